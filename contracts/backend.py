@@ -1,0 +1,229 @@
+"""The contract: what a backend states, and what it does.
+
+Place: implemented by every backend, ours and vendors' alike; the planner knows nothing else about them.
+To add a backend, subclass ``Backend``, fill in the five abstract members, and register it (entry point group
+``mixbackend.backends`` or ``mixbackend.register_backend``). Everything else has a default that is safe.
+Invariants: ``judge`` and everything the planner asks must be pure and quick (microseconds); only ``compile`` and
+``load`` may be slow. A backend instance may be asked from several threads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from mixbackend.contracts.cost import BackendRates, DeviceModel
+from mixbackend.contracts.errors import ContractError
+from mixbackend.contracts.opclass import OpClass
+from mixbackend.contracts.ops import OpView
+from mixbackend.contracts.patterns import Pattern
+from mixbackend.contracts.region import CompiledRegion, Region, RegionConditions, RegionSketch
+from mixbackend.contracts.verdict import Supported, Unsupported, Verdict
+from mixbackend.contracts.version import CONTRACT_VERSION
+
+WeightPolicy = Literal["live", "refit", "baked"]
+"""How a compiled region takes weights: as inputs at every call (``live``), inside but replaceable (``refit``), or
+inside for good (``baked``)."""
+
+DecompositionLevel = Literal["none", "core_aten", "prims", "inductor"]
+"""How far ops are decomposed before a backend with this level compiles its region: not at all (the planning level),
+to core ATen, to prims, or with inductor's own table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a backend can be used on this machine.
+
+    Attributes:
+        available: yes or no.
+        reason: if not, why, and what to install or change.
+        version: of the library behind the backend, if known.
+    """
+
+    available: bool
+    reason: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBudget:
+    """How far from eager a region's results may be.
+
+    A result passes if its distance from a float64 reference is at most ``factor`` times eager's own distance, plus
+    ``floor`` units in the last place of the dtype, relative to the largest magnitude of the reference.
+
+    Attributes:
+        factor: over eager's error; 1.0 means as good as eager.
+        floor: in units of the dtype's epsilon; covers results where eager happens to be exact.
+    """
+
+    factor: float = 3.0
+    floor: float = 32.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a backend declares about all its regions.
+
+    Attributes:
+        device_types: devices whose tensors it takes.
+        weights: see ``WeightPolicy``.
+        decomposition: see ``DecompositionLevel``.
+        capturable: whether a region may be recorded into a CUDA graph.
+        uses_current_stream: whether GPU work is queued on torch's current stream.
+        deterministic: whether equal inputs give bitwise equal outputs.
+        reentrant: whether one compiled region may run in several threads at once; if not, calls are serialised.
+        keeps_random_stream: whether random ops draw exactly what eager would draw; only then may it get them.
+        takes_effects: whether it runs mutation, collectives and higher-order ops as eager would.
+        importable: whether a fresh process can construct it from its entry point (needed for isolation).
+        error_budget: see ``ErrorBudget``.
+        fused: (producer class, consumer class) pairs between which it keeps values out of memory.
+    """
+
+    device_types: frozenset[str] = frozenset({"cpu"})
+    weights: WeightPolicy = "live"
+    decomposition: DecompositionLevel = "none"
+    capturable: bool = False
+    uses_current_stream: bool = True
+    deterministic: bool = True
+    reentrant: bool = True
+    keeps_random_stream: bool = False
+    takes_effects: bool = False
+    importable: bool = True
+    error_budget: ErrorBudget = field(default_factory=ErrorBudget)
+    fused: frozenset[tuple[OpClass, OpClass]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A tiny computation whose time tells a backend's rate for one class of ops.
+
+    Attributes:
+        op_class, dtype: row of the rate table it fills (dtype as ``float32``).
+        function: plain torch code on the inputs; it is traced, compiled by the backend as one region and timed.
+        inputs: builds the arguments; called with no arguments.
+        flops: of one run.
+    """
+
+    op_class: OpClass
+    dtype: str
+    function: Callable[..., Any]
+    inputs: Callable[[], Sequence[Any]]
+    flops: float
+
+
+class Backend(ABC):
+    """A compiler or kernel library that can run parts of a graph.
+
+    Class attributes:
+        name: short, lower case, unique; what users write in configurations.
+        contract_version: the contract the class was written for. Leave it as it is in source: a plug-in built
+            elsewhere must write the literal it was tested with.
+    """
+
+    name: ClassVar[str]
+    contract_version: ClassVar[str] = CONTRACT_VERSION
+
+    @abstractmethod
+    def availability(self) -> Availability:
+        """Whether it can be used here, or why not. Cheap; imports as little as possible; never raises."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Text of everything that changes what it would compile: library version, driver, device, flags.
+
+        Part of every cache key: equal fingerprints promise interchangeable artifacts.
+        """
+
+    @abstractmethod
+    def judge(self, view: OpView) -> Verdict:
+        """Whether it can run this op with correct results, or why not."""
+
+    @abstractmethod
+    def compile(self, region: Region) -> CompiledRegion:
+        """Compile a region, all of whose ops it supports.
+
+        Raises:
+            Exception: anything; the region is then quarantined for this backend and placed elsewhere.
+        """
+
+    @abstractmethod
+    def traits(self) -> Traits:
+        """What holds for all its regions. Constant during a process."""
+
+    def preserve(self) -> frozenset[str]:
+        """Composite operators (``aten.gelu.default``) it wants whole where torch would decompose them.
+
+        Granted only for operators with a registered decomposition and autograd formula.
+        """
+        return frozenset()
+
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Multi-op claims."""
+        return ()
+
+    def conditions(self) -> RegionConditions:
+        """When a region is worth taking at all."""
+        return RegionConditions()
+
+    def decline(self, sketch: RegionSketch) -> Unsupported | None:
+        """A reason not to take a whole region, beyond ``conditions``; ``None`` takes it."""
+        return None
+
+    def region_cost(self, sketch: RegionSketch) -> float | None:
+        """Seconds of a region, entry included, where the backend knows better than the planner's model."""
+        return None
+
+    def prior(self, device: DeviceModel) -> BackendRates | None:
+        """Rates to assume before anything was measured; ``None`` takes the planner's defaults."""
+        return None
+
+    def probes(self, device: DeviceModel) -> tuple[Probe, ...]:
+        """What to run once per fingerprint to learn its rates; default: the standard set for its device types."""
+        from mixbackend.contracts.probes import standard_probes
+
+        return standard_probes(device)
+
+    def load(self, region: Region, artifact: bytes) -> CompiledRegion:
+        """Rebuild a compiled region from ``CompiledRegion.artifact``.
+
+        Raises:
+            NotImplementedError: it stores nothing.
+            Exception: the artifact is unusable; it is discarded and the region compiled anew.
+        """
+        raise NotImplementedError(f"backend {self.name!r} stores no artifacts")
+
+
+def check_backend(candidate: object) -> Backend:
+    """Hold a registered object against the contract's form.
+
+    Raises:
+        ContractError: it is no backend, or lacks a usable name; all problems at once.
+    """
+    if not isinstance(candidate, Backend):
+        raise ContractError(
+            what=f"{type(candidate).__qualname__} is not a subclass of mixbackend.contracts.Backend",
+            hint="register an instance or a subclass of Backend",
+        )
+    name = getattr(candidate, "name", None)
+    if not isinstance(name, str) or not name or name != name.lower() or not name.replace("_", "").isalnum():
+        raise ContractError(
+            what=f"{type(candidate).__qualname__} has no usable name: {name!r}",
+            hint="set the class attribute name to a lower-case identifier such as 'my_compiler'",
+        )
+    return candidate
+
+
+def check_verdict(answer: object) -> Verdict:
+    """Hold an answer of ``judge`` against the contract; anything else becomes a refusal that says so."""
+    if not isinstance(answer, (Supported, Unsupported)):
+        return Unsupported("backend-error", f"judge returned {answer!r} instead of Supported or Unsupported")
+    if isinstance(answer, Supported) and answer.cost is not None and not answer.cost >= 0.0:
+        return Unsupported("backend-error", f"judge returned a cost of {answer.cost!r} seconds")
+    return answer
+
+
+BackendTable = Mapping[str, Backend]
+"""Backends by name, in order of the user's list; earlier wins ties."""

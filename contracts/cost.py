@@ -1,0 +1,149 @@
+"""Costs in seconds: the vocabulary that backends, calibration and planner share.
+
+Place: rates come from probes (``mixbackend.calibration``), are read by the cost model and end in the energy.
+Units: seconds, bytes, FLOP (one multiply-add is two).
+Invariants: frozen values; every number says where it came from (``Provenance``).
+Non-goals: measuring anything; see ``mixbackend.calibration``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from mixbackend.contracts.opclass import OpClass
+from mixbackend.contracts.ops import OpView
+from mixbackend.contracts.tensors import TensorMeta
+
+Provenance = Literal["measured", "backend", "probed", "prior"]
+"""Where a cost came from, best first: this region timed here; the backend's own word; a rate probed here; a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an op has to do, independent of who does it.
+
+    Attributes:
+        flops: floating-point operations, transcendental functions weighted by their usual price.
+        read, written: bytes of input and output tensors.
+    """
+
+    flops: float
+    read: float
+    written: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """A machine as the roofline sees it.
+
+    Attributes:
+        device: ``cpu`` or ``cuda:0`` with its product name.
+        flops_per_s: peak FLOP/s by dtype name (``float32``); missing dtypes count as float32.
+        bytes_per_s: bandwidth of main memory for large copies.
+        cache_bytes: size below which values stay in cache.
+        cache_bytes_per_s: bandwidth inside that cache.
+        launch_s: dispatching one eager op.
+        threads: intra-op threads that the figures hold for.
+        provenance: ``probed`` or ``prior``.
+    """
+
+    device: str
+    flops_per_s: tuple[tuple[str, float], ...]
+    bytes_per_s: float
+    cache_bytes: float
+    cache_bytes_per_s: float
+    launch_s: float
+    threads: int
+    provenance: Provenance = "prior"
+
+    def peak(self, dtype: str) -> float:
+        """Peak FLOP/s of a dtype name."""
+        rates = dict(self.flops_per_s)
+        return rates.get(dtype, rates["float32"])
+
+    def bandwidth(self, amount: float) -> float:
+        """Bytes per second for a value of this many bytes."""
+        return self.cache_bytes_per_s if amount <= self.cache_bytes else self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class OpRate:
+    """How fast a backend does one class of ops.
+
+    Attributes:
+        overhead_s: fixed seconds of one op inside a region (dispatch, thread fork); no region entry.
+        flops_per_s: sustained FLOP/s of the arithmetic alone.
+        provenance: where the numbers came from.
+    """
+
+    overhead_s: float
+    flops_per_s: float
+    provenance: Provenance = "prior"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRates:
+    """All rates of one backend on one device.
+
+    Attributes:
+        backend: its name.
+        entry_s: calling one region, without its work (argument passing, session entry, allocation of one output).
+        crossing_s: extra seconds per tensor that crosses the region's boundary.
+        memory_scale: its seconds per byte over the device model's (1.0 is at full bandwidth).
+        rates: by (op class, dtype name); missing pairs fall back to ``float32``, then to the device's peak.
+        provenance: of entry and crossing.
+    """
+
+    backend: str
+    entry_s: float
+    crossing_s: float
+    memory_scale: float = 1.0
+    rates: tuple[tuple[OpClass, str, OpRate], ...] = field(default=())
+    provenance: Provenance = "prior"
+
+    def rate(self, op_class: str, dtype: str) -> OpRate | None:
+        """The rate for a class and dtype name, ``None`` if the backend states none."""
+        fallback: OpRate | None = None
+        for candidate, candidate_dtype, rate in self.rates:
+            if candidate == op_class and candidate_dtype == dtype:
+                return rate
+            if candidate == op_class and candidate_dtype == "float32":
+                fallback = rate
+        return fallback
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds and where they came from."""
+
+    seconds: float
+    provenance: Provenance
+
+
+class CostModel(Protocol):
+    """What the planner asks of costs. Implementations must be pure: equal questions, equal answers."""
+
+    def op(self, backend: str, view: OpView) -> Estimate:
+        """Seconds of the arithmetic and dispatch of an op inside a region; no memory traffic, no region entry."""
+        ...
+
+    def read(self, backend: str, meta: TensorMeta) -> float:
+        """Seconds for an op of this backend to read a materialised tensor."""
+        ...
+
+    def write(self, backend: str, meta: TensorMeta) -> float:
+        """Seconds for an op of this backend to materialise a tensor (allocate and write)."""
+        ...
+
+    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
+        """Extra seconds to hand a tensor from one backend's region to another's: exchange, copy, layout, device."""
+        ...
+
+    def entry(self, backend: str) -> float:
+        """Seconds to call one region, once."""
+        ...
+
+    def region(self, backend: str, key: str) -> Estimate | None:
+        """A measurement of exactly this region on this machine, if one is known."""
+        ...

@@ -1,0 +1,109 @@
+"""Patterns: several ops that a backend takes as one.
+
+Place: stated by backends, matched by the partitioner on the planning-level graph; a match becomes a label.
+Form: a tree of ``Op`` and ``Any`` with named parts. ``Any`` with one name used twice must bind the same value, so
+trees describe graphs too.
+
+Example: ``x * sigmoid(x)``::
+
+    SILU = Pattern(
+        name="silu",
+        root=Op(("aten.mul.Tensor",), (Any("x"), Op(("aten.sigmoid.default",), (Any("x"),))), commutative=True),
+    )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Union
+
+from mixbackend.contracts.ops import Argument, OpView
+from mixbackend.contracts.verdict import Supported, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    """Matches any tensor value and binds it to ``name``; the same name must bind the same value everywhere."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Matches an argument that is not a tensor, by equality."""
+
+    value: Argument
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """Matches one op.
+
+    Attributes:
+        ops: full operator names, any of which matches.
+        operands: patterns of its leading arguments in schema order; further arguments are free (use ``check``).
+        part: name under which the matched node is known to ``check`` and ``may_escape``.
+        commutative: try the first two operands in both orders.
+    """
+
+    ops: tuple[str, ...]
+    operands: tuple[Operand, ...] = ()
+    part: str = ""
+    commutative: bool = False
+
+
+Operand = Union[Op, Any, Literal]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One place where a pattern fits.
+
+    Attributes:
+        pattern: its name.
+        nodes: names of the matched nodes in graph order; the last is the root.
+        parts: (part name, view of its node).
+        bindings: (name of an ``Any``, name of the value it bound).
+    """
+
+    pattern: str
+    nodes: tuple[str, ...]
+    parts: tuple[tuple[str, OpView], ...] = ()
+    bindings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def root(self) -> str:
+        """Name of the node that computes the pattern's result."""
+        return self.nodes[-1]
+
+    def part(self, name: str) -> OpView:
+        """The view of a named part."""
+        return dict(self.parts)[name]
+
+
+def _accept(match: Match) -> Verdict:
+    return Supported()
+
+
+def _no_cost(match: Match) -> float | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A claim on several ops at once.
+
+    Attributes:
+        name: unique within the backend.
+        root: the tree, from the result backwards.
+        check: accepts or refuses a match, with a reason.
+        may_escape: parts whose values may be used outside the match; all others must have no other consumer.
+        cost: seconds of the whole match, ``None`` for the sum over its ops.
+    """
+
+    name: str
+    root: Op
+    check: Callable[[Match], Verdict] = field(default=_accept)
+    may_escape: frozenset[str] = frozenset()
+    cost: Callable[[Match], float | None] = field(default=_no_cost)

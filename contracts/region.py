@@ -1,0 +1,152 @@
+"""A region: what a backend compiles, and what it gives back.
+
+Place: cut out of the captured graph by node names of a plan; compiled by the owner; called by the stitched code.
+Invariants of a region's graph: functional (no mutation of inputs, no random ops unless the owner is eager);
+placeholders are tensors and integers in the order of ``inputs``; it returns a tuple of tensors in the order of
+``outputs``; every node's ``meta["val"]`` holds its fake value; ``view`` never appears, it is written ``reshape``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+import torch
+import torch.fx
+from mixbackend.contracts.ops import InputRole, OpView, Phase, ValueMeta
+from mixbackend.contracts.sizes import Condition
+from mixbackend.contracts.tensors import TensorMeta
+
+
+@dataclass(frozen=True, slots=True)
+class RegionInput:
+    """One value that enters a region.
+
+    Attributes:
+        name: of the placeholder.
+        meta: tensor meta, or a symbolic or plain number (passed as Python ``int`` or ``float``).
+        role: parameters, buffers and constants are told apart from activations.
+    """
+
+    name: str
+    meta: ValueMeta
+    role: InputRole
+
+
+@dataclass(frozen=True, slots=True)
+class RegionOutput:
+    """One tensor that leaves a region.
+
+    Attributes:
+        name: of the node that computes it.
+        meta: expected shape, stride, dtype and device; the strides are what eager would give.
+        alias_of: index of the input whose storage it shares in eager; a backend may return fresh storage instead.
+        exact_stride: whether a consumer depends on the strides (a graph output, ``as_strided``): then they must be as
+            traced where the size is over 1 and the tensor is not empty; otherwise any strides will do.
+    """
+
+    name: str
+    meta: TensorMeta
+    alias_of: int | None = None
+    exact_stride: bool = True
+
+
+@dataclass(frozen=True)
+class Region:
+    """A piece of a graph, ready to be compiled.
+
+    Attributes:
+        id: name in reports, ``inference-0/r3``. Not part of the key: equal regions of different layers share code.
+        key: SHA-256 of ``text``; equal keys mean the same computation on the same metas.
+        text: canonical text, see ``contracts.region_text``.
+        phase: inference, forward or backward.
+        graph_module: the executable piece; treat it as read-only and copy before rewriting.
+        inputs, outputs: the boundary.
+        views: its ops as they were judged, in execution order.
+        matches: patterns chosen by the planner, as (pattern, node names inside ``graph_module``).
+        sources: user's source lines of its ops, for errors.
+    """
+
+    id: str
+    key: str
+    text: str
+    phase: Phase
+    graph_module: torch.fx.GraphModule
+    inputs: tuple[RegionInput, ...]
+    outputs: tuple[RegionOutput, ...]
+    views: tuple[OpView, ...]
+    matches: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    sources: tuple[str, ...] = ()
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a tensor on the boundary has a symbolic size."""
+        metas = [item.meta for item in self.inputs] + [item.meta for item in self.outputs]
+        return any(isinstance(meta, TensorMeta) and meta.dynamic for meta in metas)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSketch:
+    """A region under consideration: what a backend sees when it is asked whether a region is worth taking.
+
+    Attributes:
+        views: its ops in execution order.
+        inputs, outputs: metas of the tensors on its boundary.
+        estimated_s: seconds of the planner's model for this region, entry included.
+    """
+
+    views: tuple[OpView, ...]
+    inputs: tuple[TensorMeta, ...]
+    outputs: tuple[TensorMeta, ...]
+    estimated_s: float
+
+
+RunFunction = Callable[[Sequence[Any]], Sequence[torch.Tensor]]
+"""Takes the inputs in order (tensors and Python numbers) and returns the outputs in order. It must not keep or change
+the inputs. Outputs are fresh storage, disjoint from one another, except where ``RegionOutput.alias_of`` allows."""
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """What a backend returns from ``compile`` or ``load``.
+
+    Attributes:
+        run: see ``RunFunction``.
+        artifact: bytes from which ``load`` rebuilds it in another process; ``None`` if the backend stores nothing.
+        source: what was generated or lowered to, for people (C++, ONNX text); ``""`` if there is none.
+        preconditions: conditions on sizes under which ``run`` is right; checked by the stitched code before each call,
+            eager runs the region where they fail.
+        strides: ``as_traced`` (outputs always have the traced strides), ``contiguous`` (row-major), or ``unknown``
+            (the stitched code looks at every call).
+        notes: facts for the report, for instance "2 attention nodes fused".
+    """
+
+    run: RunFunction
+    artifact: bytes | None = None
+    source: str = ""
+    preconditions: tuple[Condition, ...] = ()
+    strides: Literal["as_traced", "contiguous", "unknown"] = "unknown"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RegionConditions:
+    """When a backend wants a region at all. "Can run" is a verdict per op, "worth running" is this.
+
+    Attributes:
+        minimum_ops: fewer placed ops than this and the region goes elsewhere (views do not count).
+        minimum_seconds: less estimated work than this (seconds) and it goes elsewhere.
+        must_contain: if not empty, at least one of these op classes or full operator names.
+        static_shapes: every size on the boundary and inside must be known.
+        phases: phases it serves.
+    """
+
+    minimum_ops: int = 1
+    minimum_seconds: float = 0.0
+    must_contain: frozenset[str] = frozenset()
+    static_shapes: bool = False
+    phases: frozenset[Phase] = frozenset({"inference", "forward", "backward"})
+
+
+RegionValue = Union[torch.Tensor, int, float]
