@@ -80,6 +80,8 @@ class Traits:
         importable: whether a fresh process can construct it from its entry point (needed for isolation).
         error_budget: see ``ErrorBudget``.
         fused: (producer class, consumer class) pairs between which it keeps values out of memory.
+        exact_input_strides: whether compiled code relies on inputs having the traced strides; if not, any strides
+            of the traced shape must be fine.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})
@@ -94,6 +96,7 @@ class Traits:
     importable: bool = True
     error_budget: ErrorBudget = field(default_factory=ErrorBudget)
     fused: frozenset[tuple[OpClass, OpClass]] = frozenset()
+    exact_input_strides: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,23 @@
+"""Normalise: the few rewrites that every captured graph gets before it is described.
+
+Place: between capture and describe. Input and output: the fx graph, changed in place (it is ours alone).
+Invariants: values, shapes and strides as traced stay what they were.
+
+``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
+eager could take would then fail.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+_RESHAPED = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+
+
+def normalize(graph_module: torch.fx.GraphModule) -> None:
+    """Rewrite a captured graph in place."""
+    for target in _RESHAPED:
+        for node in graph_module.graph.find_nodes(op="call_function", target=target):
+            node.target = torch.ops.aten.reshape.default
+    graph_module.recompile()

@@ -1,0 +1,212 @@
+"""Cut: the executable pieces of a captured graph, one per planned region.
+
+Place: after planning, before compiling.
+Input: the captured fx graph, its ``OpGraph`` and a legal ``Plan``. Output: ``BoundRegion`` values in execution order.
+Invariants: the captured graph is only read; a region's graph is self-contained; numbers that a region can compute from
+its own values are computed inside, all others come in as inputs.
+Non-goals: deciding anything about placement.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+
+from mixbackend.contracts import (
+    InputRole,
+    OpGraph,
+    OpTag,
+    Plan,
+    PlannedRegion,
+    Region,
+    RegionInput,
+    RegionOutput,
+    RegionTextError,
+    TensorMeta,
+)
+from mixbackend.contracts.region_text import region_key, write_region_text
+from mixbackend.runtime.describe import value_meta
+
+_local_keys = itertools.count()
+
+
+@dataclass(frozen=True)
+class BoundRegion:
+    """A region and the values of the captured graph that it reads and computes.
+
+    Attributes:
+        planned: the plan's entry.
+        region: what the owner compiles.
+        inputs: names of captured nodes, one per region input.
+        outputs: names of captured nodes, one per region output.
+    """
+
+    planned: PlannedRegion
+    region: Region
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def cut_regions(
+    graph_module: torch.fx.GraphModule,
+    graph: OpGraph,
+    plan: Plan,
+    exact_input_backends: frozenset[str] = frozenset(),
+) -> tuple[BoundRegion, ...]:
+    """Cut every region of a plan.
+
+    Args:
+        graph_module: the captured graph that ``graph`` describes.
+        graph: its description.
+        plan: a legal plan for it.
+        exact_input_backends: backends that rely on inputs having the traced strides.
+    """
+    cutter = _Cutter(graph_module, graph, plan, exact_input_backends)
+    return tuple(cutter.cut(planned) for planned in plan.regions)
+
+
+def whole_region(graph_module: torch.fx.GraphModule, graph: OpGraph) -> Region:
+    """A captured graph as one region."""
+    planned = PlannedRegion("r0", "none", tuple(node.name for node in graph.placed_nodes))
+    plan = Plan(graph.id, graph.phase, graph.dynamic, (planned,))
+    return cut_regions(graph_module, graph, plan)[0].region
+
+
+class _Cutter:
+    """Shared look-ups for cutting all regions of one graph."""
+
+    def __init__(
+        self, graph_module: torch.fx.GraphModule, graph: OpGraph, plan: Plan, exact_input_backends: frozenset[str]
+    ) -> None:
+        self._module = graph_module
+        self._graph = graph
+        self._nodes = {node.name: node for node in graph_module.graph.nodes}
+        self._position = {name: index for index, name in enumerate(self._nodes)}
+        self._owned = {name: region for region in plan.regions for name in region.nodes}
+        self._graph_outputs = frozenset(name for name in graph.outputs if name is not None)
+        self._exact_input_backends = exact_input_backends
+        self._root = self._storage_roots()
+
+    def cut(self, planned: PlannedRegion) -> BoundRegion:
+        members = set(planned.nodes) | set(planned.copies)
+        members |= self._inner_numbers(members)
+        ordered = sorted(members, key=self._position.__getitem__)
+        inputs = self._inputs(ordered, members)
+        outputs = self._outputs(planned)
+        piece = self._piece(ordered, inputs, outputs)
+        region_inputs = tuple(RegionInput(name, value_meta(self._val(name)), self._role(name)) for name in inputs)
+        region_outputs = tuple(self._output(name, inputs) for name in outputs)
+        try:
+            text = write_region_text(piece, region_inputs, region_outputs, self._graph.phase)
+            key = region_key(text)
+        except RegionTextError as error:
+            # Subgraphs and lifted tensors have no text: such a region is never shared or stored.
+            text, key = str(error), f"local-{next(_local_keys)}"
+        views = tuple(self._graph.view(name) for name in ordered if name in self._owned)
+        region = Region(
+            id=f"{self._graph.id}/{planned.id}",
+            key=key,
+            text=text,
+            phase=self._graph.phase,
+            graph_module=piece,
+            inputs=region_inputs,
+            outputs=region_outputs,
+            views=views,
+            matches=planned.matches,
+            sources=tuple(dict.fromkeys(view.node.source for view in views if view.node.source)),
+        )
+        return BoundRegion(planned, region, inputs, outputs)
+
+    def _val(self, name: str) -> object:
+        return self._nodes[name].meta.get("val")
+
+    def _role(self, name: str) -> InputRole:
+        given = self._graph.input_by_name.get(name)
+        if given is not None:
+            return given.role
+        is_tensor = isinstance(self._val(name), torch.Tensor)
+        return InputRole.ACTIVATION if is_tensor else InputRole.SYMBOL
+
+    def _inner_numbers(self, members: set[str]) -> set[str]:
+        """Nodes of numbers that depend on the region's own values: they must be computed inside."""
+        inner: set[str] = set()
+        for node in self._graph.nodes:
+            if node.is_symbolic and any(name in members or name in inner for name in node.references()):
+                inner.add(node.name)
+        needed: set[str] = set()
+        for name in reversed([name for name in self._nodes if name in inner or name in members]):
+            users = {user.name for user in self._nodes[name].users}
+            if name in inner and users & (members | needed):
+                needed.add(name)
+        return needed
+
+    def _inputs(self, ordered: Sequence[str], members: set[str]) -> tuple[str, ...]:
+        names: dict[str, None] = {}
+        for name in ordered:
+            for source in self._nodes[name].all_input_nodes:
+                if source.name not in members and not self._is_subgraph(source):
+                    names[source.name] = None
+        return tuple(names)
+
+    def _is_subgraph(self, node: torch.fx.Node) -> bool:
+        return node.op == "get_attr" and not isinstance(node.meta.get("val"), torch.Tensor)
+
+    def _outputs(self, planned: PlannedRegion) -> tuple[str, ...]:
+        mine = set(planned.nodes)
+        return tuple(name for name in planned.nodes if self._is_tensor(name) and self._leaves(name, mine))
+
+    def _is_tensor(self, name: str) -> bool:
+        return isinstance(self._val(name), torch.Tensor)
+
+    def _leaves(self, name: str, mine: set[str]) -> bool:
+        if name in self._graph_outputs:
+            return True
+        return any(user.op != "output" and user.name not in mine for user in self._nodes[name].users)
+
+    def _output(self, name: str, inputs: Sequence[str]) -> RegionOutput:
+        meta = value_meta(self._val(name))
+        assert isinstance(meta, TensorMeta)
+        root = self._root.get(name, name)
+        alias = next((index for index, source in enumerate(inputs) if self._root.get(source, source) == root), None)
+        return RegionOutput(name, meta, alias, name in self._graph_outputs or self._strides_matter(name))
+
+    def _strides_matter(self, name: str) -> bool:
+        for user in self._nodes[name].users:
+            owner = self._owned.get(user.name)
+            if owner is None:
+                continue
+            if owner.backend in self._exact_input_backends:
+                return True
+            tags = self._graph.node_by_name[user.name].tags
+            if OpTag.STRIDE_SENSITIVE in tags or OpTag.HIGHER_ORDER in tags:
+                return True
+        return False
+
+    def _storage_roots(self) -> dict[str, str]:
+        root: dict[str, str] = {}
+        for node in self._graph.nodes:
+            if OpTag.VIEW in node.tags or OpTag.MUTATES in node.tags or node.op == "getitem":
+                references = node.references()
+                if references:
+                    root[node.name] = root.get(references[0], references[0])
+        return root
+
+    def _piece(self, ordered: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> torch.fx.GraphModule:
+        piece = torch.fx.Graph()
+        copied: dict[torch.fx.Node, torch.fx.Node] = {}
+        for name in inputs:
+            placeholder = piece.placeholder(name)
+            placeholder.meta = dict(self._nodes[name].meta)
+            copied[self._nodes[name]] = placeholder
+        for name in ordered:
+            node = self._nodes[name]
+            for source in node.all_input_nodes:
+                if self._is_subgraph(source) and source not in copied:
+                    copied[source] = piece.node_copy(source, copied.__getitem__)
+            copied[node] = piece.node_copy(node, copied.__getitem__)
+        piece.output(tuple(copied[self._nodes[name]] for name in outputs))
+        return torch.fx.GraphModule(self._module, piece)
