@@ -7,6 +7,7 @@ path has one; ``tests/test_torch_compat.py`` exercises every name here, so a new
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -98,3 +99,195 @@ def walk_metadata(node: torch.fx.Node) -> Iterator[tuple[str, Any]]:
     """(path, class) of the modules an fx node ran in, outermost first; forward modules for backward nodes."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     yield from stack.values()
+
+
+# --- tracing apart from the ambient compilation ----------------------------------------------------------------------
+
+
+def fresh_fake_mode() -> Any:
+    """A fake-tensor mode with symbols of its own: what is asked of them adds no guard to anybody else's graph."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+
+def fresh_symbol(fake_mode: Any, name: str, hint: int, lower: int, upper: int | None) -> torch.SymInt:
+    """A new symbolic integer of a fake mode with a value to assume and inclusive bounds that always hold."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+    from torch.utils._sympy.numbers import int_oo
+
+    shape_env: ShapeEnv = fake_mode.shape_env
+    symbol = shape_env.create_symbol(
+        hint,
+        ConstantSource(name),
+        DimDynamic.DYNAMIC,
+        positive=True if lower > 0 else None,
+        do_not_specialize_zero_one=True,
+    )
+    shape_env.constrain_symbol_range(symbol, lower, int_oo if upper is None else upper)
+    return shape_env.create_symintnode(symbol, hint=hint)  # type: ignore[return-value]
+
+
+def symbolic_integer(fake_mode: Any, expression: sympy.Expr, hint: int | None) -> Any:
+    """An expression over a fake mode's symbols as a symbolic integer."""
+    return fake_mode.shape_env.create_symintnode(expression, hint=hint)
+
+
+def unconditional_guards(fake_mode: Any) -> tuple[sympy.Basic, ...]:
+    """What was assumed about a fake mode's symbols and does not follow from their bounds alone."""
+    return tuple(fake_mode.shape_env.get_nontrivial_guards())
+
+
+@contextlib.contextmanager
+def tracing_apart(fake_mode: Any) -> Iterator[None]:
+    """Trace or compile as if no other compilation was going on, with this fake mode as the ambient one."""
+    from torch._guards import TracingContext, tracing
+
+    with without_dispatch_modes(), tracing(TracingContext(fake_mode)), torch.no_grad():
+        yield
+
+
+def decomposition_table(level: str) -> dict[Any, Any]:
+    """Decompositions of a level of ``contracts.DecompositionLevel``."""
+    if level == "none":
+        return {}
+    if level == "inductor":
+        from torch._inductor.decomposition import select_decomp_table
+
+        return dict(select_decomp_table())
+    import torch._decomp
+
+    if level == "core_aten":
+        return dict(torch._decomp.core_aten_decompositions())
+    if level == "prims":
+        import torch._refs  # noqa: F401 - registers the references that lower ATen to prims
+
+        return dict(torch._decomp.decomposition_table)
+    raise ValueError(f"{level!r} is not a decomposition level: none, core_aten, prims or inductor")
+
+
+def storage_key(value: torch.Tensor) -> int:
+    """Equal for tensors that share storage, fake ones too, while both are alive."""
+    return value.untyped_storage()._cdata
+
+
+def operator_by_name(name: str) -> Any | None:
+    """The operator overload called ``aten.add.Tensor``; ``None`` if torch has none of this name."""
+    parts = name.split(".")
+    if len(parts) != 3:
+        return None
+    packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
+    return getattr(packet, parts[2], None)
+
+
+# --- region text -----------------------------------------------------------------------------------------------------
+
+_SYMBOLIC_FUNCTIONS = (
+    "FloorDiv",
+    "ModularIndexing",
+    "Mod",
+    "PythonMod",
+    "CeilDiv",
+    "CleanDiv",
+    "CeilToInt",
+    "FloorToInt",
+    "TruncToInt",
+    "RoundToInt",
+    "ToFloat",
+    "IntTrueDiv",
+    "FloatTrueDiv",
+    "PowByNatural",
+    "FloatPow",
+    "Max",
+    "Min",
+    "LShift",
+    "RShift",
+)
+
+
+def symbolic_functions() -> dict[str, Any]:
+    """Torch's own sympy functions that appear in sizes, by class name; those that this torch has."""
+    from torch.utils._sympy import functions
+
+    found = {name: getattr(functions, name, None) for name in _SYMBOLIC_FUNCTIONS}
+    return {name: function for name, function in found.items() if function is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolFacts:
+    """What is known of one symbol of a captured graph.
+
+    Attributes:
+        kind: ``size`` (positive, backed), ``integer`` (any sign, backed) or ``unbacked`` (depends on data).
+        lower, upper: inclusive bounds, ``None`` if unbounded.
+        hint: its value in the captured run.
+    """
+
+    kind: str
+    lower: int | None
+    upper: int | None
+    hint: int | None
+
+
+def symbol_facts(shape_env: ShapeEnv, symbol: sympy.Symbol) -> SymbolFacts:
+    """Kind, range and hint of a symbol; adds no guard."""
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    bounds = shape_env.var_to_range.get(symbol)
+    lower = int(bounds.lower) if bounds is not None and bounds.lower.is_finite else None
+    upper = int(bounds.upper) if bounds is not None and bounds.upper.is_finite else None
+    if symbol_is_type(symbol, SymT.UNBACKED_INT):
+        return SymbolFacts("unbacked", lower, upper, None)
+    values = getattr(shape_env, "backed_var_to_val", None)
+    hint = (shape_env.var_to_val if values is None else values).get(symbol)
+    return SymbolFacts("size" if symbol.is_positive else "integer", lower, upper, None if hint is None else int(hint))
+
+
+def declare_symbol(shape_env: ShapeEnv, name: str, facts: SymbolFacts) -> sympy.Symbol:
+    """A new symbol of a shape environment, with the given range and hint."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    if facts.kind == "unbacked":
+        symbol = shape_env.create_unbacked_symint().node.expr
+        shape_env.pending_fresh_unbacked_symbols.clear()
+    else:
+        symbol = shape_env.create_symbol(
+            _stand_in(facts) if facts.hint is None else facts.hint,
+            ConstantSource(f"mixbackend_{name}"),
+            DimDynamic.DYNAMIC,
+            positive=True if facts.kind == "size" else None,
+            do_not_specialize_zero_one=True,
+        )
+    lower = -int_oo if facts.lower is None else facts.lower
+    upper = int_oo if facts.upper is None else facts.upper
+    shape_env.var_to_range[symbol] = ValueRanges(lower, upper)
+    return symbol
+
+
+def _stand_in(facts: SymbolFacts) -> int:
+    """A value inside the range, for symbols that come without a hint."""
+    lower = 2 if facts.lower is None else max(facts.lower, 2)
+    return lower if facts.upper is None else min(lower, facts.upper)
+
+
+def symbolic_number(shape_env: ShapeEnv, expression: sympy.Expr) -> Any:
+    """The ``SymInt`` of an integer expression over symbols of a shape environment; a plain ``int`` for numbers."""
+    return shape_env.create_symintnode(expression, hint=None)
+
+
+def new_fake_mode() -> Any:
+    """A fresh fake-tensor mode with its own shape environment."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+
+def is_fake(value: object) -> bool:
+    """Whether a tensor is fake: it has a shape, but no data."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)

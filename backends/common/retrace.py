@@ -1,0 +1,183 @@
+"""Re-trace: a region's graph once more, with another decomposition table and with symbols of its own.
+
+Place: called inside ``compile`` by backends whose ``Traits.decomposition`` is not ``"none"``.
+Input: a ``Region`` and a level. Output: a graph with the same placeholders and outputs in the same order.
+Invariants: the region is only read. The new graph's symbols are its own: whatever a compiler asks about them adds no
+guard to the captured graph. What was assumed about sizes can be had as conditions on the region's sizes
+(``preconditions``). An output shares an input's storage only where the region declares it. Node metadata is kept.
+Non-goals: sizes that depend on data, mutation, random ops; no such op reaches a region of a backend that re-traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+import torch.fx.traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from mixbackend.contracts import Condition, DecompositionLevel, Region, RegionInput, SymbolicSize, TensorMeta
+from mixbackend.contracts.torch_compat import (
+    decomposition_table,
+    fresh_fake_mode,
+    fresh_symbol,
+    is_mutating,
+    is_operator,
+    storage_key,
+    symbolic_expression,
+    symbolic_integer,
+    tracing_apart,
+    unconditional_guards,
+)
+
+
+@dataclass(frozen=True)
+class Retraced:
+    """A re-traced region.
+
+    Attributes:
+        graph_module: the new graph; ``meta["val"]`` of its nodes are fake values of ``fake_mode``.
+        inputs: the fake values of its placeholders, in order.
+        fake_mode: owner of the fake values and of the new symbols.
+        originals: the region's size behind each new symbol.
+    """
+
+    graph_module: torch.fx.GraphModule
+    inputs: tuple[Any, ...]
+    fake_mode: Any
+    originals: dict[sympy.Symbol, SymbolicSize]
+
+    def preconditions(self) -> tuple[Condition, ...]:
+        """What has been assumed about the region's sizes up to now, by tracing or by whoever compiled the graph.
+
+        Raises:
+            ValueError: an assumption cannot be stated as a condition.
+        """
+        return tuple(_condition(guard, self.originals) for guard in unconditional_guards(self.fake_mode))
+
+    def output_values(self) -> tuple[torch.Tensor, ...]:
+        """Fake values of the outputs."""
+        output = next(iter(self.graph_module.graph.find_nodes(op="output")))
+        return tuple(node.meta["val"] for node in output.args[0])
+
+
+def retrace(region: Region, level: DecompositionLevel) -> torch.fx.GraphModule:
+    """The region's graph decomposed to a level; see ``retrace_apart`` for its symbols."""
+    return retrace_apart(region, level).graph_module
+
+
+def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
+    """Decompose a region's graph to a level under symbols of its own.
+
+    Raises:
+        ValueError: the region has sizes that depend on data, or a decomposition mutates.
+    """
+    fake_mode = fresh_fake_mode()
+    sizes = _FreshSizes(fake_mode, region.inputs)
+    with tracing_apart(fake_mode), fake_mode:
+        inputs = tuple(sizes.value(item) for item in region.inputs)
+        graph_module = make_fx(
+            _runner(region),
+            decomposition_table=decomposition_table(level),
+            tracing_mode="real",
+            _allow_non_fake_inputs=True,
+        )(*inputs)
+    graph_module.graph.eliminate_dead_code()
+    graph_module.recompile()
+    _refuse_mutation(graph_module)
+    return Retraced(graph_module, inputs, fake_mode, sizes.originals)
+
+
+def _runner(region: Region) -> Any:
+    """The region as a function; torch's interpreter carries the node metadata over."""
+
+    def run(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        with torch.fx.traceback.preserve_node_meta():
+            results = torch.fx.Interpreter(region.graph_module).run(*arguments)
+        taken = {storage_key(item) for item in arguments if isinstance(item, torch.Tensor)}
+        declared = [output.alias_of is not None for output in region.outputs]
+        # A decomposition may return its input where eager copies: the copy is part of the region's meaning.
+        return tuple(
+            item if may_alias or storage_key(item) not in taken else torch.ops.aten.clone.default(item)
+            for item, may_alias in zip(results, declared, strict=True)
+        )
+
+    return run
+
+
+def _refuse_mutation(graph_module: torch.fx.GraphModule) -> None:
+    for node in graph_module.graph.nodes:
+        if node.op == "call_function" and is_operator(node.target) and is_mutating(node.target):
+            raise ValueError(f"the decomposition contains {node.target}, which writes into its input")
+
+
+class _FreshSizes:
+    """Values of a fake mode that look like a region's inputs, under new symbols."""
+
+    def __init__(self, fake_mode: Any, inputs: Sequence[RegionInput]) -> None:
+        self._fake_mode = fake_mode
+        self._renamed: dict[sympy.Expr, sympy.Symbol] = {}
+        self.originals: dict[sympy.Symbol, SymbolicSize] = {}
+        known = [size for size in _sizes(inputs) if size.expression.is_Symbol]
+        for size in known:
+            self._rename(size)
+
+    def value(self, item: RegionInput) -> Any:
+        """A fake tensor or number for one region input."""
+        meta = item.meta
+        if isinstance(meta, TensorMeta):
+            shape = [self._size(size) for size in meta.shape]
+            stride = [self._size(step) for step in meta.stride]
+            return torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
+        if meta is None:
+            raise ValueError(f"input {item.name} of the region is neither a tensor nor a number")
+        return self._size(meta)
+
+    def _size(self, size: Any) -> Any:
+        if not isinstance(size, SymbolicSize):
+            return size
+        if not all(symbol in self._renamed for symbol in size.expression.free_symbols):
+            self._rename(size)
+        if size.expression in self._renamed:
+            return symbolic_integer(self._fake_mode, self._renamed[size.expression], size.hint)
+        return symbolic_integer(self._fake_mode, size.expression.xreplace(self._renamed), size.hint)
+
+    def _rename(self, size: SymbolicSize) -> None:
+        """Give a size a symbol; a whole expression gets one where its own symbols never enter the region."""
+        if size.expression in self._renamed:
+            return
+        if size.hint is None or not size.expression.is_integer:
+            raise ValueError(f"size {size} depends on data")
+        name = f"region_size_{len(self._renamed)}"
+        new = fresh_symbol(self._fake_mode, name, size.hint, size.lower, size.upper)
+        symbol = symbolic_expression(new)
+        self._renamed[size.expression] = symbol
+        self.originals[symbol] = size
+
+
+def _sizes(inputs: Sequence[RegionInput]) -> Iterator[SymbolicSize]:
+    for item in inputs:
+        values = (*item.meta.shape, *item.meta.stride) if isinstance(item.meta, TensorMeta) else (item.meta,)
+        yield from (value for value in values if isinstance(value, SymbolicSize))
+
+
+def _condition(guard: sympy.Basic, originals: dict[sympy.Symbol, SymbolicSize]) -> Condition:
+    """A guard as a condition; ``a < b`` becomes ``b - a at least 1``."""
+    back = {symbol: size.expression for symbol, size in originals.items()}
+    hints = {symbol: sympy.Integer(size.hint) for symbol, size in originals.items()}
+
+    def size_of(expression: sympy.Expr) -> SymbolicSize:
+        return SymbolicSize(expression.xreplace(back), int(expression.xreplace(hints)), lower=-(2**62))
+
+    match guard:
+        case sympy.Eq(args=(left, right)):
+            return Condition(size_of(left - right), "equal", 0)
+        case sympy.Le(args=(left, right)) | sympy.Ge(args=(right, left)):
+            return Condition(size_of(right - left), "at_least", 0)
+        case sympy.Lt(args=(left, right)) | sympy.Gt(args=(right, left)):
+            return Condition(size_of(right - left), "at_least", 1)
+    raise ValueError(f"the compiler assumed {guard}, which cannot be stated as a condition on the region's sizes")
