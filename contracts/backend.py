@@ -82,6 +82,7 @@ class Traits:
         fused: (producer class, consumer class) pairs between which it keeps values out of memory.
         exact_input_strides: whether compiled code relies on inputs having the traced strides; if not, any strides
             of the traced shape must be fine.
+        reference: whether it runs exactly what eager runs; its results are the standard and need no verification.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})
@@ -97,6 +98,7 @@ class Traits:
     error_budget: ErrorBudget = field(default_factory=ErrorBudget)
     fused: frozenset[tuple[OpClass, OpClass]] = frozenset()
     exact_input_strides: bool = False
+    reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)

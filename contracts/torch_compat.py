@@ -8,7 +8,7 @@ path has one; ``tests/test_torch_compat.py`` exercises every name here, so a new
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,7 +161,7 @@ def decomposition_table(level: str) -> dict[Any, Any]:
     if level == "core_aten":
         return dict(torch._decomp.core_aten_decompositions())
     if level == "prims":
-        import torch._refs  # noqa: F401 - registers the references that lower ATen to prims
+        import torch._refs
 
         return dict(torch._decomp.decomposition_table)
     raise ValueError(f"{level!r} is not a decomposition level: none, core_aten, prims or inductor")
@@ -291,3 +291,150 @@ def is_fake(value: object) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(value, FakeTensor)
+
+
+# --- inductor --------------------------------------------------------------------------------------------------------
+
+
+def inductor_handling(operator: Any) -> str:
+    """What inductor does with an operator overload: ``lowered``, ``decomposed``, ``fallback`` (calls eager) or ``none``."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.lowering import fallbacks, lowerings
+
+    if operator in lowerings:
+        return "fallback" if operator in fallbacks else "lowered"
+    return "decomposed" if operator in select_decomp_table() or composite_implicit(operator) else "none"
+
+
+def composite_implicit(operator: Any) -> bool:
+    """Whether an operator overload is defined by other operators for every device (``reshape``, ``linear``)."""
+    return operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def inductor_compile(
+    graph_module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    fake_mode: Any,
+    exact_outputs: Sequence[int],
+    phase: str,
+) -> Any:
+    """Compile an ATen graph, already in inductor's decomposition, as inductor compiles a forward or backward graph.
+
+    Args:
+        graph_module: changed in place.
+        inputs: fake values of its placeholders.
+        fake_mode: their mode; call inside ``tracing_apart(fake_mode)``.
+        exact_outputs: positions of the outputs whose strides must be those of their fake values.
+        phase: ``inference``, ``forward`` or ``backward``.
+
+    Returns:
+        A callable on one list of arguments, which it empties.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.virtualized import V
+
+    with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False):
+        if config.use_joint_graph_passes:
+            graph_module = joint_graph_passes(graph_module)
+        output = next(iter(graph_module.graph.find_nodes(op="output")))
+        output.meta["user_visible_output_idxs"] = list(exact_outputs)
+        return compile_fx_inner(
+            graph_module, list(inputs), is_inference=phase == "inference", is_backward=phase == "backward"
+        )
+
+
+def inductor_settings() -> str:
+    """Text of every inductor setting that changes what it compiles."""
+    from torch._inductor import config
+
+    return repr(sorted(config.save_config_portable().items()))
+
+
+def inductor_source(compiled: Any) -> str:
+    """The code that inductor generated for a compiled graph, ``""`` if it is not at hand."""
+    return str(getattr(compiled, "source_code", "") or "")
+
+
+def shape_env_of(value: object) -> Any:
+    """The shape environment that a fake tensor or symbolic number belongs to, ``None`` for plain values."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.shape_env
+    mode = getattr(value, "fake_mode", None) if is_fake(value) else None
+    return None if mode is None else mode.shape_env
+
+
+# --- capture ---------------------------------------------------------------------------------------------------------
+
+
+def aot_compile(
+    graph_module: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    forward: Any,
+    backward: Any,
+    inference: Any,
+    partition: Any,
+) -> Any:
+    """Run AOTAutograd with minimal decompositions on a Dynamo graph; returns the callable for Dynamo.
+
+    Each compiler is called as ``compiler(graph_module, fake_inputs)`` and returns a callable on flat arguments;
+    ``partition`` splits a joint graph into forward and backward.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+
+    return aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        decompositions={},
+        keep_inference_input_mutations=True,
+    )(graph_module, example_inputs)
+
+
+def boxed(function: Any) -> Any:
+    """Mark a function as taking one list of arguments that it empties."""
+    function._boxed_call = True
+    return function
+
+
+def input_position(node: torch.fx.Node) -> int | None:
+    """Position among Dynamo's inputs of the value behind a placeholder of an AOTAutograd graph, if it is one."""
+    description = node.meta.get("desc")
+    position = getattr(description, "idx", None)
+    return position if type(description).__name__ == "PlainAOTInput" else None
+
+
+def is_tangent(node: torch.fx.Node) -> bool:
+    """Whether a placeholder of a backward graph is an incoming gradient."""
+    return "Tangent" in type(node.meta.get("desc")).__name__ or node.name.startswith("tangents")
+
+
+def source_name(node: torch.fx.Node) -> str:
+    """How Dynamo reaches the value behind one of its placeholders, ``L['self']._parameters['weight']``."""
+    source = getattr(node, "_dynamo_source", None)
+    if source is None:
+        return ""
+    name = source.name
+    return name() if callable(name) else str(name)
+
+
+def is_static_input(node: torch.fx.Node) -> bool:
+    """Whether Dynamo says that a placeholder is a parameter, a buffer or another tensor kept by a module."""
+    return bool((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"))
+
+
+def partition_with_min_cut(joint: Any, inputs: Any, **keywords: Any) -> Any:
+    """Split a joint graph so that little is saved for the backward, recomputing what is cheap."""
+    from functorch.compile import min_cut_rematerialization_partition
+
+    return min_cut_rematerialization_partition(joint, inputs, **keywords)
+
+
+def backward_compiled_at_once() -> Any:
+    """Context in which the backward graph is compiled together with the forward graph."""
+    import torch._functorch.config as functorch_config
+
+    return functorch_config.patch(force_non_lazy_backward_lowering=True)

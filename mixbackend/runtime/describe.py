@@ -9,6 +9,7 @@ Invariants: reads the graph only; adds no guard; equal graphs give equal values.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,7 @@ from mixbackend.contracts.torch_compat import (
 _COLLECTIVE_NAMESPACES = ("_c10d_functional", "c10d_functional", "c10d", "_dtensor")
 _VIEW_BY_NAME = ("aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default")
 _STRIDE_SENSITIVE = ("aten.as_strided.default", "aten.as_strided_scatter.default", "aten.as_strided_.default")
+_MODULE_ROOT = re.compile(r"^L\['\w+'\]")
 _ORDERED = frozenset({OpTag.RANDOM, OpTag.MUTATES, OpTag.COLLECTIVE, OpTag.EFFECT, OpTag.HIGHER_ORDER})
 
 
@@ -231,9 +233,7 @@ def _module_of(node: torch.fx.Node) -> tuple[str, str]:
     if not entries:
         return "", ""
     path, module_class = entries[-1]
-    text = str(path)
-    for prefix in ("L['self']", "L['fn']", "self"):
-        text = text.removeprefix(prefix)
+    text = _MODULE_ROOT.sub("", str(path))
     name = module_class if isinstance(module_class, str) else getattr(module_class, "__name__", "")
     return text.replace("['", ".").replace("']", "").strip("."), name.rsplit(".", 1)[-1]
 

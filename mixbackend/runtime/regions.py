@@ -66,7 +66,7 @@ def cut_regions(
         exact_input_backends: backends that rely on inputs having the traced strides.
     """
     cutter = _Cutter(graph_module, graph, plan, exact_input_backends)
-    return tuple(cutter.cut(planned) for planned in plan.regions)
+    return cutter.cut_all(plan)
 
 
 def whole_region(graph_module: torch.fx.GraphModule, graph: OpGraph) -> Region:
@@ -91,12 +91,31 @@ class _Cutter:
         self._exact_input_backends = exact_input_backends
         self._root = self._storage_roots()
 
-    def cut(self, planned: PlannedRegion) -> BoundRegion:
-        members = set(planned.nodes) | set(planned.copies)
-        members |= self._inner_numbers(members)
-        ordered = sorted(members, key=self._position.__getitem__)
-        inputs = self._inputs(ordered, members)
-        outputs = self._outputs(planned)
+    def cut_all(self, plan: Plan) -> tuple[BoundRegion, ...]:
+        members = [self._members(planned) for planned in plan.regions]
+        inputs = [self._inputs(names) for names in members]
+        required = self._required(name for names in inputs for name in names)
+        return tuple(
+            self._cut(planned, names, sources, required)
+            for planned, names, sources in zip(plan.regions, members, inputs, strict=True)
+        )
+
+    def _members(self, planned: PlannedRegion) -> list[str]:
+        names = set(planned.nodes) | set(planned.copies)
+        return sorted(names | self._inner_numbers(names), key=self._position.__getitem__)
+
+    def _required(self, region_inputs: Iterable[str]) -> frozenset[str]:
+        """Values that must exist outside regions: graph outputs, region inputs, and what numbers are computed from."""
+        required = set(self._graph_outputs) | set(region_inputs)
+        for node in reversed(self._graph.nodes):
+            if node.is_symbolic and node.name in required:
+                required.update(node.references())
+        return frozenset(required)
+
+    def _cut(
+        self, planned: PlannedRegion, ordered: Sequence[str], inputs: tuple[str, ...], required: frozenset[str]
+    ) -> BoundRegion:
+        outputs = tuple(name for name in planned.nodes if name in required and self._is_tensor(name))
         piece = self._piece(ordered, inputs, outputs)
         region_inputs = tuple(RegionInput(name, value_meta(self._val(name)), self._role(name)) for name in inputs)
         region_outputs = tuple(self._output(name, inputs) for name in outputs)
@@ -144,7 +163,8 @@ class _Cutter:
                 needed.add(name)
         return needed
 
-    def _inputs(self, ordered: Sequence[str], members: set[str]) -> tuple[str, ...]:
+    def _inputs(self, ordered: Sequence[str]) -> tuple[str, ...]:
+        members = frozenset(ordered)
         names: dict[str, None] = {}
         for name in ordered:
             for source in self._nodes[name].all_input_nodes:
@@ -155,17 +175,8 @@ class _Cutter:
     def _is_subgraph(self, node: torch.fx.Node) -> bool:
         return node.op == "get_attr" and not isinstance(node.meta.get("val"), torch.Tensor)
 
-    def _outputs(self, planned: PlannedRegion) -> tuple[str, ...]:
-        mine = set(planned.nodes)
-        return tuple(name for name in planned.nodes if self._is_tensor(name) and self._leaves(name, mine))
-
     def _is_tensor(self, name: str) -> bool:
         return isinstance(self._val(name), torch.Tensor)
-
-    def _leaves(self, name: str, mine: set[str]) -> bool:
-        if name in self._graph_outputs:
-            return True
-        return any(user.op != "output" and user.name not in mine for user in self._nodes[name].users)
 
     def _output(self, name: str, inputs: Sequence[str]) -> RegionOutput:
         meta = value_meta(self._val(name))

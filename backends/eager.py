@@ -1,0 +1,61 @@
+"""Eager: torch itself, operator by operator. Runs whatever no other backend takes, and is the standard of results.
+
+Place: a backend like the others, always available. A region runs as the generated code of its own fx graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from mixbackend.contracts import (
+    Availability,
+    Backend,
+    CompiledRegion,
+    ErrorBudget,
+    OpView,
+    Region,
+    Supported,
+    Traits,
+    Verdict,
+)
+
+
+class EagerBackend(Backend):
+    """Supports every operator with torch's own kernels."""
+
+    name: ClassVar[str] = "eager"
+    contract_version: ClassVar[str] = "1.0"
+
+    def availability(self) -> Availability:
+        """Always available."""
+        return Availability(True, version=torch.__version__)
+
+    def fingerprint(self) -> str:
+        """Torch's version and thread count."""
+        return f"torch {torch.__version__} threads {torch.get_num_threads()}"
+
+    def traits(self) -> Traits:
+        """Takes everything, effects and random ops included, on every device."""
+        return Traits(
+            device_types=frozenset({"cpu", "cuda", "xpu", "mps", "meta"}),
+            deterministic=False,
+            keeps_random_stream=True,
+            takes_effects=True,
+            reference=True,
+            error_budget=ErrorBudget(factor=1.0, floor=0.0),
+        )
+
+    def judge(self, view: OpView) -> Verdict:
+        """Every operator that was traced can run in eager."""
+        return Supported()
+
+    def compile(self, region: Region) -> CompiledRegion:
+        """The fx graph's own generated Python."""
+        forward = region.graph_module.forward
+
+        def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+            return forward(*inputs)
+
+        return CompiledRegion(run, source=region.graph_module.code, strides="unknown")

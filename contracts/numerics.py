@@ -1,0 +1,102 @@
+"""When a result counts as right: no farther from a float64 reference than eager is, within a factor.
+
+Place: used by run-time verification, by conformance tests and by benchmarks.
+Input: three results of the same computation. Output: the worst deviation, or ``None``.
+The idea of comparing distances to a float64 reference instead of using a fixed tolerance is torch's own benchmark rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from mixbackend.contracts.backend import ErrorBudget
+
+_PEAK_SLACK = 4.0
+"""A single element may be this many times farther off than the root mean square allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How far a result is off.
+
+    Attributes:
+        output: index of the output.
+        error: its distance from the reference, root mean square (or largest, as ``measure`` says).
+        eager_error: eager's own distance.
+        allowed: largest distance that would have passed.
+        measure: ``rms``, ``max``, ``nonfinite``, ``integer``, ``shape`` or ``dtype``.
+    """
+
+    output: int
+    error: float
+    eager_error: float
+    allowed: float
+    measure: str
+
+    def __str__(self) -> str:
+        return (
+            f"output {self.output} is off by {self.error:.3g} ({self.measure}); "
+            f"eager is off by {self.eager_error:.3g}, allowed {self.allowed:.3g}"
+        )
+
+
+def find_deviation(
+    index: int,
+    result: torch.Tensor,
+    eager: torch.Tensor,
+    reference: torch.Tensor,
+    budget: ErrorBudget,
+) -> Deviation | None:
+    """Compare one output.
+
+    Args:
+        index: of the output, for the answer.
+        result: what the backend returned.
+        eager: what eager returned, same dtype.
+        reference: what eager returns in float64 (the same as ``eager`` for integer and boolean results).
+        budget: of the backend.
+    """
+    if tuple(result.shape) != tuple(eager.shape):
+        return Deviation(index, float("inf"), 0.0, 0.0, "shape")
+    if result.dtype != eager.dtype:
+        return Deviation(index, float("inf"), 0.0, 0.0, "dtype")
+    if result.numel() == 0:
+        return None
+    if not (result.is_floating_point() or result.is_complex()):
+        wrong = (result != eager) & (result != reference.to(result.dtype))
+        count = int(wrong.sum())
+        return Deviation(index, float(count), 0.0, 0.0, "integer") if count else None
+    return _floating(index, result, eager, reference, budget)
+
+
+def _floating(
+    index: int, result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor, budget: ErrorBudget
+) -> Deviation | None:
+    wide = torch.complex128 if result.is_complex() else torch.float64
+    result_wide, eager_wide, exact = result.to(wide), eager.to(wide), reference.to(wide)
+    finite = torch.isfinite(eager_wide) & torch.isfinite(exact)
+    same = (result_wide == eager_wide) | (result_wide == exact) | (torch.isnan(result_wide) & torch.isnan(eager_wide))
+    odd = int((~finite & ~same).sum()) + int((finite & ~torch.isfinite(result_wide)).sum())
+    if odd:
+        return Deviation(index, float(odd), 0.0, 0.0, "nonfinite")
+    if not bool(finite.any()):
+        return None
+    zero = torch.zeros((), dtype=wide)
+    exact = torch.where(finite, exact, zero)
+    error = torch.where(finite, result_wide - exact, zero).abs()
+    eager_error = torch.where(finite, eager_wide - exact, zero).abs()
+    scale = float(exact.abs().max())
+    floor = budget.floor * torch.finfo(result.dtype).eps * scale
+    for measure, mine, theirs, slack in (
+        ("rms", _rms(error), _rms(eager_error), 1.0),
+        ("max", float(error.max()), float(eager_error.max()), _PEAK_SLACK),
+    ):
+        allowed = slack * (budget.factor * theirs + floor)
+        if not mine <= allowed:
+            return Deviation(index, mine, theirs, allowed, measure)
+    return None
+
+
+def _rms(values: torch.Tensor) -> float:
+    return float(values.square().mean().sqrt())

@@ -1,0 +1,90 @@
+"""Capture: from Dynamo's graph to the ATen graphs of inference, forward and backward.
+
+Place: first stage of the pipeline.
+Input: what torch.compile hands to a backend. Output: the callable that torch runs; each ATen graph goes through
+``compile_graph`` once.
+Invariants: parameters and buffers stay inputs of every graph; nothing is decomposed beyond what AOTAutograd does by
+itself; the backward compiler is safe to call twice for one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend.contracts import InputRole, Phase
+from mixbackend.contracts.torch_compat import (
+    aot_compile,
+    boxed,
+    input_position,
+    is_static_input,
+    is_tangent,
+    partition_with_min_cut,
+    source_name,
+    without_dispatch_modes,
+)
+from mixbackend.runtime.describe import PlaceholderRole
+
+GraphCompiler = Callable[
+    [torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]], Callable[[list[Any]], Sequence[Any]]
+]
+
+
+def capture(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_graph: GraphCompiler) -> Any:
+    """Capture a Dynamo graph and compile each ATen graph that comes of it.
+
+    Args:
+        graph_module: Dynamo's graph; weights are among its placeholders.
+        example_inputs: one value per placeholder.
+        compile_graph: called with each ATen graph, its phase and the roles of its placeholders.
+    """
+    weights = _weights(graph_module)
+
+    def compiler(phase: Phase) -> Callable[[torch.fx.GraphModule, Any], Any]:
+        def compile_captured(captured: torch.fx.GraphModule, fake_inputs: Any) -> Any:
+            # Real tensors are touched while compiling; AOTAutograd's fake mode must not see them.
+            with without_dispatch_modes():
+                run = compile_graph(captured, phase, _roles(captured, phase, weights))
+            return boxed(lambda arguments: run(arguments))
+
+        return compile_captured
+
+    return aot_compile(
+        graph_module,
+        list(example_inputs),
+        forward=compiler("forward"),
+        backward=compiler("backward"),
+        inference=compiler("inference"),
+        partition=partition_with_min_cut,
+    )
+
+
+def _weights(graph_module: torch.fx.GraphModule) -> dict[int, PlaceholderRole]:
+    """Parameters and buffers among Dynamo's placeholders, by position."""
+    weights: dict[int, PlaceholderRole] = {}
+    for position, node in enumerate(graph_module.graph.find_nodes(op="placeholder")):
+        source = source_name(node)
+        if "_parameters[" in source:
+            weights[position] = PlaceholderRole(InputRole.PARAMETER, source)
+        elif is_static_input(node) or "_buffers[" in source:
+            weights[position] = PlaceholderRole(InputRole.BUFFER, source)
+    return weights
+
+
+def _roles(
+    captured: torch.fx.GraphModule, phase: Phase, weights: dict[int, PlaceholderRole]
+) -> dict[str, PlaceholderRole]:
+    roles: dict[str, PlaceholderRole] = {}
+    for node in captured.graph.find_nodes(op="placeholder"):
+        position = input_position(node)
+        if position in weights:
+            roles[node.name] = weights[position]
+        elif not isinstance(node.meta.get("val"), torch.Tensor):
+            roles[node.name] = PlaceholderRole(InputRole.SYMBOL)
+        elif phase == "backward":
+            role = InputRole.TANGENT if is_tangent(node) else InputRole.SAVED
+            roles[node.name] = PlaceholderRole(role)
+    return roles

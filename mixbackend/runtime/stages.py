@@ -1,0 +1,110 @@
+"""The one driver through which every stage of the pipeline runs: it times, prints, dumps and names what failed.
+
+Place: around each stage. Input: a stage's name and function. Output: the function's value, unchanged.
+Environment: ``MIXBACKEND_DEBUG`` 1 regions, 2 timing, 3 plan with refusals, 4 generated source, 5 every stage value;
+``MIXBACKEND_DUMP=folder`` writes every stage value; ``MIXBACKEND_FUEL=n`` lets only the first n regions leave eager.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+_FILE_ORDER = ("capture", "describe", "place", "cut", "compile", "stitch")
+
+
+@dataclass(frozen=True)
+class DebugSettings:
+    """What to print and write while compiling.
+
+    Attributes:
+        level: rung of the ladder, 0 is silent.
+        dump: folder for stage values, ``None`` for none.
+        fuel: how many regions may be compiled by backends other than the fallback, ``None`` for all.
+    """
+
+    level: int = 0
+    dump: Path | None = None
+    fuel: int | None = None
+
+    @staticmethod
+    def from_environment() -> DebugSettings:
+        """Read ``MIXBACKEND_DEBUG``, ``MIXBACKEND_DUMP`` and ``MIXBACKEND_FUEL``."""
+        level, dump, fuel = (os.environ.get(f"MIXBACKEND_{name}", "") for name in ("DEBUG", "DUMP", "FUEL"))
+        return DebugSettings(
+            int(level) if level.isdigit() else 0,
+            Path(dump) if dump else None,
+            int(fuel) if fuel.isdigit() else None,
+        )
+
+
+@dataclass
+class StageDriver:
+    """Runs the stages of one graph.
+
+    Attributes:
+        graph_id: for messages and the dump folder.
+        settings: see ``DebugSettings``.
+        seconds: (stage, seconds) in the order they ran.
+    """
+
+    graph_id: str
+    settings: DebugSettings
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+
+    def run(self, name: str, function: Callable[[], Value], show: Callable[[Value], str] = str) -> Value:
+        """Run one stage.
+
+        Args:
+            name: of the stage.
+            function: does the work.
+            show: complete and deterministic text of the value, for printing and dumping.
+        """
+        start = time.perf_counter()
+        value = function()
+        elapsed = time.perf_counter() - start
+        self.seconds.append((name, elapsed))
+        if self.settings.level >= 2:
+            self.say(f"{name} took {elapsed * 1e3:.1f} ms")
+        if self.settings.level >= 5 or (self.settings.level >= 3 and name == "place"):
+            self.say(show(value))
+        if self.settings.level >= 4 and name == "stitch":
+            self.say(show(value))
+        if self.settings.dump is not None:
+            self.write(f"{self._number(name):02d}_{name}.txt", show(value))
+        return value
+
+    def _number(self, name: str) -> int:
+        return _FILE_ORDER.index(name) * 10
+
+    def say(self, text: str) -> None:
+        """Print lines with the graph's name in front."""
+        for line in text.splitlines():
+            print(f"mixbackend {self.graph_id}: {line}", file=sys.stderr)
+
+    def write(self, file_name: str, text: str) -> None:
+        """Write one file into this graph's dump folder."""
+        if self.settings.dump is None:
+            return
+        folder = self.settings.dump / self.graph_id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / file_name).write_text(text)
+
+
+class Fuel:
+    """Counts how many more regions may leave the fallback; unlimited if ``None``."""
+
+    def __init__(self, amount: int | None) -> None:
+        self._left = itertools.count() if amount is None else iter(range(amount))
+
+    def take(self) -> bool:
+        """Whether one more region may be compiled by its own backend."""
+        return next(self._left, None) is not None

@@ -1,0 +1,77 @@
+"""Verify: hold what a region returned against eager and a float64 reference.
+
+Place: around a region's first call (or sampled, or every call), between the backend's code and the rest of the graph.
+Input: a region, the inputs of one call, and the outputs its owner gave. Output: the worst deviation.
+Invariants: torch's random state is what it was; inputs are not changed; nothing is kept.
+Non-goals: deciding what happens to a wrong region, see ``runtime.slots``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend.contracts import ErrorBudget, Region
+from mixbackend.contracts.numerics import Deviation, find_deviation
+
+BYTE_CAP = 2 * 1024**3
+"""Above this many bytes of inputs and outputs the reference is computed in the tensors' own dtype."""
+
+_NARROW = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def eager_result(region: Region, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """What eager returns for a region."""
+    return tuple(region.graph_module.forward(*inputs))
+
+
+def verify_region(
+    region: Region, inputs: Sequence[Any], outputs: Sequence[torch.Tensor], budget: ErrorBudget
+) -> Deviation | None:
+    """The first deviation beyond the budget, ``None`` if all outputs are right."""
+    with torch.no_grad(), torch.random.fork_rng():
+        if len(outputs) != len(region.outputs):
+            return Deviation(min(len(outputs), len(region.outputs)), float("inf"), 0.0, 0.0, "shape")
+        eager = eager_result(region, inputs)
+        reference = eager if _too_large(inputs, eager) else reference_result(region, inputs, eager)
+        for index, (result, expected, exact) in enumerate(zip(outputs, eager, reference, strict=True)):
+            deviation = find_deviation(index, result, expected, exact, budget)
+            if deviation is not None:
+                return deviation
+    return None
+
+
+def reference_result(
+    region: Region, inputs: Sequence[Any], eager: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """A region's result computed in float64; eager's own where an operator has no float64 kernel."""
+    try:
+        wide = [_widen(value) for value in inputs]
+        result = _Float64Interpreter(region.graph_module).run(*wide)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return eager
+    return tuple(result)
+
+
+def _too_large(inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> bool:
+    tensors = [value for value in (*inputs, *outputs) if isinstance(value, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) > BYTE_CAP
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in _NARROW:
+        return value.to(torch.float64)
+    return torch.float64 if value in _NARROW and isinstance(value, torch.dtype) else value
+
+
+class _Float64Interpreter(torch.fx.Interpreter):
+    """Runs a graph with every narrow floating dtype argument and result widened."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wide_args = torch.fx.node.map_aggregate(args, _widen)
+        wide_kwargs = torch.fx.node.map_aggregate(kwargs, _widen)
+        result = super().call_function(target, wide_args, wide_kwargs)  # type: ignore[arg-type]
+        return torch.fx.node.map_aggregate(result, _widen)
