@@ -64,6 +64,16 @@ class Retraced:
         output = next(iter(self.graph_module.graph.find_nodes(op="output")))
         return tuple(node.meta["val"] for node in output.args[0])
 
+    def output_strides(self) -> tuple[tuple[int | sympy.Expr, ...], ...]:
+        """Strides of the outputs, in the region's sizes."""
+        back = {symbol: size.expression for symbol, size in self.originals.items()}
+        return tuple(
+            tuple(
+                step if isinstance(step, int) else symbolic_expression(step).xreplace(back) for step in value.stride()
+            )
+            for value in self.output_values()
+        )
+
 
 def retrace(region: Region, level: DecompositionLevel) -> torch.fx.GraphModule:
     """The region's graph decomposed to a level; see ``retrace_apart`` for its symbols."""

@@ -1,1 +1,5 @@
-"""Placeholder docstring."""
+"""Torch's own inductor as a peer in the mixture."""
+
+from mixbackend.backends.inductor.backend import InductorBackend
+
+__all__ = ["InductorBackend"]

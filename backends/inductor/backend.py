@@ -1,0 +1,205 @@
+"""Inductor as a backend: torch's own compiler, region by region.
+
+Place: registered under the entry point group ``mixbackend.backends``.
+Input: regions of every phase, static or dynamic. Output: compiled regions with live weights.
+A region is re-traced with inductor's decompositions under symbols of its own, passes inductor's joint-graph passes and
+is then compiled as torch compiles a forward, backward or inference graph. What inductor assumes about sizes on the way
+becomes preconditions of the region, never a guard of the captured graph.
+Non-goals: storing artifacts (inductor keeps a cache of its own), freezing, CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from mixbackend.backends.common.retrace import Retraced, retrace_apart
+from mixbackend.backends.inductor.rates import FUSED, inductor_rates
+from mixbackend.contracts import (
+    Availability,
+    Backend,
+    BackendRates,
+    CompiledRegion,
+    DeviceModel,
+    ErrorBudget,
+    OpTag,
+    OpView,
+    Region,
+    RegionOutput,
+    Supported,
+    SymbolicSize,
+    TensorMeta,
+    Traits,
+    Unsupported,
+    ValueMeta,
+    Verdict,
+    refuse_special,
+)
+from mixbackend.contracts.torch_compat import (
+    inductor_compile,
+    inductor_handling,
+    inductor_settings,
+    inductor_source,
+    operator_by_name,
+    tracing_apart,
+)
+
+_DTYPES = frozenset(
+    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16}
+    | {torch.int8, torch.uint8, torch.bool}
+)
+
+
+class InductorBackend(Backend):
+    """Torch's inductor."""
+
+    name: ClassVar[str] = "inductor"
+    contract_version: ClassVar[str] = "1.0"
+
+    def availability(self) -> Availability:
+        """It needs a C++ compiler and Python's headers, which its kernels are built with."""
+        compiler = _compiler()
+        if compiler is None:
+            wanted = os.environ.get("CXX") or _default_compiler()
+            return Availability(False, f"no C++ compiler: {wanted} is not on the path; install it or set CXX")
+        if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+            return Availability(False, "Python.h is missing; install the headers of this Python (python3-dev)")
+        return Availability(True, version=torch.__version__)
+
+    def fingerprint(self) -> str:
+        """Torch, its inductor settings, the compiler and the vector instructions it compiles for."""
+        return _fingerprint(hashlib.sha256(inductor_settings().encode()).hexdigest()[:16])
+
+    def traits(self) -> Traits:
+        """Live weights; regions are re-traced with inductor's own decompositions."""
+        return Traits(
+            device_types=_device_types(),
+            decomposition="inductor",
+            capturable=True,
+            error_budget=ErrorBudget(factor=4.0, floor=64.0),
+            fused=FUSED,
+        )
+
+    def judge(self, view: OpView) -> Verdict:
+        """It takes what it lowers, decomposes or knows how to hand to eager, on strided tensors of ordinary dtypes."""
+        special = refuse_special(view)
+        if special is not None:
+            return special
+        if OpTag.STRIDE_SENSITIVE in view.node.tags:
+            return Unsupported("layout", f"{view.op} reads memory by position, and decompositions change layouts")
+        return _refuse_values(view) or _handling(view.op)
+
+    def prior(self, device: DeviceModel) -> BackendRates | None:
+        """Shares eager's matrix products; everything between them is fused."""
+        return inductor_rates(device)
+
+    def compile(self, region: Region) -> CompiledRegion:
+        """Re-trace and compile one region."""
+        traced = retrace_apart(region, "inductor")
+        exact = [index for index, output in enumerate(region.outputs) if output.exact_stride]
+        kept = _keeps_strides(region.outputs, traced)
+        with tracing_apart(traced.fake_mode):
+            compiled = inductor_compile(traced.graph_module, traced.inputs, traced.fake_mode, exact, region.phase)
+        return CompiledRegion(
+            run=_runner(compiled),
+            source=inductor_source(compiled),
+            preconditions=traced.preconditions(),
+            strides="as_traced" if kept else "unknown",
+        )
+
+
+def _runner(compiled: Any) -> Any:
+    def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        # Inductor empties the list it is given.
+        return compiled(list(inputs))
+
+    return run
+
+
+def _keeps_strides(outputs: Sequence[RegionOutput], traced: Retraced) -> bool:
+    """Whether every output will have the strides it had when it was captured."""
+    return all(
+        output.exact_stride and _same_strides(output.meta, strides)
+        for output, strides in zip(outputs, traced.output_strides(), strict=True)
+    )
+
+
+def _same_strides(meta: TensorMeta, strides: Sequence[Any]) -> bool:
+    return all(
+        size == 1 or _expression(expected) == actual
+        for size, expected, actual in zip(meta.shape, meta.stride, strides, strict=True)
+    )
+
+
+def _expression(size: Any) -> Any:
+    return size.expression if isinstance(size, SymbolicSize) else size
+
+
+def _refuse_values(view: OpView) -> Unsupported | None:
+    """Refuse values that inductor would not compile: odd dtypes, other devices, sizes that depend on data."""
+    metas: list[ValueMeta] = [*(item.meta for item in view.inputs), *view.outputs]
+    for meta in metas:
+        if isinstance(meta, TensorMeta) and meta.dtype not in _DTYPES:
+            return Unsupported("dtype", f"inductor does not compile {meta.dtype}")
+        if isinstance(meta, TensorMeta) and meta.device.type not in _device_types():
+            return Unsupported("device", f"{meta} is not on {', '.join(sorted(_device_types()))}")
+        sizes = (*meta.shape, *meta.stride) if isinstance(meta, TensorMeta) else (meta,)
+        for size in sizes:
+            if isinstance(size, SymbolicSize) and not size.expression.is_integer:
+                return Unsupported("argument", f"{view.op} reads the symbolic number {size}, which is no integer")
+            if isinstance(size, SymbolicSize) and size.hint is None:
+                return Unsupported("data-dependent", f"size {size} depends on values")
+    return None
+
+
+@functools.lru_cache(maxsize=None)
+def _handling(op: str) -> Verdict:
+    """Verdict on an operator by what inductor has for it."""
+    if op == "getitem":
+        return Supported()
+    operator = operator_by_name(op)
+    if operator is None:
+        return Unsupported("unknown-op", f"{op} is not an operator of torch")
+    if inductor_handling(operator) == "none":
+        return Unsupported("declined", f"inductor neither lowers nor decomposes {op}; it would only call eager")
+    return Supported()
+
+
+def _default_compiler() -> str:
+    return "clang++" if platform.system() == "Darwin" else "g++"
+
+
+@functools.lru_cache(maxsize=1)
+def _compiler() -> str | None:
+    """Path of the C++ compiler that inductor will call."""
+    return shutil.which(os.environ.get("CXX") or _default_compiler())
+
+
+@functools.lru_cache(maxsize=1)
+def _device_types() -> frozenset[str]:
+    """The CPU; CUDA too where there is a GPU and Triton to write its kernels with."""
+    has_gpu = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    return frozenset({"cpu", "cuda"} if has_gpu else {"cpu"})
+
+
+@functools.lru_cache(maxsize=4)
+def _fingerprint(settings: str) -> str:
+    compiler = _compiler() or "none"
+    version = "unknown"
+    if compiler != "none":
+        answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False, timeout=20)
+        version = answer.stdout.splitlines()[0] if answer.stdout else "unknown"
+    gpu = torch.cuda.get_device_name() if "cuda" in _device_types() else "none"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"torch={torch.__version__} settings={settings} compiler={version} cpu={capability} gpu={gpu}"

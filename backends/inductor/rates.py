@@ -1,0 +1,69 @@
+"""What to expect of inductor before it was measured, and what it fuses.
+
+Place: read by ``backend``; replaced by probes once they ran.
+Units: seconds, FLOP/s. On the CPU inductor calls the same matrix and convolution kernels as eager does, one by one, and
+turns everything between them into its own loops.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from mixbackend.contracts import BackendRates, DeviceModel, OpClass, OpRate
+
+_LOOPS: tuple[OpClass, ...] = (
+    "pointwise",
+    "reduction",
+    "normalization",
+    "softmax",
+    "view",
+    "copy",
+    "gather",
+    "factory",
+    "pooling",
+)
+_EXTERN: tuple[OpClass, ...] = ("matmul", "convolution", "attention")
+
+FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(itertools.product(_LOOPS, _LOOPS)) | frozenset(
+    # A view of an extern kernel's result or operand is a change of strides, no copy.
+    pair
+    for name in _EXTERN
+    for pair in ((name, "view"), ("view", name))
+)
+
+_ENTRY_S = 12e-6
+_CROSSING_S = 0.3e-6
+_LOOP_OVERHEAD_S = 0.5e-6
+_SHARE_OF_PEAK: dict[OpClass, float] = {
+    "matmul": 0.45,
+    "convolution": 0.45,
+    "attention": 0.35,
+    "normalization": 0.15,
+    "softmax": 0.15,
+    "reduction": 0.15,
+    "pointwise": 0.25,
+    "gather": 0.05,
+    "scatter": 0.02,
+    "pooling": 0.1,
+    "copy": 0.1,
+    "view": 1.0,
+    "factory": 0.1,
+    "sort": 0.01,
+    "other": 0.05,
+}
+
+
+def inductor_rates(device: DeviceModel) -> BackendRates:
+    """Rates to assume on a device."""
+    rates = tuple(
+        (op_class, dtype, OpRate(_overhead(op_class, device), share * peak))
+        for op_class, share in _SHARE_OF_PEAK.items()
+        for dtype, peak in device.flops_per_s
+    )
+    return BackendRates("inductor", _ENTRY_S, _CROSSING_S, memory_scale=1.0, rates=rates)
+
+
+def _overhead(op_class: OpClass, device: DeviceModel) -> float:
+    if op_class == "view":
+        return 0.0
+    return _LOOP_OVERHEAD_S if op_class in _LOOPS else device.launch_s
