@@ -235,8 +235,9 @@ def symbol_facts(shape_env: ShapeEnv, symbol: sympy.Symbol) -> SymbolFacts:
     from torch.utils._sympy.symbol import SymT, symbol_is_type
 
     bounds = shape_env.var_to_range.get(symbol)
-    lower = int(bounds.lower) if bounds is not None and bounds.lower.is_finite else None
-    upper = int(bounds.upper) if bounds is not None and bounds.upper.is_finite else None
+    # Torch's integer infinity counts as a finite integer in sympy: ask for the class of plain numbers.
+    lower = int(bounds.lower) if bounds is not None and isinstance(bounds.lower, sympy.Integer) else None
+    upper = int(bounds.upper) if bounds is not None and isinstance(bounds.upper, sympy.Integer) else None
     if symbol_is_type(symbol, SymT.UNBACKED_INT):
         return SymbolFacts("unbacked", lower, upper, None)
     values = getattr(shape_env, "backed_var_to_val", None)
@@ -279,13 +280,6 @@ def symbolic_number(shape_env: ShapeEnv, expression: sympy.Expr) -> Any:
     return shape_env.create_symintnode(expression, hint=None)
 
 
-def new_fake_mode() -> Any:
-    """A fresh fake-tensor mode with its own shape environment."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-
-
 def is_fake(value: object) -> bool:
     """Whether a tensor is fake: it has a shape, but no data."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -297,7 +291,7 @@ def is_fake(value: object) -> bool:
 
 
 def inductor_handling(operator: Any) -> str:
-    """What inductor does with an operator overload: ``lowered``, ``decomposed``, ``fallback`` (calls eager) or ``none``."""
+    """How inductor treats an operator overload: ``lowered``, ``decomposed``, ``fallback`` (calls eager), ``none``."""
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.lowering import fallbacks, lowerings
 
