@@ -1,0 +1,151 @@
+"""``Config``: the configuration as one frozen value.
+
+Place: made by ``load``; read by the pipeline, never changed. Equal configurations are equal values with equal hashes,
+so ``auto()`` can give one object for them.
+Invariants: what spans several keys is held by ``checks.find_problems``, on every way in.
+Units: seconds, gigabytes (10^9 bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+
+from mixbackend.configuration.checks import find_problems
+from mixbackend.configuration.fields import CountByName, Flag, FrozenModel, Positive, Text
+from mixbackend.configuration.problems import format_path
+from mixbackend.configuration.rules import Rule
+from mixbackend.contracts.preferences import Preference
+
+ALREADY_CHECKED = "already_checked"
+"""Key of the validation context by which ``load`` says that it collects the problems across keys itself."""
+
+
+def _off(value: object) -> object:
+    # YAML 1.1 readers turn a bare `off` into False.
+    return "off" if value is False else value
+
+
+def _no_flag(value: object) -> object:
+    # True equals 1, but nobody means it as a version.
+    return str(value) if isinstance(value, bool) else value
+
+
+class SearchConfig(FrozenModel):
+    """How placements are found."""
+
+    mode: Literal["estimate", "measure"] = Field("estimate", json_schema_extra={"enum": ["estimate"]})
+    """`estimate` places by estimated and remembered costs. `measure` is not built yet."""
+
+    budget_s: Positive = Field(120.0, json_schema_extra={"const": 120})
+    """Seconds that `measure` may take. Without `measure` only the default is accepted."""
+
+
+class VerifyConfig(FrozenModel):
+    """When the outputs of regions are held against eager's."""
+
+    when: Annotated[Literal["off", "first_call", "sampled", "always"], BeforeValidator(_off)] = "first_call"
+    """`off`; `first_call` of each region; `sampled` calls; `always`."""
+
+    factor: Positive = 3.0
+    """How many times eager's own distance from a float64 reference a result may be away from it."""
+
+
+class CacheConfig(FrozenModel):
+    """Where compiled regions and measurements are kept."""
+
+    dir: Text | None = None
+    """Local folder; default is the user's cache folder."""
+
+    remote: Text | None = None
+    """fsspec URL of a shared store behind the local one: `s3://bucket/mixbackend`."""
+
+    max_gb: Positive = 10.0
+    """Size above which the local folder loses its least recently used entries."""
+
+
+class LockConfig(FrozenModel):
+    """Reviewed plans. Not built yet: only the defaults are accepted."""
+
+    path: Text | None = Field(None, json_schema_extra={"const": None})
+    """File of the plan. Not built yet."""
+
+    frozen: Flag = Field(False, json_schema_extra={"const": False})
+    """Whether any other plan is an error. Not built yet."""
+
+
+class Config(FrozenModel):
+    """What mixbackend should do. Every key may be left out."""
+
+    version: Annotated[Literal[1], BeforeValidator(_no_flag)] = 1
+    """Version of this schema."""
+
+    backends: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    """Backends that may be used; the order breaks ties. Default: all that are available. `eager` is always there, last
+    if it is not named, and runs what no other takes."""
+
+    rules: tuple[Rule, ...] = ()
+    """Wishes about parts of the model. The first rule that matches an op decides."""
+
+    objective: Literal["latency", "memory", "compile_time"] = Field("latency", json_schema_extra={"enum": ["latency"]})
+    """What placement minimises: `latency`. `memory` and `compile_time` are not built yet."""
+
+    search: SearchConfig = SearchConfig()
+    """How placements are found."""
+
+    weights: Literal["auto", "live", "frozen"] = Field("auto", json_schema_extra={"enum": ["auto", "live"]})
+    """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` lets mixbackend
+    choose, and means `live` for now. `frozen` (constants inside compiled code) is not built yet."""
+
+    verify: VerifyConfig = VerifyConfig()
+    """When the outputs of regions are held against eager's."""
+
+    on_failure: Literal["repair", "eager", "raise"] = "repair"
+    """When a backend fails on a region: `repair` places that neighbourhood anew, `eager` runs it with eager, `raise`
+    raises an error that names backend, region, ops and source line."""
+
+    min_region: CountByName = ()
+    """For each backend named, the least number of ops that a region of its must have: `{onnxruntime: 5}`."""
+
+    cache: CacheConfig = CacheConfig()
+    """Where compiled regions and measurements are kept."""
+
+    lock: LockConfig = LockConfig()
+    """Reviewed plans. Not built yet."""
+
+    @model_validator(mode="after")
+    def _check_across_keys(self, info: ValidationInfo) -> Config:
+        if isinstance(info.context, Mapping) and info.context.get(ALREADY_CHECKED):
+            return self
+        found = find_problems(self.model_dump())
+        if found:
+            raise ValueError("; ".join(f"{format_path(path)}: {message}" for path, message in found))
+        return self
+
+    def preferences(self) -> tuple[Preference, ...]:
+        """The rules as the planner reads them, in order."""
+        return tuple(rule.preference() for rule in self.rules)
+
+    def required_backends(self) -> frozenset[str]:
+        """Backends that some rule requires: they must be usable."""
+        return frozenset(rule.require for rule in self.rules if rule.require is not None)
+
+    def minimum_ops(self, backend: str) -> int:
+        """Least number of ops of a region of this backend, 1 if nothing was said."""
+        return dict(self.min_region).get(backend, 1)
+
+    def with_options(self, options: Mapping[str, Any]) -> Config:
+        """This configuration with some keys replaced, as by ``torch.compile(options={...})``.
+
+        Args:
+            options: nested (``{"verify": {"when": "off"}}``) or flat (``{"verify.when": "off"}``); mappings are merged
+                key by key, everything else, lists included, is replaced.
+
+        Raises:
+            ConfigurationProblemsError: all that is wrong with the result.
+        """
+        from mixbackend.configuration.options import override
+
+        return override(self, options)
