@@ -18,8 +18,6 @@ import sympy
 import torch
 import torch.fx
 import torch.fx.traceback
-from torch.fx.experimental.proxy_tensor import make_fx
-
 from mixbackend.contracts import Condition, DecompositionLevel, Region, RegionInput, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import (
     decomposition_table,
@@ -33,6 +31,7 @@ from mixbackend.contracts.torch_compat import (
     tracing_apart,
     unconditional_guards,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.backends.inductor.rates import FUSED, inductor_rates
 from mixbackend.contracts import (
@@ -163,7 +162,7 @@ def _refuse_values(view: OpView) -> Unsupported | None:
     return None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _handling(op: str) -> Verdict:
     """Verdict on an operator by what inductor has for it."""
     if op == "getitem":
