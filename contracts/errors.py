@@ -73,6 +73,12 @@ class RegionCompileError(MixbackendError):
     code = "region-compile"
 
 
+class QuarantinedError(MixbackendError):
+    """A backend failed on this region before; it is not tried again until the backend's fingerprint changes."""
+
+    code = "quarantined"
+
+
 class RegionRunError(MixbackendError):
     """A compiled region raised while running."""
 

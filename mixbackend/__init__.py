@@ -1,1 +1,56 @@
-"""Placeholder docstring."""
+"""mixbackend: torch.compile with a mixture of backends.
+
+    model = torch.compile(model, backend=mixbackend.auto())
+
+Importing this package imports neither torch nor a backend: names are loaded at first use, because importing
+``mixbackend.contracts`` runs this file first.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mixbackend.api import auto, explain, report
+    from mixbackend.configuration import Config
+    from mixbackend.contracts.errors import MixbackendError
+    from mixbackend.registry import register_backend
+    from mixbackend.reporting import Report
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "auto": "mixbackend.api",
+    "explain": "mixbackend.api",
+    "report": "mixbackend.api",
+    "register_backend": "mixbackend.registry",
+    "Config": "mixbackend.configuration",
+    "Report": "mixbackend.reporting",
+    "MixbackendError": "mixbackend.contracts.errors",
+}
+
+__all__ = ["Config", "MixbackendError", "Report", "auto", "explain", "register_backend", "report"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "backend":
+        # The object behind torch.compile(backend="mixbackend").
+        return import_module("mixbackend.api").auto()
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'mixbackend' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", "backends"])
+
+
+def _make_backends_callable() -> None:
+    from mixbackend.backends_package import make_backends_callable
+
+    make_backends_callable()
+
+
+_make_backends_callable()

@@ -1,1 +1,1 @@
-"""Placeholder docstring."""
+"""What several backends share: re-tracing of regions and lowering to ONNX."""

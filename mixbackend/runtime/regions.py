@@ -31,6 +31,9 @@ from mixbackend.contracts import (
 from mixbackend.contracts.region_text import region_key, write_region_text
 from mixbackend.runtime.describe import value_meta
 
+_READS_STRIDES = frozenset({OpTag.STRIDE_SENSITIVE, OpTag.HIGHER_ORDER, OpTag.RANDOM, OpTag.MUTATES})
+"""Ops whose result depends on the strides of their input; random ops fill their result in memory order."""
+
 _local_keys = itertools.count()
 
 
@@ -88,7 +91,7 @@ class _Cutter:
         self._position = {name: index for index, name in enumerate(self._nodes)}
         self._owned = {name: region for region in plan.regions for name in region.nodes}
         self._graph_outputs = frozenset(name for name in graph.outputs if name is not None)
-        self._exact_input_backends = exact_input_backends
+        self._stride_readers = self._regions_reading_strides(plan, exact_input_backends)
         self._root = self._storage_roots()
 
     def cut_all(self, plan: Plan) -> tuple[BoundRegion, ...]:
@@ -186,16 +189,17 @@ class _Cutter:
         return RegionOutput(name, meta, alias, name in self._graph_outputs or self._strides_matter(name))
 
     def _strides_matter(self, name: str) -> bool:
-        for user in self._nodes[name].users:
-            owner = self._owned.get(user.name)
-            if owner is None:
-                continue
-            if owner.backend in self._exact_input_backends:
-                return True
-            tags = self._graph.node_by_name[user.name].tags
-            if OpTag.STRIDE_SENSITIVE in tags or OpTag.HIGHER_ORDER in tags:
-                return True
-        return False
+        owners = (self._owned.get(user.name) for user in self._nodes[name].users)
+        return any(owner is not None and owner.id in self._stride_readers for owner in owners)
+
+    def _regions_reading_strides(self, plan: Plan, exact_input_backends: frozenset[str]) -> frozenset[str]:
+        """Regions in which some result depends on the strides of what comes in, at any distance."""
+        return frozenset(
+            region.id
+            for region in plan.regions
+            if region.backend in exact_input_backends
+            or any(self._graph.node_by_name[name].tags & _READS_STRIDES for name in region.nodes)
+        )
 
     def _storage_roots(self) -> dict[str, str]:
         root: dict[str, str] = {}

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -60,16 +60,18 @@ class StageDriver:
     settings: DebugSettings
     seconds: list[tuple[str, float]] = field(default_factory=list)
 
-    def run(self, name: str, function: Callable[[], Value], show: Callable[[Value], str] = str) -> Value:
+    def run(
+        self, name: str, function: Callable[..., Value], *arguments: Any, show: Callable[[Value], str] = str
+    ) -> Value:
         """Run one stage.
 
         Args:
             name: of the stage.
-            function: does the work.
+            function: does the work on the arguments.
             show: complete and deterministic text of the value, for printing and dumping.
         """
         start = time.perf_counter()
-        value = function()
+        value = function(*arguments)
         elapsed = time.perf_counter() - start
         self.seconds.append((name, elapsed))
         if self.settings.level >= 2:

@@ -1,0 +1,65 @@
+"""The public functions: ``auto``, ``explain``, ``report``.
+
+Place: behind ``mixbackend/__init__.py``. Everything here is documented in the README.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mixbackend.configuration import Config, load_config
+from mixbackend.contracts.torch_compat import backward_compiled_at_once
+from mixbackend.reporting import Report
+from mixbackend.runtime.mixture import Mixture
+
+_lock = threading.Lock()
+_mixtures: dict[Config, Mixture] = {}
+
+
+def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixture:
+    """The backend for ``torch.compile``.
+
+    Args:
+        source: nothing, the path of a YAML file, a mapping, or a ``Config``. Equal configurations give the same object.
+
+    Raises:
+        ConfigurationError: lists everything that is wrong, with file, line and column.
+    """
+    config = load_config(source)
+    with _lock:
+        if config not in _mixtures:
+            _mixtures[config] = Mixture(config)
+        return _mixtures[config]
+
+
+def report() -> Report:
+    """What all objects of this process compiled so far."""
+    with _lock:
+        reports = [mixture.report() for mixture in _mixtures.values()]
+    graphs = tuple(graph for item in reports for graph in item.graphs)
+    return Report(graphs, tuple(event for item in reports for event in item.events))
+
+
+def explain(
+    model: Callable[..., Any],
+    *args: Any,
+    config: str | Path | Mapping[str, Any] | Config | None = None,
+    **kwargs: Any,
+) -> Report:
+    """Compile a model as ``auto`` would, run it once, and say what ran where and why; the compiled model is dropped.
+
+    Args:
+        model: module or function.
+        args, kwargs: its arguments; as in a normal call, gradients are traced if grad mode is on.
+        config: see ``auto``.
+    """
+    mixture = Mixture(load_config(config))
+    with backward_compiled_at_once():
+        compiled = torch.compile(model, backend=mixture)
+        compiled(*args, **kwargs)
+    return mixture.report()

@@ -1,0 +1,129 @@
+"""``Mixture``: the object that ``torch.compile(backend=...)`` calls.
+
+Place: the outermost layer; made by ``mixbackend.auto``, one per configuration.
+Input: Dynamo's graphs with ``mode`` and ``options``. Output: callables for torch, and reports for people.
+Invariants: a graph that cannot be compiled by us runs in eager, with an event, unless the policy is to raise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend.configuration import Config
+from mixbackend.contracts import MixbackendError, Phase
+from mixbackend.reporting import Event, Report
+from mixbackend.runtime.capture import capture
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.session import Session
+
+logger = logging.getLogger("mixbackend")
+
+_MODES_LIKE_DEFAULT = {
+    "reduce-overhead": "CUDA graphs are not built yet",
+    "max-autotune": "measured placement is not built yet",
+    "max-autotune-no-cudagraphs": "measured placement is not built yet",
+}
+
+
+class Mixture:
+    """A torch.compile backend that mixes backends.
+
+    Args:
+        config: what the user asked for.
+    """
+
+    __name__ = "mixbackend"
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._lock = threading.RLock()
+        self._sessions: dict[Config, Session] = {}
+        self._graphs: list[PlacedGraph] = []
+        self._counters: dict[Phase, itertools.count[int]] = {}
+
+    def __call__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Compile one of Dynamo's graphs.
+
+        Args:
+            graph_module: Dynamo's graph.
+            example_inputs: one value per placeholder.
+            mode: of torch.compile; see ``_MODES_LIKE_DEFAULT`` for those that mean ``default`` for now.
+            options: of torch.compile; override keys of the configuration.
+        """
+        session = self._session(self.config.with_options(options) if options else self.config)
+        if mode in _MODES_LIKE_DEFAULT:
+            detail = f"mode {mode!r} runs as 'default': {_MODES_LIKE_DEFAULT[mode]}"
+            session.events.append(Event("fallback", "", "", "", detail))
+        elif mode not in (None, "default"):
+            raise MixbackendError(
+                what=f"unknown mode {mode!r}",
+                hint=f"use default, {', '.join(_MODES_LIKE_DEFAULT)}",
+            )
+        return capture(
+            graph_module, example_inputs, lambda captured, phase, roles: self._compile(captured, phase, roles, session)
+        )
+
+    def compile_captured(
+        self, captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole]
+    ) -> Callable[[list[Any]], Sequence[Any]]:
+        """Compile an ATen graph that was captured elsewhere."""
+        return self._compile(captured, phase, roles, self._session(self.config))
+
+    def report(self) -> Report:
+        """What this object compiled so far."""
+        with self._lock:
+            graphs = tuple(graph.record() for graph in self._graphs)
+            events = tuple(event for session in self._sessions.values() for event in session.events.events())
+        return Report(graphs, events)
+
+    def reset(self) -> None:
+        """Forget all compiled graphs and events; called by ``torch._dynamo.reset()``."""
+        with self._lock:
+            self._graphs.clear()
+            self._sessions.clear()
+            self._counters.clear()
+
+    def _session(self, config: Config) -> Session:
+        with self._lock:
+            if config not in self._sessions:
+                self._sessions[config] = Session(config)
+            return self._sessions[config]
+
+    def _compile(
+        self, captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
+    ) -> Callable[[list[Any]], Sequence[Any]]:
+        with self._lock:
+            counter = self._counters.setdefault(phase, itertools.count())
+            graph_id = f"{phase}-{next(counter)}"
+        try:
+            placed = PlacedGraph(captured, phase, graph_id, roles, session)
+        except Exception as error:
+            if session.config.on_failure == "raise":
+                raise
+            logger.debug("compiling %s failed", graph_id, exc_info=True)
+            session.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
+            return lambda arguments: _run_eager(captured, arguments)
+        with self._lock:
+            self._graphs.append(placed)
+        return placed
+
+
+def _run_eager(captured: torch.fx.GraphModule, arguments: list[Any]) -> Sequence[Any]:
+    values = list(arguments)
+    arguments.clear()
+    return captured.forward(*values)

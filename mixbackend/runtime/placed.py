@@ -1,0 +1,238 @@
+"""A placed graph: one captured graph from description to running code, and back again when a region fails.
+
+Place: the pipeline itself; ``PlacedGraph.build`` is its table of contents.
+Input: a captured ATen graph. Output: a callable on the list of graph inputs.
+Invariants: what runs was checked legal; a failing backend loses only the region that failed, and the rest of the plan
+stays as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.fx
+
+from mixbackend.contracts import (
+    Backend,
+    OpGraph,
+    Phase,
+    Plan,
+    PlannedRegion,
+    RegionCompileError,
+    check_plan,
+)
+from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.reporting import Event, GraphRecord, RegionRecord
+from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.normalize import normalize
+from mixbackend.runtime.regions import BoundRegion, cut_regions
+from mixbackend.runtime.replay import write_replay
+from mixbackend.runtime.session import Compiled, Session
+from mixbackend.runtime.slots import FailureKind, RegionSlot, SlotPolicy, describe_region
+from mixbackend.runtime.stages import StageDriver
+from mixbackend.runtime.stitch import Stitched, stitch
+
+MAXIMUM_REPAIRS = 16
+"""After this many repairs of one graph, a failing region goes to eager without looking for another backend."""
+
+
+@dataclass(frozen=True)
+class _Build:
+    """One finished build of a graph; replaced as a whole by a repair."""
+
+    plan: Plan
+    regions: tuple[BoundRegion, ...]
+    compiled: tuple[Compiled, ...]
+    slots: tuple[RegionSlot, ...]
+    stitched: Stitched
+
+
+class PlacedGraph:
+    """See the module's docstring.
+
+    Args:
+        graph_module: the captured graph; owned from now on.
+        phase: which graph of the model it is.
+        graph_id: its name in reports.
+        roles: of its placeholders.
+        session: configuration, backends, costs and caches.
+
+    Raises:
+        MixbackendError: only if the policy is to raise, or no placement exists.
+    """
+
+    def __init__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        phase: Phase,
+        graph_id: str,
+        roles: dict[str, PlaceholderRole],
+        session: Session,
+    ) -> None:
+        self._module = graph_module
+        self._phase = phase
+        self._id = graph_id
+        self._roles = roles
+        self._session = session
+        self._driver = StageDriver(graph_id, session.debug)
+        self._lock = threading.RLock()
+        self._exclusions: set[tuple[str, str]] = set()
+        self._repairs = 0
+        self.graph = self._describe()
+        self._build = self._build_with({})
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the graph; empties the list."""
+        return self._build.stitched.run(arguments)
+
+    @property
+    def plan(self) -> Plan:
+        """Where everything is now."""
+        return self._build.plan
+
+    @property
+    def source(self) -> str:
+        """Text of the stitched function."""
+        return self._build.stitched.source
+
+    def record(self) -> GraphRecord:
+        """What the report says about this graph."""
+        build = self._build
+        rows = zip(build.plan.regions, build.compiled, build.slots, strict=True)
+        regions = tuple(
+            RegionRecord(
+                id=planned.id,
+                measured_s=slot.measured_s,
+                cached=compiled.cached,
+                reused_from=compiled.reused_from,
+                notes=compiled.region.notes,
+            )
+            for planned, compiled, slot in rows
+        )
+        return GraphRecord(self.graph, build.plan, regions)
+
+    def _describe(self) -> OpGraph:
+        run = self._driver.run
+        run("capture", normalize, self._module, show=lambda _: self._module.print_readable(print_output=False))
+        return run("describe", describe, self._module, self._phase, self._id, self._roles)
+
+    def _build_with(self, pinned: dict[str, str]) -> _Build:
+        """The pipeline: place, cut, compile, stitch; a region that does not compile is placed again."""
+        run = self._driver.run
+        while True:
+            plan = run("place", self._place, pinned)
+            regions = run("cut", self._cut, plan, show=_show_regions)
+            compiled, failed = run("compile", self._compile, regions, show=_show_compiled)
+            if failed is not None:
+                pinned = self._exclude(plan, _twins(regions, failed))
+                continue
+            slots = tuple(map(self._slot, regions, compiled))
+            stitched = run("stitch", stitch, self._module, self.graph, regions, slots, show=_show_source)
+            self._finish_dump()
+            return _Build(plan, regions, compiled, slots, stitched)
+
+    def _place(self, pinned: dict[str, str]) -> Plan:
+        plan = self._session.place(self.graph, frozenset(self._exclusions), pinned)
+        check_plan(self.graph, plan)
+        if self._driver.settings.level >= 1:
+            self._driver.say("\n".join(f"{item.id} {item.backend} {len(item.nodes)} nodes" for item in plan.regions))
+        return plan
+
+    def _cut(self, plan: Plan) -> tuple[BoundRegion, ...]:
+        exact = frozenset(item.name for item in self._session.backends if item.traits().exact_input_strides)
+        return cut_regions(self._module, self.graph, plan, exact)
+
+    def _compile(self, regions: Sequence[BoundRegion]) -> tuple[tuple[Compiled, ...], BoundRegion | None]:
+        """Compile all regions; stops at the first that fails and returns it."""
+        compiled: list[Compiled] = []
+        for bound in regions:
+            backend = self._session.backend(bound.planned.backend)
+            try:
+                compiled.append(self._session.compile(backend, bound.region))
+            except Exception as error:
+                self._compile_failed(backend, bound, error)
+                return (), bound
+        return tuple(compiled), None
+
+    def _compile_failed(self, backend: Backend, bound: BoundRegion, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        where = describe_region(bound.region)
+        if self._session.config.on_failure == "raise" or backend.traits().reference:
+            raise RegionCompileError(
+                what=f"backend {backend.name!r} could not compile a region that it had claimed: {text}",
+                where=where,
+                hint="forbid the backend for these ops, or use on_failure: repair",
+            ) from error
+        self._session.quarantine(backend, bound.region, text)
+        self._event("quarantine", bound.planned.id, backend.name, f"does not compile: {text} ({where})")
+
+    def _exclude(self, plan: Plan, failed: Sequence[PlannedRegion]) -> dict[str, str]:
+        """Forbid the failed regions' backend for their nodes; everything else stays where it is."""
+        self._repairs += 1
+        mine = frozenset(name for planned in failed for name in planned.nodes)
+        forbidden = {failed[0].backend}
+        if self._repairs > MAXIMUM_REPAIRS or self._session.config.on_failure == "eager":
+            forbidden = {item.name for item in self._session.backends if not item.traits().reference}
+        self._exclusions.update((name, backend) for backend in forbidden for name in mine)
+        return {name: item.backend for item in plan.regions for name in item.nodes if name not in mine}
+
+    def _slot(self, bound: BoundRegion, compiled: Compiled) -> RegionSlot:
+        config = self._session.config
+        backend = self._session.backend(compiled.backend)
+        policy = SlotPolicy(
+            verify=config.verify.when,
+            factor=config.verify.factor,
+            strict=config.on_failure == "raise",
+            remembered=self._session.is_verified(backend, bound.region),
+        )
+        return RegionSlot(bound.region, backend, compiled.region, policy, self._slot_failed, self._session.verified)
+
+    def _slot_failed(self, slot: RegionSlot, kind: FailureKind, text: str) -> None:
+        """A region failed while running; the call was answered by eager. Place its neighbourhood anew."""
+        event: dict[FailureKind, str] = {"run": "quarantine", "verify": "verify_failed"}
+        with self._lock, without_dispatch_modes():
+            failed = self._planned(slot)
+            self._session.quarantine(slot.backend, slot.region, text)
+            detail = f"{text} ({describe_region(slot.region)})"
+            self._event(event[kind], slot.region.id.rpartition("/")[2], slot.backend.name, detail)
+            if failed is None:
+                return
+            twins = _twins(self._build.regions, failed)
+            self._build = self._build_with(self._exclude(self._build.plan, twins))
+            moved = frozenset(name for planned in twins for name in planned.nodes)
+            owners = sorted({item.backend for item in self.plan.regions if moved & set(item.nodes)})
+            self._event("repair", failed.planned.id, slot.backend.name, f"now on {', '.join(owners)}")
+
+    def _planned(self, slot: RegionSlot) -> BoundRegion | None:
+        """The slot's region, ``None`` if a repair has replaced it meanwhile."""
+        pairs = zip(self._build.slots, self._build.regions, strict=True)
+        return next((bound for mine, bound in pairs if mine is slot), None)
+
+    def _event(self, kind: Any, region: str, backend: str, detail: str) -> None:
+        self._session.events.append(Event(kind, self._id, region, backend, detail))
+
+    def _finish_dump(self) -> None:
+        if self._driver.settings.dump is not None:
+            write_replay(self._driver, self._module, self.graph, self._session.config)
+
+
+def _twins(regions: Sequence[BoundRegion], failed: BoundRegion) -> list[PlannedRegion]:
+    """All regions that run the same code as the failed one: repeated layers fail together."""
+    wanted = (failed.planned.backend, failed.region.key)
+    return [item.planned for item in regions if (item.planned.backend, item.region.key) == wanted]
+
+
+def _show_regions(regions: Sequence[BoundRegion]) -> str:
+    blocks = [f"{item.region.id} {item.planned.backend} {item.region.key}\n{item.region.text}" for item in regions]
+    return "\n".join(blocks)
+
+
+def _show_compiled(result: tuple[tuple[Compiled, ...], BoundRegion | None]) -> str:
+    return "\n".join(f"# {item.backend}\n{item.region.source}" for item in result[0])
+
+
+def _show_source(stitched: Stitched) -> str:
+    return stitched.source

@@ -1,0 +1,81 @@
+"""Replay: a dumped graph as a script that runs alone.
+
+Place: written by the pipeline under ``MIXBACKEND_DUMP``, run by people.
+Input: a captured graph. Output: ``graph.region`` (canonical text), ``config.json`` and ``repro.py`` beside them.
+Invariants: inputs are made from their metas with a fixed seed; the replay goes through the same pipeline.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend.configuration import Config, load_config
+from mixbackend.contracts import OpGraph, Region, SymbolicSize, TensorMeta, hint_of
+from mixbackend.contracts.region_text import read_region_text
+from mixbackend.runtime.regions import whole_region
+from mixbackend.runtime.stages import StageDriver
+
+_SCRIPT = '''"""Runs the dumped graph alone: compile, run, compare with eager."""
+from pathlib import Path
+
+from mixbackend.runtime.replay import replay
+
+print(replay(Path(__file__).parent))
+'''
+
+
+def write_replay(driver: StageDriver, graph_module: torch.fx.GraphModule, graph: OpGraph, config: Config) -> None:
+    """Write the script and what it needs into the dump folder."""
+    driver.write("graph.region", whole_region(graph_module, graph).text)
+    driver.write("config.json", config.model_dump_json(indent=1))
+    driver.write("repro.py", _SCRIPT)
+
+
+def replay(folder: Path) -> str:
+    """Compile and run a dumped graph.
+
+    Returns:
+        The report, and the largest difference from eager.
+    """
+    from mixbackend.runtime.mixture import Mixture
+
+    region = read_region_text((folder / "graph.region").read_text())
+    mixture = Mixture(load_config(folder / "config.json"))
+    inputs = make_inputs(region)
+    run = mixture.compile_captured(region.graph_module, region.phase, {})
+    outputs = run(list(inputs))
+    expected = region.graph_module.forward(*inputs)
+    gaps = [_difference(mine, eager) for mine, eager in zip(outputs, expected, strict=True)]
+    return f"{mixture.report()}\nlargest difference from eager: {max(gaps, default=0.0):.3g}"
+
+
+def make_inputs(region: Region, seed: int = 0) -> list[Any]:
+    """Random inputs that fit a region's metas; symbolic sizes take their hints."""
+    generator = torch.Generator().manual_seed(seed)
+    values: list[Any] = []
+    for item in region.inputs:
+        if isinstance(item.meta, TensorMeta):
+            values.append(_tensor(item.meta, generator))
+        else:
+            values.append(hint_of(item.meta) if isinstance(item.meta, SymbolicSize) else item.meta)
+    return values
+
+
+def _tensor(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    shape = [hint_of(size) for size in meta.shape]
+    stride = [hint_of(step) for step in meta.stride]
+    needed = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True) if size > 0)
+    storage = torch.rand(max(needed, 1), generator=generator)
+    if not (meta.dtype.is_floating_point or meta.dtype.is_complex):
+        storage = storage * 2
+    return storage.to(meta.dtype).as_strided(shape, stride).to(meta.device)
+
+
+def _difference(mine: torch.Tensor, eager: torch.Tensor) -> float:
+    if mine.numel() == 0:
+        return 0.0
+    return float((mine.to(torch.float64) - eager.to(torch.float64)).abs().max())

@@ -1,0 +1,160 @@
+"""A session: everything that the graphs of one configuration share.
+
+Place: made once per configuration; passed to every stage that needs backends, costs or caches.
+Input: a ``Config``. Output: answers to "who may run this", "what does it cost", "was this compiled before".
+Invariants: identical regions are compiled once; a region that failed stays quarantined for its backend's fingerprint.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mixbackend import registry
+from mixbackend.calibration import cost_model
+from mixbackend.configuration import Config
+from mixbackend.contracts import Backend, CompiledRegion, CostModel, OpGraph, Plan, QuarantinedError, Region, TensorMeta
+from mixbackend.partitioner import place
+from mixbackend.reporting import EventLog
+from mixbackend.runtime.stages import DebugSettings, Fuel
+from mixbackend.storage import ArtifactStore, Database
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled region and how it came about.
+
+    Attributes:
+        region: what the backend returned.
+        backend: who compiled it.
+        cached: whether it was loaded from the artifact store.
+        reused_from: id of the region of the same key that was compiled first, ``None`` if it was this one.
+    """
+
+    region: CompiledRegion
+    backend: str
+    cached: bool = False
+    reused_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    compiled: Compiled
+    region_id: str
+
+
+class Session:
+    """See the module's docstring.
+
+    Args:
+        config: what the user asked for.
+
+    Raises:
+        UnknownBackendError, BackendUnavailableError: as ``registry.resolve``.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.debug = DebugSettings.from_environment()
+        self.events = EventLog()
+        self.backends: tuple[Backend, ...] = registry.resolve(config.backends, config.required_backends())
+        self._by_name = {backend.name: backend for backend in self.backends}
+        self._fingerprints = {backend.name: backend.fingerprint() for backend in self.backends}
+        self._fuel = Fuel(self.debug.fuel)
+        self._lock = threading.RLock()
+        self._known: dict[tuple[str, str], _Known] = {}
+        self._quarantined: dict[tuple[str, str], str] = {}
+        self._verified: set[tuple[str, str]] = set()
+        self._cost_models: dict[str, CostModel] = {}
+
+    @cached_property
+    def database(self) -> Database:
+        """Measurements, rates, quarantines of this machine."""
+        return Database.open(self.config.cache.dir)
+
+    @cached_property
+    def store(self) -> ArtifactStore:
+        """Compiled regions on disk."""
+        cache = self.config.cache
+        return ArtifactStore.open(cache.dir, remote=cache.remote, max_gb=cache.max_gb)
+
+    def backend(self, name: str) -> Backend:
+        """A backend of this session."""
+        return self._by_name[name]
+
+    @property
+    def reference(self) -> Backend:
+        """The backend that runs exactly what eager runs."""
+        return next(backend for backend in self.backends if backend.traits().reference)
+
+    def place(self, graph: OpGraph, exclusions: frozenset[tuple[str, str]], pinned: Mapping[str, str]) -> Plan:
+        """Plan a graph with this session's backends, costs and preferences."""
+        return place(
+            graph,
+            self.backends,
+            self._costs(graph),
+            preferences=self.config.preferences(),
+            exclusions=exclusions,
+            pinned=pinned,
+            minimum_ops=dict(self.config.min_region),
+        )
+
+    def _costs(self, graph: OpGraph) -> CostModel:
+        device = _device_type(graph)
+        with self._lock:
+            if device not in self._cost_models:
+                self._cost_models[device] = cost_model(self.backends, device, self.database)
+            return self._cost_models[device]
+
+    def compile(self, backend: Backend, region: Region) -> Compiled:
+        """Compile a region, or take what was compiled before; the reference compiles it when fuel is out.
+
+        Raises:
+            Exception: whatever the backend raises.
+        """
+        with self._lock:
+            self._refuse_quarantined(backend, region)
+            known = self._known.get((backend.name, region.key))
+            if known is not None:
+                return Compiled(known.compiled.region, known.compiled.backend, known.compiled.cached, known.region_id)
+            owner = backend if backend.traits().reference or self._fuel.take() else self.reference
+            compiled = self._load(owner, region) or self._compile(owner, region)
+            self._known[backend.name, region.key] = _Known(compiled, region.id)
+            return compiled
+
+    def _compile(self, backend: Backend, region: Region) -> Compiled:
+        compiled = backend.compile(region)
+        if not isinstance(compiled, CompiledRegion):
+            raise TypeError(f"compile returned {type(compiled).__name__} instead of a CompiledRegion")
+        return Compiled(compiled, backend.name)
+
+    def _load(self, backend: Backend, region: Region) -> Compiled | None:
+        return None
+
+    def _refuse_quarantined(self, backend: Backend, region: Region) -> None:
+        reason = self._quarantined.get((backend.name, region.key))
+        if reason is not None:
+            raise QuarantinedError(reason)
+
+    def quarantine(self, backend: Backend, region: Region, reason: str) -> None:
+        """Remember that a backend failed on a region."""
+        with self._lock:
+            self._known.pop((backend.name, region.key), None)
+            self._quarantined[backend.name, region.key] = reason
+
+    def is_verified(self, backend: Backend, region: Region) -> bool:
+        """Whether a region's result was held against the reference before."""
+        return (backend.name, region.key) in self._verified
+
+    def verified(self, backend: Backend, region: Region) -> None:
+        """Remember that a region's result was right."""
+        self._verified.add((backend.name, region.key))
+
+
+def _device_type(graph: OpGraph) -> str:
+    """The accelerator a graph works on, ``cpu`` if none."""
+    metas = [item.meta for item in graph.inputs] + [meta for node in graph.nodes for meta in node.outputs]
+    types = {meta.device.type for meta in metas if isinstance(meta, TensorMeta)}
+    return next(iter(sorted(types - {"cpu", "meta"})), "cpu")
