@@ -1,1 +1,12 @@
-"""Placeholder docstring."""
+"""What ran where, why, and what would make it faster.
+
+Place: last; fed by the runtime with values of earlier stages, read by people and programs.
+Files: ``events`` (what went other than planned), ``records`` (facts and the stable dictionary), ``summary`` (shortening
+for people), ``text`` (tables), ``report`` (the public object).
+"""
+
+from mixbackend.reporting.events import EVENT_KINDS, Event, EventKind, EventLog
+from mixbackend.reporting.records import GraphRecord, RegionRecord
+from mixbackend.reporting.report import Report
+
+__all__ = ["EVENT_KINDS", "Event", "EventKind", "EventLog", "GraphRecord", "RegionRecord", "Report"]

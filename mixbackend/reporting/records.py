@@ -1,0 +1,130 @@
+"""Facts of one compiled graph, and the stable dictionary made of them.
+
+Place: made by the runtime out of the graph, its plan, and what compiling and running added.
+Invariants: the dictionary is schema version 1; its keys do not change within that version. Every placed node of the
+graph is in exactly one region.
+Units: seconds; ``None`` where nothing was measured, or where no finite number exists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mixbackend.contracts.graph import OpGraph
+from mixbackend.contracts.plan import Plan, PlannedRegion
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRecord:
+    """What compiling and running one region added to the plan.
+
+    Attributes:
+        id: of the planned region.
+        measured_s: seconds of a typical call, ``None`` if it was not timed.
+        cached: whether it was loaded from the artifact store.
+        reused_from: id of the equal region that was compiled first, ``None`` if it was this one.
+        notes: of the backend.
+    """
+
+    id: str
+    measured_s: float | None = None
+    cached: bool = False
+    reused_from: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """One graph: what it is, where it was placed, how that went.
+
+    Attributes:
+        graph, plan: of the pipeline.
+        regions: one per planned region; those of the plan that are missing were not compiled.
+        advice: what would make it faster (counterfactuals of the partitioner); anything whose ``str`` is a sentence.
+    """
+
+    graph: OpGraph
+    plan: Plan
+    regions: tuple[RegionRecord, ...] = ()
+    advice: tuple[object, ...] = ()
+
+    @cached_property
+    def record_by_id(self) -> dict[str, RegionRecord]:
+        """Records by region id."""
+        return {record.id: record for record in self.regions}
+
+    def record(self, region: PlannedRegion) -> RegionRecord:
+        """The record of a planned region; an empty one if it was not compiled."""
+        return self.record_by_id.get(region.id, RegionRecord(region.id))
+
+    def ops(self, region: PlannedRegion) -> dict[str, int]:
+        """How often each operator is in a region, most frequent first, then by name."""
+        counts = Counter(self.graph.node_by_name[name].op for name in region.nodes)
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def modules(self, region: PlannedRegion) -> tuple[str, ...]:
+        """Paths of the modules whose ops are in a region, in order of first use."""
+        paths = (self.graph.node_by_name[name].module for name in region.nodes)
+        return tuple(dict.fromkeys(path for path in paths if path))
+
+    def nodes_per_backend(self) -> dict[str, int]:
+        """How many nodes each backend runs, most first, then by name."""
+        counts: Counter[str] = Counter()
+        for region in self.plan.regions:
+            counts[region.backend] += len(region.nodes)
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of ``graphs`` in the report's dictionary."""
+        plan = self.plan
+        return {
+            "id": self.graph.id,
+            "phase": self.graph.phase,
+            "dynamic": self.graph.dynamic,
+            "nodes": len(self.graph.placed_nodes),
+            "regions": [self._region(region) for region in plan.regions],
+            "refusals": self._refusals(),
+            "estimated_s": finite(plan.estimated_s),
+            "single_backend_s": {backend: finite(seconds) for backend, seconds in plan.single_backend_s},
+            "optimal": plan.optimal,
+            "bound_gap": finite(plan.bound_gap),
+        }
+
+    def _region(self, region: PlannedRegion) -> dict[str, Any]:
+        record = self.record(region)
+        return {
+            "id": region.id,
+            "backend": region.backend,
+            "nodes": list(region.nodes),
+            "ops": self.ops(region),
+            "modules": list(self.modules(region)),
+            "estimated_s": finite(region.estimated_s),
+            "measured_s": finite(record.measured_s),
+            "cached": record.cached,
+            "reused_from": record.reused_from,
+        }
+
+    def _refusals(self) -> list[dict[str, str]]:
+        rows = []
+        for refusal in self.plan.refusals:
+            node = self.graph.node_by_name[refusal.node]
+            rows.append(
+                {
+                    "node": refusal.node,
+                    "op": node.op,
+                    "module": node.module,
+                    "backend": refusal.backend,
+                    "code": refusal.code,
+                    "detail": refusal.detail,
+                }
+            )
+        return rows
+
+
+def finite(seconds: float | None) -> float | None:
+    """The number, or ``None`` where JSON could not hold it."""
+    return seconds if seconds is not None and math.isfinite(seconds) else None

@@ -1,0 +1,98 @@
+"""``Report``: the public answer to "what ran where, why, and what would make it faster".
+
+Place: returned by ``backend.report()``, ``mixbackend.report()`` and ``mixbackend.explain()``.
+Invariants: a value; ``to_dict`` is stable (schema 1); ``str`` is plain text of one width, the same everywhere.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from mixbackend.contracts.preferences import Preference
+from mixbackend.reporting.events import Event
+from mixbackend.reporting.records import GraphRecord
+from mixbackend.reporting.summary import unmatched_rules
+from mixbackend.reporting.text import print_report
+
+if TYPE_CHECKING:
+    from mixbackend.registry import BackendInfo
+
+SCHEMA = 1
+WIDTH = 140
+"""Columns of the text where there is no terminal to ask."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was compiled so far.
+
+    Attributes:
+        graphs: in the order in which they were compiled.
+        events: what went other than planned, in order.
+        preferences: the rules that were in force; one that matches nothing is a warning.
+        unavailable: backends that were asked for but cannot be used here.
+    """
+
+    graphs: tuple[GraphRecord, ...] = ()
+    events: tuple[Event, ...] = ()
+    preferences: tuple[Preference, ...] = ()
+    unavailable: tuple[BackendInfo, ...] = ()
+
+    def warnings(self) -> tuple[str, ...]:
+        """Rules that no op matches so far."""
+        return unmatched_rules(self.preferences, self.graphs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, schema 1; times in seconds, ``None`` where nothing is known."""
+        return {
+            "schema": SCHEMA,
+            "graphs": [record.to_dict() for record in self.graphs],
+            "events": [event.to_dict() for event in self.events],
+        }
+
+    def to_json(self) -> str:
+        """``to_dict`` as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_text(self, *, width: int = WIDTH, color: bool = False) -> str:
+        """Readable tables.
+
+        Args:
+            width: columns.
+            color: with terminal escape codes; leave it off unless the text goes to a terminal.
+        """
+        console = _console(width, color)
+        print_report(self, console)
+        return _captured(console)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write one self-contained HTML file with the same tables."""
+        console = Console(file=io.StringIO(), width=WIDTH, record=True, legacy_windows=False, color_system="truecolor")
+        print_report(self, console)
+        Path(path).write_text(console.export_html(), encoding="utf-8")
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _console(width: int, color: bool) -> Console:
+    return Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+        _environ={},
+    )
+
+
+def _captured(console: Console) -> str:
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")

@@ -1,0 +1,161 @@
+"""Shortens facts for people: names, counts, paths, groups.
+
+Place: between ``records`` and ``text``. Pure functions; everything they leave out stays in the report's dictionary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mixbackend.contracts.preferences import NodeMatch, Preference
+from mixbackend.reporting.records import GraphRecord
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Three significant digits; ``-`` if there is no finite number."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    value = seconds * 1e3
+    if value == 0 or value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def short_op(op: str) -> str:
+    """``addmm`` for ``aten.addmm.default``; overloads other than the default one are kept."""
+    return op.removeprefix("aten.").removesuffix(".default")
+
+
+def short_ops(counts: Mapping[str, int], most: int = 4) -> str:
+    """``addmm x3, gelu, +2 more kinds``."""
+    shown = [short_op(op) + (f" x{count}" if count > 1 else "") for op, count in list(counts.items())[:most]]
+    hidden = len(counts) - most
+    return ", ".join(shown) + (f", +{hidden} more kind{'s' if hidden > 1 else ''}" if hidden > 0 else "")
+
+
+def short_modules(paths: Sequence[str], most: int = 3) -> str:
+    """``encoder.layer.{0..11}.output, pooler``: paths that differ in one number are one, inner ones are left out."""
+    outer = [path for path in paths if not any(path.startswith(other + ".") for other in paths)]
+    while True:
+        merged = _merge_numbers(outer)
+        if len(merged) == len(outer):
+            break
+        outer = merged
+    hidden = len(outer) - most
+    return ", ".join(outer[:most]) + (f", +{hidden} more" if hidden > 0 else "")
+
+
+def _merge_numbers(paths: Sequence[str]) -> list[str]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    order: dict[str, tuple[str, str]] = {}
+    for path in paths:
+        parts = path.split(".")
+        places = [index for index, part in enumerate(parts) if part.isdigit()]
+        if not places:
+            continue
+        last = places[-1]
+        key = (".".join(parts[:last]), ".".join(parts[last + 1 :]))
+        groups.setdefault(key, []).append(parts[last])
+        order[path] = key
+    merged: dict[str, None] = {}
+    for path in paths:
+        key = order.get(path)
+        numbers = sorted({int(number) for number in groups[key]}) if key is not None else []
+        merged[path if key is None or len(numbers) < 2 else _join(key[0], _ranges(numbers), key[1])] = None
+    return list(merged)
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [f"{run[0]}..{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs]
+    return "{" + ",".join(texts) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalGroup:
+    """Refusals of one backend for one reason and operator.
+
+    Attributes:
+        backend, code, op: what they share.
+        nodes: how many nodes.
+        detail: the most frequent wording.
+    """
+
+    backend: str
+    code: str
+    op: str
+    nodes: int
+    detail: str
+
+
+def group_refusals(record: GraphRecord) -> tuple[RefusalGroup, ...]:
+    """Refusals by backend, code and operator: by backend, most nodes first."""
+    details: dict[tuple[str, str, str], Counter[str]] = {}
+    for refusal in record.plan.refusals:
+        op = record.graph.node_by_name[refusal.node].op
+        details.setdefault((refusal.backend, refusal.code, op), Counter())[refusal.detail] += 1
+    groups = [
+        RefusalGroup(*key, nodes=sum(counts.values()), detail=min(counts, key=lambda text: (-counts[text], text)))
+        for key, counts in details.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (group.backend, -group.nodes, group.code, group.op)))
+
+
+def compare_single(record: GraphRecord) -> str:
+    """One sentence: the plan against the best single backend."""
+    plan = record.plan
+    if not plan.single_backend_s:
+        return ""
+    backend, seconds = min(plan.single_backend_s, key=lambda item: (item[1], item[0]))
+    owners = record.nodes_per_backend()
+    if set(owners) == {backend}:
+        return f"everything on {backend}: no mixture is estimated to be faster"
+    if plan.estimated_s <= 0.0:
+        return f"best single backend: {backend} at {milliseconds(seconds)} ms"
+    ratio = seconds / plan.estimated_s
+    word = f"{ratio:.2f} times as fast as" if ratio >= 1.0 else f"{1 / ratio:.2f} times slower than"
+    return (
+        f"estimated {word} the best single backend ({backend}, {milliseconds(seconds)} ms, eager where it cannot run)"
+    )
+
+
+def unmatched_rules(preferences: Iterable[Preference], graphs: Sequence[GraphRecord]) -> tuple[str, ...]:
+    """A warning for each rule that no op of these graphs matches.
+
+    Whether a backend's pattern was found is known only for those that were chosen, so a rule about a pattern counts as
+    matched where everything else of it matches.
+    """
+    wishes = tuple(preferences)
+    if not graphs or not wishes:
+        return ()
+    views = [record.graph.view(node.name) for record in graphs for node in record.graph.placed_nodes]
+    warnings = []
+    for preference in wishes:
+        match = preference.match
+        if any(match.matches(view, frozenset({match.pattern} - {""})) for view in views):
+            continue
+        origin = f"{preference.origin}: " if preference.origin else ""
+        wish = f"{preference.kind} {preference.backend} where {describe_match(match)}"
+        warnings.append(f"{origin}no op matches the rule `{wish}`")
+    return tuple(warnings)
+
+
+def describe_match(match: NodeMatch) -> str:
+    """``op=aten.mm phase=inference``; ``always`` if nothing is asked."""
+    fields = {name: getattr(match, name) for name in match.__slots__}
+    texts = [
+        f"{name}={','.join(value) if isinstance(value, tuple) else value}" for name, value in fields.items() if value
+    ]
+    return " ".join(texts) or "always"

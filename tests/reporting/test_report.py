@@ -1,0 +1,282 @@
+"""The report: its stable dictionary, its tables, its events."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference
+
+from mixbackend.registry import BackendInfo
+from mixbackend.reporting import EVENT_KINDS, Event, EventLog, GraphRecord, Report
+from mixbackend.reporting import summary as shorten
+
+EVENT = Event("repair", "inference-0", "r0", "onnxruntime", "placed again")
+
+
+def test_the_dictionary_is_schema_one(record: GraphRecord) -> None:
+    assert Report((record,), (EVENT,)).to_dict() == {
+        "schema": 1,
+        "graphs": [
+            {
+                "id": "inference-0",
+                "phase": "inference",
+                "dynamic": False,
+                "nodes": 4,
+                "regions": [
+                    {
+                        "id": "r0",
+                        "backend": "onnxruntime",
+                        "nodes": ["mm", "mm_1", "gelu"],
+                        "ops": {"aten.mm.default": 2, "aten.gelu.default": 1},
+                        "modules": ["encoder.layer.0.dense", "encoder.layer.1.dense", "encoder.layer.1"],
+                        "estimated_s": 1e-3,
+                        "measured_s": 9e-4,
+                        "cached": True,
+                        "reused_from": None,
+                    },
+                    {
+                        "id": "r1",
+                        "backend": "eager",
+                        "nodes": ["add"],
+                        "ops": {"aten.add.Tensor": 1},
+                        "modules": [],
+                        "estimated_s": 2e-5,
+                        "measured_s": None,
+                        "cached": False,
+                        "reused_from": "inference-0/r9",
+                    },
+                ],
+                "refusals": [
+                    {
+                        "node": "mm",
+                        "op": "aten.mm.default",
+                        "module": "encoder.layer.0.dense",
+                        "backend": "inductor",
+                        "code": "dtype",
+                        "detail": "float32 is [red]not[/red] taken",
+                    },
+                    {
+                        "node": "mm_1",
+                        "op": "aten.mm.default",
+                        "module": "encoder.layer.1.dense",
+                        "backend": "inductor",
+                        "code": "dtype",
+                        "detail": "float32 is [red]not[/red] taken",
+                    },
+                    {
+                        "node": "gelu",
+                        "op": "aten.gelu.default",
+                        "module": "encoder.layer.1",
+                        "backend": "inductor",
+                        "code": "unknown-op",
+                        "detail": "",
+                    },
+                    {
+                        "node": "add",
+                        "op": "aten.add.Tensor",
+                        "module": "",
+                        "backend": "onnxruntime",
+                        "code": "declined",
+                        "detail": "<script>alert(1)</script>",
+                    },
+                ],
+                "estimated_s": 1.02e-3,
+                "single_backend_s": {"eager": 2.04e-3, "onnxruntime": 1.53e-3, "inductor": None},
+                "optimal": False,
+                "bound_gap": pytest.approx(2e-5),
+            }
+        ],
+        "events": [
+            {
+                "kind": "repair",
+                "graph": "inference-0",
+                "region": "r0",
+                "backend": "onnxruntime",
+                "detail": "placed again",
+            }
+        ],
+    }
+
+
+def test_json_is_the_dictionary_and_strict(record: GraphRecord) -> None:
+    report = Report((record,), (EVENT,))
+    assert json.loads(report.to_json()) == report.to_dict()
+    assert "Infinity" not in report.to_json() and "NaN" not in report.to_json()
+
+
+def test_the_text_says_what_ran_where_and_why(record: GraphRecord) -> None:
+    text = str(Report((record,), (EVENT,)))
+    for words in (
+        "inference-0: inference, 4 nodes in 2 regions, static shapes, estimated 1.02 ms",
+        "mm x2, gelu",
+        "encoder.layer.0.dense,",
+        "nodes per backend: onnxruntime 3, eager 1",
+        "onnxruntime 1.53, eager 2.04, inductor -",
+        "estimated 1.50 times as fast as the best single backend (onnxruntime",
+        "at most 0.020 ms (2.0%) cheaper",
+        "faster: gelu on inductor would save 0.1 ms",
+        "from cache",
+        "same as inference-0/r9; 1 view",
+        "float32 is [red]not[/red] taken",
+        "placed again",
+    ):
+        assert words in text, f"{words!r} is not in\n{text}"
+
+
+def test_refusals_are_grouped_and_counted(record: GraphRecord) -> None:
+    groups = [(group.backend, group.op, group.code, group.nodes) for group in shorten.group_refusals(record)]
+    assert groups == [
+        ("inductor", "aten.mm.default", "dtype", 2),
+        ("inductor", "aten.gelu.default", "unknown-op", 1),
+        ("onnxruntime", "aten.add.Tensor", "declined", 1),
+    ]
+
+
+def test_plain_text_does_not_depend_on_the_terminal(record: GraphRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Report((record,), (EVENT,))
+    plain = str(report)
+    for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(name, value)
+    assert str(report) == plain and "\x1b" not in plain
+    assert max(map(len, plain.splitlines())) <= 140
+    assert max(map(len, report.to_text(width=70).splitlines())) <= 70
+
+
+def test_colour_only_when_asked(record: GraphRecord) -> None:
+    assert "\x1b[" in Report((record,)).to_text(color=True)
+
+
+def test_html_is_escaped_and_whole(record: GraphRecord, tmp_path: Path) -> None:
+    Report((record,), (EVENT,)).to_html(tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert html.startswith("<!DOCTYPE html>") and "placed again" in html
+    assert "<script>alert" not in html and "&lt;script&gt;" in html
+
+
+def test_an_empty_report_says_so() -> None:
+    report = Report()
+    assert "nothing was compiled" in str(report)
+    assert report.to_dict() == {"schema": 1, "graphs": [], "events": []}
+
+
+def test_a_graph_without_nodes(record: GraphRecord) -> None:
+    empty = GraphRecord(replace(record.graph, nodes=(), outputs=()), Plan("inference-0", "inference", False, ()))
+    text = str(Report((empty,)))
+    assert "0 nodes in 0 regions" in text and "nodes per backend: none" in text
+    assert "no legal placement is cheaper" in text
+
+
+def test_unavailable_backends_are_named() -> None:
+    assert "paid: no license" in str(Report(unavailable=(BackendInfo("paid", False, "no license"),)))
+
+
+def test_one_backend_for_everything_is_said_as_such(record: GraphRecord) -> None:
+    plan = replace(record.plan, regions=(PlannedRegion("r0", "onnxruntime", ("mm", "mm_1", "gelu", "add")),))
+    text = str(Report((replace(record, plan=plan),)))
+    assert "everything on onnxruntime" in text
+
+
+def test_many_regions_are_cut_to_the_costliest(record: GraphRecord) -> None:
+    regions = tuple(PlannedRegion(f"r{i}", "eager", ("add",), estimated_s=i * 1e-3) for i in range(100))
+    text = str(Report((replace(record, plan=replace(record.plan, regions=regions)),)))
+    assert "the 40 cheapest regions are left out" in text and " r99 " in text and " r39 " not in text
+
+
+@pytest.mark.parametrize(
+    ("match", "warns"),
+    [
+        (NodeMatch(), False),
+        (NodeMatch(op="aten.mm"), False),
+        (NodeMatch(module="encoder.layer.*.dense"), False),
+        (NodeMatch(op="aten.mm", pattern="silu"), False),
+        (NodeMatch(op="aten.convolution"), True),
+        (NodeMatch(op="aten.mm", phase="backward"), True),
+        (NodeMatch(dtypes=("float16",)), True),
+    ],
+)
+def test_a_rule_that_matches_nothing_is_a_warning(record: GraphRecord, match: NodeMatch, warns: bool) -> None:
+    report = Report((record,), (), (Preference(match, "prefer", "inductor", origin="prefs.yaml:7"),))
+    assert bool(report.warnings()) is warns
+    assert ("warning: prefs.yaml:7: no op matches the rule" in str(report)) is warns
+
+
+def test_no_warning_before_anything_was_compiled() -> None:
+    assert Report((), (), (Preference(NodeMatch(op="x"), "forbid", "eager"),)).warnings() == ()
+
+
+@pytest.mark.parametrize(
+    ("paths", "short"),
+    [
+        ((), ""),
+        (("encoder",), "encoder"),
+        (tuple(f"layer.{i}.mlp" for i in range(12)), "layer.{0..11}.mlp"),
+        (("layer.0", "layer.2", "layer.3", "layer.4"), "layer.{0,2..4}"),
+        (("a.0.b.0", "a.0.b.1", "a.1.b.0", "a.1.b.1"), "a.{0,1}.b.{0,1}"),
+        (("a", "a.b", "a.b.c"), "a"),
+        (("0", "1"), "{0,1}"),
+        (("a", "b", "c", "d", "e"), "a, b, c, +2 more"),
+    ],
+)
+def test_module_paths_are_shortened(paths: tuple[str, ...], short: str) -> None:
+    assert shorten.short_modules(paths) == short
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(st.from_regex(r"[a-z0-9]{1,2}(\.[a-z0-9]{1,2}){0,3}", fullmatch=True), max_size=12, unique=True))
+def test_shortening_ends_and_never_gets_longer(paths: list[str]) -> None:
+    assert shorten.short_modules(paths, most=99).count(", ") <= max(len(paths) - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (float("inf"), "-"), (0.0, "0"), (1.234e-6, "0.001"), (1.5e-3, "1.50"), (0.0123, "12.3"), (1.5, "1500")],
+)
+def test_milliseconds(seconds: float | None, text: str) -> None:
+    assert shorten.milliseconds(seconds) == text
+
+
+def test_each_event_is_kept_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog()
+    other = Event("recompile", "inference-0", "", "", "new rank")
+    with caplog.at_level(logging.INFO, "mixbackend"):
+        for event in (EVENT, other, EVENT):
+            log.append(event)
+    assert log.events() == (EVENT, other) and len(log) == 2
+    levels = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert levels == [
+        ("WARNING", "repair inference-0/r0 on onnxruntime: placed again"),
+        ("INFO", "recompile inference-0: new rank"),
+    ]
+
+
+def test_an_unknown_kind_of_event_is_an_error() -> None:
+    with pytest.raises(ValueError, match="kinds are repair, quarantine"):
+        Event("surprise", "", "", "", "")  # type: ignore[arg-type]
+    assert set(EVENT_KINDS) >= {"repair", "quarantine", "fallback", "weights_rebuilt", "recompile", "verify_failed"}
+
+
+def _append_many(log: EventLog, start: threading.Barrier, thread: int) -> Callable[[], None]:
+    def run() -> None:
+        start.wait()
+        for number in range(200):
+            log.append(Event("recompile", f"g{number}", f"t{thread if number % 2 else 0}", "", ""))
+
+    return run
+
+
+def test_events_from_many_threads() -> None:
+    log, start = EventLog(), threading.Barrier(4)
+    threads = [threading.Thread(target=_append_many(log, start, index)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(log) == 100 + 4 * 100 == len(set(log.events()))
