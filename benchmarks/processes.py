@@ -1,0 +1,112 @@
+"""Worker processes: start one, ask it, stop it.
+
+Place: under the suite, the demo's timings and everything else that needs a model in a process of its own.
+Input: a ``Request``. Output: the worker's answers as dictionaries, always with a ``status``.
+Invariants: a worker and what it started ends with ``close``; an answer that does not come in time, a crash and memory
+running out are answers too, never exceptions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+from mixbackend.benchmarks.protocol import Request
+
+Answer = dict[str, Any]
+
+_TAIL_CHARACTERS = 1500
+_CLOSING_SECONDS = 5.0
+
+
+class Worker:
+    """One worker process with its request.
+
+    Args:
+        request: what it shall do.
+        threads: for OpenMP and whatever else reads ``OMP_NUM_THREADS``; 0 leaves the environment alone.
+    """
+
+    def __init__(self, request: Request, threads: int = 0) -> None:
+        self.request = request
+        environment = dict(os.environ)
+        if threads:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        self._errors = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mixbackend.benchmarks.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self._write(request.to_line())
+
+    def answer(self, timeout_s: float) -> Answer:
+        """The next answer, or one that says what went wrong instead."""
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            self.close()
+            return {"status": "timeout", "detail": f"no answer within {timeout_s:g} s"}
+        return json.loads(line) if line is not None else self._death()
+
+    def time_calls(self, calls: int, timeout_s: float) -> Answer:
+        """Ask a speed worker for the seconds of each of ``calls`` calls."""
+        self._write(json.dumps({"calls": calls}))
+        return self.answer(timeout_s)
+
+    def close(self) -> None:
+        """End the worker and every process it started."""
+        with contextlib.suppress(BrokenPipeError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._errors.close()
+
+    def _write(self, line: str) -> None:
+        stream = self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # a worker that died says so in its next answer
+            if stream is not None:
+                stream.write(line + "\n")
+                stream.flush()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _death(self) -> Answer:
+        code = self._process.wait()
+        self._errors.seek(0)
+        tail = self._errors.read()[-_TAIL_CHARACTERS:].strip()
+        if any(word in tail for word in ("MemoryError", "std::bad_alloc", "can't allocate memory")):
+            return {"status": "out_of_memory", "detail": tail}
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return {"status": "crash", "detail": f"{cause}: {tail}"}
+
+
+def ask(request: Request, timeout_s: float, threads: int = 0) -> Answer:
+    """Start a worker for one request, take its one answer and end it; adds ``seconds`` of the whole process."""
+    start = time.perf_counter()
+    worker = Worker(request, threads)
+    try:
+        answer = worker.answer(timeout_s)
+    finally:
+        worker.close()
+    return {**answer, "seconds": time.perf_counter() - start}

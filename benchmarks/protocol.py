@@ -1,0 +1,76 @@
+"""The words that the suite and its worker processes exchange: one JSON object per line.
+
+Place: between ``processes`` (the asking side) and ``worker`` (the answering side).
+Invariants: only plain data crosses; a request says everything that the worker must know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mixbackend.benchmarks.accuracy import Phase
+
+Task = Literal["accuracy", "speed"]
+
+MIXTURE = "mixbackend"
+PLAIN = "plain"
+"""Backend name of a peer that is not compiled at all."""
+
+Status = Literal[
+    "pass",
+    "fail_accuracy",
+    "eager_two_runs_differ",
+    "eager_failed",
+    "load_failed",
+    "failed",
+    "timeout",
+    "out_of_memory",
+    "crash",
+]
+NOT_JUDGED = frozenset({"eager_two_runs_differ", "eager_failed", "load_failed"})
+"""Statuses that say nothing about the backend: the model cannot be judged here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One piece of work for a worker.
+
+    Attributes:
+        task: ``accuracy`` answers once and ends; ``speed`` answers once it is warm, then times calls on demand.
+        model, phase: which entry, and what of it.
+        backend: ``mixbackend``, ``plain``, or any name torch.compile knows.
+        configuration: given to ``mixbackend.auto``.
+        always_training_mode: train TorchBench models in training mode, where upstream checks them in evaluation mode.
+        memory_bytes: limit of private memory; 0 is none.
+        device: where the model runs.
+    """
+
+    task: Task
+    model: str
+    phase: Phase
+    backend: str = MIXTURE
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    always_training_mode: bool = False
+    memory_bytes: int = 0
+    device: str = "cpu"
+
+    def to_line(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+
+def request_from_line(line: str) -> Request:
+    """The inverse of ``Request.to_line``.
+
+    Raises:
+        ValueError: the line is not JSON, or not a request.
+    """
+    data = json.loads(line)
+    known = {item.name for item in dataclasses.fields(Request)}
+    if not isinstance(data, dict) or set(data) - known or not {"task", "model", "phase"} <= set(data):
+        raise ValueError(f"not a request with keys from {sorted(known)}: {line.strip()[:200]}")
+    return Request(**data)
