@@ -31,7 +31,7 @@ from mixbackend.contracts.torch_compat import (
 _COLLECTIVE_NAMESPACES = ("_c10d_functional", "c10d_functional", "c10d", "_dtensor")
 _VIEW_BY_NAME = ("aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default")
 _STRIDE_SENSITIVE = ("aten.as_strided.default", "aten.as_strided_scatter.default", "aten.as_strided_.default")
-
+_UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 
 _OPERATOR_NAMES = (
     "add sub mul floordiv truediv mod pow neg pos abs and_ or_ xor not_ eq ne lt le gt ge lshift rshift index"
@@ -156,6 +156,7 @@ def _tags(target: Any, value: Any, kwargs: Mapping[str, Any]) -> frozenset[OpTag
         (OpTag.VIEW, target.is_view or name in _VIEW_BY_NAME),
         (OpTag.STRIDE_SENSITIVE, name in _STRIDE_SENSITIVE),
         (OpTag.DATA_DEPENDENT, torch.Tag.dynamic_output_shape in target.tags),
+        (OpTag.UNINITIALIZED, name.split(".")[1] in _UNINITIALIZED),
         (OpTag.EFFECT, returns_nothing(target) or _unusual_layout(value)),
     )
     return frozenset(tags | {tag for tag, holds in facts if holds})

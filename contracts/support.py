@@ -64,6 +64,7 @@ _REFUSED_TAGS = (
     (OpTag.MUTATES, "effect", "writes into an input"),
     (OpTag.COLLECTIVE, "effect", "is a collective"),
     (OpTag.EFFECT, "effect", "has a side effect"),
+    (OpTag.UNINITIALIZED, "effect", "returns uninitialised memory"),
     (OpTag.DATA_DEPENDENT, "data-dependent", "its output shape depends on values"),
 )
 
