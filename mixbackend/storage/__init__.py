@@ -1,1 +1,22 @@
-"""Placeholder docstring."""
+"""What outlives a process: compiled artifacts, measurements, quarantines.
+
+Place: below the runtime and calibration, above nothing of ours but ``contracts``.
+Invariants: no call into a store or database raises because of what lies on disk; whatever is damaged or foreign is
+removed or set aside, reported, and rebuilt. Nothing is unpickled.
+"""
+
+from mixbackend.storage.artifacts import ArtifactStore, artifact_key
+from mixbackend.storage.database import Database, Measurement, QuarantineEntry
+from mixbackend.storage.events import StorageEvent, log_event
+from mixbackend.storage.folder import private_folder
+
+__all__ = [
+    "ArtifactStore",
+    "Database",
+    "Measurement",
+    "QuarantineEntry",
+    "StorageEvent",
+    "artifact_key",
+    "log_event",
+    "private_folder",
+]

@@ -1,0 +1,239 @@
+"""The artifact store: compiled regions on disk, by content.
+
+Place: asked before a region is compiled, told afterwards.
+Input: a key of ``artifact_key`` and bytes of ``CompiledRegion.artifact``. Output: those bytes, or ``None``.
+Invariants: writing is atomic (a temporary file, then rename), so readers in other processes see whole entries or none;
+every read is verified; what is damaged or foreign is removed and reported. ``get`` and ``put`` never raise.
+Non-goals: understanding the bytes. A remote level is trusted as far as whoever configured it trusts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mixbackend.contracts import CONTRACT_VERSION, WeightPolicy
+from mixbackend.storage import entry
+from mixbackend.storage.events import Report, StorageEvent, log_event
+from mixbackend.storage.folder import private_folder, untrusted
+from mixbackend.storage.remote import Remote
+
+_SUFFIX = ".artifact"
+_TEMPORARY_PREFIX = ".writing-"
+_ABANDONED_AFTER_S = 3600.0
+_EVICT_TO = 0.9
+
+
+def artifact_key(region_key: str, backend: str, fingerprint: str, weights: WeightPolicy) -> str:
+    """Name of an artifact: equal for equal regions, backends, fingerprints, contract and weight policy."""
+    parts = json.dumps([region_key, backend, fingerprint, CONTRACT_VERSION, weights])
+    return hashlib.sha256(parts.encode()).hexdigest()
+
+
+class ArtifactStore:
+    """See the module's docstring. Safe for many threads and processes.
+
+    Args:
+        folder: trusted, see ``private_folder``.
+        max_bytes: least recently used entries go when the local level grows over this.
+        remote: a second level.
+        report: told of everything that was found wrong.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: float = 10e9,
+        remote: Remote | None = None,
+        report: Report = log_event,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder = folder / "artifacts"
+        self._max_bytes = max_bytes
+        self._remote = remote
+        self._report = report
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._bytes: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        dir: str | os.PathLike[str] | None = None,
+        *,
+        remote: str | None = None,
+        max_gb: float = 10.0,
+        report: Report = log_event,
+    ) -> ArtifactStore:
+        """The store of a configuration.
+
+        Raises:
+            StorageError: the configured folder cannot be trusted, or the remote's kind is unknown.
+        """
+        folder = private_folder(dir, report)
+        return cls(folder, max_gb * 1e9, None if remote is None else Remote(remote, report), report)
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes stored under a key, ``None`` if there are none that can be trusted."""
+        found = self._read(key)
+        if found is not None or self._remote is None:
+            return found
+        found = self._remote.get(key)
+        if found is not None:
+            self._write(key, found)
+        return found
+
+    def put(self, key: str, content: bytes) -> bool:
+        """Store bytes under a key; whether the local level took them."""
+        stored = self._write(key, content)
+        if self._remote is not None:
+            self._remote.put(key, content)
+        return stored
+
+    def discard(self, key: str, reason: str) -> None:
+        """Remove an entry that its backend could not load."""
+        self._remove(self._path(key), "corrupt", reason)
+
+    def clear(self) -> int:
+        """Remove every local entry; returns how many."""
+        entries = self._entries()
+        for path, _ in entries:
+            path.unlink(missing_ok=True)
+        self._bytes = 0
+        return len(entries)
+
+    def usage(self) -> tuple[int, int]:
+        """Number and bytes of local entries."""
+        entries = self._entries()
+        return len(entries), sum(status.st_size for _, status in entries)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}{_SUFFIX}"
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self, key: str) -> bytes | None:
+        path = self._path(key)
+        try:
+            data = self._read_trusted(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._report(StorageEvent("unreadable", f"artifact {path}: {error}"))
+            return None
+        if data is None:
+            return None
+        content = entry.decode(key, data)
+        if isinstance(content, str):
+            self._remove(path, "corrupt", content)
+            return None
+        self._touch(path)
+        return content
+
+    def _read_trusted(self, path: Path) -> bytes | None:
+        # The file that is looked at is the file that is read: a path could be exchanged in between.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        if path.is_symlink():
+            self._remove(path, "foreign", "is a link")
+            return None
+        with open(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            problem = untrusted(status) or ("" if stat.S_ISREG(status.st_mode) else "is not a plain file")
+            if not problem:
+                return file.read()
+        self._remove(path, "foreign", problem)
+        return None
+
+    def _touch(self, path: Path) -> None:
+        now = self._clock()
+        try:
+            os.utime(path, (now, now))
+        except OSError:
+            # Another process evicted it between our read and now: the content is good all the same.
+            return
+
+    def _remove(self, path: Path, kind: str, reason: str) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            reason = f"{reason}, and cannot be removed: {error}"
+        self._report(StorageEvent(kind, f"artifact {path} {reason}"))  # type: ignore[arg-type]
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def _write(self, key: str, content: bytes) -> bool:
+        data = entry.encode(key, content)
+        path = self._path(key)
+        if len(data) > self._max_bytes:
+            self._report(StorageEvent("unwritable", f"artifact of {len(data)} bytes is over the limit of the store"))
+            return False
+        try:
+            self._replace(path, data)
+        except OSError as error:
+            self._report(StorageEvent("unwritable", f"artifact {path}: {error}"))
+            return False
+        self._make_room(len(data))
+        return True
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        # mkstemp creates the file for this user alone (mode 0600).
+        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY_PREFIX, dir=path.parent)
+        try:
+            with open(handle, "wb") as file:
+                file.write(data)
+            now = self._clock()
+            os.utime(temporary, (now, now))
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def _make_room(self, added: int) -> None:
+        with self._lock:
+            if self._bytes is None:
+                self._bytes = sum(status.st_size for _, status in self._entries())
+            else:
+                self._bytes += added
+            if self._bytes > self._max_bytes:
+                self._bytes = self._evict()
+
+    def _evict(self) -> int:
+        self._sweep()
+        entries = sorted(self._entries(), key=lambda item: (item[1].st_mtime, item[0].name))
+        total = sum(status.st_size for _, status in entries)
+        for path, status in entries:
+            if total <= self._max_bytes * _EVICT_TO:
+                break
+            path.unlink(missing_ok=True)
+            total -= status.st_size
+        return total
+
+    def _sweep(self) -> None:
+        """Remove what writers left behind that were killed."""
+        for path in self.folder.glob(f"*/{_TEMPORARY_PREFIX}*"):
+            try:
+                if self._clock() - path.stat().st_mtime > _ABANDONED_AFTER_S:
+                    path.unlink()
+            except FileNotFoundError:
+                # Its writer finished in the meantime.
+                continue
+
+    def _entries(self) -> list[tuple[Path, os.stat_result]]:
+        found: list[tuple[Path, os.stat_result]] = []
+        for path in self.folder.glob(f"*/*{_SUFFIX}"):
+            try:
+                found.append((path, path.lstat()))
+            except FileNotFoundError:
+                # Evicted by another process.
+                continue
+        return found

@@ -1,0 +1,74 @@
+"""The folder that storage may trust.
+
+Place: asked by the store and the database before anything is read or written.
+Input: the configured folder, or none. Output: an existing folder that only this user can write to.
+Invariants: artifacts may hold native code, so a folder that others can write to is never used.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+from mixbackend.contracts import StorageError
+from mixbackend.storage.events import Report, StorageEvent, log_event
+
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def private_folder(configured: str | os.PathLike[str] | None = None, report: Report = log_event) -> Path:
+    """The cache folder, created with mode 0700 if it is missing.
+
+    Args:
+        configured: what the user asked for; ``None`` takes the system's usual place for caches and, should that be
+            unusable, a temporary folder of this process.
+        report: told when the temporary folder takes over.
+
+    Raises:
+        StorageError: the configured folder cannot be created, belongs to somebody else, or others can write to it.
+    """
+    if configured is not None:
+        return _claim(Path(configured).expanduser())
+    try:
+        return _claim(Path(platformdirs.user_cache_dir("mixbackend", appauthor=False)))
+    except StorageError as error:
+        folder = Path(tempfile.mkdtemp(prefix="mixbackend-"))
+        report(StorageEvent("temporary", f"{error.what}; using {folder} for this process"))
+        return folder
+
+
+def untrusted(status: os.stat_result) -> str:
+    """Why a file or folder cannot be trusted; ``""`` if only this user can write to it."""
+    if not hasattr(os, "getuid"):
+        return ""
+    if status.st_uid != os.getuid():
+        return f"belongs to user {status.st_uid}, not to user {os.getuid()}"
+    if status.st_mode & _WRITABLE_BY_OTHERS:
+        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
+
+
+def _claim(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        resolved = folder.resolve(strict=True)
+        status = resolved.stat()
+    except OSError as error:
+        raise StorageError(
+            f"cache folder {folder} cannot be used: {error}", hint="set cache.dir to a folder you can write to"
+        ) from error
+    problem = untrusted(status) or ("" if stat.S_ISDIR(status.st_mode) else "is not a folder")
+    if problem:
+        raise StorageError(
+            f"cache folder {resolved} {problem}",
+            hint=f"make it private (chmod 700 {resolved}), or set cache.dir to a folder of your own",
+        )
+    if not os.access(resolved, os.R_OK | os.W_OK | os.X_OK):
+        raise StorageError(
+            f"cache folder {resolved} cannot be written", hint="set cache.dir to a folder you can write to"
+        )
+    return resolved

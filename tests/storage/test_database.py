@@ -1,0 +1,261 @@
+"""The measurement database: shared, forgetful of old fingerprints, and healing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from mixbackend.contracts import StorageError
+
+from mixbackend.storage import Database, Measurement, StorageEvent
+
+PLACE = ("region", "onnxruntime", "ort 1.31", "cpu", 2)
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    return folder / "test.sqlite"
+
+
+@pytest.fixture
+def database(path: Path, events: list[StorageEvent]) -> Database:
+    return Database(path, events.append, clock=lambda: 1000.0)
+
+
+def test_measurements_are_kept_per_place(database: Database, path: Path) -> None:
+    assert database.measured(*PLACE) is None
+    database.add_measurement(*PLACE, Measurement(0.002, 0.0001, 9))
+    assert Database(path).measured(*PLACE) == Measurement(0.002, 0.0001, 9, 1000.0)
+    for position, other in enumerate(("region 2", "eager", "ort 1.32", "cuda:0", 4)):
+        place = list(PLACE)
+        place[position] = other
+        assert database.measured(*place) is None  # type: ignore[arg-type]
+    database.add_measurement(*PLACE, Measurement(0.001, 0.0, 3))
+    assert database.measured(*PLACE) == Measurement(0.001, 0.0, 3, 1000.0)
+
+
+def test_rates_are_json(database: Database, path: Path) -> None:
+    assert database.rates("device", "cpu") is None
+    database.set_rates("device", "cpu", {"bytes_per_s": 1e10})
+    assert database.rates("device", "cpu") == {"bytes_per_s": 1e10}
+    assert database.rates("backend", "cpu") is None
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE rates SET value='[broken'")
+    assert database.rates("device", "cpu") is None
+
+
+def test_quarantine_ends_with_the_fingerprint(database: Database) -> None:
+    database.quarantine("region", "onnxruntime", "ort 1.31", "session failed")
+    assert database.quarantined("region", "onnxruntime", "ort 1.31") == "session failed"
+    assert database.quarantined("region", "onnxruntime", "ort 1.32") is None
+    assert database.quarantined("region", "inductor", "ort 1.31") is None
+    database.quarantine("region", "onnxruntime", "ort 1.32", "still failing")
+    assert [entry.reason for entry in database.quarantines()] == ["still failing"]
+    database.quarantine("other", "eager", "", "odd")
+    database.release(backend="onnxruntime")
+    assert [entry.region for entry in database.quarantines()] == ["other"]
+    database.release()
+    assert database.quarantines() == ()
+
+
+def test_verification_is_per_shape_class(database: Database) -> None:
+    database.set_verified("region", "onnxruntime", "1", "small")
+    assert database.is_verified("region", "onnxruntime", "1", "small")
+    assert not database.is_verified("region", "onnxruntime", "1", "large")
+    assert not database.is_verified("region", "onnxruntime", "2", "small")
+
+
+def test_in_memory_is_shared_by_threads() -> None:
+    database = Database.in_memory()
+    thread = threading.Thread(target=database.set_verified, args=("region", "eager", "1"))
+    thread.start()
+    thread.join()
+    assert database.is_verified("region", "eager", "1")
+
+
+def test_open_uses_a_private_folder(folder: Path) -> None:
+    Database.open(folder).set_verified("region", "eager", "1")
+    assert all(item.stat().st_mode & 0o077 == 0 for item in folder.glob("*.sqlite"))
+    folder.chmod(0o777)
+    with pytest.raises(StorageError):
+        Database.open(folder)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def foreign_tables(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE cooking (recipe TEXT)")
+
+
+def newer_version(path: Path) -> None:
+    Database(path).set_verified("region", "eager", "1")
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=99")
+
+
+def missing_table(path: Path) -> None:
+    Database(path).set_verified("region", "eager", "1")
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE quarantine")
+
+
+def overwritten_pages(path: Path) -> None:
+    first = Database(path)
+    for index in range(300):
+        first.set_verified(f"region {index}", "eager", "x" * 100)
+    first.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b"this is no database" * 100),
+        lambda path: path.write_bytes(os.urandom(8192)),
+        foreign_tables,
+        newer_version,
+        missing_table,
+        overwritten_pages,
+    ],
+)
+def test_a_bad_file_is_set_aside_and_rebuilt(damage: object, path: Path, events: list[StorageEvent]) -> None:
+    damage(path)  # type: ignore[operator]
+    database = Database(path, events.append)
+    database.set_verified("fresh", "eager", "1")
+    database.quarantine("fresh", "eager", "1", "why")
+    assert database.is_verified("fresh", "eager", "1")
+    assert database.quarantined("fresh", "eager", "1") == "why"
+    assert [event.kind for event in events] == ["set-aside"]
+    assert len(list(path.parent.glob("*.set-aside-*"))) >= 1
+
+
+def test_a_file_that_breaks_while_open_is_healed(database: Database, path: Path, events: list[StorageEvent]) -> None:
+    database.set_verified("region", "eager", "1")
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    path.write_bytes(b"\0garbage" * 4096)
+    database.set_verified("region", "eager", "2")
+    database.set_verified("region", "eager", "3")
+    assert database.is_verified("region", "eager", "3")
+    assert "set-aside" in [event.kind for event in events]
+
+
+def test_an_unwritable_place_is_reported_not_raised(folder: Path, events: list[StorageEvent]) -> None:
+    database = Database(folder / "missing" / "test.sqlite", events.append)
+    database.set_verified("region", "eager", "1")
+    assert not database.is_verified("region", "eager", "1")
+    assert [event.kind for event in events] == ["unwritable", "unreadable"]
+
+
+def test_a_lock_held_too_long_loses_the_write_only(
+    path: Path, events: list[StorageEvent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mixbackend.storage.sqlite._BUSY_TIMEOUT_S", 0.05)
+    database = Database(path, events.append)
+    database.set_verified("before", "eager", "1")
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    database.set_verified("during", "eager", "1")
+    assert database.is_verified("before", "eager", "1")
+    holder.execute("ROLLBACK")
+    holder.close()
+    database.set_verified("after", "eager", "1")
+    assert database.is_verified("after", "eager", "1")
+    assert [event.kind for event in events] == ["unwritable"]
+
+
+# --- many threads and processes --------------------------------------------------------------------------------------
+
+_WRITER = """
+import sys
+from pathlib import Path
+from mixbackend.storage import Database
+events = []
+database = Database(Path(sys.argv[1]), events.append)
+print("ready", flush=True)
+for index in range(int(sys.argv[3])):
+    database.set_verified(f"region {index}", sys.argv[2], "1")
+assert not [event for event in events if event.kind != "set-aside"], events
+"""
+
+
+def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(path), name, str(count)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def count_verified(path: Path) -> int:
+    with sqlite3.connect(path) as connection:
+        return connection.execute("SELECT count(*) FROM verified").fetchone()[0]
+
+
+@pytest.mark.parametrize("begin", ["missing", "damaged"])
+def test_many_processes_write_and_heal_one_file(path: Path, begin: str) -> None:
+    if begin == "damaged":
+        path.write_bytes(b"this is no database" * 100)
+    processes = [writer(path, f"writer {index}", 150) for index in range(3)]
+    for process in processes:
+        process.communicate(timeout=120)
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert count_verified(path) == 450
+    assert len(list(path.parent.glob("*.set-aside-*"))) == (begin == "damaged")
+
+
+def test_a_killed_writer_leaves_a_sound_file(path: Path, events: list[StorageEvent]) -> None:
+    process = writer(path, "doomed", 10_000_000)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.4)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    database = Database(path, events.append)
+    database.set_verified("after", "eager", "1")
+    assert database.is_verified("after", "eager", "1")
+    assert database.is_verified("region 0", "doomed", "1")
+    assert not events
+
+
+def test_threads_share_a_database(database: Database, path: Path, events: list[StorageEvent]) -> None:
+    def work(index: int) -> None:
+        for round in range(40):
+            database.set_verified(f"region {round}", f"thread {index}", "1")
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count_verified(path) == 240
+    assert not events
+
+
+def test_a_forked_child_opens_its_own_connection(database: Database, path: Path) -> None:
+    database.set_verified("parent", "eager", "1")
+    child = os.fork()
+    if child == 0:
+        database.set_verified("child", "eager", "1")
+        os._exit(0 if database.is_verified("parent", "eager", "1") else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert database.is_verified("child", "eager", "1")
+
+
+def test_a_deleted_folder_is_no_error(database: Database, folder: Path) -> None:
+    database.set_verified("region", "eager", "1")
+    shutil.rmtree(folder)
+    database.set_verified("region 2", "eager", "1")
