@@ -237,7 +237,7 @@ def test_shortening_ends_and_never_gets_longer(paths: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, "-"), (float("inf"), "-"), (0.0, "0"), (1.234e-6, "0.001"), (1.5e-3, "1.50"), (0.0123, "12.3"), (1.5, "1500")],
+    [(None, "-"), (float("inf"), "-"), (0.0, "0"), (1.5e-3, "1.50"), (0.0123, "12.3"), (1.5, "1500")],
 )
 def test_milliseconds(seconds: float | None, text: str) -> None:
     assert shorten.milliseconds(seconds) == text

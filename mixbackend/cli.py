@@ -1,0 +1,159 @@
+"""The command line: ``mixbackend COMMAND``.
+
+Place: outermost; parses, calls one body per command (in ``mixbackend.commands`` and ``mixbackend.benchmarks``), and prints
+errors.
+Invariants: ``--help`` imports neither torch nor a backend; thread settings are made before torch is loaded; an error
+raised on purpose is printed without a traceback (``MIXBACKEND_DEBUG=1`` shows it).
+Exit status: 0 well, 1 an error or a failed check, 2 a wrong command line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import mixbackend
+
+app = typer.Typer(
+    name="mixbackend",
+    help="torch.compile with a mixture of backends: every part of a model on the backend that runs it fastest.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+config_app = typer.Typer(help="Configuration files: check one, or print the schema.", no_args_is_help=True)
+bench_app = typer.Typer(help="Benchmarks, in interleaved rounds against eager and others.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(bench_app, name="bench")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+
+PASSES_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""For commands whose options are declared by their body: it has ``main(arguments: Sequence[str]) -> int``."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit status.
+
+    Args:
+        arguments: without the program's name; default, those of the process.
+    """
+    keep_threads_from_spinning()
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="mixbackend")
+    except Exception as error:  # the outermost border: whatever a model or backend raises is told, not dumped
+        _tell(error)
+        raise SystemExit(1) from None
+
+
+def keep_threads_from_spinning() -> None:
+    """Make idle OpenMP threads sleep, unless the user decided otherwise.
+
+    Threads that spin while another library's pool works cost up to ten times the run time. The OpenMP runtime reads
+    the variable when it is loaded, with torch: so before that, or never.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+
+def _tell(error: Exception) -> None:
+    if os.environ.get("MIXBACKEND_DEBUG", "0") not in ("", "0"):
+        traceback.print_exception(type(error), error, error.__traceback__)
+        return
+    from mixbackend.contracts.errors import MixbackendError
+
+    own = isinstance(error, MixbackendError)
+    print(str(error) if own else f"{type(error).__name__}: {error}", file=sys.stderr)
+    if not own:
+        print("  what to do: MIXBACKEND_DEBUG=1 shows where this came from", file=sys.stderr)
+
+
+def _body(module: str, context: typer.Context) -> None:
+    raise typer.Exit(import_module(module).main(context.args))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mixbackend {mixbackend.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def backends(as_json: AsJson = False) -> None:
+    """List every registered backend: usable on this machine, or why not."""
+    from mixbackend.commands import backends as body
+
+    body.run(as_json)
+
+
+@app.command()
+def explain(
+    model: Annotated[
+        str,
+        typer.Argument(help="An entry of the model suite, or module:factory; factory() gives (module, args, kwargs)."),
+    ],
+    config: Annotated[str | None, typer.Option(help="Configuration file (YAML).")] = None,
+    train: Annotated[bool, typer.Option("--train", help="Forward and backward of a training step.")] = False,
+    device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
+    html: Annotated[Path | None, typer.Option(help="Also write the report to this HTML file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile a model, run it once, and say what ran where, why, and what would make it faster."""
+    from mixbackend.commands import explain as body
+
+    body.run(model, config, train, device, html, as_json)
+
+
+@config_app.command("check")
+def config_check(
+    file: Annotated[str, typer.Argument(help="Configuration file (YAML).")],
+    as_json: AsJson = False,
+) -> None:
+    """Report every problem of a configuration file, with line, column and suggestion."""
+    from mixbackend.commands import config as body
+
+    raise typer.Exit(body.check(file, as_json))
+
+
+@config_app.command("schema")
+def config_schema(
+    as_json: Annotated[bool, typer.Option("--json", help="As without: a JSON Schema is JSON.")] = False,
+) -> None:
+    """Print the JSON Schema of configuration files, for editors."""
+    from mixbackend.commands import config as body
+
+    body.schema()
+
+
+@bench_app.command("suite", context_settings=PASSES_ON, add_help_option=False)
+def bench_suite(context: typer.Context) -> None:
+    """Run the model suite: accuracy against eager, speed, and where every node went."""
+    _body("mixbackend.benchmarks.suite", context)
+
+
+@bench_app.command("partitioner", context_settings=PASSES_ON, add_help_option=False)
+def bench_partitioner(context: typer.Context) -> None:
+    """Time placement on large graphs made of blocks of real models."""
+    _body("mixbackend.benchmarks.partitioner", context)
+
+
+@app.command(context_settings=PASSES_ON, add_help_option=False)
+def demo(context: typer.Context) -> None:
+    """Embed real sentences with a pretrained encoder and compare with eager; then fine-tune a little."""
+    _body("mixbackend.commands.demo", context)
