@@ -1,0 +1,110 @@
+"""Scaled dot-product attention as torch's CPU kernels define it.
+
+Place: a family of the lowering table. Written as products and a softmax, which runtimes fuse as they can.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from mixbackend.backends.common.onnx.builder import Value
+from mixbackend.backends.common.onnx.call import Call
+from mixbackend.backends.common.onnx.conditions import literal
+from mixbackend.backends.common.onnx.dtypes import REALS
+from mixbackend.backends.common.onnx.softmax import softmax_of_masked
+from mixbackend.backends.common.onnx.table import lowers
+from mixbackend.contracts import OpRule, OpView, Unsupported, is_symbolic
+
+
+def _no_dropout(view: OpView) -> Unsupported | None:
+    probability = view.argument("dropout_p")
+    return None if probability == 0 else Unsupported("random", f"dropout_p={probability}")
+
+
+def _known_width(view: OpView) -> Unsupported | None:
+    meta = view.tensor("query")
+    if meta is None or is_symbolic(meta.shape[-1]):
+        return Unsupported("dynamic-shape", f"head size of {meta}")
+    return None
+
+
+_RULE = OpRule(
+    dtypes=REALS | {torch.bool}, ranks=(0, 4), arguments=(_no_dropout, _known_width, literal("scale", "is_causal"))
+)
+
+
+def _scale(call: Call) -> float:
+    given = call.argument("scale")
+    width = int(call.tensor("query").sizes[-1])  # type: ignore[arg-type]
+    return 1.0 / math.sqrt(width) if given is None else float(given)
+
+
+def _scores(call: Call, query: Value, key: Value) -> Value:
+    """Scaled and masked products of queries and keys."""
+    factor = call.build.constant(_scale(call), query.dtype)
+    scores = call.op("Mul", call.op("MatMul", query, call.op("Transpose", key, perm=[0, 1, 3, 2])), factor)
+    if call.has("attn_mask"):
+        scores = _masked(call, scores)
+    if call.argument("is_causal"):
+        scores = _causal(call, scores)
+    return scores
+
+
+def _masked(call: Call, scores: Value) -> Value:
+    mask = call.tensor("attn_mask")
+    if mask.dtype is torch.bool:
+        return call.op("Where", mask, scores, call.build.constant(float("-inf"), scores.dtype))
+    return call.op("Add", scores, call.build.cast(mask, scores.dtype))
+
+
+def _causal(call: Call, scores: Value) -> Value:
+    rows = call.build.size(call.tensor("query"), 2)
+    columns = call.build.size(call.tensor("key"), 2)
+    every = call.build.filled(call.op("Concat", rows, columns, axis=0), 1, torch.int64)
+    lower = call.build.cast(call.op("Trilu", every, upper=0), torch.bool)
+    return call.op("Where", lower, scores, call.build.constant(float("-inf"), scores.dtype))
+
+
+@lowers("_scaled_dot_product_flash_attention_for_cpu", _RULE)
+def _attention(call: Call) -> tuple[Value | None, ...]:
+    dtype = _compute_type(call)
+    query, key, value = (call.operand(name, dtype) for name in ("query", "key", "value"))
+    scores = _scores(call, query, key)
+    masked = call.has("attn_mask")
+    weights = softmax_of_masked(call, scores, 3) if masked else call.op("Softmax", scores, axis=3)
+    result = call.build.cast(call.op("MatMul", weights, value), call.output(0).dtype)
+    if 1 not in call.used:
+        return result, None
+    best = call.op("ReduceMax", scores, call.build.integers([3]), keepdims=1)
+    total = call.op("ReduceSum", call.op("Exp", call.op("Sub", scores, best)), call.build.integers([3]), keepdims=0)
+    best = call.op("Squeeze", best, call.build.integers([3]))
+    return result, call.build.cast(call.op("Add", call.op("Log", total), best), call.output(1).dtype)
+
+
+def _compute_type(call: Call) -> torch.dtype:
+    return torch.float64 if call.out.dtype is torch.float64 else torch.float32
+
+
+@lowers("_scaled_dot_product_flash_attention_for_cpu_backward", _RULE)
+def _attention_backward(call: Call) -> tuple[Value | None, ...]:
+    dtype = _compute_type(call)
+    names = ("grad_out", "query", "key", "value", "out", "logsumexp")
+    grad, query, key, value, out, total = (call.operand(name, dtype) for name in names)
+    last = call.build.integers([3])
+    scores = _scores(call, query, key)
+    weights = call.op("Exp", call.op("Sub", scores, call.op("Unsqueeze", total, last)))
+    grad_weights = call.op("MatMul", grad, _swapped(call, value))
+    correction = call.op("ReduceSum", call.op("Mul", grad, out), last, keepdims=1)
+    grad_scores = call.op("Mul", weights, call.op("Sub", grad_weights, correction))
+    grad_scores = call.op("Mul", grad_scores, call.build.constant(_scale(call), dtype))
+    results = (
+        call.op("MatMul", grad_scores, key),
+        call.op("MatMul", _swapped(call, grad_scores), query),
+        call.op("MatMul", _swapped(call, weights), grad),
+    )
+    return tuple(call.build.cast(item, call.output(index).dtype) for index, item in enumerate(results))
+
+
+def _swapped(call: Call, value: Value) -> Value:
+    return call.op("Transpose", value, perm=[0, 1, 3, 2])

@@ -1,0 +1,290 @@
+"""Graph builder: ONNX nodes with element types that are always right.
+
+Place: under every emitter of the lowering.
+Input: operator names, values and attributes. Output: an ``onnx.ModelProto``.
+Invariants: every value's element type is known, derived from ONNX's own operator schemas; where the target has no
+kernel for a type, the builder computes in a wider one and casts back; equal constants and casts are written once.
+Non-goals: shape inference and optimisation; runtimes do both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import onnx
+import torch
+from mixbackend.backends.common.onnx.dtypes import ONNX_NUMBER, wider
+from mixbackend.backends.common.onnx.errors import LoweringError
+from mixbackend.contracts import Size, TensorMeta, is_symbolic
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor in the ONNX graph.
+
+    Attributes:
+        name: in the graph.
+        dtype: element type.
+        shape: sizes as torch traced them, ``None`` for values that exist only in the ONNX graph.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[Size, ...] | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions of a value that torch knows."""
+        return len(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """Sizes of a value that torch knows."""
+        assert self.shape is not None, f"{self.name} exists only in the ONNX graph"
+        return self.shape
+
+    def shaped(self, shape: tuple[Size, ...]) -> Value:
+        """The same value, with the sizes that torch knows it by."""
+        return Value(self.name, self.dtype, shape)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the lowering writes for.
+
+    Attributes:
+        opset: version of the ONNX operator set.
+        ir_version: of the model file.
+        kernels: element types for which an ONNX operator has a kernel; operators not listed take every type.
+    """
+
+    opset: int
+    ir_version: int
+    kernels: Mapping[str, frozenset[torch.dtype]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    inputs: tuple[str, ...]
+    variadic: bool
+    outputs: tuple[str, ...]
+
+    def input_type(self, index: int) -> str:
+        return self.inputs[-1] if self.variadic and index >= len(self.inputs) else self.inputs[index]
+
+
+@lru_cache(maxsize=512)
+def _signature(operator: str, opset: int) -> _Signature:
+    schema = onnx.defs.get_schema(operator, opset, "")
+    last = schema.inputs[-1] if schema.inputs else None
+    variadic = last is not None and last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return _Signature(
+        tuple(item.type_str for item in schema.inputs), variadic, tuple(item.type_str for item in schema.outputs)
+    )
+
+
+class GraphBuilder:
+    """Collects the nodes of one ONNX graph."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: dict[tuple[Any, ...], Value] = {}
+        self._tensors: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._pure: dict[tuple[Any, ...], Value] = {}
+        self._counter = 0
+
+    # --- values ------------------------------------------------------------------------------------------------------
+
+    def input(self, name: str, dtype: torch.dtype, shape: tuple[Size, ...]) -> Value:
+        """A graph input."""
+        self._inputs.append(_value_info(name, dtype, shape))
+        return Value(name, dtype, shape)
+
+    def output(self, value: Value, meta: TensorMeta) -> str:
+        """Declare a value a graph output; returns the output's name."""
+        taken = {item.name for item in (*self._inputs, *self._outputs, *self._tensors)}
+        if value.name in taken:
+            # Runtimes want every output to be one node's own result; torch wants fresh storage.
+            result = Value(self._fresh("Identity"), value.dtype)
+            self._append("Identity", [value], (result,), {})
+            value = result
+        self._outputs.append(_value_info(value.name, value.dtype, meta.shape))
+        return value.name
+
+    def constant(self, data: Any, dtype: torch.dtype) -> Value:
+        """A small literal: a number, a nested list or a tensor."""
+        tensor = torch.as_tensor(data).to(dtype) if not isinstance(data, (int, float, bool)) else _number(data, dtype)
+        raw = _raw_bytes(tensor)
+        key = (dtype, tuple(tensor.shape), raw)
+        known = self._initializers.get(key)
+        if known is None:
+            name = f"c{len(self._tensors)}"
+            proto = onnx.TensorProto(name=name, data_type=ONNX_NUMBER[dtype], dims=list(tensor.shape), raw_data=raw)
+            self._tensors.append(proto)
+            known = Value(name, dtype, tuple(tensor.shape))
+            self._initializers[key] = known
+        return known
+
+    def integers(self, numbers: Sequence[int]) -> Value:
+        """A one-dimensional int64 literal."""
+        return self.constant(torch.tensor(list(numbers), dtype=torch.int64), torch.int64)
+
+    def filled(self, sizes: Value, number: float, dtype: torch.dtype) -> Value:
+        """A tensor of one number; ``sizes`` is one-dimensional int64."""
+        raw = _raw_bytes(_number(number, dtype))
+        proto = onnx.TensorProto(name="value", data_type=ONNX_NUMBER[dtype], dims=[1], raw_data=raw)
+        return self.op("ConstantOfShape", sizes, dtype=dtype, value=proto)
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def op(
+        self, operator: str, *inputs: Value | None, dtype: torch.dtype | None = None, **attributes: Any
+    ) -> Value:
+        """One node with one result; see ``node``."""
+        return self.node(operator, inputs, 1, dtype, **attributes)[0]
+
+    def node(
+        self,
+        operator: str,
+        inputs: Sequence[Value | None],
+        outputs: int,
+        dtype: torch.dtype | None = None,
+        **attributes: Any,
+    ) -> tuple[Value, ...]:
+        """One node.
+
+        Args:
+            operator: ONNX name.
+            inputs: ``None`` leaves an optional input out.
+            outputs: how many of its results are wanted.
+            dtype: of results whose type follows from no input (``Cast``, ``ConstantOfShape``).
+        """
+        signature = _signature(operator, self.target.opset)
+        bound = self._bind(operator, signature, inputs)
+        computed = {variable: self._kernel_type(operator, actual) for variable, actual in bound.items()}
+        ready = [
+            item if item is None else self._convert(item, computed.get(signature.input_type(index), item.dtype))
+            for index, item in enumerate(inputs)
+        ]
+        results = tuple(
+            Value(self._fresh(operator), _result_type(signature.outputs[index], computed, dtype))
+            for index in range(outputs)
+        )
+        self._append(operator, ready, results, attributes)
+        return tuple(
+            self._convert(result, bound.get(signature.outputs[index], result.dtype))
+            for index, result in enumerate(results)
+        )
+
+    def cast(self, value: Value, dtype: torch.dtype) -> Value:
+        """A value in another element type; itself if it has it already."""
+        return self._convert(value, dtype)
+
+    def shape(self, value: Value) -> Value:
+        """The sizes of a value, one-dimensional int64; a literal where all of them are known."""
+        if value.shape is not None and not any(is_symbolic(size) for size in value.shape):
+            return self.integers([int(size) for size in value.shape])  # type: ignore[arg-type]
+        return self._once("Shape", value, lambda: self.op("Shape", value))
+
+    def size(self, value: Value, dimension: int) -> Value:
+        """One size of a value, one-dimensional int64 with one element."""
+        if value.shape is not None and not is_symbolic(value.shape[dimension]):
+            return self.integers([int(value.shape[dimension])])  # type: ignore[arg-type]
+        end = dimension + 1
+        return self._once(f"Shape{dimension}", value, lambda: self.op("Shape", value, start=dimension, end=end))
+
+    def model(self, name: str) -> onnx.ModelProto:
+        """The finished model."""
+        graph = onnx.helper.make_graph(self._nodes, name, self._inputs, self._outputs, initializer=self._tensors)
+        opset = onnx.helper.make_opsetid("", self.target.opset)
+        return onnx.helper.make_model(
+            graph, opset_imports=[opset], ir_version=self.target.ir_version, producer_name="mixbackend"
+        )
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _bind(
+        self, operator: str, signature: _Signature, inputs: Sequence[Value | None]
+    ) -> dict[str, torch.dtype]:
+        bound: dict[str, torch.dtype] = {}
+        for index, item in enumerate(inputs):
+            variable = signature.input_type(index)
+            if item is None or variable.startswith("tensor("):
+                continue
+            if bound.setdefault(variable, item.dtype) is not item.dtype:
+                raise LoweringError(f"{operator} mixes {bound[variable]} and {item.dtype}")
+        return bound
+
+    def _kernel_type(self, operator: str, dtype: torch.dtype) -> torch.dtype:
+        native = self.target.kernels.get(operator)
+        if native is None or dtype in native:
+            return dtype
+        for candidate in wider(dtype):
+            if candidate in native:
+                return candidate
+        raise LoweringError(f"{operator} has no kernel for {dtype}")
+
+    def _convert(self, value: Value, dtype: torch.dtype) -> Value:
+        if value.dtype is dtype:
+            return value
+
+        def write() -> Value:
+            result = Value(self._fresh("Cast"), dtype, value.shape)
+            self._append("Cast", [value], (result,), {"to": ONNX_NUMBER[dtype]})
+            return result
+
+        return self._once(f"Cast{dtype}", value, write)
+
+    def _once(self, what: str, value: Value, write: Any) -> Value:
+        key = (what, value.name)
+        if key not in self._pure:
+            self._pure[key] = write()
+        return self._pure[key]
+
+    def _append(
+        self, operator: str, inputs: Sequence[Value | None], results: Sequence[Value], attributes: Mapping[str, Any]
+    ) -> None:
+        names = ["" if item is None else item.name for item in inputs]
+        while names and not names[-1]:
+            names.pop()
+        given = {key: value for key, value in attributes.items() if value is not None}
+        self._nodes.append(onnx.helper.make_node(operator, names, [item.name for item in results], **given))
+
+    def _fresh(self, operator: str) -> str:
+        self._counter += 1
+        return f"{operator}_{self._counter}"
+
+
+def _result_type(variable: str, computed: Mapping[str, torch.dtype], given: torch.dtype | None) -> torch.dtype:
+    if variable.startswith("tensor("):
+        return _FIXED_TYPES[variable]
+    if variable in computed:
+        return computed[variable]
+    if given is None:
+        raise LoweringError(f"the type of a result ({variable}) follows from no input")
+    return given
+
+
+_FIXED_TYPES = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64, "tensor(bool)": torch.bool}
+
+
+def _number(number: float, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(number).to(dtype) if dtype.is_floating_point else torch.tensor(number, dtype=dtype)
+
+
+def _raw_bytes(tensor: torch.Tensor) -> bytes:
+    plain = tensor.contiguous()
+    return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+
+
+def _value_info(name: str, dtype: torch.dtype, shape: tuple[Size, ...]) -> onnx.ValueInfoProto:
+    # A compound size (2*s0) gets no name: runtimes would read it as an unrelated symbol.
+    dimensions = [str(size) if is_symbolic(size) and str(size).isidentifier() else size for size in shape]
+    plain = [None if is_symbolic(size) else size for size in dimensions]
+    return onnx.helper.make_tensor_value_info(name, ONNX_NUMBER[dtype], plain)

@@ -1,0 +1,52 @@
+"""Convolutions, forward and with respect to their inputs.
+
+Place: a family of the lowering table. One, two and three spatial dimensions, grouped, dilated, transposed.
+Non-goals: the gradient with respect to the weight, for which runtimes have no kernel of their own.
+"""
+
+from __future__ import annotations
+
+from mixbackend.backends.common.onnx.builder import Value
+from mixbackend.backends.common.onnx.call import Call
+from mixbackend.backends.common.onnx.conditions import literal
+from mixbackend.backends.common.onnx.dtypes import SINGLES
+from mixbackend.backends.common.onnx.table import lowers
+from mixbackend.contracts import OpRule, OpView, Unsupported, is_symbolic
+
+
+def spatial(call: Call, name: str, count: int) -> list[int]:
+    """A per-dimension argument, one number standing for all."""
+    listed = [int(item) for item in call.argument(name)]
+    return listed * count if len(listed) == 1 else listed
+
+
+def _batched(view: OpView) -> Unsupported | None:
+    image, weight = view.tensor("input"), view.tensor("weight")
+    assert image is not None and weight is not None
+    if image.rank != weight.rank or not 3 <= image.rank <= 5:
+        return Unsupported("rank", f"image of rank {image.rank} with weight of rank {weight.rank}")
+    if any(is_symbolic(size) for size in weight.shape[2:]):
+        return Unsupported("dynamic-shape", f"weight has symbolic sizes: {weight}")
+    return None
+
+
+_GEOMETRY = literal("stride", "padding", "dilation", "output_padding", "groups")
+
+
+@lowers("convolution", OpRule(dtypes=SINGLES, arguments=(_GEOMETRY, _batched)))
+def _convolution(call: Call) -> Value:
+    image, weight = call.tensor("input"), call.tensor("weight")
+    count = image.rank - 2
+    padding = spatial(call, "padding", count)
+    shared = {
+        "strides": spatial(call, "stride", count),
+        "pads": padding + padding,
+        "dilations": spatial(call, "dilation", count),
+        "group": call.integer("groups"),
+        "kernel_shape": [int(size) for size in weight.sizes[2:]],  # type: ignore[arg-type]
+    }
+    bias = call.optional("bias")
+    if not call.argument("transposed"):
+        return call.op("Conv", image, weight, bias, **shared)
+    extra = spatial(call, "output_padding", count)
+    return call.op("ConvTranspose", image, weight, bias, output_padding=extra, **shared)

@@ -1,0 +1,61 @@
+"""Matrix products.
+
+Place: a family of the lowering table. ``addmm`` becomes ``Gemm``, which runtimes fuse with a transposed weight.
+"""
+
+from __future__ import annotations
+
+from mixbackend.backends.common.onnx.builder import Value
+from mixbackend.backends.common.onnx.call import Call
+from mixbackend.backends.common.onnx.dtypes import COUNTS, REALS
+from mixbackend.backends.common.onnx.table import lowers
+from mixbackend.contracts import OpRule, OpView, Unsupported
+
+_PRODUCT = OpRule(dtypes=REALS | COUNTS)
+
+
+@lowers("mm bmm dot mv", _PRODUCT)
+def _mm(call: Call) -> Value:
+    names = [name for name, _ in call.view.node.arguments]
+    return call.op("MatMul", call.tensor(names[0]), call.tensor(names[1]))
+
+
+def _literal_scales(view: OpView) -> Unsupported | None:
+    for name in ("alpha", "beta"):
+        if not isinstance(view.argument(name), (int, float)):
+            return Unsupported("argument", f"{name} is known only at run time")
+    return None
+
+
+@lowers("addmm", OpRule(dtypes=REALS | COUNTS, arguments=(_literal_scales,)))
+def _addmm(call: Call) -> Value:
+    if not call.out.dtype.is_floating_point:
+        return _added(call, call.op("MatMul", call.tensor("mat1"), call.tensor("mat2")))
+    alpha, beta = float(call.argument("alpha")), float(call.argument("beta"))
+    addend = None if beta == 0.0 else call.tensor("self")
+    return call.op("Gemm", call.tensor("mat1"), call.tensor("mat2"), addend, alpha=alpha, beta=beta if addend else None)
+
+
+@lowers("baddbmm", OpRule(dtypes=REALS | COUNTS, arguments=(_literal_scales,)))
+def _baddbmm(call: Call) -> Value:
+    return _added(call, call.op("MatMul", call.tensor("batch1"), call.tensor("batch2")))
+
+
+@lowers("addmv", OpRule(dtypes=REALS | COUNTS, arguments=(_literal_scales,)))
+def _addmv(call: Call) -> Value:
+    return _added(call, call.op("MatMul", call.tensor("mat"), call.tensor("vec")))
+
+
+def _added(call: Call, product: Value) -> Value:
+    """``alpha * product + beta * self``; a ``beta`` of zero hides even NaN in ``self``."""
+    alpha, beta = call.argument("alpha"), call.argument("beta")
+    if alpha != 1:
+        product = call.op("Mul", product, call.build.constant(alpha, product.dtype))
+    if beta == 0:
+        return product
+    addend = call.tensor("self")
+    if beta != 1:
+        addend = call.op("Mul", addend, call.build.constant(beta, addend.dtype))
+    return call.op("Add", product, addend)
+
+

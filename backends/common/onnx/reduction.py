@@ -1,0 +1,200 @@
+"""Reductions and scans.
+
+Place: a family of the lowering table. Sums of integers are taken in the type of the result, as torch does.
+"""
+
+from __future__ import annotations
+
+import torch
+from mixbackend.backends.common.onnx.builder import Value
+from mixbackend.backends.common.onnx.call import Call
+from mixbackend.backends.common.onnx.conditions import floating_output, literal
+from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS
+from mixbackend.backends.common.onnx.table import lowers
+from mixbackend.contracts import OpRule, OpView, Unsupported, is_symbolic
+
+
+def reduced_dimensions(call: Call, rank: int) -> tuple[int, ...]:
+    """The dimensions a reduction runs over; all of them where none are named."""
+    arguments = dict(call.view.node.arguments)
+    listed = arguments.get("dim")
+    if listed is None or listed == ():
+        return tuple(range(rank))
+    return call.dimensions("dim", rank)
+
+
+def keepdims(call: Call) -> int:
+    """Whether reduced dimensions stay with size one."""
+    return int(bool(dict(call.view.node.arguments).get("keepdim", False)))
+
+
+def reduce_over(call: Call, operator: str, value: Value, dimensions: tuple[int, ...], keep: int) -> Value:
+    """One ONNX reduction; a scalar is its own reduction."""
+    if not dimensions:
+        return call.op("Identity", value)
+    return call.op(operator, value, call.build.integers(dimensions), keepdims=keep)
+
+
+def _reduce(call: Call, operator: str, value: Value) -> Value:
+    rank = call.tensor("self").rank
+    dimensions = reduced_dimensions(call, rank) if rank else ()
+    return reduce_over(call, operator, value, dimensions, keepdims(call))
+
+
+@lowers("sum sum.dim_IntList", OpRule(dtypes=EVERY))
+def _sum(call: Call) -> Value:
+    return _reduce(call, "ReduceSum", call.operand("self", call.out.dtype))
+
+
+@lowers("mean mean.dim", OpRule(dtypes=REALS))
+def _mean(call: Call) -> Value:
+    return _reduce(call, "ReduceMean", call.operand("self", call.out.dtype))
+
+
+@lowers("prod prod.dim_int", OpRule(dtypes=EVERY))
+def _prod(call: Call) -> Value:
+    return _reduce(call, "ReduceProd", call.operand("self", call.out.dtype))
+
+
+@lowers("amax amin", OpRule(dtypes=EVERY))
+def _extremum(call: Call) -> Value:
+    return _reduce(call, "ReduceMax" if "amax" in call.view.op else "ReduceMin", call.tensor("self"))
+
+
+@lowers("max min", OpRule(dtypes=EVERY))
+def _total_extremum(call: Call) -> Value:
+    return _reduce(call, "ReduceMax" if "max" in call.view.op else "ReduceMin", call.tensor("self"))
+
+
+@lowers("any any.dim any.dims all all.dim all.dims", OpRule(dtypes=EVERY))
+def _quantified(call: Call) -> Value:
+    operator = "ReduceMax" if ".any" in call.view.op else "ReduceMin"
+    return call.build.cast(_reduce(call, operator, call.operand("self", torch.bool)), call.out.dtype)
+
+
+def _not_scalar(view: OpView) -> Unsupported | None:
+    meta = view.tensor("self")
+    return Unsupported("rank", "a scalar tensor") if meta is not None and meta.rank == 0 else None
+
+
+@lowers("max.dim min.dim", OpRule(dtypes=NUMBERS, arguments=(_not_scalar,)))
+def _extremum_with_index(call: Call) -> tuple[Value, Value]:
+    value, keep = call.tensor("self"), keepdims(call)
+    dimension, largest = call.dimension("dim", value.rank), ".max." in call.view.op
+    best = reduce_over(call, "ReduceMax" if largest else "ReduceMin", value, (dimension,), keep)
+    return best, call.op("ArgMax" if largest else "ArgMin", value, axis=dimension, keepdims=keep)
+
+
+@lowers("argmax argmin", OpRule(dtypes=NUMBERS, arguments=(_not_scalar,)))
+def _argument_of_extremum(call: Call) -> Value:
+    operator = "ArgMax" if "argmax" in call.view.op else "ArgMin"
+    value = call.tensor("self")
+    if call.has("dim"):
+        return call.op(operator, value, axis=call.dimension("dim", value.rank), keepdims=keepdims(call))
+    flat = call.op(operator, call.reshape(value, [-1]), axis=0, keepdims=0)
+    return call.reshape(flat, [1] * call.out.rank)
+
+
+def _known_correction(view: OpView) -> Unsupported | None:
+    correction = view.argument("correction")
+    if correction is None or isinstance(correction, (int, float)):
+        return None
+    return Unsupported("argument", f"correction={correction}")
+
+
+def _moments(call: Call) -> tuple[Value, Value]:
+    """(mean, variance) of the argument, in float32 or float64."""
+    dtype = torch.float64 if call.out.dtype is torch.float64 else torch.float32
+    value = call.tensor("self")
+    wide = call.build.cast(value, dtype).shaped(value.sizes)
+    dimensions = reduced_dimensions(call, value.rank) if value.rank else ()
+    centre = reduce_over(call, "ReduceMean", wide, dimensions, 1)
+    difference = call.op("Sub", wide, centre)
+    squares = reduce_over(call, "ReduceSum", call.op("Mul", difference, difference), dimensions, keepdims(call))
+    correction = call.argument("correction")
+    lost = call.build.constant(1.0 if correction is None else float(correction), dtype)
+    freedom = call.op("Max", call.op("Sub", call.count(wide, dimensions, dtype), lost), call.build.constant(0.0, dtype))
+    mean = reduce_over(call, "ReduceMean", wide, dimensions, keepdims(call))
+    return mean, call.op("Div", squares, freedom)
+
+
+@lowers("var.correction std.correction", OpRule(dtypes=REALS, arguments=(_known_correction,)))
+def _var(call: Call) -> Value:
+    variance = _moments(call)[1]
+    return call.build.cast(call.op("Sqrt", variance) if "std" in call.view.op else variance, call.out.dtype)
+
+
+@lowers("var_mean.correction std_mean.correction", OpRule(dtypes=REALS, arguments=(_known_correction,)))
+def _var_mean(call: Call) -> tuple[Value, Value]:
+    mean, variance = _moments(call)
+    spread = call.op("Sqrt", variance) if "std" in call.view.op else variance
+    return call.build.cast(spread, call.out.dtype), call.build.cast(mean, call.out.dtype)
+
+
+def _known_order(view: OpView) -> Unsupported | None:
+    order = view.argument("ord")
+    if order in (0, 1, 2) or order == float("inf") or order == float("-inf"):
+        return None
+    return Unsupported("argument", f"ord={order}")
+
+
+@lowers("linalg_vector_norm", OpRule(dtypes=REALS, arguments=(_known_order,)))
+def _vector_norm(call: Call) -> Value:
+    dtype = torch.float64 if call.out.dtype is torch.float64 else torch.float32
+    value, order = call.operand("self", dtype), call.argument("ord")
+    if order == 2:
+        result = _reduce(call, "ReduceSum", call.op("Mul", value, value))
+        return call.build.cast(call.op("Sqrt", result), call.out.dtype)
+    if order == 0:
+        zero = call.op("Equal", value, call.build.constant(0.0, dtype))
+        result = _reduce(call, "ReduceSum", call.build.cast(call.op("Not", zero), dtype))
+        return call.build.cast(result, call.out.dtype)
+    operator = {1: "ReduceSum", float("inf"): "ReduceMax", float("-inf"): "ReduceMin"}[order]
+    return call.build.cast(_reduce(call, operator, call.op("Abs", value)), call.out.dtype)
+
+
+@lowers("logsumexp", OpRule(dtypes=EVERY, arguments=(floating_output,)))
+def _logsumexp(call: Call) -> Value:
+    value = call.operand("self", call.out.dtype)
+    best = call.op("Identity", value)
+    rank = call.tensor("self").rank
+    if rank:
+        best = reduce_over(call, "ReduceMax", value, call.dimensions("dim", rank), 1)
+    # exp(inf - inf) is NaN: infinite maxima are taken out and added back, as torch does.
+    zero = call.build.constant(0.0, value.dtype)
+    best = call.op("Where", call.op("IsInf", best), zero, best)
+    total = _reduce(call, "ReduceSum", call.op("Exp", call.op("Sub", value, best)))
+    shift = _reduce(call, "ReduceMax", best)
+    return call.op("Add", call.op("Log", total), shift)
+
+
+@lowers("cumsum", OpRule(dtypes=EVERY, arguments=(literal("dim"),)))
+def _cumsum(call: Call) -> Value:
+    value = call.tensor("self")
+    summed = call.build.cast(value, call.out.dtype)
+    if value.rank == 0:
+        return call.op("Identity", summed)
+    axis = call.build.constant(call.dimension("dim", value.rank), torch.int64)
+    return call.op("CumSum", summed, axis)
+
+
+def _known_size(view: OpView) -> Unsupported | None:
+    meta, k = view.tensor("self"), view.argument("k")
+    assert meta is not None
+    if not isinstance(k, int) or meta.rank == 0 or any(is_symbolic(size) for size in meta.shape):
+        return Unsupported("dynamic-shape", f"k={k} of {meta}")
+    return None
+
+
+@lowers("topk", OpRule(dtypes=NUMBERS, arguments=(_known_size,)))
+def _topk(call: Call) -> tuple[Value, ...]:
+    value = call.tensor("self")
+    # torch promises no order among equal values; only values are checked against it.
+    return call.build.node(
+        "TopK",
+        (value, call.build.integers([call.integer("k")])),
+        2,
+        axis=call.dimension("dim", value.rank),
+        largest=int(call.argument("largest")),
+        sorted=int(call.argument("sorted")),
+    )

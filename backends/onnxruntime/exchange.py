@@ -1,0 +1,81 @@
+"""Tensors in and out of ONNX Runtime without copies.
+
+Place: between the stitched call and a session.
+Input: torch tensors and Python numbers. Output: ``OrtValue`` objects of the runtime's C level, and tensors back.
+Invariants: an exchanged tensor keeps its storage alive; results are owned by torch; nothing is copied, except inputs
+that are not contiguous (DLPack exchange of the runtime wants rows without gaps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from onnxruntime.capi import _pybind_state as capi
+
+_OrtValue = capi.OrtValue
+
+
+def exchange_tensor(tensor: torch.Tensor) -> Any:
+    """A tensor as an ``OrtValue`` on the same storage."""
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    if tensor.dtype is torch.bool:
+        return _OrtValue.from_dlpack(to_dlpack(tensor.view(torch.uint8)), True)
+    return _OrtValue.from_dlpack(to_dlpack(tensor), False)
+
+
+@lru_cache(maxsize=1024)
+def exchange_number(number: float, dtype: torch.dtype) -> Any:
+    """A Python number as a scalar ``OrtValue``; sizes recur, so they are kept."""
+    return exchange_tensor(torch.tensor(number, dtype=dtype))
+
+
+def tensor_of(value: Any, is_bool: bool) -> torch.Tensor:
+    """A result of the runtime as a tensor on the same storage."""
+    tensor = from_dlpack(value.to_dlpack())
+    return tensor.view(torch.bool) if is_bool else tensor
+
+
+class WeightSlot:
+    """The exchanged form of one weight, kept while it is the same tensor at the same address.
+
+    Writes into the weight are seen, for the storage is shared. One slot holds one weight: layers that share compiled
+    code exchange theirs anew at each call, which costs about a microsecond.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: tuple[torch.Tensor | None, int, Any] = (None, 0, None)
+
+    def exchange(self, tensor: torch.Tensor) -> Any:
+        """The ``OrtValue`` of a weight."""
+        kept, address, value = self._kept
+        if kept is tensor and address == tensor.data_ptr():
+            return value
+        value = exchange_tensor(tensor)
+        # A copy made because of gaps would not see later writes.
+        if tensor.is_contiguous():
+            self._kept = (tensor, tensor.data_ptr(), value)
+        return value
+
+
+Converter = Callable[[Any], Any]
+
+
+def converters(inputs: Sequence[tuple[str, torch.dtype]], kinds: Sequence[str]) -> tuple[Converter, ...]:
+    """One converter per region input; kinds are ``weight``, ``tensor`` and ``number``."""
+    chosen: list[Converter] = []
+    for (_, dtype), kind in zip(inputs, kinds, strict=True):
+        if kind == "weight":
+            chosen.append(WeightSlot().exchange)
+        elif kind == "tensor":
+            chosen.append(exchange_tensor)
+        else:
+            chosen.append(lambda number, dtype=dtype: exchange_number(number, dtype))
+    return tuple(chosen)
