@@ -18,6 +18,9 @@ from mixbackend.contracts.ops import InputRole, OpView, Phase, ValueMeta
 from mixbackend.contracts.sizes import Condition
 from mixbackend.contracts.tensors import TensorMeta
 
+LOCAL_KEY = "local-"
+"""Start of the keys of regions without canonical text."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegionInput:
@@ -78,6 +81,11 @@ class Region:
     views: tuple[OpView, ...]
     matches: tuple[tuple[str, tuple[str, ...]], ...] = ()
     sources: tuple[str, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it has no canonical text (subgraphs, lifted tensors): its key means nothing outside this process."""
+        return self.key.startswith(LOCAL_KEY)
 
     @property
     def dynamic(self) -> bool:

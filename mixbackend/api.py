@@ -41,8 +41,12 @@ def report() -> Report:
     """What all objects of this process compiled so far."""
     with _lock:
         reports = [mixture.report() for mixture in _mixtures.values()]
-    graphs = tuple(graph for item in reports for graph in item.graphs)
-    return Report(graphs, tuple(event for item in reports for event in item.events))
+    return Report(
+        graphs=tuple(graph for item in reports for graph in item.graphs),
+        events=tuple(event for item in reports for event in item.events),
+        preferences=tuple(rule for item in reports for rule in item.preferences),
+        unavailable=tuple(dict.fromkeys(info for item in reports for info in item.unavailable)),
+    )
 
 
 def explain(

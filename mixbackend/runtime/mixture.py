@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend import registry
 from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase
 from mixbackend.reporting import Event, Report
@@ -89,7 +90,7 @@ class Mixture:
         with self._lock:
             graphs = tuple(graph.record() for graph in self._graphs)
             events = tuple(event for session in self._sessions.values() for event in session.events.events())
-        return Report(graphs, events)
+        return Report(graphs, events, self.config.preferences(), registry.skipped(self.config.backends))
 
     def reset(self) -> None:
         """Forget all compiled graphs and events; called by ``torch._dynamo.reset()``."""

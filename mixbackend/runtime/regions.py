@@ -28,6 +28,7 @@ from mixbackend.contracts import (
     RegionTextError,
     TensorMeta,
 )
+from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.contracts.region_text import region_key, write_region_text
 from mixbackend.runtime.describe import value_meta
 
@@ -127,7 +128,7 @@ class _Cutter:
             key = region_key(text)
         except RegionTextError as error:
             # Subgraphs and lifted tensors have no text: such a region is never shared or stored.
-            text, key = str(error), f"local-{next(_local_keys)}"
+            text, key = str(error), f"{LOCAL_KEY}{next(_local_keys)}"
         views = tuple(self._graph.view(name) for name in ordered if name in self._owned)
         region = Region(
             id=f"{self._graph.id}/{planned.id}",

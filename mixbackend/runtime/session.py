@@ -19,7 +19,7 @@ from mixbackend.contracts import Backend, CompiledRegion, CostModel, OpGraph, Pl
 from mixbackend.partitioner import place
 from mixbackend.reporting import EventLog
 from mixbackend.runtime.stages import DebugSettings, Fuel
-from mixbackend.storage import ArtifactStore, Database
+from mixbackend.storage import ArtifactStore, Database, artifact_key
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Session:
         self._fuel = Fuel(self.debug.fuel)
         self._lock = threading.RLock()
         self._known: dict[tuple[str, str], _Known] = {}
-        self._quarantined: dict[tuple[str, str], str] = {}
+        self._quarantined: dict[tuple[str, str], str | None] = {}
         self._verified: set[tuple[str, str]] = set()
         self._cost_models: dict[str, CostModel] = {}
 
@@ -120,7 +120,7 @@ class Session:
             if known is not None:
                 return Compiled(known.compiled.region, known.compiled.backend, known.compiled.cached, known.region_id)
             owner = backend if backend.traits().reference or self._fuel.take() else self.reference
-            compiled = self._load(owner, region) or self._compile(owner, region)
+            compiled = self._load(owner, region) or self._compile_and_keep(owner, region)
             self._known[backend.name, region.key] = _Known(compiled, region.id)
             return compiled
 
@@ -130,27 +130,68 @@ class Session:
             raise TypeError(f"compile returned {type(compiled).__name__} instead of a CompiledRegion")
         return Compiled(compiled, backend.name)
 
+    def _compile_and_keep(self, backend: Backend, region: Region) -> Compiled:
+        compiled = self._compile(backend, region)
+        if compiled.region.artifact is not None and not region.is_local:
+            self.store.put(self._artifact_key(backend, region), compiled.region.artifact)
+        return compiled
+
     def _load(self, backend: Backend, region: Region) -> Compiled | None:
-        return None
+        """A region compiled by an earlier process; an artifact that its backend cannot use is thrown away."""
+        if backend.traits().reference or region.is_local:
+            return None
+        key = self._artifact_key(backend, region)
+        artifact = self.store.get(key)
+        if artifact is None:
+            return None
+        try:
+            return Compiled(backend.load(region, artifact), backend.name, cached=True)
+        except Exception as error:
+            self.store.discard(key, f"backend {backend.name!r} cannot load it: {error}")
+            return None
+
+    def _artifact_key(self, backend: Backend, region: Region) -> str:
+        return artifact_key(region.key, backend.name, self._fingerprints[backend.name], backend.traits().weights)
 
     def _refuse_quarantined(self, backend: Backend, region: Region) -> None:
-        reason = self._quarantined.get((backend.name, region.key))
+        if backend.traits().reference:
+            return
+        key = (backend.name, region.key)
+        if key not in self._quarantined and not region.is_local:
+            self._quarantined[key] = self.database.quarantined(
+                region.key, backend.name, self._fingerprints[backend.name]
+            )
+        reason = self._quarantined.get(key)
         if reason is not None:
-            raise QuarantinedError(reason)
+            raise QuarantinedError(
+                what=f"backend {backend.name!r} failed on this region before: {reason}",
+                hint="it is tried again after its library changes, or with another cache folder (cache.dir)",
+            )
 
     def quarantine(self, backend: Backend, region: Region, reason: str) -> None:
-        """Remember that a backend failed on a region."""
+        """Remember that a backend failed on a region, until the backend's fingerprint changes."""
         with self._lock:
             self._known.pop((backend.name, region.key), None)
+            if self._quarantined.get((backend.name, region.key)) is not None:
+                return
             self._quarantined[backend.name, region.key] = reason
+        if not region.is_local:
+            self.database.quarantine(region.key, backend.name, self._fingerprints[backend.name], reason)
 
     def is_verified(self, backend: Backend, region: Region) -> bool:
-        """Whether a region's result was held against the reference before."""
-        return (backend.name, region.key) in self._verified
+        """Whether a region's result was held against the reference before, here or in an earlier process."""
+        if (backend.name, region.key) in self._verified or region.is_local:
+            return (backend.name, region.key) in self._verified
+        return self.database.is_verified(region.key, backend.name, self._fingerprints[backend.name])
 
     def verified(self, backend: Backend, region: Region) -> None:
         """Remember that a region's result was right."""
-        self._verified.add((backend.name, region.key))
+        with self._lock:
+            if (backend.name, region.key) in self._verified:
+                return
+            self._verified.add((backend.name, region.key))
+        if not region.is_local:
+            self.database.set_verified(region.key, backend.name, self._fingerprints[backend.name])
 
 
 def _device_type(graph: OpGraph) -> str:
