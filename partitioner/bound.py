@@ -1,0 +1,230 @@
+"""The lower bound that the labelling minimises, as factors for variable elimination.
+
+Place: between the problem and the search. Input: a ``Problem``. Output: ``BoundModel``, variables and factors whose
+least sum is at most the true energy of every legal plan.
+
+- Ops and graph inputs: exact, one table per atom.
+- Reads, writes: a reader on the producer's backend that could fuse is taken to fuse (a plan that cuts there costs more).
+  A write is charged to the producer where some reader can never fuse or the graph returns the value, which is exact;
+  else it is split among the readers. For values named in ``exact_values`` a state variable of their own says whether
+  they are written and to which backends they cross, which is exact again.
+- Crossings: paid once per backend, so split among the readers that can be on that backend.
+- Entries: regions are at least the connected components of equal backend, which number n - m + c: atoms, less links
+  inside components, plus independent cycles inside components. Each atom pays an entry, each link of equal backends
+  refunds one, and each short independent cycle that lies on one backend pays one again. On trees, and wherever the short
+  cycles span those of the components, this is exact.
+- Claims: atoms of a match agree through infinite pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from mixbackend.partitioner.elimination import Factor, Table
+from mixbackend.partitioner.problem import Problem, Value
+
+BoolTable = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class BoundModel:
+    """Variables (the atoms first, then helpers) and factors.
+
+    Attributes:
+        sizes: states per variable.
+        factors: the terms.
+        atoms: how many of the variables are atoms.
+    """
+
+    sizes: tuple[int, ...]
+    factors: tuple[Factor, ...]
+    atoms: int
+
+
+def bound_model(
+    problem: Problem, cycles: Sequence[tuple[int, ...]], exact_values: frozenset[int] = frozenset()
+) -> BoundModel:
+    """The lower bound of a problem as factors."""
+    return _Builder(problem, exact_values).build(cycles)
+
+
+def discounted(problem: Problem, backends: Sequence[int]) -> Problem:
+    """The problem with everything free that a region of these backends could re-price (``Backend.region_cost``)."""
+    free = set(backends)
+
+    def keep(costs: Sequence[float]) -> tuple[float, ...]:
+        return tuple(0.0 if slot in free else cost for slot, cost in enumerate(costs))
+
+    values = tuple(
+        replace(
+            value,
+            writes=keep(value.writes),
+            crossings=tuple(keep(row) for row in value.crossings),
+            uses=tuple(use._replace(reads=keep(use.reads)) for use in value.uses),
+        )
+        for value in problem.values
+    )
+    costs = tuple(
+        tuple(0.0 if label.backend in free else cost for label, cost in zip(labels, prices, strict=True))
+        for labels, prices in zip(problem.labels, problem.costs, strict=True)
+    )
+    return replace(problem, values=values, costs=costs, entry=keep(problem.entry))
+
+
+class _Builder:
+    def __init__(self, problem: Problem, exact_values: frozenset[int]) -> None:
+        self._problem = problem
+        self._exact_values = exact_values
+        self._entry = np.array(problem.entry)
+        self._sizes = [len(labels) for labels in problem.labels]
+        cache: dict[tuple[int, ...], np.ndarray] = {}
+        self._backends: list[np.ndarray] = []
+        self._claims: list[np.ndarray | None] = []
+        for labels in problem.labels:
+            key = tuple(label.backend for label in labels)
+            self._backends.append(cache.setdefault(key, np.array(key)))
+            claimed = any(label.claim >= 0 for label in labels)
+            self._claims.append(np.array([label.claim for label in labels]) if claimed else None)
+        self._unary = [
+            np.array(costs) + self._entry[backends]
+            for costs, backends in zip(problem.costs, self._backends, strict=True)
+        ]
+        self._pairs: dict[tuple[int, int], Table] = {}
+        self._refunds: dict[tuple[int, int], Table] = {}
+        self._others: list[Factor] = []
+
+    def build(self, cycles: Sequence[tuple[int, ...]]) -> BoundModel:
+        for first, second in self._problem.links:
+            self._pairs[first, second] = self._link(first, second)
+        for number, value in enumerate(self._problem.values):
+            self._add_value(value, number in self._exact_values)
+        for cycle in cycles:
+            self._add_cycle(cycle)
+        factors = [Factor((atom,), table) for atom, table in enumerate(self._unary)]
+        factors += [Factor(pair, table) for pair, table in self._pairs.items()]
+        return BoundModel(tuple(self._sizes), tuple(factors + self._others), self._problem.size)
+
+    def _same(self, first: int, second: int) -> BoolTable:
+        return self._backends[first][:, None] == self._backends[second][None, :]
+
+    def _link(self, first: int, second: int) -> Table:
+        backends = (id(self._backends[first]), id(self._backends[second]))
+        refund = self._refunds.get(backends)
+        if refund is None:
+            refund = np.where(self._same(first, second), -self._entry[self._backends[first]][:, None], 0.0)
+            self._refunds[backends] = refund
+        claims_first, claims_second = self._claims[first], self._claims[second]
+        if claims_first is None or claims_second is None:
+            return refund
+        shared = np.intersect1d(claims_first, claims_second)
+        shared = shared[shared >= 0]
+        apart = claims_first[:, None] != claims_second[None, :]
+        torn = apart & (np.isin(claims_first, shared)[:, None] | np.isin(claims_second, shared)[None, :])
+        return np.where(torn, np.inf, refund)
+
+    def _fused(self, value: Value, reader: int, mask: int) -> BoolTable:
+        producer = value.producer
+        kept = np.array([bool(mask >> slot & 1) for slot in range(len(self._entry))])
+        fused = self._same(producer, reader) & kept[self._backends[producer]][:, None]
+        first, second = self._claims[producer], self._claims[reader]
+        if first is not None and second is not None:
+            fused = fused | ((first[:, None] == second[None, :]) & (first >= 0)[:, None])
+        return fused
+
+    def _add_value(self, value: Value, exact: bool) -> None:
+        producer = value.producer
+        own = self._backends[producer]
+        writes = np.array(value.writes)[own]
+        if not value.uses:
+            self._unary[producer] = self._unary[producer] + (writes if value.output else 0.0)
+            return
+        fused = [self._fused(value, use.atom, use.fused) for use in value.uses]
+        certain = np.full(len(own), value.output)
+        for table in fused:
+            certain |= ~table.any(axis=1)
+        self._unary[producer] = self._unary[producer] + np.where(certain, writes, 0.0)
+        uncertain = np.where(certain, 0.0, writes)
+        crossings = np.array(value.crossings)[own]
+        sharers = np.zeros(len(self._entry))
+        for use in value.uses:
+            sharers[np.unique(self._backends[use.atom])] += 1
+        alone = len(value.uses) == 1 or not (uncertain.any() or (crossings.any() and sharers.max() > 1))
+        exact = exact and not alone
+        for use, table in zip(value.uses, fused, strict=True):
+            readers = self._backends[use.atom]
+            cost = np.array(use.reads)[readers][None, :]
+            if not exact:
+                cost = cost + uncertain[:, None] / len(value.uses)
+            cost = np.where(table, 0.0, cost)
+            if not exact:
+                cost = cost + crossings[:, readers] / sharers[readers]
+            pair = (producer, use.atom)
+            self._pairs[pair] = self._pairs[pair] + cost
+        if exact:
+            self._add_state(value, fused, uncertain, crossings)
+
+    def _add_state(self, value: Value, fused: list[BoolTable], uncertain: Table, crossings: Table) -> None:
+        """A variable that says whether the value is written, and to which backends it crosses."""
+        own = self._backends[value.producer]
+        reachable = sorted({int(slot) for use in value.uses for slot in self._backends[use.atom]})
+        charged = [slot for slot in reachable if crossings[:, slot].any()]
+        most = min(len(charged), len(value.uses))
+        sets = [frozenset(chosen) for count in range(most + 1) for chosen in combinations(charged, count)]
+        states = [(False, frozenset[int]())] + [(True, chosen) for chosen in sets]
+        helper = len(self._sizes)
+        self._sizes.append(len(states))
+        price = np.zeros((len(own), len(states)))
+        for column, (written, chosen) in enumerate(states):
+            price[:, column] = (uncertain if written else 0.0) + sum(crossings[:, slot] for slot in chosen)
+        self._others.append(Factor((value.producer, helper), price))
+        for use, table in zip(value.uses, fused, strict=True):
+            readers = self._backends[use.atom]
+            away = own[:, None] != readers[None, :]
+            allowed = np.zeros((len(own), len(readers), len(states)))
+            for column, (written, chosen) in enumerate(states):
+                unpaid = np.array([slot in charged and slot not in chosen for slot in range(len(self._entry))])
+                bad = away & unpaid[readers][None, :]
+                if not written:
+                    bad = bad | ~table
+                allowed[:, :, column] = np.where(bad, np.inf, 0.0)
+            self._others.append(Factor((value.producer, use.atom, helper), allowed))
+
+    def _add_cycle(self, cycle: tuple[int, ...]) -> None:
+        """An entry is due again if the whole cycle is on one backend: its links refunded one too many."""
+        common = set(self._backends[cycle[0]].tolist())
+        for atom in cycle[1:]:
+            common &= set(self._backends[atom].tolist())
+        colours = sorted(slot for slot in common if self._entry[slot] > 0.0)
+        if not colours:
+            return
+        atoms = [atom for atom in cycle if len(np.unique(self._backends[atom])) > 1]
+        due = np.append(self._entry[colours], 0.0)
+        if not atoms:
+            self._unary[cycle[0]] = self._unary[cycle[0]] + due[0]
+            return
+        scope: tuple[int, ...] = (atoms[0],)
+        colour = self._colours(atoms[0], colours)
+        last = len(colours)
+        for place, atom in enumerate(atoms[1:], start=1):
+            colour = _meet(colour, self._colours(atom, colours), last)
+            scope = (*scope, atom)
+            if len(scope) < 2 or len(atoms) - 1 - place < 2:
+                continue
+            helper = len(self._sizes)
+            self._sizes.append(last + 1)
+            hard = np.where(colour[..., None] == np.arange(last + 1), 0.0, np.inf)
+            self._others.append(Factor((*scope, helper), hard))
+            scope, colour = (helper,), np.arange(last + 1)
+        self._others.append(Factor(scope, due[colour]))
+
+    def _colours(self, atom: int, colours: Sequence[int]) -> np.ndarray:
+        number = {slot: index for index, slot in enumerate(colours)}
+        return np.array([number.get(int(slot), len(colours)) for slot in self._backends[atom]])
+
+
+def _meet(first: np.ndarray, second: np.ndarray, broken: int) -> np.ndarray:
+    """The common colour of two states, or ``broken``."""
+    return np.where(first[..., None] == second, first[..., None], broken)

@@ -1,0 +1,181 @@
+"""Finds the places where backends' patterns fit.
+
+Place: after judging. Input: ``Candidates`` and backends. Output: claims; each becomes one more label of its nodes.
+A claim is dropped, not repaired, if a value inside it is needed outside (and its part may not escape), if the check
+refuses, if a node is quarantined or special for that backend, or if running it as one step would need its own result
+(a path leaves the match and comes back).
+Invariants: deterministic; claims come in backend order, then pattern order, then graph order.
+Non-goals: choosing between overlapping claims: the search does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mixbackend.contracts import (
+    Any,
+    Argument,
+    Backend,
+    Literal,
+    Match,
+    NodeRef,
+    Op,
+    Pattern,
+    Supported,
+    Verdict,
+    check_verdict,
+)
+from mixbackend.partitioner.judging import Candidates, refused_by_traits
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """One match that a backend may take as a whole.
+
+    Attributes:
+        backend: its position in the user's order.
+        match: where.
+        cost: seconds of the whole match, ``None`` for the sum over its ops.
+    """
+
+    backend: int
+    match: Match
+    cost: float | None
+
+
+@dataclass
+class _Trial:
+    nodes: dict[str, str]
+    bindings: dict[str, str]
+
+
+def find_claims(
+    candidates: Candidates,
+    backends: Sequence[Backend],
+    exclusions: frozenset[tuple[str, str]],
+    successors: Mapping[str, Sequence[str]],
+    replicable: frozenset[str],
+) -> tuple[Claim, ...]:
+    """Every place where a pattern of a backend fits.
+
+    Args:
+        successors: by node name, the nodes that must run later (data and effect edges).
+        replicable: nodes that are copied into their consumers, so that other consumers do not matter.
+    """
+    finder = _Finder(candidates, exclusions, successors, replicable)
+    claims: list[Claim] = []
+    for slot, backend in enumerate(backends):
+        for pattern in backend.patterns():
+            claims += finder.claims(slot, backend, pattern)
+    return tuple(claims)
+
+
+class _Finder:
+    def __init__(
+        self,
+        candidates: Candidates,
+        exclusions: frozenset[tuple[str, str]],
+        successors: Mapping[str, Sequence[str]],
+        replicable: frozenset[str],
+    ) -> None:
+        self._candidates = candidates
+        self._graph = candidates.graph
+        self._exclusions = exclusions
+        self._successors = successors
+        self._replicable = replicable
+        self._position = {node.name: index for index, node in enumerate(self._graph.placed_nodes)}
+        self._names_by_op: dict[str, list[str]] = {}
+        for node in self._graph.placed_nodes:
+            self._names_by_op.setdefault(node.op, []).append(node.name)
+        self._returned = frozenset(name for name in self._graph.outputs if name is not None)
+
+    def claims(self, slot: int, backend: Backend, pattern: Pattern) -> list[Claim]:
+        found: list[Claim] = []
+        roots = {name for op in pattern.root.ops for name in self._names_by_op.get(op, ())}
+        for root in sorted(roots, key=self._position.__getitem__):
+            trial = self._match_op(pattern.root, root, _Trial({}, {}))
+            claim = None if trial is None else self._claim(slot, backend, pattern, trial)
+            if claim is not None:
+                found.append(claim)
+        return found
+
+    def _match_op(self, pattern: Op, name: str, trial: _Trial) -> _Trial | None:
+        node = self._graph.node_by_name.get(name)
+        if node is None or node.op not in pattern.ops or name not in self._position:
+            return None
+        part = pattern.part or f"#{len(trial.nodes)}"
+        if name in trial.nodes or part in trial.nodes.values():
+            return None
+        values = [value for _, value in node.arguments]
+        if len(values) < len(pattern.operands):
+            return None
+        started = _Trial({**trial.nodes, name: part}, trial.bindings)
+        orders = [list(pattern.operands)]
+        if pattern.commutative and len(pattern.operands) >= 2:
+            first, second, *rest = pattern.operands
+            orders.append([second, first, *rest])
+        for operands in orders:
+            current: _Trial | None = started
+            for operand, value in zip(operands, values, strict=False):
+                current = None if current is None else self._match_operand(operand, value, current)
+            if current is not None:
+                return current
+        return None
+
+    def _match_operand(self, pattern: Op | Any | Literal, value: Argument, trial: _Trial) -> _Trial | None:
+        if isinstance(pattern, Literal):
+            same = type(value) is type(pattern.value) and value == pattern.value
+            return trial if same else None
+        if not isinstance(value, NodeRef):
+            return None
+        if isinstance(pattern, Op):
+            return self._match_op(pattern, value.name, trial)
+        if trial.bindings.get(pattern.name, value.name) != value.name:
+            return None
+        return _Trial(trial.nodes, {**trial.bindings, pattern.name: value.name})
+
+    def _claim(self, slot: int, backend: Backend, pattern: Pattern, trial: _Trial) -> Claim | None:
+        names = sorted(trial.nodes, key=self._position.__getitem__)
+        views = self._candidates.views
+        if any((name, backend.name) in self._exclusions for name in names):
+            return None
+        if any(refused_by_traits(backend, views[name]) is not None for name in names):
+            return None
+        escaping = [name for name in names[:-1] if self._escapes(name, trial)]
+        if any(trial.nodes[name] not in pattern.may_escape for name in escaping) or self._leaves_and_returns(names):
+            return None
+        match = Match(
+            pattern=pattern.name,
+            nodes=tuple(names),
+            parts=tuple((part, views[name]) for name, part in trial.nodes.items() if not part.startswith("#")),
+            bindings=tuple(trial.bindings.items()),
+        )
+        try:
+            verdict: Verdict = check_verdict(pattern.check(match))
+            cost = pattern.cost(match)
+        except Exception:  # a plug-in's fault costs it the match; its ops are still judged one by one
+            return None
+        if not isinstance(verdict, Supported) or (cost is not None and not cost >= 0.0):
+            return None
+        return Claim(slot, match, verdict.cost if cost is None else cost)
+
+    def _escapes(self, name: str, trial: _Trial) -> bool:
+        if name in self._replicable:
+            return False
+        outside = any(consumer not in trial.nodes for consumer in self._graph.consumers[name])
+        return outside or name in self._returned
+
+    def _leaves_and_returns(self, names: list[str]) -> bool:
+        inside, last = set(names), self._position[names[-1]]
+        frontier = [later for name in names for later in self._successors.get(name, ()) if later not in inside]
+        seen: set[str] = set()
+        while frontier:
+            name = frontier.pop()
+            if name in inside:
+                return True
+            if name in seen or self._position[name] > last:
+                continue
+            seen.add(name)
+            frontier += self._successors.get(name, ())
+        return False

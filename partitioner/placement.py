@@ -1,0 +1,173 @@
+"""``place``: the partitioner, on one screen.
+
+Place: between describing the graph and compiling regions. Input: an ``OpGraph``, backends in the user's order, a cost
+model, rules, quarantined pairs, pins. Output: a legal ``Plan``.
+Invariants: equal input gives an equal plan; the plan is legal; it never costs more than any single backend with the
+fallback filling in, nor than the fallback alone; ``lower_bound_s`` is at most the energy of every legal plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mixbackend.contracts import (
+    Backend,
+    CostModel,
+    OpGraph,
+    PlacementError,
+    Plan,
+    Preference,
+    Unsupported,
+    check_plan,
+    dependencies,
+)
+from mixbackend.partitioner.assemble import assemble
+from mixbackend.partitioner.atoms import form_atoms
+from mixbackend.partitioner.bound import discounted
+from mixbackend.partitioner.conditions import RegionRules
+from mixbackend.partitioner.energy import Placement, true_energy
+from mixbackend.partitioner.improve import improve, satisfy
+from mixbackend.partitioner.judging import judge
+from mixbackend.partitioner.matching import find_claims
+from mixbackend.partitioner.pricing import price
+from mixbackend.partitioner.problem import Problem
+from mixbackend.partitioner.regions import EntangledClaimsError
+from mixbackend.partitioner.search import Labelling, find_labels
+from mixbackend.partitioner.single import last_resort_of, single_backend_labels
+from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.tighten import loose_values
+from mixbackend.partitioner.wishes import apply_wishes
+
+ROUNDS = 3
+ATOMS_SEARCHED_AGAIN = 4000
+"""Above this size the bound is not tightened by further searches."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A placement with its true energy, and what was refused on the way to it."""
+
+    seconds: float
+    placement: Placement
+    refusals: tuple[tuple[int, int, Unsupported], ...]
+
+
+def place(
+    graph: OpGraph,
+    backends: Sequence[Backend],
+    costs: CostModel,
+    *,
+    preferences: Sequence[Preference] = (),
+    exclusions: frozenset[tuple[str, str]] = frozenset(),
+    pinned: Mapping[str, str] | None = None,
+    stages: Stages | None = None,
+) -> Plan:
+    """Where every op of a graph should run.
+
+    Args:
+        graph: what to place.
+        backends: who may be asked; earlier wins ties.
+        costs: prices in seconds.
+        preferences: the user's rules, first match wins.
+        exclusions: quarantined (node, backend name) pairs.
+        pinned: node name to backend name: placements that must stay.
+        stages: collects the seconds that each stage took.
+
+    Raises:
+        PlacementError: some op can run nowhere; names the op, its source line and every refusal.
+    """
+    clock = stages or Stages()
+    problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock)
+    with clock.measure("search"):
+        rules = RegionRules(problem, backends)
+        labelling, bound, found = _search(problem, rules)
+    with clock.measure("single"):
+        last_resort = last_resort_of(backends)
+        singles = [
+            _realise(problem, single_backend_labels(problem, slot, last_resort), rules, frozenset({slot, last_resort}))
+            for slot in range(len(backends))
+        ]
+        best = min([found, *singles], key=lambda item: item.seconds)
+        if best is not found:
+            best = _improved(problem, best, rules)
+    with clock.measure("assemble"):
+        plan = assemble(problem, best.placement, best.refusals, rules)
+        plan = replace(
+            plan,
+            lower_bound_s=bound,
+            single_backend_s=tuple(
+                (backend.name, item.seconds) for backend, item in zip(backends, singles, strict=True)
+            ),
+            width=labelling.width,
+            search=labelling.search,
+        )
+        check_plan(graph, plan)
+    return plan
+
+
+def make_problem(
+    graph: OpGraph,
+    backends: Sequence[Backend],
+    costs: CostModel,
+    preferences: Sequence[Preference],
+    exclusions: frozenset[tuple[str, str]],
+    pinned: Mapping[str, str],
+    clock: Stages,
+) -> Problem:
+    """Judge, match, glue and price: everything before the search."""
+    if not backends:
+        raise PlacementError(what="no backend to place on", hint="allow at least eager, which runs every op")
+    with clock.measure("judge"):
+        judged = judge(graph, backends, exclusions)
+    with clock.measure("match"):
+        atoms = form_atoms(judged)
+        later: dict[str, list[str]] = {}
+        for first, second in dependencies(graph) if any(backend.patterns() for backend in backends) else ():
+            later.setdefault(first, []).append(second)
+        claims = find_claims(judged, backends, exclusions, later, atoms.replicable)
+    with clock.measure("price"):
+        wishes = apply_wishes(judged, claims, preferences, pinned)
+        if preferences:
+            atoms, copied = form_atoms(wishes.candidates), atoms.replicable
+            kept = copied - atoms.replicable
+            claims = tuple(claim for claim in claims if not kept.intersection(claim.match.nodes))
+        return price(wishes, atoms, claims, backends, costs)
+
+
+def _search(problem: Problem, rules: RegionRules) -> tuple[Labelling, float, Found]:
+    """Label, legalise, improve; search again with the values that the bound charged too little for exactly."""
+    labelling = find_labels(problem)
+    bound = labelling.bound if not rules.pricing else find_labels(discounted(problem, rules.pricing)).bound
+    found = _improved(problem, _realise(problem, labelling.labels, rules), rules)
+    exact_values: frozenset[int] = frozenset()
+    for _ in range(ROUNDS):
+        closed = found.seconds - bound <= 1e-12 * found.seconds
+        loose = frozenset(loose_values(problem, labelling.labels)) - exact_values
+        if closed or not loose or rules.pricing or problem.size > ATOMS_SEARCHED_AGAIN:
+            break
+        exact_values |= loose
+        labelling = find_labels(problem, exact_values)
+        bound = max(bound, labelling.bound)
+        again = _improved(problem, _realise(problem, labelling.labels, rules), rules)
+        found = min(found, again, key=lambda item: item.seconds)
+    return labelling, bound, found
+
+
+def _realise(problem: Problem, labels: Sequence[int], rules: RegionRules, only: frozenset[int] | None = None) -> Found:
+    """Legal regions that every backend takes, for a labelling."""
+    torn: frozenset[int] = frozenset()
+    while True:
+        try:
+            repaired = satisfy(problem, labels, rules, torn, only)
+        except EntangledClaimsError as error:
+            torn |= error.claims
+            continue
+        seconds = true_energy(problem, repaired.placement, rules.price)
+        return Found(seconds, repaired.placement, repaired.refusals)
+
+
+def _improved(problem: Problem, found: Found, rules: RegionRules) -> Found:
+    placement = improve(problem, found.placement, rules)
+    seconds = true_energy(problem, placement, rules.price)
+    return Found(seconds, placement, found.refusals) if seconds < found.seconds else found

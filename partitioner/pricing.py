@@ -1,0 +1,282 @@
+"""Pricing: from verdicts to a ``Problem``.
+
+Place: after gluing, before the search; the only stage that asks the cost model.
+Input: wishes, atoms, claims, backends, a cost model. Output: ``Problem``.
+A backend's own cost of an op (in its verdict, or of a pattern) comes before the cost model's.
+Raises ``PlacementError`` if an atom can run nowhere, with every backend's refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from mixbackend.contracts import (
+    Backend,
+    CostModel,
+    OpNode,
+    PlacementError,
+    Supported,
+    TensorMeta,
+    Unsupported,
+    dependencies,
+)
+from mixbackend.partitioner.atoms import Atoms, is_free
+from mixbackend.partitioner.matching import Claim
+from mixbackend.partitioner.problem import Label, Problem, Use, Value
+from mixbackend.partitioner.signatures import MetaNumbers
+from mixbackend.partitioner.wishes import Wishes
+
+
+def price(
+    wishes: Wishes, atoms: Atoms, claims: Sequence[Claim], backends: Sequence[Backend], costs: CostModel
+) -> Problem:
+    """Put a price on everything a plan could do."""
+    builder = _Builder(wishes, atoms, claims, backends, _Tariff(backends, costs))
+    return builder.build()
+
+
+class _Tariff:
+    """The cost model, asked once per different question."""
+
+    def __init__(self, backends: Sequence[Backend], costs: CostModel) -> None:
+        self._names = [backend.name for backend in backends]
+        self._costs = costs
+        self._number_of = MetaNumbers()
+        self._reads: dict[int, tuple[float, ...]] = {}
+        self._writes: dict[int, tuple[float, ...]] = {}
+        self._crossings: dict[int, tuple[tuple[float, ...], ...]] = {}
+        self._ops: dict[tuple[int, Hashable], float] = {}
+        self._bytes: dict[int, int] = {}
+        self.nothing = (0.0,) * len(self._names)
+
+    def reads(self, meta: TensorMeta) -> tuple[float, ...]:
+        number = self._number_of(meta)
+        if number not in self._reads:
+            self._reads[number] = tuple(self._costs.read(name, meta) for name in self._names)
+        return self._reads[number]
+
+    def writes(self, meta: TensorMeta) -> tuple[float, ...]:
+        number = self._number_of(meta)
+        if number not in self._writes:
+            self._writes[number] = tuple(self._costs.write(name, meta) for name in self._names)
+        return self._writes[number]
+
+    def crossings(self, meta: TensorMeta) -> tuple[tuple[float, ...], ...]:
+        number = self._number_of(meta)
+        if number not in self._crossings:
+            self._crossings[number] = tuple(
+                tuple(0.0 if a == b else self._costs.crossing(a, b, meta) for b in self._names) for a in self._names
+            )
+        return self._crossings[number]
+
+    def op(self, slot: int, wishes: Wishes, name: str) -> float:
+        key = (slot, wishes.candidates.signatures[name])
+        if key not in self._ops:
+            self._ops[key] = self._costs.op(self._names[slot], wishes.candidates.views[name]).seconds
+        return self._ops[key]
+
+    def entries(self) -> tuple[float, ...]:
+        return tuple(self._costs.entry(name) for name in self._names)
+
+    def smaller(self, first: TensorMeta, second: TensorMeta) -> TensorMeta:
+        return first if self._size(first) <= self._size(second) else second
+
+    def _size(self, meta: TensorMeta) -> int:
+        number = self._number_of(meta)
+        if number not in self._bytes:
+            self._bytes[number] = meta.bytes()
+        return self._bytes[number]
+
+
+class _Builder:
+    def __init__(
+        self, wishes: Wishes, atoms: Atoms, claims: Sequence[Claim], backends: Sequence[Backend], tariff: _Tariff
+    ) -> None:
+        self._wishes = wishes
+        self._candidates = wishes.candidates
+        self._graph = wishes.candidates.graph
+        self._atoms = atoms
+        self._tariff = tariff
+        self._fused = [backend.traits().fused for backend in backends]
+        self._fused_bits: dict[tuple[str, str], int] = {}
+        self._claims = tuple(claim for claim in claims if self._usable(claim))
+        self._claims_of: list[list[int]] = [[] for _ in atoms.cores]
+        for number, claim in enumerate(self._claims):
+            for atom in dict.fromkeys(self._claimed_atoms(claim)):
+                self._claims_of[atom].append(number)
+
+    def build(self) -> Problem:
+        labels: list[tuple[Label, ...]] = []
+        costs: list[tuple[float, ...]] = []
+        for atom in range(len(self._atoms.cores)):
+            choices = self._labels(atom)
+            labels.append(tuple(choices))
+            costs.append(tuple(choices.values()))
+        return Problem(
+            graph=self._graph,
+            candidates=self._candidates,
+            atoms=self._atoms,
+            claims=self._claims,
+            backends=self._candidates.backends,
+            labels=tuple(labels),
+            costs=tuple(costs),
+            values=self._values(),
+            edges=self._edges(),
+            entry=self._tariff.entries(),
+        )
+
+    def _claimed_atoms(self, claim: Claim) -> list[int]:
+        names = (name for name in claim.match.nodes if name not in self._atoms.replicable)
+        return [self._atoms.atom_of[name] for name in names]
+
+    def _usable(self, claim: Claim) -> bool:
+        """Whether all atoms of a claim can run inside it: what else they hold must be supported by its backend."""
+        matched, bit = set(claim.match.nodes), 1 << claim.backend
+        if any((name, claim.backend) in self._wishes.banned for name in matched):
+            return False
+        for atom in dict.fromkeys(self._claimed_atoms(claim)):
+            names = dict.fromkeys((*self._atoms.members[atom], *self._atoms.replicas[atom]))
+            rest = [name for name in names if name not in matched and name != self._atoms.cores[atom]]
+            core = self._atoms.cores[atom]
+            rest += [] if core in matched else [core]
+            if any(not self._candidates.supporters(name) & bit and not self._follows(name, matched) for name in rest):
+                return False
+            if not self._wishes.allows(core, claim.backend):
+                return False
+        return True
+
+    def _follows(self, name: str, matched: set[str]) -> bool:
+        node = self._graph.node_by_name[name]
+        return node.op == "getitem" and node.references()[0] in matched
+
+    def _labels(self, atom: int) -> dict[Label, float]:
+        core = self._atoms.cores[atom]
+        supporters = self._candidates.supporters(core)
+        choices: dict[Label, float] = {}
+        for slot in range(len(self._candidates.backends)):
+            if supporters >> slot & 1 and self._wishes.allows(core, slot):
+                choices[Label(slot, -1)] = self._op_cost(core, slot) + self._inputs_cost(atom, slot)
+        for number in self._claims_of[atom]:
+            slot = self._claims[number].backend
+            choices[Label(slot, number)] = self._claim_cost(number, atom) + self._inputs_cost(atom, slot)
+        if not choices:
+            raise self._nowhere(core)
+        return choices
+
+    def _op_cost(self, name: str, slot: int) -> float:
+        if is_free(self._graph.node_by_name[name]):
+            return 0.0
+        verdict = self._candidates.verdicts[name][slot]
+        own = verdict.cost if isinstance(verdict, Supported) else None
+        seconds = self._tariff.op(slot, self._wishes, name) if own is None else own
+        return seconds * self._wishes.factors.get((name, slot), 1.0)
+
+    def _claim_cost(self, number: int, atom: int) -> float:
+        claim, core = self._claims[number], self._atoms.cores[atom]
+        if core not in claim.match.nodes or claim.cost is None:
+            own = self._op_cost(core, claim.backend)
+        else:
+            own = 0.0
+        root = claim.match.root
+        if claim.cost is not None and self._atoms.atom_of.get(root) == atom:
+            own += claim.cost * self._wishes.factors.get((root, claim.backend), 1.0)
+        return own
+
+    def _inputs_cost(self, atom: int, slot: int) -> float:
+        """Reading graph inputs, making the constants that the atom owns, and reading those that it does not fuse."""
+        seconds = 0.0
+        for name in self._atoms.members[atom]:
+            if name in self._atoms.replicable and not is_free(self._graph.node_by_name[name]):
+                seconds += self._op_cost_of_replica(name, slot)
+        core = self._atoms.cores[atom]
+        if is_free(self._graph.node_by_name[core]):
+            return seconds
+        for base, meta in self._read_by(core).items():
+            is_input = base in self._graph.input_by_name
+            if not is_input and base not in self._atoms.replicable:
+                continue
+            if is_input or not self._fusion(base, core) >> slot & 1:
+                seconds += self._tariff.reads(meta)[slot]
+        return seconds
+
+    def _op_cost_of_replica(self, name: str, slot: int) -> float:
+        meta = self._graph.node_by_name[name].outputs[0]
+        write = self._tariff.writes(meta)[slot] if isinstance(meta, TensorMeta) else 0.0
+        return self._op_cost(name, slot) + write
+
+    def _read_by(self, core: str) -> dict[str, TensorMeta]:
+        """What a core reads: per value, the smaller of the value and of the view of it that is read."""
+        reads: dict[str, TensorMeta] = {}
+        for item in self._candidates.views[core].inputs:
+            base = self._atoms.base_of.get(item.name)
+            if base is None or not isinstance(item.meta, TensorMeta) or base in reads:
+                continue
+            whole = self._graph.value(base).meta
+            reads[base] = self._tariff.smaller(item.meta, whole) if isinstance(whole, TensorMeta) else item.meta
+        return reads
+
+    def _fusion(self, producer: str, consumer: str) -> int:
+        views = self._candidates.views
+        pair = (views[producer].op_class, views[self._class_source(consumer)].op_class)
+        if pair not in self._fused_bits:
+            self._fused_bits[pair] = sum(1 << slot for slot, pairs in enumerate(self._fused) if pair in pairs)
+        return self._fused_bits[pair]
+
+    def _class_source(self, name: str) -> str:
+        node = self._graph.node_by_name[name]
+        return node.references()[0] if node.op == "getitem" and node.references()[0] in self._candidates.views else name
+
+    def _values(self) -> tuple[Value, ...]:
+        uses: dict[str, list[Use]] = {}
+        for atom, core in enumerate(self._atoms.cores):
+            free = is_free(self._graph.node_by_name[core])
+            for base, meta in self._read_by(core).items():
+                if base in self._graph.input_by_name or base in self._atoms.replicable:
+                    continue
+                reads = self._tariff.nothing if free else self._tariff.reads(meta)
+                uses.setdefault(base, []).append(Use(atom, reads, self._value_fusion(base, core)))
+        outputs = {self._atoms.base_of.get(name) for name in self._graph.outputs if name is not None}
+        return tuple(
+            self._value(node, tuple(uses.get(node.name, ())), node.name in outputs)
+            for node in self._graph.placed_nodes
+            if self._atoms.base_of[node.name] == node.name and (node.name in uses or node.name in outputs)
+            if node.name not in self._atoms.replicable
+        )
+
+    def _value_fusion(self, base: str, core: str) -> int:
+        return self._fusion(self._class_source(base), core)
+
+    def _value(self, node: OpNode, uses: tuple[Use, ...], output: bool) -> Value:
+        producer = self._atoms.atom_of[node.name]
+        meta = node.outputs[0] if node.outputs else None
+        zero = self._tariff.nothing
+        if not isinstance(meta, TensorMeta):
+            return Value(node.name, producer, zero, (zero,) * len(zero), uses, output)
+        copied = is_free(self._graph.node_by_name[self._atoms.cores[producer]])
+        writes = zero if copied else self._tariff.writes(meta)
+        return Value(node.name, producer, writes, self._tariff.crossings(meta), uses, output)
+
+    def _edges(self) -> tuple[tuple[int, int], ...]:
+        home = self._atoms.atom_of
+        replicable = self._atoms.replicable
+        pairs = {
+            (home[earlier], home[later])
+            for earlier, later in dependencies(self._graph)
+            if later not in replicable and not (earlier in replicable and earlier in self._atoms.replicas[home[later]])
+        }
+        return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
+
+    def _nowhere(self, name: str) -> PlacementError:
+        node = self._graph.node_by_name[name]
+        answers = [
+            f"{backend}: {verdict.code} {verdict.detail}".rstrip()
+            if isinstance(verdict, Unsupported)
+            else f"{backend}: pinned elsewhere"
+            for backend, verdict in zip(self._candidates.backends, self._candidates.verdicts[name], strict=True)
+        ]
+        where = ", ".join(part for part in (node.source, node.module) if part)
+        return PlacementError(
+            what=f"no backend runs node %{name} ({node.op}): " + "; ".join(answers),
+            where=where or f"graph {self._graph.id}",
+            hint="allow a backend that runs this op (eager runs every op), or relax the rule that forbids it",
+        )

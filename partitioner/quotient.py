@@ -1,0 +1,98 @@
+"""The quotient graph of a placement, kept up to date while regions merge and change backend.
+
+Place: used by the legaliser and by refinement. Input: a problem and a legal placement. Output: placements.
+Invariants: after every operation the quotient graph is acyclic. Merging two regions is legal if no path between them
+leads through a third; the search for one is cut off by graph order, so no reachability is ever stored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mixbackend.partitioner.energy import Placement
+from mixbackend.partitioner.problem import Problem
+
+
+class Quotient:
+    """Regions as nodes, orders between them as edges."""
+
+    def __init__(self, problem: Problem, placement: Placement) -> None:
+        self._problem = problem
+        self.labels = list(placement.labels)
+        self.regions = list(placement.regions)
+        self.members: dict[int, list[int]] = {}
+        for atom, region in enumerate(self.regions):
+            self.members.setdefault(region, []).append(atom)
+        self._later: dict[int, Counter[int]] = {region: Counter() for region in self.members}
+        self._earlier: dict[int, Counter[int]] = {region: Counter() for region in self.members}
+        for first, second in problem.edges:
+            a, b = self.regions[first], self.regions[second]
+            if a != b:
+                self._later[a][b] += 1
+                self._earlier[b][a] += 1
+
+    def placement(self) -> Placement:
+        """The placement as it is now."""
+        return Placement(tuple(self.labels), tuple(self.regions))
+
+    def exists(self, region: int) -> bool:
+        """Whether a region number is still in use."""
+        return region in self.members
+
+    def backend(self, region: int) -> int:
+        """The backend that owns a region."""
+        atom = self.members[region][0]
+        return self._problem.labels[atom][self.labels[atom]].backend
+
+    def linked(self, region: int) -> list[int]:
+        """Regions that share a value with this one, in order."""
+        near = {self.regions[other] for atom in self.members[region] for other in self._problem.neighbours[atom]}
+        near.discard(region)
+        return sorted(near)
+
+    def may_merge(self, first: int, second: int) -> bool:
+        """Whether the quotient stays acyclic if two regions become one."""
+        return self.may_join({first}, second)
+
+    def may_join(self, group: set[int], other: int) -> bool:
+        """Whether the quotient stays acyclic if a region joins some that could be one already."""
+        return not self._detour(group, {other}) and not self._detour({other}, group)
+
+    def _detour(self, starts: set[int], goals: set[int]) -> bool:
+        """Whether a path leads from some regions to others through a third."""
+        last = max(self.members[goal][-1] for goal in goals)
+        known = starts | goals
+        frontier = [region for start in starts for region in self._later[start] if region not in known]
+        seen = set(frontier)
+        while frontier:
+            region = frontier.pop()
+            if self.members[region][0] > last:
+                continue
+            for other in self._later[region]:
+                if other in goals:
+                    return True
+                if other not in seen and other not in starts:
+                    seen.add(other)
+                    frontier.append(other)
+        return False
+
+    def merge(self, first: int, second: int) -> int:
+        """Make one region of two; returns its number, the smaller of the two."""
+        kept, gone = min(first, second), max(first, second)
+        for atom in self.members[gone]:
+            self.regions[atom] = kept
+        self.members[kept] = sorted(self.members[kept] + self.members.pop(gone))
+        for forward, backward in ((self._later, self._earlier), (self._earlier, self._later)):
+            for other, count in forward.pop(gone).items():
+                del backward[other][gone]
+                if other != kept:
+                    forward[kept][other] += count
+                    backward[other][kept] += count
+            forward[kept].pop(kept, None)
+        return kept
+
+    def relabel(self, atoms: Sequence[int], labels: Sequence[int]) -> None:
+        """Give atoms other labels; the caller keeps regions on one backend."""
+        for atom, label in zip(atoms, labels, strict=True):
+            self.labels[atom] = label

@@ -1,0 +1,150 @@
+"""From labels to legal regions.
+
+Place: after the labelling. Input: a problem and one label per atom. Output: a region number per atom.
+Regions are first the connected components of equal backend. Where such components depend on each other in a circle,
+those (and only those) are cut at levels: an atom's level rises whenever a path leaves its component and comes back.
+Levels counted from the front and from the back give two splits; each is then put together again greedily, and the
+cheaper one under the true energy is taken.
+Invariants: the result is connected, on one backend, keeps matches whole, and its quotient graph has no cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import networkx as nx
+from mixbackend.partitioner.energy import Placement, true_energy
+from mixbackend.partitioner.problem import Problem
+from mixbackend.partitioner.quotient import Quotient
+
+
+class EntangledClaimsError(Exception):
+    """Chosen matches depend on each other in a circle, so not all of them can be kept.
+
+    Attributes:
+        claims: their numbers.
+    """
+
+    def __init__(self, claims: frozenset[int]) -> None:
+        super().__init__(f"claims {sorted(claims)} depend on each other")
+        self.claims = claims
+
+
+def form_regions(problem: Problem, labels: Sequence[int]) -> Placement:
+    """Legal regions for a labelling.
+
+    Raises:
+        EntangledClaimsError: the chosen matches cannot all be kept.
+    """
+    components = _components(problem, labels)
+    tangled = _tangled(problem, components)
+    if not tangled:
+        return Placement(tuple(labels), tuple(components))
+    groups = _groups(problem, labels)
+    candidates = []
+    for backwards in (False, True):
+        levels = _levels(problem, labels, components, groups, tangled, backwards)
+        pieces = _connected_pieces(problem, labels, components, levels)
+        placement = Placement(tuple(labels), tuple(pieces))
+        candidates.append(_put_together(problem, placement, set(_regions_of(pieces, components, tangled))))
+    return min(candidates, key=lambda placement: true_energy(problem, placement))
+
+
+def _components(problem: Problem, labels: Sequence[int]) -> list[int]:
+    """Connected components of equal backend, each numbered by its first atom."""
+    backends = [problem.labels[atom][label].backend for atom, label in enumerate(labels)]
+    same = ((a, b) for a, b in problem.links if backends[a] == backends[b])
+    return _joined(problem.size, same)
+
+
+def _groups(problem: Problem, labels: Sequence[int]) -> list[int]:
+    """Atoms that a chosen match holds together, each group numbered by its first atom."""
+    chosen = [problem.labels[atom][label].claim for atom, label in enumerate(labels)]
+    if not any(claim >= 0 for claim in chosen):
+        return list(range(problem.size))
+    return _joined(problem.size, ((a, b) for a, b in problem.links if chosen[a] >= 0 and chosen[a] == chosen[b]))
+
+
+def _joined(size: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
+    leader = list(range(size))
+
+    def find(item: int) -> int:
+        while leader[item] != item:
+            leader[item] = leader[leader[item]]
+            item = leader[item]
+        return item
+
+    for first, second in pairs:
+        a, b = find(first), find(second)
+        leader[max(a, b)] = min(a, b)
+    return [find(item) for item in range(size)]
+
+
+def _tangled(problem: Problem, components: Sequence[int]) -> dict[int, int]:
+    """For every component that depends on itself through others: the circle it belongs to."""
+    quotient = nx.DiGraph()
+    quotient.add_edges_from((components[a], components[b]) for a, b in problem.edges if components[a] != components[b])
+    if nx.is_directed_acyclic_graph(quotient):
+        return {}
+    circles = (circle for circle in nx.strongly_connected_components(quotient) if len(circle) > 1)
+    return {component: number for number, circle in enumerate(circles) for component in circle}
+
+
+def _levels(
+    problem: Problem,
+    labels: Sequence[int],
+    components: Sequence[int],
+    groups: Sequence[int],
+    tangled: dict[int, int],
+    backwards: bool,
+) -> list[int]:
+    """Level of every atom: how often a path to it (or from it) changes component inside its circle."""
+    levels = [0] * problem.size
+    grouped = nx.DiGraph()
+    inside = [atom for atom in range(problem.size) if components[atom] in tangled]
+    grouped.add_nodes_from(groups[atom] for atom in inside)
+    for first, second in problem.edges:
+        circle = tangled.get(components[first])
+        if circle is None or tangled.get(components[second]) != circle or groups[first] == groups[second]:
+            continue
+        step = int(components[first] != components[second])
+        ends = (groups[first], groups[second]) if not backwards else (groups[second], groups[first])
+        step = max(step, grouped.edges[ends]["step"]) if grouped.has_edge(*ends) else step
+        grouped.add_edge(*ends, step=step)
+    if not nx.is_directed_acyclic_graph(grouped):
+        circles = (circle for circle in nx.strongly_connected_components(grouped) if len(circle) > 1)
+        stuck = {problem.labels[atom][labels[atom]].claim for circle in circles for atom in circle}
+        raise EntangledClaimsError(frozenset(stuck - {-1}))
+    level_by_group: dict[int, int] = {}
+    for group in nx.topological_sort(grouped):
+        before = (level_by_group[a] + step for a, _, step in grouped.in_edges(group, data="step"))
+        level_by_group[group] = max(before, default=0)
+    for atom in inside:
+        levels[atom] = level_by_group[groups[atom]]
+    return levels
+
+
+def _connected_pieces(
+    problem: Problem, labels: Sequence[int], components: Sequence[int], levels: Sequence[int]
+) -> list[int]:
+    same = ((a, b) for a, b in problem.links if components[a] == components[b] and levels[a] == levels[b])
+    return _joined(problem.size, same)
+
+
+def _regions_of(pieces: Sequence[int], components: Sequence[int], tangled: dict[int, int]) -> Iterable[int]:
+    return (piece for piece, component in zip(pieces, components, strict=True) if component in tangled)
+
+
+def _put_together(problem: Problem, placement: Placement, pieces: set[int]) -> Placement:
+    """Merge pieces of one backend wherever that is legal: it saves an entry and can only save traffic."""
+    quotient = Quotient(problem, placement)
+    for piece in sorted(pieces):
+        merged = True
+        while merged and quotient.exists(piece):
+            merged = False
+            for other in quotient.linked(piece):
+                if quotient.backend(other) == quotient.backend(piece) and quotient.may_merge(piece, other):
+                    piece = quotient.merge(piece, other)
+                    merged = True
+                    break
+    return quotient.placement()

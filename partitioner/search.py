@@ -1,0 +1,121 @@
+"""The search for labels: exact where tables fit, otherwise bounded and improved.
+
+Place: after pricing. Input: a ``Problem``. Output: ``Labelling``: one label per atom and a lower bound on every plan.
+Order of attempts: the whole bound by elimination; the same without the terms of cycles; mini-buckets under a cap and
+expansion moves on top (``expansion``).
+Invariants: deterministic; the bound holds for every legal plan whatever the attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mixbackend.partitioner.bound import BoundModel, bound_model
+from mixbackend.partitioner.cycles import short_cycles
+from mixbackend.partitioner.elimination import Factor, Order, eliminate, min_degree_order
+from mixbackend.partitioner.expansion import expand
+from mixbackend.partitioner.problem import Problem
+
+TABLE_BYTES = 256 << 20
+"""No single table may be larger."""
+TABLE_ENTRIES = 60_000_000
+"""All tables of one elimination together: about a second of additions."""
+BUCKET_ENTRIES = 1 << 14
+"""Entries of one mini-bucket in the fallback."""
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What the search found.
+
+    Attributes:
+        labels: per atom, the position of its label.
+        bound: seconds; no legal plan costs less.
+        width: of the elimination, 0 if it was not exact.
+        search: ``exact`` or ``expansion``.
+    """
+
+    labels: tuple[int, ...]
+    bound: float
+    width: int
+    search: str
+
+
+def find_labels(problem: Problem, exact_values: frozenset[int] = frozenset()) -> Labelling:
+    """Least labelling of the lower bound."""
+    cycles = short_cycles(problem.size, problem.links)
+    attempts: list[tuple[Sequence[tuple[int, ...]], frozenset[int]]] = [(cycles, exact_values)]
+    attempts += [(cycles, frozenset())] if exact_values else []
+    attempts += [([], frozenset())] if cycles else []
+    for chosen_cycles, chosen_values in attempts:
+        model = bound_model(problem, chosen_cycles, chosen_values)
+        order = min_degree_order(model.sizes, (factor.scope for factor in model.factors))
+        if affordable(order):
+            solution = eliminate(model.sizes, model.factors, order, order.largest)
+            return Labelling(solution.states[: problem.size], solution.bound, order.width, "exact")
+    return _approximate(problem, model, order)
+
+
+def affordable(order: Order) -> bool:
+    """Whether the tables of an elimination fit the memory and time we allow."""
+    return order.largest * 8 <= TABLE_BYTES and order.total <= TABLE_ENTRIES
+
+
+def _approximate(problem: Problem, model: BoundModel, order: Order) -> Labelling:
+    solution = eliminate(model.sizes, model.factors, order, BUCKET_ENTRIES)
+    starts = [solution.states[: problem.size], plain_labels(problem)]
+    labels = expand(model, next((start for start in starts if whole(problem, start)), starts[0]))
+    return Labelling(labels, solution.bound, 0, "expansion")
+
+
+def whole(problem: Problem, labels: Sequence[int]) -> bool:
+    """Whether every chosen match is chosen by all its atoms."""
+    chosen = [problem.labels[atom][label].claim for atom, label in enumerate(labels)]
+    return all(claim < 0 or all(chosen[other] == claim for other in problem.atoms_of_claim[claim]) for claim in chosen)
+
+
+def plain_labels(problem: Problem) -> tuple[int, ...]:
+    """The cheapest label of every atom by itself, without matches where that is possible."""
+    return tuple(
+        min(range(len(labels)), key=lambda number: (labels[number].claim >= 0, costs[number]))
+        for labels, costs in zip(problem.labels, problem.costs, strict=True)
+    )
+
+
+class Neighbourhood:
+    """Searches again among few atoms while all others stay: repair after a refused region."""
+
+    def __init__(self, problem: Problem) -> None:
+        model = bound_model(problem, ())
+        self._unary = [factor.table for factor in model.factors if len(factor.scope) == 1]
+        self._pairs: list[list[Factor]] = [[] for _ in range(problem.size)]
+        for factor in model.factors:
+            if len(factor.scope) == 2:
+                self._pairs[factor.scope[0]].append(factor)
+                self._pairs[factor.scope[1]].append(factor)
+
+    def search(
+        self, atoms: Sequence[int], labels: Sequence[int], banned: Mapping[int, Sequence[int]]
+    ) -> tuple[int, ...] | None:
+        """Best labels of some atoms given all others, without their banned labels; ``None`` if there are none."""
+        number = {atom: index for index, atom in enumerate(atoms)}
+        factors: list[Factor] = []
+        sizes: list[int] = []
+        for atom in atoms:
+            table = self._unary[atom].copy()
+            table[list(banned.get(atom, ()))] = np.inf
+            sizes.append(len(table))
+            factors.append(Factor((number[atom],), table))
+            for factor in self._pairs[atom]:
+                first, second = factor.scope
+                if first in number and second in number:
+                    factors += [Factor((number[first], number[second]), factor.table)] if atom == first else []
+                elif first in number:
+                    factors.append(Factor((number[first],), factor.table[:, labels[second]]))
+                else:
+                    factors.append(Factor((number[second],), factor.table[labels[first], :]))
+        order = min_degree_order(sizes, (factor.scope for factor in factors))
+        solution = eliminate(sizes, factors, order, BUCKET_ENTRIES)
+        return solution.states if np.isfinite(solution.bound) else None

@@ -1,0 +1,26 @@
+"""Seconds per stage of a placement, for ``mixbackend bench partitioner`` and debugging.
+
+Place: handed to ``place`` by whoever wants to know. Not part of the plan: plans are equal for equal input.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Stages:
+    """Collects wall-clock seconds by stage name, in order of first use."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -1,0 +1,86 @@
+"""Brute force over all legal plans of a small problem: the oracle of the search and of the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import networkx as nx
+from mixbackend.partitioner.energy import Placement, true_energy
+from mixbackend.partitioner.problem import Problem
+from mixbackend.partitioner.search import whole
+
+
+def least_energy(problem: Problem) -> float:
+    """Least true energy over all labellings and all their connected, convex partitions."""
+    return min(
+        true_energy(problem, Placement(labels, regions))
+        for labels in product(*(range(len(choices)) for choices in problem.labels))
+        if whole(problem, labels)
+        for regions in cheapest_partitions(problem, labels)
+    )
+
+
+def cheapest_partitions(problem: Problem, labels: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The partitions that can be cheapest: the coarsest legal ones.
+
+    Merging two regions of one backend never costs more, so if the connected components are acyclic they are the only
+    candidate; otherwise every legal partition that keeps matches whole is listed.
+    """
+    backends = [problem.labels[atom][label].backend for atom, label in enumerate(labels)]
+    near = nx.Graph()
+    near.add_nodes_from(range(problem.size))
+    near.add_edges_from((a, b) for a, b in problem.links if backends[a] == backends[b])
+    components = [0] * problem.size
+    for number, component in enumerate(nx.connected_components(near)):
+        for atom in component:
+            components[atom] = number
+    if acyclic(problem, components):
+        yield tuple(components)
+        return
+    for regions in _refinements(problem, components, near):
+        if acyclic(problem, regions) and _keeps_matches(problem, labels, regions):
+            yield tuple(regions)
+
+
+def acyclic(problem: Problem, regions: Sequence[int]) -> bool:
+    """Whether the quotient graph has no cycle."""
+    quotient = nx.DiGraph((regions[a], regions[b]) for a, b in problem.edges if regions[a] != regions[b])
+    return nx.is_directed_acyclic_graph(quotient)
+
+
+def _keeps_matches(problem: Problem, labels: Sequence[int], regions: Sequence[int]) -> bool:
+    home: dict[int, int] = {}
+    for atom, label in enumerate(labels):
+        claim = problem.labels[atom][label].claim
+        if claim >= 0 and home.setdefault(claim, regions[atom]) != regions[atom]:
+            return False
+    return True
+
+
+def _refinements(problem: Problem, components: Sequence[int], near: nx.Graph) -> Iterator[list[int]]:
+    """All connected partitions of the components, as region numbers."""
+    options = []
+    for number in sorted(set(components)):
+        atoms = [atom for atom in range(problem.size) if components[atom] == number]
+        connected = [
+            blocks for blocks in _partitions(atoms) if all(nx.is_connected(near.subgraph(block)) for block in blocks)
+        ]
+        options.append(connected)
+    for choice in product(*options):
+        regions = [0] * problem.size
+        for number, block in enumerate(block for blocks in choice for block in blocks):
+            for atom in block:
+                regions[atom] = number
+        yield regions
+
+
+def _partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for blocks in _partitions(rest):
+        yield [[first], *blocks]
+        for index in range(len(blocks)):
+            yield [*blocks[:index], [first, *blocks[index]], *blocks[index + 1 :]]
