@@ -1,7 +1,7 @@
 """The command line: ``mixbackend COMMAND``.
 
-Place: outermost; parses, calls one body per command (in ``mixbackend.commands`` and ``mixbackend.benchmarks``), and prints
-errors.
+Place: outermost; parses, calls one body per command (in ``mixbackend.commands`` and ``mixbackend.benchmarks``), and
+prints errors.
 Invariants: ``--help`` imports neither torch nor a backend; thread settings are made before torch is loaded; an error
 raised on purpose is printed without a traceback (``MIXBACKEND_DEBUG=1`` shows it).
 Exit status: 0 well, 1 an error or a failed check, 2 a wrong command line.

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import typer
 
-from mixbackend.api import explain
 from mixbackend.commands.output import console, print_json, quiet_stdout
 from mixbackend.reporting.text import print_report
 
@@ -24,6 +23,8 @@ def run(model: str, config: str | None, train: bool, device: str, html: Path | N
     """Explain one model."""
     with quiet_stdout():
         module, args, kwargs = load_model(model, train, device)
+        from mixbackend.api import explain  # after the model: a wrong name is told at once
+
         with torch.set_grad_enabled(train):
             report = explain(module, *args, config=config, **kwargs)
     if html is not None:
