@@ -8,7 +8,7 @@ path has one; ``tests/test_torch_compat.py`` exercises every name here, so a new
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,9 +134,18 @@ def symbolic_integer(fake_mode: Any, expression: sympy.Expr, hint: int | None) -
     return fake_mode.shape_env.create_symintnode(expression, hint=hint)
 
 
-def unconditional_guards(fake_mode: Any) -> tuple[sympy.Basic, ...]:
-    """What was assumed about a fake mode's symbols and does not follow from their bounds alone."""
-    return tuple(fake_mode.shape_env.get_nontrivial_guards())
+def assumptions(fake_mode: Any, bounds: Mapping[sympy.Symbol, tuple[int, int | None]]) -> tuple[sympy.Basic, ...]:
+    """What was assumed about a fake mode's symbols and does not follow from these inclusive bounds.
+
+    (torch's own filter uses bounds that the assumptions themselves have narrowed.)
+    """
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    ranges = {symbol: ValueRanges(low, int_oo if high is None else high) for symbol, (low, high) in bounds.items()}
+    always = ValueRanges(sympy.true, sympy.true)
+    guards = dict.fromkeys(guard.expr for guard in fake_mode.shape_env.guards)
+    return tuple(guard for guard in guards if bound_sympy(guard, ranges) != always)
 
 
 @contextlib.contextmanager

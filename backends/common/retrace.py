@@ -20,6 +20,7 @@ import torch.fx
 import torch.fx.traceback
 from mixbackend.contracts import Condition, DecompositionLevel, Region, RegionInput, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import (
+    assumptions,
     decomposition_table,
     fresh_fake_mode,
     fresh_symbol,
@@ -29,7 +30,6 @@ from mixbackend.contracts.torch_compat import (
     symbolic_expression,
     symbolic_integer,
     tracing_apart,
-    unconditional_guards,
 )
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -56,7 +56,8 @@ class Retraced:
         Raises:
             ValueError: an assumption cannot be stated as a condition.
         """
-        return tuple(_condition(guard, self.originals) for guard in unconditional_guards(self.fake_mode))
+        bounds = {symbol: (size.lower, size.upper) for symbol, size in self.originals.items()}
+        return tuple(_condition(guard, self.originals) for guard in assumptions(self.fake_mode, bounds))
 
     def output_values(self) -> tuple[torch.Tensor, ...]:
         """Fake values of the outputs."""
@@ -86,7 +87,7 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
         ValueError: the region has sizes that depend on data, or a decomposition mutates.
     """
     fake_mode = fresh_fake_mode()
-    sizes = _FreshSizes(fake_mode, region.inputs)
+    sizes = FreshSizes(fake_mode, region.inputs)
     with tracing_apart(fake_mode), fake_mode:
         inputs = tuple(sizes.value(item) for item in region.inputs)
         graph_module = make_fx(
@@ -124,7 +125,7 @@ def _refuse_mutation(graph_module: torch.fx.GraphModule) -> None:
             raise ValueError(f"the decomposition contains {node.target}, which writes into its input")
 
 
-class _FreshSizes:
+class FreshSizes:
     """Values of a fake mode that look like a region's inputs, under new symbols."""
 
     def __init__(self, fake_mode: Any, inputs: Sequence[RegionInput]) -> None:
@@ -139,14 +140,15 @@ class _FreshSizes:
         """A fake tensor or number for one region input."""
         meta = item.meta
         if isinstance(meta, TensorMeta):
-            shape = [self._size(size) for size in meta.shape]
-            stride = [self._size(step) for step in meta.stride]
+            shape = [self.number(size) for size in meta.shape]
+            stride = [self.number(step) for step in meta.stride]
             return torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
         if meta is None:
             raise ValueError(f"input {item.name} of the region is neither a tensor nor a number")
-        return self._size(meta)
+        return self.number(meta)
 
-    def _size(self, size: Any) -> Any:
+    def number(self, size: Any) -> Any:
+        """A size of the region under the new symbols; plain numbers stay."""
         if not isinstance(size, SymbolicSize):
             return size
         if not all(symbol in self._renamed for symbol in size.expression.free_symbols):

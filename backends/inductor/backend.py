@@ -86,6 +86,7 @@ class InductorBackend(Backend):
             device_types=_device_types(),
             decomposition="inductor",
             capturable=True,
+            exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
         )

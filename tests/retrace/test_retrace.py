@@ -1,0 +1,117 @@
+"""Re-tracing keeps what a region computes and adds no guard to anybody's symbols."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import sympy
+import torch
+from mixbackend.backends.common.retrace import retrace, retrace_apart
+from mixbackend.contracts import Condition, Plan, PlannedRegion, Region, SymbolicSize
+from mixbackend.contracts.torch_compat import symbolic_expression
+
+from mixbackend.runtime.regions import cut_regions
+from mixbackend.runtime.replay import make_inputs
+from mixbackend.runtime.trace import trace_graph, trace_region
+
+aten = torch.ops.aten
+LEVELS = ("none", "core_aten", "prims", "inductor")
+
+
+def layer(x, weight, bias, scale):
+    normal = aten.native_layer_norm(x, [x.shape[-1]], scale, scale, 1e-5)[0]
+    flat = aten.reshape(normal, [x.shape[0] * x.shape[1], x.shape[2]])
+    hidden = aten.addmm(bias, flat, aten.t(weight))
+    return aten.gelu(aten.reshape(hidden, [x.shape[0], x.shape[1], weight.shape[0]])), aten.detach(x)
+
+
+def layer_inputs(batch=2, length=5, width=16, hidden=24):
+    return [torch.randn(batch, length, width), torch.randn(hidden, width), torch.randn(hidden), torch.randn(width)]
+
+
+def assert_equal(region: Region, graph_module: torch.fx.GraphModule, inputs: list) -> None:
+    expected = region.graph_module.forward(*inputs)
+    for mine, eager in zip(graph_module.forward(*inputs), expected, strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)
+        assert mine.shape == eager.shape
+
+
+@pytest.mark.parametrize(("level", "dynamic"), list(itertools.product(LEVELS, (False, True))))
+def test_every_level_computes_the_same(level, dynamic):
+    region = trace_region(layer, layer_inputs(), dynamic=dynamic)
+    traced = retrace_apart(region, level)
+    assert_equal(region, traced.graph_module, make_inputs(region))
+    assert traced.preconditions() == ()
+    names = {str(node.target) for node in traced.graph_module.graph.nodes}
+    assert ("aten.native_layer_norm.default" in names) == (level in ("none", "core_aten"))
+
+
+def test_other_sizes_than_the_traced_ones():
+    region = trace_region(layer, layer_inputs(), dynamic=True)
+    graph_module = retrace(region, "inductor")
+    for shape in ((3, 7, 8, 4), (2, 2, 2, 2)):
+        assert_equal(region, graph_module, make_inputs(trace_region(layer, layer_inputs(*shape), dynamic=True)))
+
+
+def test_strides_are_told_in_the_regions_sizes():
+    region = trace_region(lambda x: (aten.clone(x), aten.add(x, 1)), [torch.randn(4, 6).t()], dynamic=True)
+    wanted = tuple(
+        tuple(step.expression if isinstance(step, SymbolicSize) else step for step in output.meta.stride)
+        for output in region.outputs
+    )
+    assert retrace_apart(region, "inductor").output_strides() == wanted
+
+
+def test_a_decomposition_that_returns_its_input_is_copied():
+    region = trace_region(lambda x: aten._to_copy(x, dtype=torch.float32), [torch.randn(3)])
+    for level in LEVELS:
+        graph_module, x = retrace(region, level), torch.randn(3)
+        assert graph_module.forward(x)[0].data_ptr() != x.data_ptr()
+
+
+def test_compiler_assumptions_become_conditions_and_no_guards():
+    region = trace_region(lambda x: aten.add(x, 1), [torch.randn(6, 8)], dynamic=True)
+    ambient = next(iter(region.graph_module.graph.find_nodes(op="placeholder"))).meta["val"].fake_mode.shape_env
+    before = len(ambient.guards)
+    traced = retrace_apart(region, "none")
+    rows, columns = traced.inputs[0].shape
+    first, second = (size.expression for size in region.inputs[0].meta.shape)
+    assert bool(rows <= 100)
+    assert bool(rows + 2 == columns)
+    conditions = traced.preconditions()
+    for condition in conditions:
+        assert condition.size.expression.free_symbols <= {first, second}
+    holds = lambda a, b: all(c.holds(int(c.size.expression.subs({first: a, second: b}))) for c in conditions)  # noqa: E731
+    assert holds(6, 8) and holds(20, 22)
+    assert not holds(6, 9) and not holds(101, 103)
+    assert len(ambient.guards) == before
+    assert all(isinstance(item, Condition) for item in conditions)
+
+
+def test_an_assumption_that_no_condition_states_is_an_error():
+    traced = retrace_apart(trace_region(lambda x: aten.add(x, 1), [torch.randn(6)], dynamic=True), "none")
+    assert bool(traced.inputs[0].shape[0] != 7)
+    with pytest.raises(ValueError, match="cannot be stated"):
+        traced.preconditions()
+
+
+def test_sizes_whose_symbols_do_not_enter_get_a_symbol_of_their_own():
+    def tail(x):
+        return aten.mul(aten.reshape(x, [x.shape[0] * x.shape[1]]), 2.0)
+
+    graph_module, graph = trace_graph(tail, [torch.randn(3, 4)], dynamic=True)
+
+    names = [node.name for node in graph.placed_nodes]
+    regions = (PlannedRegion("r0", "a", (names[0],)), PlannedRegion("r1", "b", (names[1],)))
+    product = cut_regions(graph_module, graph, Plan(graph.id, graph.phase, True, regions))[1].region
+    traced = retrace_apart(product, "inductor")
+    assert isinstance(symbolic_expression(traced.inputs[0].shape[0]), sympy.Symbol)
+    x = torch.randn(30)
+    torch.testing.assert_close(traced.graph_module.forward(x)[0], x * 2)
+
+
+def test_an_unknown_level_is_an_error():
+    region = trace_region(lambda x: aten.add(x, 1), [torch.randn(2)])
+    with pytest.raises(ValueError, match="not a decomposition level"):
+        retrace(region, "everything")  # type: ignore[arg-type]
