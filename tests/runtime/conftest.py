@@ -1,0 +1,167 @@
+"""Backends that behave, and backends that misbehave in one way each; costs that make the first of the list win."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.contracts import (
+    Availability,
+    Backend,
+    CompiledRegion,
+    Estimate,
+    OpView,
+    Region,
+    Supported,
+    TensorMeta,
+    Traits,
+    Verdict,
+    refuse_special,
+)
+from mixbackend.registry import isolated_registry
+from mixbackend.runtime import session as session_module
+from mixbackend.runtime.mixture import Mixture
+
+
+@dataclass(frozen=True)
+class CheapestFirst:
+    """Every op costs a microsecond, a thousand on eager; entering a region and crossing costs little."""
+
+    def op(self, backend: str, view: OpView) -> Estimate:
+        return Estimate(1e-3 if backend == "eager" else 1e-6, "prior")
+
+    def read(self, backend: str, meta: TensorMeta) -> float:
+        return 1e-9
+
+    def write(self, backend: str, meta: TensorMeta) -> float:
+        return 1e-9
+
+    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
+        return 1e-8
+
+    def entry(self, backend: str) -> float:
+        return 1e-7
+
+    def region(self, backend: str, key: str) -> Estimate | None:
+        return None
+
+
+class Loopback(Backend):
+    """Runs regions with torch, but hands out fresh row-major tensors as a foreign runtime would."""
+
+    name = "loopback"
+    contract_version = "1.0"
+
+    def __init__(self) -> None:
+        self.compiled: list[Region] = []
+        self.calls = 0
+
+    def availability(self) -> Availability:
+        return Availability(True, version="1")
+
+    def fingerprint(self) -> str:
+        return "loopback 1"
+
+    def traits(self) -> Traits:
+        return Traits()
+
+    def judge(self, view: OpView) -> Verdict:
+        return refuse_special(view) or Supported()
+
+    def compile(self, region: Region) -> CompiledRegion:
+        self.compiled.append(region)
+        forward = region.graph_module.forward
+
+        def run(inputs: Sequence[Any]) -> list[torch.Tensor]:
+            self.calls += 1
+            return [output.clone(memory_format=torch.contiguous_format) for output in forward(*inputs)]
+
+        return CompiledRegion(run, strides="contiguous")
+
+
+Change = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+class Faulty(Loopback):
+    """A loopback whose results are changed, or that raises."""
+
+    name = "faulty"
+
+    def __init__(
+        self,
+        change: Change | None = None,
+        *,
+        compile_error: Exception | None = None,
+        run_error: Exception | None = None,
+        strides: Any = "contiguous",
+        only: str = "",
+    ) -> None:
+        super().__init__()
+        self._change = change
+        self._compile_error = compile_error
+        self._run_error = run_error
+        self._strides = strides
+        self._only = only
+
+    def compile(self, region: Region) -> CompiledRegion:
+        concerned = not self._only or any(view.op == self._only for view in region.views)
+        if self._compile_error is not None and concerned:
+            raise self._compile_error
+        inner = super().compile(region)
+
+        def run(inputs: Sequence[Any]) -> list[torch.Tensor]:
+            if self._run_error is not None and concerned:
+                raise self._run_error
+            outputs = list(inner.run(inputs))
+            return self._change(outputs) if self._change is not None and concerned else outputs
+
+        return CompiledRegion(run, strides=self._strides)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(session_module, "cost_model", lambda *arguments, **keywords: CheapestFirst())
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def make_mixture(tmp_path: Path) -> Iterator[Callable[..., Mixture]]:
+    """Makes a mixture of the given backends and eager, with a cache of its own; strict unless told otherwise."""
+    from mixbackend.configuration import load_config
+
+    contexts = []
+
+    def make(*backends: Backend, **options: Any) -> Mixture:
+        context = isolated_registry(*backends, EagerBackend())
+        context.__enter__()
+        contexts.append(context)
+        settings = {
+            "backends": [*(backend.name for backend in backends), "eager"],
+            "cache": {"dir": str(tmp_path / "cache")},
+            "on_failure": "raise",
+            **options,
+        }
+        return Mixture(load_config(settings))
+
+    yield make
+    for context in reversed(contexts):
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def loopback() -> Loopback:
+    return Loopback()
+
+
+@pytest.fixture
+def faulty() -> type[Faulty]:
+    return Faulty

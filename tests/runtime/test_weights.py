@@ -1,0 +1,94 @@
+"""Weights changed in any way are seen at the next call (FACTS of torch: many changes bump no version counter)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+
+def in_place(model):
+    with torch.no_grad():
+        model.weight.mul_(2)
+
+
+def load_state_dict(model):
+    model.load_state_dict({"weight": torch.randn(4, 4), "bias": torch.randn(4)})
+
+
+def assign_state_dict(model):
+    model.load_state_dict({"weight": torch.randn(4, 4), "bias": torch.randn(4)}, assign=True)
+
+
+def through_data(model):
+    model.weight.data.mul_(3)
+
+
+def replace_data(model):
+    model.weight.data = torch.randn(4, 4)
+
+
+def new_parameter(model):
+    model.weight = nn.Parameter(torch.randn(4, 4))
+
+
+def numpy_alias(model):
+    model.weight.detach().numpy()[:] = 1.5
+
+
+def optimizer_step(optimizer_class, **options):
+    def change(model):
+        optimizer = optimizer_class(model.parameters(), lr=0.1, **options)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+
+    change.__name__ = f"{optimizer_class.__name__}_{'_'.join(options)}"
+    return change
+
+
+CHANGES = [
+    in_place,
+    load_state_dict,
+    assign_state_dict,
+    through_data,
+    replace_data,
+    new_parameter,
+    numpy_alias,
+    optimizer_step(torch.optim.SGD),
+    optimizer_step(torch.optim.SGD, fused=True),
+    optimizer_step(torch.optim.AdamW, fused=True),
+    optimizer_step(torch.optim.Adam, foreach=True),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_change_is_seen(make_mixture, loopback, change):
+    model = nn.Linear(4, 4).eval()
+    compiled = torch.compile(model, backend=make_mixture(loopback))
+    value = torch.randn(2, 4)
+    with torch.no_grad():
+        first = compiled(value).clone()
+        compiled(value)
+    change(model)
+    with torch.no_grad():
+        mine, eager = compiled(value), model(value)
+    torch.testing.assert_close(mine, eager)
+    assert not torch.allclose(mine, first), "the change must change the result, or the test shows nothing"
+
+
+def test_batch_norm_statistics_updated_by_eager_training_are_seen(make_mixture, loopback):
+    model = nn.BatchNorm1d(4).eval()
+    compiled = torch.compile(model, backend=make_mixture(loopback))
+    value = torch.randn(8, 4)
+    with torch.no_grad():
+        first = compiled(value).clone()
+        model.train()
+        for _ in range(3):
+            model(value * 5 + 2)
+        model.eval()
+        mine, eager = compiled(value), nn.functional.batch_norm(
+            value, model.running_mean, model.running_var, model.weight, model.bias, eps=model.eps
+        )
+    torch.testing.assert_close(mine, eager)
+    assert not torch.allclose(mine, first)
