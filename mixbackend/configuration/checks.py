@@ -38,7 +38,9 @@ def unknown_backends(data: Any, known: Collection[str]) -> Found:
     """Names of backends that are not registered."""
     if not isinstance(data, Mapping):
         return []
-    named = [(("backends", index), name) for index, name in enumerate(_list(data.get("backends")))]
+    named: list[tuple[Path, Any]] = [
+        (("backends", index), name) for index, name in enumerate(_list(data.get("backends")))
+    ]
     for index, rule in enumerate(_list(data.get("rules"))):
         if isinstance(rule, Mapping):
             named += [(("rules", index, action), rule[action]) for action in ACTIONS if action in rule]

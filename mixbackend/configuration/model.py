@@ -36,10 +36,10 @@ def _no_flag(value: object) -> object:
 class SearchConfig(FrozenModel):
     """How placements are found."""
 
-    mode: Literal["estimate", "measure"] = Field("estimate", json_schema_extra={"enum": ["estimate"]})
+    mode: Literal["estimate", "measure"] = Field(default="estimate", json_schema_extra={"enum": ["estimate"]})
     """`estimate` places by estimated and remembered costs. `measure` is not built yet."""
 
-    budget_s: Positive = Field(120.0, json_schema_extra={"const": 120})
+    budget_s: Positive = Field(default=120.0, json_schema_extra={"const": 120})
     """Seconds that `measure` may take. Without `measure` only the default is accepted."""
 
 
@@ -69,10 +69,10 @@ class CacheConfig(FrozenModel):
 class LockConfig(FrozenModel):
     """Reviewed plans. Not built yet: only the defaults are accepted."""
 
-    path: Text | None = Field(None, json_schema_extra={"const": None})
+    path: Text | None = Field(default=None, json_schema_extra={"const": None})
     """File of the plan. Not built yet."""
 
-    frozen: Flag = Field(False, json_schema_extra={"const": False})
+    frozen: Flag = Field(default=False, json_schema_extra={"const": False})
     """Whether any other plan is an error. Not built yet."""
 
 
@@ -89,13 +89,15 @@ class Config(FrozenModel):
     rules: tuple[Rule, ...] = ()
     """Wishes about parts of the model. The first rule that matches an op decides."""
 
-    objective: Literal["latency", "memory", "compile_time"] = Field("latency", json_schema_extra={"enum": ["latency"]})
+    objective: Literal["latency", "memory", "compile_time"] = Field(
+        default="latency", json_schema_extra={"enum": ["latency"]}
+    )
     """What placement minimises: `latency`. `memory` and `compile_time` are not built yet."""
 
     search: SearchConfig = SearchConfig()
     """How placements are found."""
 
-    weights: Literal["auto", "live", "frozen"] = Field("auto", json_schema_extra={"enum": ["auto", "live"]})
+    weights: Literal["auto", "live", "frozen"] = Field(default="auto", json_schema_extra={"enum": ["auto", "live"]})
     """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` lets mixbackend
     choose, and means `live` for now. `frozen` (constants inside compiled code) is not built yet."""
 

@@ -62,9 +62,9 @@ def _merge_numbers(paths: Sequence[str]) -> list[str]:
         order[path] = key
     merged: dict[str, None] = {}
     for path in paths:
-        key = order.get(path)
-        numbers = sorted({int(number) for number in groups[key]}) if key is not None else []
-        merged[path if key is None or len(numbers) < 2 else _join(key[0], _ranges(numbers), key[1])] = None
+        found = order.get(path)
+        numbers = sorted({int(number) for number in groups[found]}) if found is not None else []
+        merged[path if found is None or len(numbers) < 2 else _join(found[0], _ranges(numbers), found[1])] = None
     return list(merged)
 
 
