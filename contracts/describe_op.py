@@ -155,7 +155,7 @@ def _tags(target: Any, value: Any, kwargs: Mapping[str, Any]) -> frozenset[OpTag
         (OpTag.COLLECTIVE, target.namespace in _COLLECTIVE_NAMESPACES),
         (OpTag.VIEW, target.is_view or name in _VIEW_BY_NAME),
         (OpTag.STRIDE_SENSITIVE, name in _STRIDE_SENSITIVE),
-        (OpTag.DATA_DEPENDENT, torch.Tag.dynamic_output_shape in target.tags),
+        (OpTag.DATA_DEPENDENT, torch.Tag.dynamic_output_shape in target.tags and _has_unknown_size(value)),
         (OpTag.UNINITIALIZED, name.split(".")[1] in _UNINITIALIZED),
         (OpTag.EFFECT, returns_nothing(target) or _unusual_layout(value)),
     )
@@ -165,6 +165,12 @@ def _tags(target: Any, value: Any, kwargs: Mapping[str, Any]) -> frozenset[OpTag
 def _draws_nothing(name: str, kwargs: Mapping[str, Any]) -> bool:
     """Attention draws random numbers only for dropout, which inference and the CPU kernels do not have."""
     return name.startswith("aten._scaled_dot_product_flash_attention_for_cpu")
+
+
+def _has_unknown_size(value: Any) -> bool:
+    """Whether a size depends on values (indexing with integers carries torch's tag too, but its shape is known)."""
+    sizes = [size for item in as_tuple(value) if isinstance(item, torch.Tensor) for size in item.shape]
+    return any(isinstance(size, torch.SymInt) and symbolic_hint(size) is None for size in sizes)
 
 
 def _unusual_layout(value: Any) -> bool:
