@@ -109,7 +109,8 @@ class Probe:
         op_class, dtype: row of the rate table it fills (dtype as ``float32``).
         function: plain torch code on the inputs; it is traced, compiled by the backend as one region and timed.
         inputs: builds the arguments; called with no arguments.
-        flops: of one run.
+        flops: of one run, counted as the planner counts them.
+        weights: positions of the arguments that are parameters.
     """
 
     op_class: OpClass
@@ -117,6 +118,7 @@ class Probe:
     function: Callable[..., Any]
     inputs: Callable[[], Sequence[Any]]
     flops: float
+    weights: tuple[int, ...] = ()
 
 
 class Backend(ABC):

@@ -38,7 +38,7 @@ class DeviceModel:
     """A machine as the roofline sees it.
 
     Attributes:
-        device: ``cpu`` or ``cuda:0`` with its product name.
+        device: torch's name of the device (``cpu``, ``cuda:0``), a space, and the product's name.
         flops_per_s: peak FLOP/s by dtype name (``float32``); missing dtypes count as float32.
         bytes_per_s: bandwidth of main memory for large copies.
         cache_bytes: size below which values stay in cache.

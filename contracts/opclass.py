@@ -1,7 +1,9 @@
 """Coarse kinds of work: rows of the rate tables, and what "fuses with" is said about.
 
 Place: read by the cost model, by probes and by fusion declarations.
-Invariants: every operator has exactly one class; unknown operators are ``"other"``.
+Invariants: every operator has exactly one class; unknown operators are ``"other"``. ``grouped_convolution`` is a row of
+rate tables only: convolutions with few channels per group (depthwise ones) run at a rate of their own, while an op's
+class stays ``convolution``, so that fusion declarations hold for both.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Literal, get_args
 OpClass = Literal[
     "matmul",
     "convolution",
+    "grouped_convolution",
     "attention",
     "normalization",
     "softmax",
@@ -67,6 +70,7 @@ _MEMBERS: dict[OpClass, str] = {
     "normal_functional uniform multinomial exponential rrelu_with_noise_functional",
     "other": "nonzero masked_select _local_scalar_dense item _fft_r2c _fft_c2r _fft_c2c _cdist_forward linalg_inv_ex",
     "pointwise": "",
+    "grouped_convolution": "",
 }
 _CLASS_OF = {name: op_class for op_class, names in _MEMBERS.items() for name in names.split()}
 

@@ -1,0 +1,110 @@
+"""The roofline cost model: seconds from work, a device and rates.
+
+Place: what the planner asks, between a measurement of the very region (better) and nothing (worse).
+Input: a ``DeviceModel``, ``BackendRates`` by backend name, and known measurements. Output: ``CostModel`` answers.
+An op costs its overhead plus its arithmetic; moving its tensors is charged where they are materialised, by ``read``
+and ``write``, so that fused values cost nothing. Small products of matrices are slow because of their traffic.
+Invariants: pure; a backend without a rate for a class gets the device's peak times an efficiency of the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta
+from mixbackend.partitioner.work import dtype_of, rate_class_of, stored_bytes, work_of
+
+EFFICIENCY: dict[str, float] = {
+    "matmul": 0.8,
+    "convolution": 0.5,
+    "grouped_convolution": 0.08,
+    "attention": 0.4,
+    "normalization": 0.1,
+    "softmax": 0.12,
+    "reduction": 0.05,
+    "pointwise": 0.15,
+    "gather": 0.02,
+    "scatter": 0.005,
+    "pooling": 0.05,
+    "copy": 0.02,
+    "sort": 0.005,
+    "random": 0.02,
+    "other": 0.02,
+}
+"""Share of the device's peak that decent kernels reach, where nothing was measured."""
+
+_FREE = OpRate(0.0, float("inf"))
+Measured = Callable[[str, str], "Estimate | None"]
+"""(backend, region key) -> a measurement on this machine, if there is one."""
+
+
+def default_rate(device: DeviceModel, op_class: str, dtype: str) -> OpRate:
+    """The rate to assume where a backend states none."""
+    return OpRate(device.launch_s, EFFICIENCY.get(op_class, EFFICIENCY["other"]) * device.peak(dtype))
+
+
+class RooflineCostModel:
+    """See the module's docstring; implements ``contracts.CostModel``.
+
+    Args:
+        device: the machine.
+        rates: of every backend that will be asked about.
+        measured: measurements of whole regions, by (backend, region key).
+    """
+
+    def __init__(
+        self,
+        device: DeviceModel,
+        rates: Mapping[str, BackendRates],
+        measured: Mapping[tuple[str, str], Estimate] | Measured | None = None,
+    ) -> None:
+        self.device = device
+        self.rates = dict(rates)
+        self._measured = _as_function(measured)
+
+    def op(self, backend: str, view: OpView) -> Estimate:
+        """Overhead and arithmetic of an op inside a region."""
+        op_class = rate_class_of(view)
+        if op_class == "view":
+            return Estimate(0.0, "prior")
+        rate = self.rate(backend, op_class, dtype_of(view))
+        return Estimate(rate.overhead_s + work_of(view).flops / rate.flops_per_s, rate.provenance)
+
+    def rate(self, backend: str, op_class: str, dtype: str) -> OpRate:
+        """The rate that answers are made from: the backend's, or the device's default."""
+        if op_class == "view":
+            return _FREE
+        stated = self.rates[backend].rate(op_class, dtype)
+        return default_rate(self.device, op_class, dtype) if stated is None else stated
+
+    def read(self, backend: str, meta: TensorMeta) -> float:
+        """Traffic of reading a tensor."""
+        return self._traffic(backend, stored_bytes(meta))
+
+    def write(self, backend: str, meta: TensorMeta) -> float:
+        """Traffic of making a tensor."""
+        return self._traffic(backend, meta.bytes())
+
+    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
+        """Giving a tensor out of one region and taking it into another; no bytes move on one device."""
+        return self.rates[producer].crossing_s + self.rates[consumer].crossing_s
+
+    def entry(self, backend: str) -> float:
+        """Calling one region."""
+        return self.rates[backend].entry_s
+
+    def region(self, backend: str, key: str) -> Estimate | None:
+        """A measurement of this region, if there is one."""
+        return self._measured(backend, key)
+
+    def _traffic(self, backend: str, amount: float) -> float:
+        return self.rates[backend].memory_scale * amount / self.device.bandwidth(amount)
+
+
+def _as_function(measured: Mapping[tuple[str, str], Estimate] | Measured | None) -> Measured:
+    if measured is None:
+        return lambda backend, key: None
+    if callable(measured):
+        return measured
+    known = dict(measured)
+    return lambda backend, key: known.get((backend, key))
