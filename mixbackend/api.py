@@ -41,12 +41,7 @@ def report() -> Report:
     """What all objects of this process compiled so far."""
     with _lock:
         reports = [mixture.report() for mixture in _mixtures.values()]
-    return Report(
-        graphs=tuple(graph for item in reports for graph in item.graphs),
-        events=tuple(event for item in reports for event in item.events),
-        preferences=tuple(rule for item in reports for rule in item.preferences),
-        unavailable=tuple(dict.fromkeys(info for item in reports for info in item.unavailable)),
-    )
+    return Report.joined(reports)
 
 
 def explain(

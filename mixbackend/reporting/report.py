@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,17 @@ class Report:
     events: tuple[Event, ...] = ()
     preferences: tuple[Preference, ...] = ()
     unavailable: tuple[BackendInfo, ...] = ()
+
+    @classmethod
+    def joined(cls, reports: Iterable[Report]) -> Report:
+        """One report of several, in their order."""
+        parts = tuple(reports)
+        return cls(
+            graphs=tuple(graph for part in parts for graph in part.graphs),
+            events=tuple(dict.fromkeys(event for part in parts for event in part.events)),
+            preferences=tuple(dict.fromkeys(wish for part in parts for wish in part.preferences)),
+            unavailable=tuple(dict.fromkeys(info for part in parts for info in part.unavailable)),
+        )
 
     def warnings(self) -> tuple[str, ...]:
         """Rules that no op matches so far."""

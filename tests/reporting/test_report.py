@@ -161,6 +161,17 @@ def test_html_is_escaped_and_whole(record: GraphRecord, tmp_path: Path) -> None:
     assert "<script>alert" not in html and "&lt;script&gt;" in html
 
 
+def test_reports_are_joined_in_order(record: GraphRecord) -> None:
+    info = BackendInfo("paid", False, "no license")
+    wish = Preference(NodeMatch(op="x"), "prefer", "eager")
+    other = replace(record, graph=replace(record.graph, id="inference-1"))
+    joined = Report.joined(
+        [Report((record,), (EVENT,), (wish,), (info,)), Report((other,), (EVENT,), (wish,), (info,)), Report()]
+    )
+    assert joined == Report((record, other), (EVENT,), (wish,), (info,))
+    assert Report.joined([]) == Report()
+
+
 def test_an_empty_report_says_so() -> None:
     report = Report()
     assert "nothing was compiled" in str(report)

@@ -1,0 +1,200 @@
+"""Every error code: documented under its own heading, and raised by something that a user can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.contracts import (
+    Availability,
+    Backend,
+    CompiledRegion,
+    MixbackendError,
+    OpView,
+    Region,
+    Supported,
+    Traits,
+    Unsupported,
+    Verdict,
+    errors,
+)
+
+from mixbackend import registry
+from mixbackend.configuration import ConfigurationProblemsError, load_config
+from mixbackend.runtime.mixture import Mixture
+from mixbackend.runtime.session import Session
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
+
+CLASSES = {
+    value.code: value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, MixbackendError)
+}
+
+
+class Broken(Backend):
+    """Claims matrix products, and fails with them as told."""
+
+    name = "broken"
+    run: Callable[[Sequence[Any]], Sequence[torch.Tensor]] | None = None
+
+    def availability(self) -> Availability:
+        return Availability(True)
+
+    def fingerprint(self) -> str:
+        return "broken"
+
+    def judge(self, view: OpView) -> Verdict:
+        return Supported(0.0) if view.op == "aten.mm.default" else Unsupported("unknown-op")
+
+    def traits(self) -> Traits:
+        return Traits()
+
+    def probes(self, device: Any) -> tuple[()]:
+        return ()
+
+    def compile(self, region: Region) -> CompiledRegion:
+        if self.run is None:
+            raise RuntimeError("compiler crashed")
+        return CompiledRegion(self.run)
+
+
+class BrokenAtRunTime(Broken):
+    def run(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        raise RuntimeError("kernel crashed")
+
+
+class Wrong(Broken):
+    def run(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        return [torch.zeros(4, 4)]
+
+
+class Absent(Broken):
+    name = "absent"
+
+    def availability(self) -> Availability:
+        return Availability(False, "no license")
+
+
+class Outdated(Broken):
+    contract_version = "0.3"
+
+
+def compile_with(backend: type[Broken], folder: Path, **keys: Any) -> None:
+    """Run a matrix product that must go to a broken backend."""
+    configuration = {
+        "rules": [{"match": {"op": "aten.mm"}, "require": backend.name}],
+        "on_failure": "raise",
+        "verify": {"when": "always"},
+        "cache": {"dir": str(folder / "cache")},
+        **keys,
+    }
+    with registry.isolated_registry(EagerBackend, backend):
+        compiled = torch.compile(torch.mm, backend=Mixture(load_config(configuration)))
+        with torch.no_grad():
+            compiled(torch.randn(4, 4), torch.randn(4, 4))
+
+
+def raise_quarantined(folder: Path) -> None:
+    from mixbackend.runtime.trace import trace_region
+
+    region = trace_region(torch.mm, (torch.randn(4, 4), torch.randn(4, 4)))
+    backend = Broken()
+    with registry.isolated_registry(EagerBackend, backend):
+        session = Session(load_config({"cache": {"dir": str(folder / "cache")}}))
+        session.quarantine(backend, region, "it crashed before")
+        session.compile(backend, region)
+
+
+def raise_storage(folder: Path) -> None:
+    from mixbackend.storage.folder import private_folder
+
+    shared = folder / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    private_folder(shared)
+
+
+def raise_region_text(folder: Path) -> None:
+    from mixbackend.contracts.region_reader import read_region_text
+
+    read_region_text("this is no region")
+
+
+def resolve(*backends: type[Backend], names: list[str], required: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    with registry.isolated_registry(EagerBackend, *backends):
+        registry.resolve(names, required)
+
+
+def raise_unknown_mode(folder: Path) -> None:
+    with registry.isolated_registry(EagerBackend):
+        torch.compile(torch.mm, backend=Mixture(load_config(None)), mode="warp-speed")(
+            torch.ones(2, 2), torch.ones(2, 2)
+        )
+
+
+TRIGGERS: dict[str, Callable[[Path], object]] = {
+    "error": raise_unknown_mode,
+    "contract-version": lambda folder: registry.register_backend(Outdated),
+    "contract": lambda folder: registry.register_backend(object()),
+    "configuration": lambda folder: load_config({"unknown": 1}),
+    "unknown-backend": lambda folder: resolve(names=["egaer"]),
+    "backend-unavailable": lambda folder: resolve(Absent, names=["absent"], required={"absent"}),
+    "placement": lambda folder: compile_with(
+        Broken, folder, backends=["eager"], rules=[{"match": {}, "forbid": "eager"}]
+    ),
+    "region-compile": lambda folder: compile_with(Broken, folder),
+    "quarantined": raise_quarantined,
+    "region-run": lambda folder: compile_with(BrokenAtRunTime, folder),
+    "verification": lambda folder: compile_with(Wrong, folder),
+    "region-text": raise_region_text,
+    "storage": raise_storage,
+}
+
+
+def test_every_code_has_a_heading_and_every_heading_a_code() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert sorted(headings) == sorted(CLASSES) and len(set(headings)) == len(headings)
+    for code, kind in CLASSES.items():
+        section = text.split(f"\n## {code}\n")[1].split("\n## ")[0]
+        assert f"`{kind.__name__}`" in section, f"the section {code} does not name {kind.__name__}"
+
+
+def test_codes_are_unique() -> None:
+    kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, MixbackendError)]
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert ConfigurationProblemsError.code == "configuration"
+
+
+def test_every_code_has_a_trigger() -> None:
+    assert set(TRIGGERS) == set(CLASSES)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """What we raised, out of what Dynamo made of it."""
+    inner = getattr(error, "inner_exception", None)
+    return inner if isinstance(inner, MixbackendError) else error
+
+
+@pytest.mark.parametrize("code", sorted(TRIGGERS))
+def test_a_code_is_raised_by_what_its_section_describes(code: str, tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(Exception) as caught:
+        TRIGGERS[code](tmp_path)
+    error = innermost(caught.value)
+    assert isinstance(error, MixbackendError), f"{type(error).__name__}: {error}"
+    assert error.code == code and type(error).code == CLASSES[code].code
+    assert str(error).startswith(f"[{code}] ") and error.what in str(error)
+
+
+def test_the_text_has_place_and_advice() -> None:
+    error = MixbackendError("it broke", where="layer 3", hint="turn it off")
+    assert str(error) == "[error] it broke\n  where: layer 3\n  what to do: turn it off"
+    assert (error.what, error.where, error.hint) == ("it broke", "layer 3", "turn it off")
