@@ -39,7 +39,7 @@ def load_region(region: Region, artifact: bytes) -> CompiledRegion:
 
 
 def _compiled(region: Region, serialised: bytes, source: str) -> CompiledRegion:
-    session = open_session(serialised, static=not region.dynamic)
+    session = open_session(serialised, static=not region.dynamic, doubles=_has_doubles(region))
     inputs = [(item.name, _TYPES[item.type]) for item in session.get_inputs()]
     outputs = [(item.name, _TYPES[item.type]) for item in session.get_outputs()]
     if [dtype for _, dtype in outputs] != [item.meta.dtype for item in region.outputs]:
@@ -68,6 +68,11 @@ _TYPES = {
     "tensor(int64)": torch.int64,
     "tensor(bool)": torch.bool,
 }
+
+
+def _has_doubles(region: Region) -> bool:
+    metas = (meta for view in region.views for meta in view.output_tensors)
+    return any(meta.dtype is torch.float64 for meta in metas)
 
 
 def _kinds(region: Region) -> list[str]:

@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils.dlpack import from_dlpack, to_dlpack
-
 from onnxruntime.capi import _pybind_state as capi
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 _OrtValue = capi.OrtValue
 

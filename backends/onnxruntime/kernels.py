@@ -27,6 +27,7 @@ _ALL = "fhedbBsil?"
 _ROWS = {
     _ALL: "Identity Reshape Unsqueeze Squeeze Transpose Concat Slice Split Gather GatherElements GatherND "
     "ScatterElements Shape ConstantOfShape Cast",
+    "fdbBsil": "ScatterElements:add",
     "fhdbBsil": "Add Sub Mul Div Mod Abs Less Greater LessOrEqual GreaterOrEqual",
     "fhdbBsil?": "Equal Expand Tile",
     "fhdbBil?": "Pad ReduceMax ReduceMin",
@@ -34,7 +35,7 @@ _ROWS = {
     "fhdbsil": "Neg",
     "fhedbBsil": "Sign",
     "fhed": "IsNaN IsInf",
-    "fhdil": "Pow Max Min ReduceSum ReduceMean ReduceProd ReduceL1 ReduceL2 MatMul CumSum TopK",
+    "fhdil": "Pow Max Min ReduceSum ReduceMean ReduceProd ReduceL1 ReduceL2 MatMul CumSum",
     "fhdBil": "Where",
     "fhd": "Sqrt Exp Log Tanh Sigmoid Floor Ceil Round Reciprocal Sin Softmax LogSoftmax Gemm BatchNormalization "
     "LayerNormalization",

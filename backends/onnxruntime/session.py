@@ -11,18 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 import onnxruntime
+import torch
 from mixbackend.backends.onnxruntime.exchange import Converter, converters, tensor_of
 
+_SINGLE_PRECISION_FUSIONS = ["MatMulScaleFusion"]
+"""Optimisations that keep a factor of float64 products as a float32 attribute."""
 
-def open_session(model: bytes, *, static: bool) -> onnxruntime.InferenceSession:
+
+def open_session(model: bytes, *, static: bool, doubles: bool) -> onnxruntime.InferenceSession:
     """A session on the CPU.
 
     Args:
         model: serialised.
         static: all sizes are known, so the runtime may plan one block of memory for a call.
+        doubles: the model computes in float64.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -33,7 +36,10 @@ def open_session(model: bytes, *, static: bool) -> onnxruntime.InferenceSession:
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    disabled = _SINGLE_PRECISION_FUSIONS if doubles else None
+    return onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+    )
 
 
 Run = Callable[[Sequence[Any]], list[torch.Tensor]]

@@ -10,7 +10,7 @@ import math
 import torch
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
-from mixbackend.backends.common.onnx.conditions import literal
+from mixbackend.backends.common.onnx.conditions import literal, several_elements
 from mixbackend.backends.common.onnx.dtypes import NUMBERS, REALS, SINGLES
 from mixbackend.backends.common.onnx.table import lowers
 from mixbackend.contracts import OpRule
@@ -28,8 +28,7 @@ class _Formula:
 
     def __call__(self, operator: str, *operands: Value | float) -> Value:
         ready = [
-            item if isinstance(item, Value) else self._call.build.constant(float(item), self.dtype)
-            for item in operands
+            item if isinstance(item, Value) else self._call.build.constant(float(item), self.dtype) for item in operands
         ]
         return self._call.op(operator, *ready)
 
@@ -73,7 +72,7 @@ def _gelu_backward(call: Call) -> Value:
     return _narrow(call, f("Mul", grad, f("Add", cumulative, f("Mul", x, density))))
 
 
-@lowers("silu", _FLOAT)
+@lowers("silu", OpRule(dtypes=REALS, arguments=(several_elements,)))
 def _silu(call: Call) -> Value:
     f, (x,) = wide_formula(call, "self")
     return _narrow(call, f("Mul", x, f("Sigmoid", x)))

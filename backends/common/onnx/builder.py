@@ -58,7 +58,8 @@ class Target:
     Attributes:
         opset: version of the ONNX operator set.
         ir_version: of the model file.
-        kernels: element types for which an ONNX operator has a kernel; operators not listed take every type.
+        kernels: element types for which an ONNX operator has a kernel; operators not listed take every type. An
+            operator that reduces has a row of its own (``ScatterElements:add``).
     """
 
     opset: int
@@ -73,16 +74,26 @@ class _Signature:
     outputs: tuple[str, ...]
 
     def input_type(self, index: int) -> str:
-        return self.inputs[-1] if self.variadic and index >= len(self.inputs) else self.inputs[index]
+        return self.inputs[min(index, len(self.inputs) - 1)] if self.variadic else self.inputs[index]
+
+    def output_type(self, index: int) -> str:
+        return self.outputs[min(index, len(self.outputs) - 1)]
 
 
 @lru_cache(maxsize=512)
 def _signature(operator: str, opset: int) -> _Signature:
     schema = onnx.defs.get_schema(operator, opset, "")
+    # A type variable that allows one type only (Less gives bool) is that type.
+    single = {
+        item.type_param_str: item.allowed_type_strs[0]
+        for item in schema.type_constraints
+        if len(item.allowed_type_strs) == 1
+    }
     last = schema.inputs[-1] if schema.inputs else None
-    variadic = last is not None and last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     return _Signature(
-        tuple(item.type_str for item in schema.inputs), variadic, tuple(item.type_str for item in schema.outputs)
+        tuple(single.get(item.type_str, item.type_str) for item in schema.inputs),
+        last is not None and last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic,
+        tuple(single.get(item.type_str, item.type_str) for item in schema.outputs),
     )
 
 
@@ -143,9 +154,7 @@ class GraphBuilder:
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
-    def op(
-        self, operator: str, *inputs: Value | None, dtype: torch.dtype | None = None, **attributes: Any
-    ) -> Value:
+    def op(self, operator: str, *inputs: Value | None, dtype: torch.dtype | None = None, **attributes: Any) -> Value:
         """One node with one result; see ``node``."""
         return self.node(operator, inputs, 1, dtype, **attributes)[0]
 
@@ -167,18 +176,20 @@ class GraphBuilder:
         """
         signature = _signature(operator, self.target.opset)
         bound = self._bind(operator, signature, inputs)
-        computed = {variable: self._kernel_type(operator, actual) for variable, actual in bound.items()}
+        reduction = attributes.get("reduction", "none")
+        kernel = operator if reduction == "none" else f"{operator}:{reduction}"
+        computed = {variable: self._kernel_type(kernel, actual) for variable, actual in bound.items()}
         ready = [
             item if item is None else self._convert(item, computed.get(signature.input_type(index), item.dtype))
             for index, item in enumerate(inputs)
         ]
         results = tuple(
-            Value(self._fresh(operator), _result_type(signature.outputs[index], computed, dtype))
+            Value(self._fresh(operator), _result_type(signature.output_type(index), computed, dtype))
             for index in range(outputs)
         )
         self._append(operator, ready, results, attributes)
         return tuple(
-            self._convert(result, bound.get(signature.outputs[index], result.dtype))
+            self._convert(result, bound.get(signature.output_type(index), result.dtype))
             for index, result in enumerate(results)
         )
 
@@ -209,9 +220,7 @@ class GraphBuilder:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _bind(
-        self, operator: str, signature: _Signature, inputs: Sequence[Value | None]
-    ) -> dict[str, torch.dtype]:
+    def _bind(self, operator: str, signature: _Signature, inputs: Sequence[Value | None]) -> dict[str, torch.dtype]:
         bound: dict[str, torch.dtype] = {}
         for index, item in enumerate(inputs):
             variable = signature.input_type(index)
@@ -275,7 +284,7 @@ _FIXED_TYPES = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64, "t
 
 
 def _number(number: float, dtype: torch.dtype) -> torch.Tensor:
-    return torch.tensor(number).to(dtype) if dtype.is_floating_point else torch.tensor(number, dtype=dtype)
+    return torch.tensor(number, dtype=torch.float64 if dtype.is_floating_point else None).to(dtype)
 
 
 def _raw_bytes(tensor: torch.Tensor) -> bytes:

@@ -34,9 +34,7 @@ class Call:
         used: indices of those outputs that somebody reads.
     """
 
-    def __init__(
-        self, view: OpView, build: GraphBuilder, values: Mapping[str, Emitted], used: frozenset[int]
-    ) -> None:
+    def __init__(self, view: OpView, build: GraphBuilder, values: Mapping[str, Emitted], used: frozenset[int]) -> None:
         self.view = view
         self.build = build
         self.used = used

@@ -81,5 +81,3 @@ def _isinf(call: Call) -> Value:
 def _isfinite(call: Call) -> Value:
     value = call.tensor("self")
     return call.op("Not", call.op("Or", call.op("IsNaN", value), call.op("IsInf", value)))
-
-

@@ -5,6 +5,7 @@ Place: in ``OpRule.arguments`` of the table's entries. Each returns a refusal wi
 
 from __future__ import annotations
 
+import torch
 from mixbackend.contracts import NodeRef, OpView, SymbolicSize, TensorMeta, Unsupported, is_symbolic
 from mixbackend.contracts.support import ArgumentTest
 
@@ -62,6 +63,16 @@ def rank_of(name: str, low: int, high: int) -> ArgumentTest:
     return test
 
 
+def type_of(name: str, allowed: frozenset[torch.dtype]) -> ArgumentTest:
+    """The element type of one tensor argument, where others (indices, say) have theirs."""
+
+    def test(view: OpView) -> Unsupported | None:
+        meta = view.tensor(name)
+        return None if meta is None or meta.dtype in allowed else Unsupported("dtype", f"{name} is {meta.dtype}")
+
+    return test
+
+
 def absent(*names: str) -> ArgumentTest:
     """These arguments must be ``None`` or false."""
 
@@ -90,3 +101,18 @@ def safe_divisor(view: OpView) -> Unsupported | None:
     if isinstance(divisor, (int, float)) and divisor != 0:
         return None
     return Unsupported("argument", "integer division by a value known only at run time may divide by zero")
+
+
+def several_elements(view: OpView) -> Unsupported | None:
+    """Runtimes compute the logistic function to an absolute, not a relative, accuracy.
+
+    That is within rounding of a tensor's largest value unless all its values lie far out in the tail, which only a
+    tensor of very few elements does.
+    """
+    meta = view.output_tensors[0]
+    if meta.elements() >= _SEVERAL:
+        return None
+    return Unsupported("declined", f"{meta}: a few elements may all lie in the tail of the logistic function")
+
+
+_SEVERAL = 16

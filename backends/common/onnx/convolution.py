@@ -30,10 +30,21 @@ def _batched(view: OpView) -> Unsupported | None:
     return None
 
 
+def _covered_padding(view: OpView) -> Unsupported | None:
+    """ONNX leaves an output padding of a whole stride or more undefined."""
+    if not view.argument("transposed"):
+        return None
+    padding, stride = view.argument("output_padding"), view.argument("stride")
+    assert isinstance(padding, tuple) and isinstance(stride, tuple)
+    if all(extra < stride[min(axis, len(stride) - 1)] for axis, extra in enumerate(padding)):
+        return None
+    return Unsupported("argument", f"output_padding={padding} with stride={stride}")
+
+
 _GEOMETRY = literal("stride", "padding", "dilation", "output_padding", "groups")
 
 
-@lowers("convolution", OpRule(dtypes=SINGLES, arguments=(_GEOMETRY, _batched)))
+@lowers("convolution", OpRule(dtypes=SINGLES, arguments=(_GEOMETRY, _batched, _covered_padding)))
 def _convolution(call: Call) -> Value:
     image, weight = call.tensor("input"), call.tensor("weight")
     count = image.rank - 2

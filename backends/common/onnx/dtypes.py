@@ -57,7 +57,9 @@ def promoted(*operands: tuple[torch.dtype, bool] | type) -> torch.dtype:
     samples = [torch.empty(1 if has else (), dtype=dtype) for dtype, has in (*dimensioned, *scalars)]
     result: torch.Tensor | None = None
     for sample in samples:
-        result = sample if result is None else torch.empty(_shape(result, sample), dtype=torch.result_type(result, sample))
+        result = (
+            sample if result is None else torch.empty(_shape(result, sample), dtype=torch.result_type(result, sample))
+        )
     for number in numbers:
         assert result is not None, "promotion needs a tensor operand"
         result = torch.empty(result.shape, dtype=torch.result_type(result, number(1)))

@@ -26,7 +26,9 @@ def _filled(call: Call, sizes: Value, number: Any) -> Value:
 
 def _of_size(number: float | None) -> Emitter:
     def emit(call: Call) -> Value:
-        return _filled(call, call.sizes(requested_sizes(call, "size")), call.argument("fill_value") if number is None else number)
+        return _filled(
+            call, call.sizes(requested_sizes(call, "size")), call.argument("fill_value") if number is None else number
+        )
 
     return emit
 

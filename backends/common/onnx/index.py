@@ -180,7 +180,9 @@ class _Advanced:
     def _positive(self, index: Value, axis: int) -> Value:
         wide = self.call.build.cast(index, torch.int64)
         shifted = self.call.op("Add", wide, self.call.build.size(self.value, axis))
-        return self.call.op("Where", self.call.op("Less", wide, self.call.build.constant(0, torch.int64)), shifted, wide)
+        return self.call.op(
+            "Where", self.call.op("Less", wide, self.call.build.constant(0, torch.int64)), shifted, wide
+        )
 
     def strides(self) -> list[int]:
         """Row-major strides of the indexed dimensions."""
@@ -189,7 +191,10 @@ class _Advanced:
 
     def result_order(self) -> list[int]:
         """Permutation from (index dimensions, others) to torch's order."""
-        index_dims, rest = list(range(self.index_rank)), list(range(self.index_rank, self.index_rank + len(self.others)))
+        index_dims, rest = (
+            list(range(self.index_rank)),
+            list(range(self.index_rank, self.index_rank + len(self.others))),
+        )
         return [*rest[: self.place], *index_dims, *rest[self.place :]]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
-from mixbackend.backends.common.onnx.dtypes import COUNTS, REALS
+from mixbackend.backends.common.onnx.dtypes import COUNTS, REALS, SINGLES
 from mixbackend.backends.common.onnx.table import lowers
 from mixbackend.contracts import OpRule, OpView, Unsupported
 
@@ -29,9 +29,11 @@ def _literal_scales(view: OpView) -> Unsupported | None:
 
 @lowers("addmm", OpRule(dtypes=REALS | COUNTS, arguments=(_literal_scales,)))
 def _addmm(call: Call) -> Value:
-    if not call.out.dtype.is_floating_point:
-        return _added(call, call.op("MatMul", call.tensor("mat1"), call.tensor("mat2")))
     alpha, beta = float(call.argument("alpha")), float(call.argument("beta"))
+    exact = call.out.dtype in SINGLES or (alpha == 1.0 and beta == 1.0 and call.out.dtype in REALS)
+    if not exact:
+        # Gemm's factors are float32, and it takes no integers.
+        return _added(call, call.op("MatMul", call.tensor("mat1"), call.tensor("mat2")))
     addend = None if beta == 0.0 else call.tensor("self")
     return call.op("Gemm", call.tensor("mat1"), call.tensor("mat2"), addend, alpha=alpha, beta=beta if addend else None)
 
@@ -57,5 +59,3 @@ def _added(call: Call, product: Value) -> Value:
     if beta != 1:
         addend = call.op("Mul", addend, call.build.constant(beta, addend.dtype))
     return call.op("Add", product, addend)
-
-

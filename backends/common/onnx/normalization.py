@@ -51,6 +51,8 @@ def _layer_norm(call: Call) -> tuple[Value | None, ...]:
     value, sizes = call.tensor("input"), call.argument("normalized_shape")
     axis = value.rank - len(sizes)
     stat = _stat_type(call)
+    if stat is torch.float64:
+        return _exact_layer_norm(call, value, axis)
     weight = call.optional("weight") or call.build.constant(torch.ones(sizes), value.dtype)
     bias = call.optional("bias")
     dtype = value.dtype if weight.dtype is value.dtype else stat
@@ -63,6 +65,16 @@ def _layer_norm(call: Call) -> tuple[Value | None, ...]:
         spread = _inverse_root(call, variance, float(call.argument("eps")))
         mean, spread = call.build.cast(mean, call.output(1).dtype), call.build.cast(spread, call.output(2).dtype)
     return call.build.cast(result, call.output(0).dtype), mean, spread
+
+
+def _exact_layer_norm(call: Call, value: Value, axis: int) -> tuple[Value | None, ...]:
+    """In float64: the operator's epsilon is a float32."""
+    difference, mean, variance = _centred(call, value, call.build.integers(range(axis, value.rank)))
+    spread = _inverse_root(call, variance, float(call.argument("eps")))
+    result = call.op("Mul", difference, spread)
+    if call.has("weight"):
+        result = call.op("Mul", result, call.tensor("weight"))
+    return (call.op("Add", result, call.tensor("bias")) if call.has("bias") else result), mean, spread
 
 
 @lowers("native_layer_norm_backward", OpRule(dtypes=REALS, ranks=(1, 8), arguments=(_plain_layer,)))
@@ -98,7 +110,9 @@ def _as_outputs(call: Call, *values: Value | None) -> tuple[Value | None, ...]:
     results: list[Value | None] = []
     for index, value in enumerate(values):
         meta = call.view.outputs[index]
-        results.append(None if value is None or not isinstance(meta, TensorMeta) else call.build.cast(value, meta.dtype))
+        results.append(
+            None if value is None or not isinstance(meta, TensorMeta) else call.build.cast(value, meta.dtype)
+        )
     return tuple(results)
 
 
@@ -124,19 +138,27 @@ def _affine(call: Call, unit: Value, rank: int, stat: torch.dtype) -> Value:
     return unit
 
 
-@lowers(
-    "_native_batch_norm_legit_no_training", OpRule(dtypes=REALS, arguments=(_known_channels, literal("eps")))
-)
+@lowers("_native_batch_norm_legit_no_training", OpRule(dtypes=REALS, arguments=(_known_channels, literal("eps"))))
 def _batch_norm_inference(call: Call) -> tuple[Value | None, ...]:
     value, channels, stat = call.tensor("input"), _channels(call), _stat_type(call)
+    empty = call.build.constant(torch.zeros(0), call.output(1).dtype)
+    if stat is torch.float64:
+        return _from_running(call, value, stat), empty, empty
     weight = call.optional("weight") or call.build.constant(torch.ones(channels), stat)
     bias = call.optional("bias") or call.build.constant(torch.zeros(channels), stat)
     mean, variance = call.tensor("running_mean"), call.tensor("running_var")
     dtype = value.dtype if {weight.dtype, bias.dtype, mean.dtype, variance.dtype} == {value.dtype} else stat
     ready = [call.build.cast(item, dtype) for item in (value, weight, bias, mean, variance)]
     result = call.op("BatchNormalization", *ready, epsilon=float(call.argument("eps")))
-    empty = call.build.constant(torch.zeros(0), call.output(1).dtype)
     return call.build.cast(result, value.dtype), empty, empty
+
+
+def _from_running(call: Call, value: Value, stat: torch.dtype) -> Value:
+    """Normalised with the running statistics, in a given type."""
+    rank = call.tensor("input").rank
+    spread = _inverse_root(call, call.operand("running_var", stat), float(call.argument("eps")))
+    unit = call.op("Sub", value, _per_channel(call, call.operand("running_mean", stat), rank))
+    return _affine(call, call.op("Mul", unit, _per_channel(call, spread, rank)), rank, stat)
 
 
 @lowers(
@@ -149,11 +171,8 @@ def _batch_norm_functional(call: Call) -> tuple[Value | None, ...]:
     running = [call.operand(name, stat) for name in ("running_mean", "running_var")]
     epsilon = float(call.argument("eps"))
     if not call.argument("training"):
-        spread = _inverse_root(call, running[1], epsilon)
-        unit = call.op("Sub", value, _per_channel(call, running[0], rank))
-        unit = call.op("Mul", unit, _per_channel(call, spread, rank))
         empty = call.build.constant(torch.zeros(0), stat)
-        return _as_outputs(call, _affine(call, unit, rank, stat), empty, empty, *running)
+        return _as_outputs(call, _from_running(call, value, stat), empty, empty, *running)
     unit, mean, variance, spread = _batch_statistics(call, value, rank, epsilon)
     momentum = float(call.argument("momentum"))
     count = call.count(value, (0, *range(2, rank)), stat)
@@ -265,5 +284,3 @@ def _group_norm_backward(call: Call) -> tuple[Value | None, ...]:
     if wants[2]:
         grad_bias = call.op("ReduceSum", grad, axes, keepdims=0)
     return _as_outputs(call, grad_input, grad_weight, grad_bias)
-
-

@@ -7,13 +7,12 @@ arithmetic is that of the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
-from mixbackend.backends.common.onnx.conditions import floating_output, literal, safe_divisor
-from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS, SINGLES, WHOLES
+from mixbackend.backends.common.onnx.conditions import floating_output, literal, safe_divisor, several_elements
+from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS
 from mixbackend.backends.common.onnx.table import Emitter, enter, lowers
 from mixbackend.contracts import OpRule, OpView, Unsupported
 
@@ -38,11 +37,12 @@ for _torch_name, _onnx_name in (
     ("log", "Log"),
     ("sqrt", "Sqrt"),
     ("reciprocal", "Reciprocal"),
-    ("sigmoid", "Sigmoid"),
     ("tanh", "Tanh"),
     ("sin", "Sin"),
 ):
     enter(_torch_name, OpRule(dtypes=EVERY, arguments=(floating_output,)), unary(_onnx_name))
+
+enter("sigmoid", OpRule(dtypes=EVERY, arguments=(floating_output, several_elements)), unary("Sigmoid"))
 
 for _torch_name, _onnx_name in (
     ("cos", "Cos"),
@@ -71,7 +71,13 @@ def at_least(call: Call, value: Value, bound: float) -> Value:
 
 @lowers("sign", OpRule(dtypes=NUMBERS))
 def _sign(call: Call) -> Value:
-    return call.op("Sign", call.tensor("self"))
+    value = call.tensor("self")
+    if not value.dtype.is_floating_point:
+        return call.op("Sign", value)
+    # torch gives zero for NaN.
+    zero = call.build.constant(0.0, value.dtype)
+    above, below = call.op("Greater", value, zero), call.op("Less", value, zero)
+    return call.op("Sub", call.build.cast(above, value.dtype), call.build.cast(below, value.dtype))
 
 
 @lowers("rsqrt", OpRule(dtypes=EVERY, arguments=(floating_output,)))
@@ -314,14 +320,13 @@ def _native_dropout_backward(call: Call) -> Value:
 def _nan_to_num(call: Call) -> Value:
     value = call.tensor("self")
     limits = torch.finfo(value.dtype)
-    for name, test, default in (("nan", {}, 0.0), ("posinf", "detect_negative", limits.max),
-                                ("neginf", "detect_positive", limits.min)):
+    for name, test, default in (
+        ("nan", {}, 0.0),
+        ("posinf", "detect_negative", limits.max),
+        ("neginf", "detect_positive", limits.min),
+    ):
         wanted = call.argument(name)
         filler = call.build.constant(float(default if wanted is None else wanted), value.dtype)
         found = call.op("IsInf", value, **{test: 0}) if isinstance(test, str) else call.op("IsNaN", value)
         value = call.op("Where", found, filler, value)
     return value
-
-
-Compose = Callable[[Call, Value], Value]
-__all__ = ["SINGLES", "WHOLES", "Compose", "at_least", "binary", "floor_divided", "truncated", "unary"]

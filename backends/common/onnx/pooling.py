@@ -11,7 +11,7 @@ import math
 import torch
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
-from mixbackend.backends.common.onnx.conditions import literal, static_from
+from mixbackend.backends.common.onnx.conditions import literal, static_from, type_of
 from mixbackend.backends.common.onnx.dtypes import REALS, SINGLES
 from mixbackend.backends.common.onnx.table import lowers
 from mixbackend.contracts import OpRule, OpView, TensorMeta, Unsupported
@@ -58,7 +58,8 @@ _IMAGE = static_from("self", 2)
 
 
 @lowers(
-    "max_pool2d_with_indices", OpRule(dtypes=REALS | {torch.int64}, arguments=(_LITERALS, _batched, _IMAGE))
+    "max_pool2d_with_indices",
+    OpRule(dtypes=REALS | {torch.int64}, arguments=(type_of("self", REALS), _LITERALS, _batched, _IMAGE)),
 )
 def _max_pool(call: Call) -> tuple[Value | None, ...]:
     value = call.tensor("self")
@@ -82,7 +83,7 @@ def _max_pool(call: Call) -> tuple[Value | None, ...]:
 
 @lowers(
     "max_pool2d_with_indices_backward",
-    OpRule(dtypes=REALS | {torch.int64}, arguments=(_LITERALS, _batched, _IMAGE)),
+    OpRule(dtypes=REALS | {torch.int64}, arguments=(type_of("self", REALS), _LITERALS, _batched, _IMAGE)),
 )
 def _max_pool_backward(call: Call) -> Value:
     grad, source = call.tensor("grad_output"), call.tensor("self")
@@ -199,5 +200,3 @@ def _matrices(call: Call, image: object, result: object) -> tuple[Value, Value]:
     sizes, smaller = tuple(image)[-2:], tuple(result)[-2:]  # type: ignore[arg-type, call-overload, misc]
     rows, columns = (_averages(int(a), int(b), dtype) for a, b in zip(sizes, smaller, strict=True))
     return call.build.constant(rows, dtype), call.build.constant(columns, dtype)
-
-

@@ -11,7 +11,7 @@ from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import floating_output, literal
 from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS
 from mixbackend.backends.common.onnx.table import lowers
-from mixbackend.contracts import OpRule, OpView, Unsupported, is_symbolic
+from mixbackend.contracts import OpRule, OpView, Unsupported
 
 
 def reduced_dimensions(call: Call, rank: int) -> tuple[int, ...]:
@@ -176,25 +176,3 @@ def _cumsum(call: Call) -> Value:
         return call.op("Identity", summed)
     axis = call.build.constant(call.dimension("dim", value.rank), torch.int64)
     return call.op("CumSum", summed, axis)
-
-
-def _known_size(view: OpView) -> Unsupported | None:
-    meta, k = view.tensor("self"), view.argument("k")
-    assert meta is not None
-    if not isinstance(k, int) or meta.rank == 0 or any(is_symbolic(size) for size in meta.shape):
-        return Unsupported("dynamic-shape", f"k={k} of {meta}")
-    return None
-
-
-@lowers("topk", OpRule(dtypes=NUMBERS, arguments=(_known_size,)))
-def _topk(call: Call) -> tuple[Value, ...]:
-    value = call.tensor("self")
-    # torch promises no order among equal values; only values are checked against it.
-    return call.build.node(
-        "TopK",
-        (value, call.build.integers([call.integer("k")])),
-        2,
-        axis=call.dimension("dim", value.rank),
-        largest=int(call.argument("largest")),
-        sorted=int(call.argument("sorted")),
-    )

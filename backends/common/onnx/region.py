@@ -120,7 +120,9 @@ def _number_type(value: Any) -> torch.dtype:
 
 def _used_outputs(node: torch.fx.Node) -> frozenset[int]:
     return frozenset(
-        user.args[1] for user in node.users if user.target is operator.getitem  # type: ignore[misc]
+        user.args[1]
+        for user in node.users
+        if user.target is operator.getitem  # type: ignore[misc]
     )
 
 
@@ -138,5 +140,3 @@ def _checked(value: Value, view: OpView, index: int) -> Value:
     if value.dtype is not meta.dtype:
         raise LoweringError(f"{view.op} was written with {value.dtype}, torch gives {meta.dtype}")
     return value.shaped(meta.shape)
-
-

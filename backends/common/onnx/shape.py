@@ -340,5 +340,3 @@ def _diagonal(call: Call) -> Value:
     pairs = torch.stack([places + max(-offset, 0), places + max(offset, 0)], dim=1)
     picked = call.op("GatherND", front, call.build.constant(pairs, torch.int64))
     return call.op("Transpose", picked, perm=[*range(1, len(others) + 1), 0])
-
-
