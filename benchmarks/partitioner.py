@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-
 from mixbackend.benchmarks.captured_blocks import captured_blocks, repeated
 from mixbackend.contracts import (
     Availability,

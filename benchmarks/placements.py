@@ -7,7 +7,7 @@ Input and output: plain data. Units: seconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -30,7 +30,7 @@ def summarise(report: Mapping[str, Any]) -> dict[str, Any]:
         "graph_nodes": sum(graph["nodes"] for graph in graphs),
         "nodes": dict(nodes),
         "regions": dict(regions),
-        "estimated_s": sum(graph["estimated_s"] for graph in graphs),
+        "estimated_s": _sum_or_none(graph["estimated_s"] for graph in graphs),
         "single_backend_s": _summed_estimates(graphs),
         "optimal": all(graph["optimal"] for graph in graphs),
         "events": dict(events),
@@ -39,10 +39,15 @@ def summarise(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summed_estimates(graphs: list[Mapping[str, Any]]) -> dict[str, float]:
-    if not graphs:
-        return {}
-    common = set.intersection(*(set(graph["single_backend_s"]) for graph in graphs))
-    return {name: sum(graph["single_backend_s"][name] for graph in graphs) for name in sorted(common)}
+    names = sorted({name for graph in graphs for name in graph["single_backend_s"]})
+    sums = {name: _sum_or_none(graph["single_backend_s"].get(name) for graph in graphs) for name in names}
+    return {name: seconds for name, seconds in sums.items() if seconds is not None}
+
+
+def _sum_or_none(values: Iterable[float | None]) -> float | None:
+    """The sum, or ``None`` if one of the values is not known."""
+    known = list(values)
+    return None if any(value is None for value in known) else sum(value for value in known if value is not None)
 
 
 def _describe(event: Mapping[str, Any]) -> str:

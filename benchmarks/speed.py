@@ -107,7 +107,7 @@ def compare_estimates(timings: Mapping[str, Timing]) -> dict[str, Any]:
     fallback = expected.pop(f"{SINGLE}{registry.FALLBACK}", None)
     if fallback is not None:
         expected["eager"] = fallback
-    if "estimated_s" in placement:
+    if placement.get("estimated_s") is not None:
         expected[THE_MIXTURE] = placement["estimated_s"]
     return {
         name: {"estimated_s": seconds, "measured_s": timings[name].to_dict()["median_s"]}

@@ -94,14 +94,15 @@ def _options(given: argparse.Namespace) -> SuiteOptions:
 
 def _configuration(file: Path | None, backends: Sequence[str]) -> Mapping[str, Any]:
     """The configuration as plain data: it crosses to worker processes and is part of every result's key."""
-    configuration: dict[str, Any] = {}
-    if file is not None:
-        from mixbackend.configuration import load_config
+    configuration = plain_configuration(file) if file is not None else {}
+    return {**configuration, "backends": list(backends)} if backends else configuration
 
-        configuration = json.loads(load_config(file).model_dump_json(exclude_unset=True))
-    if backends:
-        configuration["backends"] = list(backends)
-    return configuration
+
+def plain_configuration(file: Path) -> dict[str, Any]:
+    """What a configuration file sets, as plain data."""
+    from mixbackend.configuration import load_config
+
+    return json.loads(load_config(file).model_dump_json(exclude_unset=True))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def check_accuracy(request: Request, send: Callable[[Answer], None]) -> None:
     exact = steps.run_exact(entry, request.phase, loaded)
     first = _attempt("eager_failed", lambda: steps.run(entry, request.phase, loaded, step))
     second = _attempt("eager_failed", lambda: steps.run(entry, request.phase, loaded, step))
-    compiled = CompiledStep(entry, request, exact_random_stream=True)
+    compiled = _attempt("failed", lambda: CompiledStep(entry, request, exact_random_stream=True))
     results = _attempt("failed", lambda: steps.run(entry, request.phase, loaded, compiled))
     judgement = judge(first, second, results, exact, rule_for(entry.family, entry.name, request.phase))
     send(
@@ -114,7 +114,7 @@ def check_accuracy(request: Request, send: Callable[[Answer], None]) -> None:
 def serve_timings(request: Request, send: Callable[[Answer], None]) -> None:
     """Compile and warm up, say so, then time as many calls as each line asks for, until the input ends."""
     entry, (module, args, kwargs) = _load(request)
-    step = CompiledStep(entry, request, exact_random_stream=False)
+    step = _attempt("failed", lambda: CompiledStep(entry, request, exact_random_stream=False))
 
     def call() -> None:
         module.zero_grad(set_to_none=True)

@@ -1,0 +1,164 @@
+"""Cases, the results file, and the run itself with a stand-in for the worker."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mixbackend.benchmarks import runner
+from mixbackend.benchmarks.placements import summarise
+from mixbackend.benchmarks.protocol import Request, request_from_line
+from mixbackend.benchmarks.results import ResultFile, code_version, key_of
+from mixbackend.benchmarks.runner import Case, SuiteOptions, cases, check_case, run_cases
+from mixbackend.benchmarks.suite import is_our_failure, main
+from rich.console import Console
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> SuiteOptions:
+    return SuiteOptions(models=("lennard_jones", "dcgan"), output=tmp_path / "r" / "suite.jsonl", label="test")
+
+
+def test_cases_follow_names_families_and_phases(options: SuiteOptions) -> None:
+    assert [(case.model, case.phase) for case in cases(options)] == [
+        ("lennard_jones", "inference"),
+        ("lennard_jones", "training"),
+        ("dcgan", "inference"),
+        ("dcgan", "training"),
+    ]
+    everything = cases(SuiteOptions())
+    assert len(everything) == 132 + 130
+    assert {case.family for case in cases(SuiteOptions(families=("hf",)))} == {"hf"}
+    assert cases(replace(options, models=("pyhpc_equation_of_state",), phases=("training",))) == []
+
+
+@pytest.mark.parametrize("wrong", [{"models": ("nope",)}, {"families": ("nlp",)}])
+def test_unknown_names_are_refused(options: SuiteOptions, wrong: dict) -> None:
+    with pytest.raises(KeyError):
+        cases(replace(options, **wrong))
+
+
+def test_a_second_run_takes_what_the_first_left(options: SuiteOptions) -> None:
+    ran: list[Case] = []
+
+    def work(case: Case, options: SuiteOptions, show: Callable[[str], None]) -> dict:
+        ran.append(case)
+        return {"status": "pass" if case.phase == "inference" else "fail_accuracy", "detail": ""}
+
+    first = run_cases("accuracy", work, options, quiet())
+    assert len(ran) == len(first) == 4
+    assert run_cases("accuracy", work, options, quiet()) == first
+    assert len(ran) == 4
+    run_cases("accuracy", work, replace(options, retry_failed=True), quiet())
+    assert len(ran) == 6
+    run_cases("accuracy", work, replace(options, configuration={"backends": ["eager"]}), quiet())
+    assert len(ran) == 10
+    assert len(options.output.read_text().splitlines()) == 10
+
+
+def test_a_torn_last_line_is_dropped_and_a_foreign_file_refused(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps({"key": "a", "status": "pass"}) + '\n{"key": "b", "sta')
+    file = ResultFile(path)
+    assert file.get("a") == {"key": "a", "status": "pass"}
+    assert file.get("b") is None
+    file.append({"key": "c"})
+    assert ResultFile(path).get("c") == {"key": "c"}
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"results\.jsonl:1"):
+        ResultFile(path)
+
+
+def test_keys_tell_apart_everything_that_matters() -> None:
+    base = ("accuracy", "m", "training", "mixbackend", {"configuration": {}}, "1")
+    variants = [
+        ("speed", *base[1:]),
+        (base[0], "n", *base[2:]),
+        (*base[:2], "inference", *base[3:]),
+        (*base[:3], "inductor", *base[4:]),
+        (*base[:4], {"configuration": {"backends": ["eager"]}}, "1"),
+        (*base[:5], "2"),
+    ]
+    assert len({key_of(*base), *(key_of(*variant) for variant in variants)}) == 7
+    assert code_version() == code_version()
+
+
+def test_only_failures_are_asked_again_with_aot_eager(options: SuiteOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    statuses = {"mixbackend": "crash", "aot_eager": "failed"}
+
+    def ask(request: Request, timeout_s: float, threads: int) -> dict:
+        asked.append(request.backend)
+        return {"status": statuses[request.backend], "detail": "why"}
+
+    monkeypatch.setattr(runner, "ask", ask)
+    case = Case("dcgan", "torchbench", "training")
+    record = check_case(case, options, lambda text: None)
+    assert asked == ["mixbackend", "aot_eager"]
+    assert record["aot_eager"] == {"status": "failed", "detail": "why"}
+    assert not is_our_failure(record)
+    statuses["mixbackend"] = "pass"
+    assert check_case(case, options, lambda text: None)["aot_eager"] is None
+    assert asked[2:] == ["mixbackend"]
+
+
+def test_what_counts_as_our_failure() -> None:
+    failed = {"status": "fail_accuracy", "aot_eager": {"status": "pass"}}
+    assert is_our_failure(failed)
+    assert is_our_failure({"status": "timeout"})
+    assert not is_our_failure({**failed, "aot_eager": {"status": "fail_accuracy"}})
+    assert not is_our_failure({"status": "eager_failed"})
+
+
+def test_requests_cross_as_one_line() -> None:
+    request = Request("speed", "dcgan", "training", configuration={"backends": ["eager"]})
+    assert "\n" not in request.to_line()
+    assert request_from_line(request.to_line()) == request
+    for wrong in ("[]", '{"task": "speed"}', '{"task": "speed", "model": "m", "phase": "training", "x": 1}'):
+        with pytest.raises(ValueError, match="not a request"):
+            request_from_line(wrong)
+
+
+def test_placements_add_up_over_graphs() -> None:
+    def graph(estimate: float | None, single: dict, *regions: tuple[str, int]) -> dict:
+        return {
+            "nodes": sum(count for _, count in regions),
+            "regions": [{"backend": backend, "nodes": ["n"] * count} for backend, count in regions],
+            "estimated_s": estimate,
+            "single_backend_s": single,
+            "optimal": estimate is not None,
+        }
+
+    report = {
+        "graphs": [
+            graph(1.0, {"a": 2.0, "b": 3.0}, ("a", 5), ("b", 1), ("a", 2)),
+            graph(0.5, {"a": 1.0}, ("a", 4)),
+        ],
+        "events": [{"kind": "repair", "graph": "g0", "region": "r1", "backend": "b", "detail": "wrong"}],
+    }
+    summary = summarise(report)
+    assert summary["nodes"] == {"a": 11, "b": 1}
+    assert summary["regions"] == {"a": 3, "b": 1}
+    assert summary["graph_nodes"] == 12
+    assert summary["estimated_s"] == 1.5
+    assert summary["single_backend_s"] == {"a": 3.0}
+    assert summary["events"] == {"repair": 1}
+    assert summary["event_details"] == ["repair g0/r1/b: wrong"]
+    assert summarise({"graphs": [graph(None, {}, ("a", 1))]})["estimated_s"] is None
+    assert summarise({})["graphs"] == 0
+
+
+@pytest.mark.parametrize("wrong", [["--models", "nope"], ["--phase", "sideways"], ["--nonsense"]])
+def test_a_wrong_command_line_is_told(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(wrong)
+    assert left.value.code == 2
+    assert "error" in capsys.readouterr().err
