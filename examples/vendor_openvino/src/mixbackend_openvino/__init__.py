@@ -1,0 +1,1 @@
+"""OpenVINO as a backend of mixbackend, through its public contract alone."""

@@ -1,0 +1,189 @@
+"""OpenVINO on the CPU: the backend itself. Knows mixbackend only through ``mixbackend.contracts``."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from importlib import metadata, util
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from mixbackend.contracts import (
+    Availability,
+    Backend,
+    BackendRates,
+    CompiledRegion,
+    Condition,
+    DeviceModel,
+    NodeRef,
+    OpRate,
+    OpTag,
+    OpView,
+    Region,
+    Supported,
+    TensorMeta,
+    Traits,
+    Unsupported,
+    Verdict,
+    is_symbolic,
+    known,
+)
+
+_FUSED_AFTER = ("pointwise", "view", "normalization")
+_SHARES = {"matmul": 0.9, "convolution": 0.9, "attention": 0.8, "pointwise": 0.3, "normalization": 0.3, "softmax": 0.3}
+_NUMPY_TYPES = {torch.float32: np.float32, torch.bool: np.bool_, torch.int64: np.int64, torch.int32: np.int32}
+_ARITHMETIC = {
+    operator.add: "add",
+    operator.sub: "subtract",
+    operator.mul: "multiply",
+    operator.floordiv: "floor_divide",
+}
+
+
+class OpenVinoBackend(Backend):
+    """OpenVINO's CPU plug-in. Weights stay inputs: it reads torch's memory at every call."""
+
+    name: ClassVar[str] = "openvino"
+    contract_version: ClassVar[str] = "1.0"
+
+    def availability(self) -> Availability:
+        if util.find_spec("openvino") is None:
+            return Availability(False, "openvino is not installed; pip install openvino")
+        return Availability(True, version=metadata.version("openvino"))
+
+    def fingerprint(self) -> str:
+        return f"openvino={metadata.version('openvino')} threads={torch.get_num_threads()} f32 table=1"
+
+    def traits(self) -> Traits:
+        heavy = ("matmul", "convolution", "attention", "pointwise", "normalization")
+        fused = frozenset((first, second) for first in heavy for second in _FUSED_AFTER)
+        # One request per region holds its buffers, so calls of one region are made one after another.
+        return Traits(reentrant=False, fused=fused)  # type: ignore[arg-type]
+
+    def judge(self, view: OpView) -> Verdict:
+        from mixbackend_openvino.table import TABLE
+
+        # Several ops return empty tensors beside their result; nobody reads those.
+        results = () if OpTag.MULTI_OUTPUT in view.node.tags else view.output_tensors
+        for meta in (*view.input_tensors, *results):
+            if any(known(Condition(size, "at_least", 1)) != "yes" for size in meta.shape):
+                return Unsupported("argument", f"{meta} may be empty, and there are no kernels for empty tensors")
+        return Supported() if view.op == "getitem" else TABLE.judge(view)
+
+    def prior(self, device: DeviceModel) -> BackendRates:
+        peak = device.peak("float32")
+        rates = tuple((name, "float32", OpRate(1e-6, share * peak)) for name, share in _SHARES.items())
+        return BackendRates(self.name, entry_s=15e-6, crossing_s=2e-6, rates=rates)  # type: ignore[arg-type]
+
+    def compile(self, region: Region) -> CompiledRegion:
+        compiled = _core().compile_model(build_model(region), "CPU", _settings())
+        return CompiledRegion(_Runner(compiled, region), _exported(compiled), strides="contiguous")
+
+    def load(self, region: Region, artifact: bytes) -> CompiledRegion:
+        compiled = _core().import_model(artifact, "CPU", _settings())
+        return CompiledRegion(_Runner(compiled, region), artifact, strides="contiguous")
+
+
+def build_model(region: Region) -> Any:
+    """A region as an OpenVINO model: one parameter per input, weights included, one result per output."""
+    import openvino
+
+    from mixbackend_openvino.table import ROWS, Call
+
+    values: dict[str, Any] = {}
+    for item in region.inputs:
+        values[item.name] = _parameter(item.meta)
+    views = {view.node.name: view for view in region.views}
+    parameters = list(values.values())
+    for node in (node for node in region.graph_module.graph.nodes if node.op == "call_function"):
+        view = views.get(node.name)
+        if view is None:
+            values[node.name] = _number(node, values)
+        elif view.op == "getitem":
+            values[node.name] = values[node.args[0].name][node.args[1]]
+        else:
+            arguments = {name: _value(argument, values) for name, argument in view.node.arguments}
+            values[node.name] = ROWS[view.op][0](Call(view, arguments))
+    results = [openvino.opset15.result(values[output.name]) for output in region.outputs]
+    return openvino.Model(results, parameters, "region")
+
+
+def _parameter(meta: Any) -> Any:
+    import openvino
+
+    if not isinstance(meta, TensorMeta):
+        return openvino.opset15.parameter([], np.int64)
+    shape = [-1 if is_symbolic(size) else size for size in meta.shape]
+    return openvino.opset15.parameter(shape, _NUMPY_TYPES[meta.dtype])
+
+
+def _value(argument: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(argument, NodeRef):
+        return values[argument.name]
+    return [_value(item, values) for item in argument] if isinstance(argument, tuple) else argument
+
+
+def _number(node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
+    """A number that the region computes for itself: a size of one of its values, or arithmetic on sizes."""
+    from openvino import opset15 as ov
+
+    operands = [values[item.name] if isinstance(item, torch.fx.Node) else np.int64(item) for item in node.args]
+    if node.target is torch.ops.aten.sym_size.int:
+        return ov.gather(ov.shape_of(operands[0]), operands[1], np.int64(0))
+    return getattr(ov, _ARITHMETIC[node.target])(*operands)
+
+
+class _Runner:
+    """Calls one compiled region on torch's own memory.
+
+    Outputs of known shape are written straight into new torch tensors, others are copied out of OpenVINO's buffer.
+    """
+
+    def __init__(self, compiled: Any, region: Region) -> None:
+        self._request = compiled.create_infer_request()
+        self._static = [None if output.meta.dynamic else output.meta for output in region.outputs]
+
+    def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        from openvino import Tensor
+
+        request = self._request
+        # OpenVINO keeps a bare pointer to shared memory: the arrays must live until the call is over.
+        arrays = [_array(value) for value in inputs]
+        for index, array in enumerate(arrays):
+            request.set_input_tensor(index, Tensor(array, shared_memory=True))
+        fresh = [None if meta is None else torch.empty(meta.shape, dtype=meta.dtype) for meta in self._static]
+        for index, tensor in enumerate(fresh):
+            if tensor is not None:
+                request.set_output_tensor(index, Tensor(tensor.numpy(), shared_memory=True))
+        request.infer()
+        copy = lambda index: torch.from_numpy(request.get_output_tensor(index).data.copy())  # noqa: E731
+        return [copy(index) if tensor is None else tensor for index, tensor in enumerate(fresh)]
+
+
+def _array(value: Any) -> np.ndarray:
+    return value.detach().contiguous().numpy() if isinstance(value, torch.Tensor) else np.array(value)
+
+
+def _exported(compiled: Any) -> bytes:
+    stream = compiled.export_model()
+    return stream if isinstance(stream, bytes) else stream.getvalue()
+
+
+@functools.cache
+def _core() -> Any:
+    import openvino
+
+    return openvino.Core()
+
+
+def _settings() -> dict[str, Any]:
+    """One stream on as many threads as torch uses, unpinned so that torch's threads keep their cores; float32 stays."""
+    threads = torch.get_num_threads()
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": threads,
+        "ENABLE_CPU_PINNING": False,
+    }
