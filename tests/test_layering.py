@@ -1,0 +1,105 @@
+"""The import arrows of the layout: who may import whom, nothing bare, private torch names through one door."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("contracts", "partitioner", "backends", "mixbackend", "benchmarks")
+ALLOWED = {
+    "contracts": ("mixbackend.contracts",),
+    "partitioner": ("mixbackend.contracts", "mixbackend.partitioner"),
+    "backends": ("mixbackend.contracts", "mixbackend.backends.common"),
+}
+DOOR = ROOT / "contracts" / "torch_compat.py"
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Dotted names that a module imports; ``from a import b`` counts as ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names)
+
+
+def reached(tree: ast.AST) -> Iterator[str]:
+    """Dotted names that start at ``torch``, imported or written out."""
+    yield from imported(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            text = ast.unparse(node)
+            if text.startswith("torch."):
+                yield text
+
+
+def is_private(name: str) -> bool:
+    """Whether a name is torch's own business. Operators are not: ``torch.ops.aten._softmax`` is what graphs hold."""
+    parts = name.split("(")[0].split(".")
+    if parts[0] != "torch" or parts[:2] == ["torch", "ops"]:
+        return False
+    return any(part.startswith("_") and not part.startswith("__") for part in parts)
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_arrows(part: str) -> None:
+    wrong = []
+    for path in sources(part):
+        folder = path.relative_to(ROOT).parent
+        own = f"mixbackend.{'.'.join(folder.parts)}" if len(folder.parts) > 1 else ""
+        allowed = (*ALLOWED[part], *((own,) if own else ()))
+        names = [
+            name for name in imported(ast.parse(path.read_text())) if name[0] == "." or within(name, ("mixbackend",))
+        ]
+        wrong += [f"{path.relative_to(ROOT)}: {name}" for name in names if not within(name, allowed)]
+    assert wrong == []
+
+
+def test_nothing_is_imported_bare() -> None:
+    bare = tuple(part for part in PARTS if part != "mixbackend")
+    paths = sources(*PARTS, "tests", "examples")
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in paths
+        for name in imported(ast.parse(path.read_text()))
+        if within(name, bare)
+    ]
+    assert len(paths) > 50
+    assert wrong == []
+
+
+def test_private_torch_names_come_through_one_door() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources(*PARTS, "examples")
+        if path != DOOR
+        for name in reached(ast.parse(path.read_text()))
+        if is_private(name)
+    ]
+    assert wrong == []
+
+
+def test_the_check_itself_sees_what_it_should() -> None:
+    tree = ast.parse(
+        "import torch._dynamo as d\nfrom torch.fx import _x\nfrom . import y\n"
+        "print(torch.ops.aten._softmax, torch.utils._pytree.tree_map(f), torch.nn.Linear.__init__)"
+    )
+    assert sorted({name for name in reached(tree) if is_private(name)}) == [
+        "torch._dynamo",
+        "torch.fx._x",
+        "torch.utils._pytree",
+        "torch.utils._pytree.tree_map",
+    ]
+    assert "..y" in imported(tree)
