@@ -4,15 +4,15 @@ Place: between the problem and the search. Input: a ``Problem``. Output: ``Bound
 least sum is at most the true energy of every legal plan.
 
 - Ops and graph inputs: exact, one table per atom.
-- Reads, writes: a reader on the producer's backend that could fuse is taken to fuse (a plan that cuts there costs more).
-  A write is charged to the producer where some reader can never fuse or the graph returns the value, which is exact;
+- Reads, writes: a reader on the producer's backend that could fuse is taken to fuse (a plan that cuts there costs more),
+  unless a detour between the two leaves the backend: then they cannot share a region. A write is charged to the producer where some reader can never fuse or the graph returns the value, which is exact;
   else it is split among the readers. For values named in ``exact_values`` a state variable of their own says whether
   they are written and to which backends they cross, which is exact again.
 - Crossings: paid once per backend, so split among the readers that can be on that backend.
-- Entries: regions are at least the connected components of equal backend, which number n - m + c: atoms, less links
-  inside components, plus independent cycles inside components. Each atom pays an entry, each link of equal backends
-  refunds one, and each short independent cycle that lies on one backend pays one again. On trees, and wherever the short
-  cycles span those of the components, this is exact.
+- Entries: regions are convex, so links that are not bypassed connect each of them. Their number is at least that of the
+  components of equal backend over such links, n - m + c: atoms, less links inside components, plus independent cycles
+  inside components. Each atom pays an entry, each link of equal backends refunds one, and each short independent cycle
+  that lies on one backend pays one again.
 - Claims: atoms of a match agree through infinite pairs.
 """
 
@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+from mixbackend.partitioner.cycles import Shape
 from mixbackend.partitioner.elimination import Factor, Table
-from mixbackend.partitioner.problem import Problem, Value
+from mixbackend.partitioner.problem import Problem, Use, Value
 
 BoolTable = np.ndarray
 
@@ -45,10 +46,16 @@ class BoundModel:
 
 
 def bound_model(
-    problem: Problem, cycles: Sequence[tuple[int, ...]], exact_values: frozenset[int] = frozenset()
+    problem: Problem, shape: Shape, exact_values: frozenset[int] = frozenset(), rings: bool = True
 ) -> BoundModel:
-    """The lower bound of a problem as factors."""
-    return _Builder(problem, exact_values).build(cycles)
+    """The lower bound of a problem as factors.
+
+    Args:
+        shape: detours and cycles of its links.
+        exact_values: values that get a state variable.
+        rings: whether to add the terms on cycles and detours; without them the bound is looser and the tables smaller.
+    """
+    return _Builder(problem, shape, exact_values, rings).build()
 
 
 def discounted(problem: Problem, backends: Sequence[int]) -> Problem:
@@ -75,7 +82,9 @@ def discounted(problem: Problem, backends: Sequence[int]) -> Problem:
 
 
 class _Builder:
-    def __init__(self, problem: Problem, exact_values: frozenset[int]) -> None:
+    def __init__(self, problem: Problem, shape: Shape, exact_values: frozenset[int], rings: bool) -> None:
+        self._shape = shape
+        self._rings = rings
         self._problem = problem
         self._exact_values = exact_values
         self._entry = np.array(problem.entry)
@@ -96,13 +105,13 @@ class _Builder:
         self._refunds: dict[tuple[int, int], Table] = {}
         self._others: list[Factor] = []
 
-    def build(self, cycles: Sequence[tuple[int, ...]]) -> BoundModel:
+    def build(self) -> BoundModel:
         for first, second in self._problem.links:
             self._pairs[first, second] = self._link(first, second)
         for number, value in enumerate(self._problem.values):
             self._add_value(value, number in self._exact_values)
-        for cycle in cycles:
-            self._add_cycle(cycle)
+        for cycle in self._shape.cycles if self._rings else ():
+            self._add_ring(cycle, self._entry)
         factors = [Factor((atom,), table) for atom, table in enumerate(self._unary)]
         factors += [Factor(pair, table) for pair, table in self._pairs.items()]
         return BoundModel(tuple(self._sizes), tuple(factors + self._others), self._problem.size)
@@ -110,9 +119,13 @@ class _Builder:
     def _same(self, first: int, second: int) -> BoolTable:
         return self._backends[first][:, None] == self._backends[second][None, :]
 
+    def _sizes_of(self, first: int, second: int) -> tuple[int, int]:
+        return self._sizes[first], self._sizes[second]
+
     def _link(self, first: int, second: int) -> Table:
+        bypassed = (first, second) in self._shape.detours
         backends = (id(self._backends[first]), id(self._backends[second]))
-        refund = self._refunds.get(backends)
+        refund = np.zeros(self._sizes_of(first, second)) if bypassed else self._refunds.get(backends)
         if refund is None:
             refund = np.where(self._same(first, second), -self._entry[self._backends[first]][:, None], 0.0)
             self._refunds[backends] = refund
@@ -163,6 +176,9 @@ class _Builder:
                 cost = cost + crossings[:, readers] / sharers[readers]
             pair = (producer, use.atom)
             self._pairs[pair] = self._pairs[pair] + cost
+            if use.fused and self._rings and pair in self._shape.detours:
+                share = np.zeros(len(self._entry)) if exact else self._shares(value, uncertain)
+                self._add_detour(pair, use, share + np.array(use.reads))
         if exact:
             self._add_state(value, fused, uncertain, crossings)
 
@@ -192,16 +208,35 @@ class _Builder:
                 allowed[:, :, column] = np.where(bad, np.inf, 0.0)
             self._others.append(Factor((value.producer, use.atom, helper), allowed))
 
-    def _add_cycle(self, cycle: tuple[int, ...]) -> None:
-        """An entry is due again if the whole cycle is on one backend: its links refunded one too many."""
+    def _shares(self, value: Value, uncertain: Table) -> Table:
+        """Per backend, the part of an uncertain write that one reader bears."""
+        shares = np.full(len(self._entry), np.inf)
+        np.minimum.at(shares, self._backends[value.producer], uncertain / len(value.uses))
+        return np.where(np.isfinite(shares), shares, 0.0)
+
+    def _add_detour(self, pair: tuple[int, int], use: Use, unfused: Table) -> None:
+        """What is due if producer and reader have one backend but the path between them leaves it."""
+        kept = np.array([bool(use.fused >> slot & 1) for slot in range(len(self._entry))])
+        extra = np.where(kept, unfused, 0.0)
+        if not extra.any():
+            return
+        same = self._same(*pair)
+        first, second = self._claims[pair[0]], self._claims[pair[1]]
+        if first is not None and second is not None:
+            same = same & ~((first[:, None] == second[None, :]) & (first >= 0)[:, None])
+        self._pairs[pair] = self._pairs[pair] + np.where(same, extra[self._backends[pair[0]]][:, None], 0.0)
+        self._add_ring(self._shape.detours[pair], -extra)
+
+    def _add_ring(self, cycle: tuple[int, ...], dues: Table) -> None:
+        """Seconds that are due if a whole ring of atoms is on one backend."""
         common = set(self._backends[cycle[0]].tolist())
         for atom in cycle[1:]:
             common &= set(self._backends[atom].tolist())
-        colours = sorted(slot for slot in common if self._entry[slot] > 0.0)
+        colours = sorted(slot for slot in common if dues[slot] != 0.0)
         if not colours:
             return
         atoms = [atom for atom in cycle if len(np.unique(self._backends[atom])) > 1]
-        due = np.append(self._entry[colours], 0.0)
+        due = np.append(dues[colours], 0.0)
         if not atoms:
             self._unary[cycle[0]] = self._unary[cycle[0]] + due[0]
             return

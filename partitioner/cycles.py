@@ -1,16 +1,71 @@
-"""Short independent cycles of the link graph: what makes counting region entries exact.
+"""Detours and cycles of the link graph: what makes counting region entries exact.
 
-Place: helper of the lower bound. Input: atoms and links. Output: cycles, as tuples of atoms in order around the cycle.
-Each cycle contains a link that no earlier cycle has, so the cycles are independent. Any subset gives a valid bound; short
-ones give small tables.
+Place: helper of the lower bound. Input: atoms and links (pairs of atoms that share a value, producer first).
+Output: ``Shape``.
+A link is bypassed if a longer path of links leads from its first atom to its second: both can be in one region only if
+the whole path is, since regions are convex. The other links already connect every region, and only they count. Their
+cycles are independent: each contains a link that no earlier cycle has. Any subset of detours and cycles gives a valid
+bound; short ones give small tables.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 REACH = 600
 """Atoms that the search for one cycle looks at before it gives up; the bound stays valid without the cycle."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How links run around each other.
+
+    Attributes:
+        detours: (first, second) of a bypassed link, to the path between them, both included.
+        cycles: atoms around each short cycle of the links that are not bypassed.
+    """
+
+    detours: dict[tuple[int, int], tuple[int, ...]]
+    cycles: tuple[tuple[int, ...], ...]
+
+
+def shape_of(size: int, links: Sequence[tuple[int, int]]) -> Shape:
+    """Detours and cycles of a link graph."""
+    before: list[list[int]] = [[] for _ in range(size)]
+    for first, second in links:
+        before[second].append(first)
+    detours: dict[tuple[int, int], tuple[int, ...]] = {}
+    for first, second in links:
+        if len(before[second]) > 1:
+            path = _detour(before, first, second)
+            if path is not None:
+                detours[first, second] = path
+    cycles = short_cycles(size, [link for link in links if link not in detours])
+    return Shape(detours, tuple(cycles))
+
+
+def _detour(before: Sequence[Sequence[int]], first: int, second: int) -> tuple[int, ...] | None:
+    """A shortest path of at least two links, found backwards."""
+    following: dict[int, int] = {}
+    frontier: deque[int] = deque()
+    for atom in before[second]:
+        if atom > first:
+            following[atom] = second
+            frontier.append(atom)
+    while frontier and len(following) < REACH:
+        atom = frontier.popleft()
+        for other in before[atom]:
+            if other == first:
+                path = [first, atom]
+                while path[-1] != second:
+                    path.append(following[path[-1]])
+                return tuple(path)
+            if other > first and other not in following:
+                following[other] = atom
+                frontier.append(other)
+    return None
 
 
 def short_cycles(size: int, links: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:

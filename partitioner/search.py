@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from mixbackend.partitioner.bound import BoundModel, bound_model
-from mixbackend.partitioner.cycles import short_cycles
+from mixbackend.partitioner.cycles import Shape, shape_of
 from mixbackend.partitioner.elimination import Factor, Order, eliminate, min_degree_order
 from mixbackend.partitioner.expansion import expand
 from mixbackend.partitioner.problem import Problem
@@ -45,12 +45,9 @@ class Labelling:
 
 def find_labels(problem: Problem, exact_values: frozenset[int] = frozenset()) -> Labelling:
     """Least labelling of the lower bound."""
-    cycles = short_cycles(problem.size, problem.links)
-    attempts: list[tuple[Sequence[tuple[int, ...]], frozenset[int]]] = [(cycles, exact_values)]
-    attempts += [(cycles, frozenset())] if exact_values else []
-    attempts += [([], frozenset())] if cycles else []
-    for chosen_cycles, chosen_values in attempts:
-        model = bound_model(problem, chosen_cycles, chosen_values)
+    shape = shape_of(problem.size, problem.links)
+    for values, rings in ((exact_values, True), (frozenset(), True), (frozenset(), False)):
+        model = bound_model(problem, shape, values, rings)
         order = min_degree_order(model.sizes, (factor.scope for factor in model.factors))
         if affordable(order):
             solution = eliminate(model.sizes, model.factors, order, order.largest)
@@ -88,7 +85,7 @@ class Neighbourhood:
     """Searches again among few atoms while all others stay: repair after a refused region."""
 
     def __init__(self, problem: Problem) -> None:
-        model = bound_model(problem, ())
+        model = bound_model(problem, Shape({}, ()), rings=False)
         self._unary = [factor.table for factor in model.factors if len(factor.scope) == 1]
         self._pairs: list[list[Factor]] = [[] for _ in range(problem.size)]
         for factor in model.factors:
