@@ -13,7 +13,7 @@ from typing import Any
 
 import onnxruntime
 import torch
-from mixbackend.backends.onnxruntime.exchange import Converter, converters, tensor_of
+from mixbackend.backends.onnxruntime.exchange import Converter, converters, tensor_at
 
 _SINGLE_PRECISION_FUSIONS = ["MatMulScaleFusion"]
 """Optimisations that keep a factor of float64 products as a float32 attribute."""
@@ -55,12 +55,12 @@ def runner(
     names = [name for name, _ in inputs]
     exchange = converters(inputs, kinds)
     wanted = [name for name, _ in outputs]
-    are_bool = [dtype is torch.bool for _, dtype in outputs]
+    results = [(index, dtype is torch.bool) for index, (_, dtype) in enumerate(outputs)]
     enter = _entry(session)
 
     def run(arguments: Sequence[Any]) -> list[torch.Tensor]:
-        feed = _feed(names, exchange, arguments)
-        return [tensor_of(value, is_bool) for value, is_bool in zip(enter(feed, wanted), are_bool, strict=True)]
+        values = enter(_feed(names, exchange, arguments), wanted)
+        return [tensor_at(values, index, is_bool) for index, is_bool in results]
 
     return run
 

@@ -93,7 +93,7 @@ def floating_output(view: OpView) -> Unsupported | None:
 
 
 def safe_divisor(view: OpView) -> Unsupported | None:
-    """Integers may only be divided by a literal other than zero: a runtime would stop the process where torch raises."""
+    """Integers may only be divided by a literal but zero: a runtime would stop the process where torch raises."""
     tensors = [meta for meta in view.input_tensors if isinstance(meta, TensorMeta)]
     if any(meta.dtype.is_floating_point for meta in (*tensors, *view.output_tensors)):
         return None
