@@ -441,3 +441,12 @@ def backward_compiled_at_once() -> Any:
     import torch._functorch.config as functorch_config
 
     return functorch_config.patch(force_non_lazy_backward_lowering=True)
+
+
+@contextlib.contextmanager
+def outside_compilation() -> Iterator[None]:
+    """Run as if no compilation was going on: real tensors stay real, and a new trace shares nothing with it."""
+    from torch._guards import tracing
+
+    with without_dispatch_modes(), tracing(None), torch.no_grad():
+        yield

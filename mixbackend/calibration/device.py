@@ -1,0 +1,141 @@
+"""The device as the roofline sees it, measured in about a second.
+
+Place: first step of calibration; its result is kept in the database under device, torch version and threads.
+Output: ``DeviceModel``: peak products of matrices per dtype, bandwidth large and in cache, cost of one eager call.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from mixbackend.calibration.timing import Call, Clock, time_calls
+from mixbackend.contracts import DeviceModel
+
+_PRIORS: dict[str, tuple[float, float, float, float, float]] = {
+    # float32 FLOP/s (per thread on a CPU), bytes/s, cache bytes (per thread on a CPU), bytes/s in cache, seconds a call
+    "cpu": (60e9, 12e9, 1e6, 60e9, 2e-6),
+    "cuda": (30e12, 1e12, 3e7, 4e12, 5e-6),
+}
+_DTYPES = ("float32", "float64", "bfloat16", "float16")
+_PEAK_SLICE_S = 0.08
+_COPY_SLICE_S = 0.05
+_LARGER_BELOW_S = 0.001
+_COPY_BYTES = tuple(1 << power for power in (18, 20, 21, 22, 23, 24, 26))
+_IN_CACHE_BYTES = 1 << 20
+
+
+def device_name(device_type: str) -> str:
+    """Torch's name of the device, and the product: ``cpu AMD EPYC 9B14``."""
+    if device_type == "cpu":
+        return f"cpu {_processor()}".strip()
+    return f"{device_type}:0 {torch.get_device_module(device_type).get_device_name(0)}"
+
+
+def prior_device(device_type: str) -> DeviceModel:
+    """What to assume of a device before it was measured."""
+    threads = torch.get_num_threads()
+    flops, bandwidth, cache, cache_bandwidth, launch = _PRIORS.get(device_type, _PRIORS["cuda"])
+    share = threads if device_type == "cpu" else 1
+    return DeviceModel(
+        device=device_name(device_type),
+        flops_per_s=(("float32", flops * share), ("float64", flops * share / 2)),
+        bytes_per_s=bandwidth,
+        cache_bytes=cache * share,
+        cache_bytes_per_s=cache_bandwidth,
+        launch_s=launch,
+        threads=threads,
+    )
+
+
+def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[DeviceModel, bool]:
+    """Measure a device; call it outside of any tracing.
+
+    Returns:
+        The device, and whether the timings agree: if not, the machine was busy, and it should be measured again later.
+    """
+    place = torch.device(device_type)
+    timer = _Timer(place, clock)
+    in_cache, large, cache_bytes = _bandwidths(place, timer)
+    peaks = {dtype: _peak(place, dtype, timer) for dtype in _DTYPES}
+    # Half the bits never take longer: what looks like it was a disturbance.
+    peaks["float32"] = max(peaks["float32"], peaks["float64"])
+    device = DeviceModel(
+        device=device_name(device_type),
+        flops_per_s=tuple(peaks.items()),
+        bytes_per_s=large,
+        cache_bytes=cache_bytes,
+        cache_bytes_per_s=in_cache,
+        launch_s=_launch(place, timer),
+        threads=torch.get_num_threads(),
+        provenance="probed",
+    )
+    return device, timer.settled
+
+
+class _Timer:
+    """Times on one device and remembers whether all timings agreed."""
+
+    def __init__(self, place: torch.device, clock: Clock) -> None:
+        self.settled = True
+        self._synchronize = synchronizer(place.type)
+        self._clock = clock
+
+    def __call__(self, seconds_each: float, *calls: Call) -> list[float]:
+        timings = time_calls(calls, seconds_each, self._synchronize, self._clock)
+        self.settled = self.settled and all(timing.settled for timing in timings)
+        return [timing.seconds for timing in timings]
+
+
+def synchronizer(device_type: str) -> Callable[[], object] | None:
+    """What waits for a device; ``None`` for the CPU."""
+    return None if device_type == "cpu" else torch.get_device_module(device_type).synchronize
+
+
+def _peak(place: torch.device, dtype: str, timer: _Timer) -> float:
+    size = 256 if place.type == "cpu" else 2048
+    seconds = _product_seconds(place, dtype, size, timer)
+    # A dtype without fast kernels (half precision on older CPUs) is not worth seconds.
+    if seconds < _LARGER_BELOW_S:
+        size *= 4
+        seconds = _product_seconds(place, dtype, size, timer)
+    return 2.0 * size**3 / seconds
+
+
+def _product_seconds(place: torch.device, dtype: str, size: int, timer: _Timer) -> float:
+    value = torch.ones((size, size), dtype=getattr(torch, dtype), device=place)
+    out = torch.empty_like(value)
+    return timer(_PEAK_SLICE_S, lambda: torch.mm(value, value, out=out))[0]
+
+
+def _bandwidths(place: torch.device, timer: _Timer) -> tuple[float, float, float]:
+    """(bytes/s in cache, bytes/s of main memory, bytes up to which values count as in cache).
+
+    Copies are made as operators make their results, into memory that is asked for each time.
+    """
+    calls = [torch.zeros(amount // 4, dtype=torch.float32, device=place).clone for amount in _COPY_BYTES]
+    seconds = timer(_COPY_SLICE_S, *calls)
+    rates = {amount: 2.0 * amount / once for amount, once in zip(_COPY_BYTES, seconds, strict=True)}
+    large = rates[_COPY_BYTES[-1]]
+    in_cache = max(rates[_IN_CACHE_BYTES], large)
+    fast = [amount for amount, rate in rates.items() if rate * rate >= in_cache * large]
+    return in_cache, large, float(max(fast))
+
+
+def _launch(place: torch.device, timer: _Timer) -> float:
+    value = torch.ones(8, dtype=torch.float32, device=place)
+    (seconds,) = timer(_COPY_SLICE_S, lambda: torch.add(value, value))
+    return seconds
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

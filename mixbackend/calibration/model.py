@@ -1,0 +1,143 @@
+"""The cost model of this machine: measured once, kept on disk.
+
+Place: asked by the runtime before planning; the public face of this package.
+Input: backends, a device type, the database. Output: ``contracts.CostModel``.
+Invariants: measuring happens once per (backend, fingerprint, device, threads, torch), and again half an hour later if
+the machine was too busy for the timings to agree; nothing here raises over
+what a backend does; without measuring the answers are priors, or what was measured before, and say so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mixbackend.calibration.backend_rates import COMPILE_BUDGET_S, Calibration, measure_rates
+from mixbackend.calibration.device import device_name, measure_device, prior_device
+from mixbackend.calibration.priors import prior_rates
+from mixbackend.calibration.probing import undisturbed
+from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
+from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
+from mixbackend.partitioner.roofline import RooflineCostModel
+from mixbackend.storage import Database
+
+SWITCH = "MIXBACKEND_CALIBRATE"
+"""Set to ``0``, this environment variable forbids measuring, whatever the caller says."""
+
+_RETRY_AFTER_S = 1800.0
+
+Report = Callable[[str, str], None]
+"""Takes (backend, note); the default writes to the log."""
+
+_logger = logging.getLogger("mixbackend.calibration")
+_measuring = threading.Lock()
+
+
+def log_note(backend: str, note: str) -> None:
+    """The default report."""
+    _logger.info("%s: %s", backend, note)
+
+
+def cost_model(
+    backends: Sequence[Backend],
+    device_type: str,
+    database: Database,
+    *,
+    measure: bool = True,
+    report: Report = log_note,
+    compile_budget_s: float = COMPILE_BUDGET_S,
+) -> CostModel:
+    """The cost model for these backends on a device.
+
+    Args:
+        backends: whoever may be asked about.
+        device_type: ``cpu`` or ``cuda``.
+        database: where measurements are looked up and kept.
+        measure: probe what is not known yet (about a second for the device and for each backend, plus the time that a
+            backend takes to compile its probes); if not, priors stand in.
+        report: told of each probe that did not run, with the reason.
+        compile_budget_s: seconds of compiling per backend.
+    """
+    measure = measure and os.environ.get(SWITCH, "1") != "0"
+    with _measuring:
+        device = _device(device_type, database, measure)
+        rates = {
+            backend.name: _rates(backend, device, database, measure, report, compile_budget_s) for backend in backends
+        }
+    return RooflineCostModel(device, rates, _measurements(backends, device, database))
+
+
+def device_model(device_type: str, database: Database, *, measure: bool = True) -> DeviceModel:
+    """The device alone."""
+    with _measuring:
+        return _device(device_type, database, measure and os.environ.get(SWITCH, "1") != "0")
+
+
+def _subject(*parts: object) -> str:
+    return " | ".join(map(str, (*parts, f"torch {torch.__version__}", f"threads {torch.get_num_threads()}")))
+
+
+def _device(device_type: str, database: Database, measure: bool) -> DeviceModel:
+    subject = _subject(device_name(device_type))
+    record = database.rates("device", subject)
+    known = read_device(record)
+    if known is not None and not (measure and _due_again(record)):
+        return known
+    if not measure:
+        return prior_device(device_type)
+    with undisturbed():
+        device, settled = measure_device(device_type)
+    database.set_rates("device", subject, {**device_record(device), **_stamp(settled)})
+    return device
+
+
+def _rates(
+    backend: Backend, device: DeviceModel, database: Database, measure: bool, report: Report, budget_s: float
+) -> BackendRates:
+    subject = _subject(backend.name, backend.fingerprint(), device.device)
+    record = database.rates("backend", subject)
+    known = read_rates(record)
+    if known is not None and not (measure and _due_again(record)):
+        return known
+    prior = prior_rates(backend, device)
+    serves = device.device.split(":")[0].split(" ")[0] in backend.traits().device_types
+    if not measure or not serves:
+        return prior
+    done: Calibration = measure_rates(backend, device, prior, budget_s)
+    for note in done.notes:
+        report(backend.name, note)
+    report(backend.name, f"probed in {done.run_s:.2f} s after {done.compile_s:.2f} s of compiling")
+    database.set_rates(
+        "backend", subject, {**rates_record(done.rates), **_stamp(done.settled), "notes": list(done.notes)}
+    )
+    return done.rates
+
+
+def _stamp(settled: bool) -> dict[str, Any]:
+    return {"settled": settled, "at": time.time()}
+
+
+def _due_again(record: Mapping[str, Any] | None) -> bool:
+    """What was measured on a busy machine is measured again after a while."""
+    if record is None or record.get("settled") is not False:
+        return False
+    at = record.get("at")
+    return not isinstance(at, (int, float)) or time.time() - at > _RETRY_AFTER_S
+
+
+def _measurements(
+    backends: Sequence[Backend], device: DeviceModel, database: Database
+) -> Callable[[str, str], Estimate | None]:
+    fingerprints = {backend.name: backend.fingerprint() for backend in backends}
+
+    def measured(backend: str, key: str) -> Estimate | None:
+        found = database.measured(key, backend, fingerprints[backend], device.device, device.threads)
+        return None if found is None else Estimate(found.median_s, "measured")
+
+    return measured

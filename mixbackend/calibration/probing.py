@@ -1,0 +1,111 @@
+"""Probes as compiled regions: traced, judged, compiled by the backend, ready to be timed.
+
+Place: between the probes of a backend and ``backend_rates``.
+Invariants: only what the backend claims is compiled; a probe that cannot be traced, compiled or run is left out with a
+reason, whatever it raises; compiling stops when the time for it is spent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mixbackend.calibration.timing import Clock
+from mixbackend.contracts import Backend, InputRole, OpView, Probe, Region, Unsupported, check_verdict
+from mixbackend.contracts.torch_compat import outside_compilation
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.regions import whole_region
+from mixbackend.runtime.trace import trace_graph
+
+
+@dataclass(frozen=True)
+class CompiledProbe:
+    """A probe that a backend runs.
+
+    Attributes:
+        probe: what it stands for.
+        call: runs it once.
+        views: its ops.
+        tensors: how many tensors cross its boundary.
+        compile_s: seconds that compiling took.
+    """
+
+    probe: Probe
+    call: Callable[[], object]
+    views: tuple[OpView, ...]
+    tensors: int
+    compile_s: float
+
+
+class ProbeRefusedError(Exception):
+    """The backend does not claim an op of the probe."""
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Nothing of a surrounding compilation, autocast or inference mode reaches what runs inside."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(outside_compilation())
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        yield
+
+
+def compile_probes(
+    backend: Backend,
+    probes: Sequence[Probe],
+    compile_budget_s: float,
+    clock: Clock = time.perf_counter,
+) -> tuple[list[CompiledProbe], list[str]]:
+    """The probes that a backend compiled, and a note for each that it did not."""
+    compiled: list[CompiledProbe] = []
+    notes: list[str] = []
+    begin = clock()
+    for probe in probes:
+        label = f"{probe.op_class} {probe.dtype}"
+        if clock() - begin > compile_budget_s:
+            notes.append(f"{label}: not probed, {compile_budget_s:g} s of compiling are spent")
+            continue
+        try:
+            compiled.append(_compile(backend, probe, clock))
+        except ProbeRefusedError as refusal:
+            notes.append(f"{label}: not probed, {refusal}")
+        except Exception as error:
+            # A backend may raise anything; it keeps its prior for this class.
+            notes.append(f"{label}: probe failed, {type(error).__name__}: {str(error).splitlines()[:1]}")
+    return compiled, notes
+
+
+def _compile(backend: Backend, probe: Probe, clock: Clock) -> CompiledProbe:
+    with undisturbed():
+        arguments = list(probe.inputs())
+        roles = {position: PlaceholderRole(InputRole.PARAMETER) for position in probe.weights}
+        graph_module, graph = trace_graph(probe.function, arguments, roles=roles)
+        region = whole_region(graph_module, graph)
+        for view in region.views:
+            verdict = check_verdict(backend.judge(view))
+            if isinstance(verdict, Unsupported):
+                raise ProbeRefusedError(f"{view.op} is refused: {verdict.code} {verdict.detail}".rstrip())
+        by_name = dict(zip((item.name for item in graph.inputs), arguments, strict=True))
+        ordered = [by_name[item.name] for item in region.inputs]
+        begin = clock()
+        compiled = backend.compile(region)
+        seconds = clock() - begin
+        results = compiled.run(ordered)
+        _check_shapes(region, results)
+    return CompiledProbe(
+        probe, lambda: compiled.run(ordered), region.views, len(region.inputs) + len(region.outputs), seconds
+    )
+
+
+def _check_shapes(region: Region, results: Sequence[Any]) -> None:
+    shapes = [tuple(result.shape) for result in results]
+    expected = [item.meta.shape for item in region.outputs]
+    if shapes != expected:
+        raise RuntimeError(f"returned shapes {shapes} instead of {expected}")

@@ -1,0 +1,96 @@
+"""Device models and rates as JSON for the database, and back.
+
+Invariants: reading checks every field; what does not fit counts as missing and is measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from mixbackend.contracts import OP_CLASSES, BackendRates, DeviceModel, OpRate, Provenance
+
+_NUMBERS = ("bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s")
+
+
+def device_record(device: DeviceModel) -> dict[str, Any]:
+    """JSON form of a device model."""
+    return {
+        "device": device.device,
+        "flops_per_s": dict(device.flops_per_s),
+        "threads": device.threads,
+        "provenance": device.provenance,
+        **{name: getattr(device, name) for name in _NUMBERS},
+    }
+
+
+def read_device(record: Mapping[str, Any] | None) -> DeviceModel | None:
+    """A device model from its JSON form; ``None`` if it does not fit."""
+    if record is None:
+        return None
+    try:
+        rates = tuple((str(dtype), _positive(rate)) for dtype, rate in record["flops_per_s"].items())
+        numbers = {name: _positive(record[name]) for name in _NUMBERS}
+        device = DeviceModel(
+            device=str(record["device"]),
+            flops_per_s=rates,
+            threads=int(record["threads"]),
+            provenance=_provenance(record["provenance"]),
+            **numbers,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return device if "float32" in record["flops_per_s"] else None
+
+
+def rates_record(rates: BackendRates) -> dict[str, Any]:
+    """JSON form of a backend's rates."""
+    return {
+        "backend": rates.backend,
+        "entry_s": rates.entry_s,
+        "crossing_s": rates.crossing_s,
+        "memory_scale": rates.memory_scale,
+        "provenance": rates.provenance,
+        "rates": [[name, dtype, r.overhead_s, r.flops_per_s, r.provenance] for name, dtype, r in rates.rates],
+    }
+
+
+def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
+    """A backend's rates from their JSON form; ``None`` if it does not fit."""
+    if record is None:
+        return None
+    try:
+        return BackendRates(
+            backend=str(record["backend"]),
+            entry_s=_at_least_zero(record["entry_s"]),
+            crossing_s=_at_least_zero(record["crossing_s"]),
+            memory_scale=_positive(record["memory_scale"]),
+            rates=tuple(_read_row(row) for row in record["rates"]),
+            provenance=_provenance(record["provenance"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _read_row(row: Any) -> Any:
+    op_class, dtype, overhead, flops, provenance = row
+    if op_class not in OP_CLASSES:
+        raise ValueError(f"{op_class!r} is no op class")
+    return op_class, str(dtype), OpRate(_at_least_zero(overhead), _positive(flops), _provenance(provenance))
+
+
+def _positive(value: Any) -> float:
+    number = float(value)
+    if not 0.0 < number < float("inf"):
+        raise ValueError(f"{value!r} is not a positive number")
+    return number
+
+
+def _at_least_zero(value: Any) -> float:
+    return 0.0 if value == 0 else _positive(value)
+
+
+def _provenance(value: Any) -> Provenance:
+    if value not in get_args(Provenance):
+        raise ValueError(f"{value!r} is no provenance")
+    return value

@@ -1,0 +1,96 @@
+"""Time several small computations so that load and thread pools disturb all of them alike.
+
+Place: below device and backend calibration.
+Input: functions without arguments. Output: seconds of one call, each.
+Method: warm up, then rounds that go through all functions; of all samples the lower decile counts, because load and
+foreign thread pools only ever add time, often several times as much as the computation itself.
+Non-goals: statistics for reports; benchmarks keep every sample.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Clock = Callable[[], float]
+Call = Callable[[], object]
+
+_FEWEST_ROUNDS = 3
+_MOST_ROUNDS = 40
+_SHORTEST_SAMPLE_S = 20e-6
+_SETTLED = 1.15
+_EXTENSIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Time of one call.
+
+    Attributes:
+        seconds: as the module's docstring says.
+        settled: whether enough samples agree; on a busy machine they may not.
+    """
+
+    seconds: float
+    settled: bool
+
+
+def time_calls(
+    calls: Sequence[Call], seconds_each: float, synchronize: Call | None = None, clock: Clock = time.perf_counter
+) -> list[Timing]:
+    """Time one call of each function.
+
+    Args:
+        calls: what to time.
+        seconds_each: time to spend on each, about; slow functions are called a few times all the same, and those whose
+            samples do not agree get as much again, twice.
+        synchronize: waits until the device is done; ``None`` where calls return when done.
+        clock: monotonic seconds.
+    """
+    series = [_Series(call, seconds_each, synchronize, clock) for call in calls]
+    for _ in range(1 + _EXTENSIONS):
+        unsettled = [item for item in series if not item.settled()]
+        for turn in range(_MOST_ROUNDS):
+            for item in unsettled:
+                if turn < item.rounds:
+                    item.sample()
+    return [Timing(item.best(), item.settled()) for item in series]
+
+
+class _Series:
+    """Samples of one function. The first call is a warm-up; the second tells how many fit."""
+
+    def __init__(self, call: Call, seconds: float, synchronize: Call | None, clock: Clock) -> None:
+        self._call = call
+        self._synchronize = synchronize
+        self._clock = clock
+        self._samples: list[float] = []
+        self._time(1)
+        once = max(self._time(1), 1e-7)
+        # The clock's own cost must not show in a sample.
+        self._batch = max(1, int(_SHORTEST_SAMPLE_S / once))
+        self.rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(seconds / (once * self._batch))))
+
+    def sample(self) -> None:
+        self._samples.append(self._time(self._batch))
+
+    def settled(self) -> bool:
+        """Whether the best sample is not alone: a quarter of all are near it."""
+        if not self._samples:
+            return False
+        near = sum(1 for sample in self._samples if sample <= _SETTLED * min(self._samples))
+        return near >= max(2, len(self._samples) // 4)
+
+    def best(self) -> float:
+        """The lower decile, so that one lucky sample does not decide."""
+        ordered = sorted(self._samples)
+        return ordered[len(ordered) // 10]
+
+    def _time(self, batch: int) -> float:
+        begin = self._clock()
+        for _ in range(batch):
+            self._call()
+        if self._synchronize is not None:
+            self._synchronize()
+        return (self._clock() - begin) / batch
