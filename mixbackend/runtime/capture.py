@@ -33,13 +33,19 @@ GraphCompiler = Callable[
 ]
 
 
-def capture(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], compile_graph: GraphCompiler) -> Any:
+def capture(
+    graph_module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compile_graph: GraphCompiler,
+    prepare_joint: Callable[[torch.fx.GraphModule], None],
+) -> Any:
     """Capture a Dynamo graph and compile each ATen graph that comes of it.
 
     Args:
         graph_module: Dynamo's graph; weights are among its placeholders.
         example_inputs: one value per placeholder.
         compile_graph: called with each ATen graph, its phase and the roles of its placeholders.
+        prepare_joint: called with a joint graph before it is split; may mark what to save.
     """
     weights = _weights(graph_module)
 
@@ -52,13 +58,18 @@ def capture(graph_module: torch.fx.GraphModule, example_inputs: Sequence[Any], c
 
         return compile_captured
 
+    def partition(joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
+        with without_dispatch_modes():
+            prepare_joint(joint)
+        return partition_with_min_cut(joint, inputs, **keywords)
+
     return aot_compile(
         graph_module,
         list(example_inputs),
         forward=compiler("forward"),
         backward=compiler("backward"),
         inference=compiler("inference"),
-        partition=partition_with_min_cut,
+        partition=partition,
     )
 
 

@@ -22,6 +22,7 @@ from mixbackend.contracts import MixbackendError, Phase
 from mixbackend.reporting import Event, Report
 from mixbackend.runtime.capture import capture
 from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.joint import mark_saved
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 
@@ -76,7 +77,10 @@ class Mixture:
                 hint=f"use default, {', '.join(_MODES_LIKE_DEFAULT)}",
             )
         return capture(
-            graph_module, example_inputs, lambda captured, phase, roles: self._compile(captured, phase, roles, session)
+            graph_module,
+            example_inputs,
+            lambda captured, phase, roles: self._compile(captured, phase, roles, session),
+            lambda joint: self._prepare_joint(joint, session),
         )
 
     def compile_captured(
@@ -98,6 +102,14 @@ class Mixture:
             self._graphs.clear()
             self._sessions.clear()
             self._counters.clear()
+
+    def _prepare_joint(self, joint: torch.fx.GraphModule, session: Session) -> None:
+        try:
+            mark_saved(joint, session)
+        except Exception as error:
+            if session.config.on_failure == "raise":
+                raise
+            session.events.append(Event("fallback", "joint", "", "", f"split as torch would: {error}"))
 
     def _session(self, config: Config) -> Session:
         with self._lock:
