@@ -32,7 +32,10 @@ def run(model: str, config: str | None, train: bool, device: str, html: Path | N
     if as_json:
         print_json(report.to_dict())
         return
-    print_report(report, console())
+    if sys.stdout.isatty():
+        print_report(report, console())
+    else:
+        print(report)
 
 
 def load_model(name: str, train: bool, device: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
