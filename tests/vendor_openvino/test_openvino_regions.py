@@ -108,6 +108,19 @@ def test_non_contiguous_inputs_and_parameters():
     torch.testing.assert_close(result, torch.relu(x) @ weight.detach())
 
 
+def test_numbers_that_a_region_computes_for_itself():
+    def inner(x, weight):
+        both = aten.cat([aten.mm(x, weight)] * 2, 0)
+        return aten.reshape(both, [aten.sym_size.int(both, 0) * aten.sym_size.int(both, 1) // 4, 4])
+
+    region = trace_region(inner, [torch.randn(4, 6), torch.randn(6, 8)], dynamic=True)
+    assert "aten.sym_size" in str(region.graph_module.graph)
+    compiled = BACKEND.compile(region)
+    for rows, columns in ((4, 8), (3, 10)):
+        sample = [torch.randn(rows, 6), torch.randn(6, columns)]
+        assert_right(region, compiled.run, make_inputs(trace_region(inner, sample, dynamic=True)))
+
+
 def test_training_forward_gives_what_the_backward_needs():
     region = trace_region(
         lambda x, w, b: aten.native_layer_norm(x, [6], w, b, 1e-5),

@@ -34,12 +34,7 @@ from mixbackend.contracts import (
 _FUSED_AFTER = ("pointwise", "view", "normalization")
 _SHARES = {"matmul": 0.9, "convolution": 0.9, "attention": 0.8, "pointwise": 0.3, "normalization": 0.3, "softmax": 0.3}
 _NUMPY_TYPES = {torch.float32: np.float32, torch.bool: np.bool_, torch.int64: np.int64, torch.int32: np.int32}
-_ARITHMETIC = {
-    operator.add: "add",
-    operator.sub: "subtract",
-    operator.mul: "multiply",
-    operator.floordiv: "floor_divide",
-}
+_ARITHMETIC = {operator.add: "add", operator.sub: "subtract", operator.mul: "multiply", operator.floordiv: "divide"}
 
 
 class OpenVinoBackend(Backend):
