@@ -4,7 +4,8 @@ Place: second step of calibration; kept in the database per backend, fingerprint
 Method: four structural probes tell what does not depend on the work: an almost empty region (entry), chains of tiny ops
 (overhead of one op), many tensors (crossing), one pass over a value (memory scale). What a class probe takes beyond
 those and beyond its traffic is arithmetic, and gives the rate of its class.
-Invariants: classes that could not be probed keep the backend's prior; equal timings give equal rates.
+Invariants: classes that could not be probed, or whose timings disagree, keep the backend's prior; equal timings give
+equal rates.
 """
 
 from __future__ import annotations
@@ -70,19 +71,24 @@ def measure_rates(
     except Exception as error:
         # A vendor's method; the structural probes still tell something.
         stated = ()
-        structural_notes = [f"probes() failed, {type(error).__name__}: {error}"]
+        stated_notes = [f"probes() failed, {type(error).__name__}: {error}"]
     else:
-        structural_notes = []
+        stated_notes = []
     begin = clock()
     compiled, notes = compile_probes(backend, [*structural.values(), *stated], compile_budget_s, clock)
     middle = clock()
     timed, failed = _time(compiled, place, clock)
     end = clock()
-    known = {name: timed[id(probe)] for name, probe in structural.items() if id(probe) in timed}
-    rates = _Fit(device, prior, known).rates([item for item in timed.values() if item.done.probe in stated])
-    unsettled = sum(1 for item in timed.values() if not item.settled)
-    settled = unsettled <= len(timed) * _UNSETTLED_SHARE
-    return Calibration(rates, (*structural_notes, *notes, *failed), middle - begin, end - middle, settled)
+    trusted = {key: item for key, item in timed.items() if item.settled}
+    known = {name: trusted[id(probe)] for name, probe in structural.items() if id(probe) in trusted}
+    rates = _Fit(device, prior, known).rates([trusted[id(probe)] for probe in stated if id(probe) in trusted])
+    disturbed = tuple(
+        f"{item.done.probe.op_class} {item.done.probe.dtype}: timings disagree, the machine is busy"
+        for item in timed.values()
+        if not item.settled
+    )
+    settled = len(disturbed) <= len(timed) * _UNSETTLED_SHARE
+    return Calibration(rates, (*stated_notes, *notes, *failed, *disturbed), middle - begin, end - middle, settled)
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class _Fit:
     def rates(self, timed: Sequence[_Timed]) -> BackendRates:
         probed = {(item.done.probe.op_class, item.done.probe.dtype): self._rate(item) for item in timed}
         kept = {(name, dtype): rate for name, dtype, rate in self._prior.rates}
-        rows = tuple((name, dtype, rate) for (name, dtype), rate in sorted({**kept, **probed}.items()))
+        rows = tuple((name, dtype, rate) for (name, dtype), rate in {**kept, **probed}.items())
         return replace(
             self._prior,
             entry_s=self._entry,

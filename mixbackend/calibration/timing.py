@@ -16,7 +16,7 @@ from dataclasses import dataclass
 Clock = Callable[[], float]
 Call = Callable[[], object]
 
-_FEWEST_ROUNDS = 3
+_FEWEST_ROUNDS = 4
 _MOST_ROUNDS = 40
 _SHORTEST_SAMPLE_S = 20e-6
 _SETTLED = 1.15

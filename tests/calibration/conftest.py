@@ -1,0 +1,108 @@
+"""A clock that only moves when told, and a backend whose speed is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from mixbackend.contracts import (
+    Availability,
+    Backend,
+    CompiledRegion,
+    DeviceModel,
+    OpTag,
+    OpView,
+    Region,
+    Supported,
+    Traits,
+    Unsupported,
+    Verdict,
+)
+from mixbackend.partitioner.roofline import RooflineCostModel
+from mixbackend.partitioner.work import work_of
+
+DEVICE = DeviceModel("cpu test", (("float32", 1e11),), 1e10, 1e8, 5e10, 1e-6, 1, "probed")
+ENTRY_S, CROSSING_S, OVERHEAD_S, FLOPS_PER_S, MEMORY_SCALE = 7e-6, 4e-7, 2e-6, 5e10, 1.5
+
+
+@dataclass
+class Clock:
+    """Seconds that pass only by ``advance``."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
+class KnownBackend(Backend):
+    """Runs torch's kernels and lets a clock pass as long as its stated rates say."""
+
+    name: ClassVar[str] = "known"
+    clock: Clock = field(default_factory=Clock)
+    version: str = "1"
+    compile_s: float = 0.0
+    refused: frozenset[str] = frozenset()
+    broken: frozenset[str] = frozenset()
+    compiled: list[Region] = field(default_factory=list)
+
+    def availability(self) -> Availability:
+        return Availability(True)
+
+    def fingerprint(self) -> str:
+        return self.version
+
+    def traits(self) -> Traits:
+        return Traits()
+
+    def judge(self, view: OpView) -> Verdict:
+        return Unsupported("declined", "not this one") if view.op in self.refused else Supported()
+
+    def compile(self, region: Region) -> CompiledRegion:
+        self.compiled.append(region)
+        self.clock.advance(self.compile_s)
+        if any(view.op in self.broken for view in region.views):
+            raise RuntimeError("no kernel\nand a long story")
+        seconds = self._seconds(region)
+
+        def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+            self.clock.advance(seconds)
+            return region.graph_module(*inputs)
+
+        return CompiledRegion(run)
+
+    def _seconds(self, region: Region) -> float:
+        traffic = RooflineCostModel(DEVICE, {self.name: _rates(self.name)})
+        seconds = ENTRY_S + CROSSING_S * (len(region.inputs) + len(region.outputs))
+        for view in region.views:
+            if OpTag.VIEW in view.node.tags or view.op == "getitem":
+                continue
+            # Clamping is traffic alone, as it is on real machines.
+            flops = 0.0 if view.op == "aten.relu.default" else work_of(view).flops
+            seconds += OVERHEAD_S + flops / FLOPS_PER_S
+            seconds += sum(traffic.read(self.name, meta) for meta in view.input_tensors)
+            seconds += sum(traffic.write(self.name, meta) for meta in view.output_tensors[:1])
+        return seconds
+
+
+def _rates(name: str) -> Any:
+    from mixbackend.contracts import BackendRates
+
+    return BackendRates(name, ENTRY_S, CROSSING_S, MEMORY_SCALE)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def backend(clock: Clock) -> KnownBackend:
+    return KnownBackend(clock=clock)

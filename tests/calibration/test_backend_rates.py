@@ -1,0 +1,194 @@
+"""Probing gives back the speed of a backend whose speed is known, and survives backends that misbehave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from mixbackend.contracts import OP_CLASSES, CompiledRegion, DeviceModel, Probe
+from mixbackend.contracts.probes import standard_probes
+
+from mixbackend.calibration import measure_rates, prior_rates
+
+from .conftest import (
+    CROSSING_S,
+    DEVICE,
+    ENTRY_S,
+    FLOPS_PER_S,
+    MEMORY_SCALE,
+    OVERHEAD_S,
+    Clock,
+    KnownBackend,
+)
+
+CLASSES = {probe.op_class for probe in standard_probes(DEVICE)}
+
+
+def measure(backend: KnownBackend, **options: Any) -> Any:
+    return measure_rates(backend, DEVICE, prior_rates(backend, DEVICE), clock=backend.clock, **options)
+
+
+def test_known_speeds_are_found(backend: KnownBackend) -> None:
+    done = measure(backend)
+    rates = done.rates
+    assert done.settled
+    assert done.notes == ()
+    assert rates.provenance == "probed"
+    assert rates.entry_s == pytest.approx(ENTRY_S, rel=0.05)
+    assert rates.crossing_s == pytest.approx(CROSSING_S, rel=0.05)
+    assert rates.memory_scale == pytest.approx(MEMORY_SCALE, rel=0.05)
+    for op_class in CLASSES:
+        rate = rates.rate(op_class, "float32")
+        assert rate is not None
+        assert rate.provenance == "probed"
+        assert rate.overhead_s == pytest.approx(OVERHEAD_S, rel=0.05), op_class
+
+
+@pytest.mark.parametrize("op_class", ["matmul", "convolution", "grouped_convolution", "attention", "pointwise"])
+def test_rates_of_arithmetic(backend: KnownBackend, op_class: str) -> None:
+    rate = measure(backend).rates.rate(op_class, "float32")
+    assert rate.flops_per_s == pytest.approx(FLOPS_PER_S, rel=0.05)
+
+
+def test_it_is_deterministic() -> None:
+    assert measure(KnownBackend()).rates == measure(KnownBackend()).rates
+
+
+def test_refused_and_broken_probes_keep_the_prior(clock: Clock) -> None:
+    backend = KnownBackend(
+        clock=clock, refused=frozenset({"aten._softmax.default"}), broken=frozenset({"aten.addmm.default"})
+    )
+    done = measure(backend)
+    prior = prior_rates(backend, DEVICE)
+    assert done.rates.rate("softmax", "float32") == prior.rate("softmax", "float32")
+    assert done.rates.rate("matmul", "float32") == prior.rate("matmul", "float32")
+    assert done.rates.rate("pointwise", "float32").provenance == "probed"
+    assert not any("aten._softmax.default" in {view.op for view in region.views} for region in backend.compiled)
+    assert len(done.notes) == 2
+    assert any("softmax" in note and "declined not this one" in note for note in done.notes)
+    assert any("matmul" in note and "RuntimeError" in note and "long story" not in note for note in done.notes)
+
+
+def test_a_backend_that_can_do_nothing_keeps_its_prior(clock: Clock) -> None:
+    class Hopeless(KnownBackend):
+        def judge(self, view: Any) -> Any:
+            raise ValueError("judging is broken")
+
+        def probes(self, device: DeviceModel) -> tuple[Probe, ...]:
+            raise ValueError("so are the probes")
+
+    backend = Hopeless(clock=clock)
+    done = measure(backend)
+    assert done.rates == prior_rates(backend, DEVICE)
+    assert any("so are the probes" in note for note in done.notes)
+
+
+@pytest.mark.parametrize("fails_after", [0, 1])
+def test_a_backend_that_fails_at_run_time_keeps_its_prior(clock: Clock, fails_after: int) -> None:
+    class Fading(KnownBackend):
+        def compile(self, region: Any) -> CompiledRegion:
+            compiled, calls = super().compile(region), [0]
+
+            def run(inputs: Any) -> Any:
+                calls[0] += 1
+                if calls[0] > fails_after:
+                    raise OSError("library went away")
+                return compiled.run(inputs)
+
+            return CompiledRegion(run)
+
+    backend = Fading(clock=clock)
+    done = measure(backend)
+    assert done.rates == prior_rates(backend, DEVICE)
+    assert any("library went away" in note for note in done.notes)
+
+
+def test_wrong_shapes_are_not_timed(clock: Clock) -> None:
+    class Wrong(KnownBackend):
+        def compile(self, region: Any) -> CompiledRegion:
+            return CompiledRegion(lambda inputs: [torch.zeros(1) for _ in region.outputs])
+
+    done = measure(Wrong(clock=clock))
+    assert done.rates.provenance == "prior"
+    assert all("returned shapes" in note for note in done.notes)
+
+
+def test_compiling_stops_when_its_time_is_spent(clock: Clock) -> None:
+    backend = KnownBackend(clock=clock, compile_s=1.0)
+    done = measure(backend, compile_budget_s=8.5)
+    assert len(backend.compiled) == 9
+    assert done.compile_s == pytest.approx(9.0, abs=0.1)
+    assert sum("are spent" in note for note in done.notes) == len(standard_probes(DEVICE)) + 6 - 9
+    assert done.rates.rate("matmul", "float32").provenance == "probed"
+    assert done.rates.rate("scatter", "float32").provenance == "prior"
+
+
+def test_disturbed_timings_keep_the_prior(clock: Clock) -> None:
+    class Disturbed(KnownBackend):
+        def compile(self, region: Any) -> CompiledRegion:
+            compiled, calls = super().compile(region), [1]
+
+            def run(inputs: Any) -> Any:
+                calls[0] += 1
+                clock.advance(2.0 ** (calls[0] % 40) * 1e-5)
+                return compiled.run(inputs)
+
+            return CompiledRegion(run)
+
+    done = measure(Disturbed(clock=clock))
+    assert not done.settled
+    assert any("timings disagree" in note for note in done.notes)
+
+
+def test_weights_are_given_as_parameters(backend: KnownBackend) -> None:
+    measure(backend)
+    roles = {view.role.value for region in backend.compiled for view in region.inputs}
+    assert roles == {"activation", "parameter"}
+
+
+def test_random_stream_and_defaults_are_left_alone(backend: KnownBackend) -> None:
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        done = measure(backend)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert done.notes == ()
+    assert {view.meta.dtype for region in backend.compiled for view in region.outputs} == {torch.float32}
+
+
+def test_probing_works_in_the_middle_of_a_compilation(clock: Clock) -> None:
+    found: list[Any] = []
+
+    def compiler(graph_module: torch.fx.GraphModule, inputs: Any) -> Any:
+        def inner(graph: torch.fx.GraphModule, fakes: Any) -> Any:
+            found.append(measure(KnownBackend(clock=clock)))
+            return graph.forward
+
+        from torch._dynamo.backends.common import aot_autograd
+
+        return aot_autograd(fw_compiler=inner)(graph_module, inputs)
+
+    torch._dynamo.reset()
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
+        torch.compile(lambda x: x @ x + 1, backend=compiler, dynamic=True)(torch.randn(4, 4))
+    assert found[0].notes == ()
+    assert found[0].rates == measure(KnownBackend()).rates
+
+
+def test_priors_cover_every_class_and_rank_the_reference_first(backend: KnownBackend) -> None:
+    from mixbackend.backends.eager import EagerBackend
+
+    unknown, reference = prior_rates(backend, DEVICE), prior_rates(EagerBackend(), DEVICE)
+    for op_class in OP_CLASSES:
+        if op_class == "view":
+            continue
+        slow, fast = unknown.rate(op_class, "float32"), reference.rate(op_class, "float32")
+        assert slow is not None
+        assert fast is not None
+        assert slow.flops_per_s < fast.flops_per_s
+        assert (slow.provenance, fast.provenance) == ("prior", "prior")
+    assert unknown.entry_s > reference.entry_s
