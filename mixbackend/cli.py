@@ -147,10 +147,16 @@ def bench_suite(context: typer.Context) -> None:
     _body("mixbackend.benchmarks.suite", context)
 
 
-@bench_app.command("partitioner", context_settings=PASSES_ON, add_help_option=False)
-def bench_partitioner(context: typer.Context) -> None:
+@bench_app.command("partitioner")
+def bench_partitioner(
+    nodes: Annotated[str, typer.Option(help="Sizes of the graphs, with commas between.")] = "1000,10000,40000",
+    seed: Annotated[int, typer.Option(help="Order of the model blocks in the graphs.")] = 0,
+    as_json: AsJson = False,
+) -> None:
     """Time placement on large graphs made of blocks of real models."""
-    _body("mixbackend.benchmarks.partitioner", context)
+    from mixbackend.commands import bench_partitioner as body
+
+    body.run(nodes, seed, as_json)
 
 
 @app.command(context_settings=PASSES_ON, add_help_option=False)

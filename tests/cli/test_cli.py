@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mixbackend.calibration import SWITCH
 from mixbackend.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +146,8 @@ def test_config_schema(call: Call, options: tuple[str, ...]) -> None:
         ("frobnicate",),
         ("backends", "--jsn"),
         ("config", "check"),
+        ("bench", "partitioner", "--nodes", "1000,many"),
+        ("bench", "partitioner", "--nodes", "0"),
         ("explain", "no_such_model_at_all"),
         ("explain", "no_such_module:make"),
         ("explain", "json:dumps_not_there"),
@@ -178,6 +181,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny_model_of_a_user.py").write_text(TINY)
     (tmp_path / "prefs.yaml").write_text(f"backends: [eager]\ncache: {{dir: {tmp_path}/cache}}\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SWITCH, "0")
     return tmp_path
 
 
@@ -220,6 +224,15 @@ def test_idle_threads_do_not_spin(given: dict[str, str], seen: str) -> None:
     """OpenMP itself says what it read, so this fails if torch was loaded first."""
     done = run_process("-m", "mixbackend", "backends", OMP_DISPLAY_ENV="verbose", **given)
     assert done.returncode == 0 and f"GOMP_SPINCOUNT = '{seen}'" in done.stderr, done.stderr
+
+
+def test_bench_partitioner(call: Call) -> None:
+    status, text, errors = call("bench", "partitioner", "--nodes", "300", "--json")
+    assert status == 0, errors
+    (row,) = json.loads(text)
+    assert {"nodes", "backends", "seconds", "optimal", "regions"} <= set(row) and row["nodes"] >= 300
+    status, text, _ = call("bench", "partitioner", "--nodes", "300")
+    assert status == 0 and str(row["regions"]) in text
 
 
 @pytest.mark.parametrize("command", [("bench", "suite"), ("bench", "partitioner"), ("demo",)])

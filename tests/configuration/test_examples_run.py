@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from mixbackend.calibration import SWITCH
 from mixbackend.configuration import load_config
 from mixbackend.runtime.mixture import Mixture
 
@@ -70,6 +71,7 @@ def test_an_example_runs_a_model_with_eagers_results(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # one example keeps its cache beside the checkout
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(SWITCH, "0")
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, tokens = Model().eval(), torch.randint(0, 50, (2, 12))

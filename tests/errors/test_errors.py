@@ -25,6 +25,7 @@ from mixbackend.contracts import (
 )
 
 from mixbackend import registry
+from mixbackend.calibration import SWITCH
 from mixbackend.configuration import ConfigurationProblemsError, load_config
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
@@ -184,7 +185,10 @@ def innermost(error: BaseException) -> BaseException:
 
 
 @pytest.mark.parametrize("code", sorted(TRIGGERS))
-def test_a_code_is_raised_by_what_its_section_describes(code: str, tmp_path: Path) -> None:
+def test_a_code_is_raised_by_what_its_section_describes(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "0")
     torch._dynamo.reset()
     with pytest.raises(Exception) as caught:
         TRIGGERS[code](tmp_path)
