@@ -37,15 +37,30 @@ def short_ops(counts: Mapping[str, int], most: int = 4) -> str:
 
 
 def short_modules(paths: Sequence[str], most: int = 3) -> str:
-    """``encoder.layer.{0..11}.output, pooler``: paths that differ in one number are one, inner ones are left out."""
+    """``encoder: layer.{0..11}.output, pooler``: paths that differ in one number are one, inner ones are left out."""
     outer = [path for path in paths if not any(path.startswith(other + ".") for other in paths)]
     while True:
         merged = _merge_numbers(outer)
         if len(merged) == len(outer):
             break
         outer = merged
-    hidden = len(outer) - most
-    return ", ".join(outer[:most]) + (f", +{hidden} more" if hidden > 0 else "")
+    shared = _shared_parent(outer)
+    names = [path.removeprefix(shared + ".") if shared else path for path in outer]
+    hidden = len(names) - most
+    listed = ", ".join(names[:most]) + (f", +{hidden} more" if hidden > 0 else "")
+    return f"{shared}: {listed}" if shared else listed
+
+
+def _shared_parent(paths: Sequence[str]) -> str:
+    """The innermost module that all of several paths are inside of, ``""`` if there is none."""
+    if len(paths) < 2:
+        return ""
+    shared = paths[0].split(".")[:-1]
+    for path in paths[1:]:
+        parts = path.split(".")[:-1]
+        same = (index for index, (ours, theirs) in enumerate(zip(shared, parts, strict=False)) if ours != theirs)
+        shared = shared[: next(same, min(len(shared), len(parts)))]
+    return ".".join(shared)
 
 
 def _merge_numbers(paths: Sequence[str]) -> list[str]:

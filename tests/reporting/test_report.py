@@ -117,7 +117,7 @@ def test_the_text_says_what_ran_where_and_why(record: GraphRecord) -> None:
     for words in (
         "inference-0: inference, 4 nodes in 2 regions, static shapes, estimated 1.02 ms",
         "mm x2, gelu",
-        "encoder.layer.0.dense,",
+        "encoder.layer: 0.dense, 1",
         "nodes per backend: onnxruntime 3, eager 1",
         "onnxruntime 1.53, eager 2.04, inductor -",
         "estimated 1.50 times as fast as the best single backend (onnxruntime",
@@ -234,6 +234,8 @@ def test_no_warning_before_anything_was_compiled() -> None:
         (("a", "a.b", "a.b.c"), "a"),
         (("0", "1"), "{0,1}"),
         (("a", "b", "c", "d", "e"), "a, b, c, +2 more"),
+        (("bert.layer.3.output", "bert.layer.3.key", "bert.layer.3.key.norm"), "bert.layer.3: output, key"),
+        (("bert.embed", "head"), "bert.embed, head"),
     ],
 )
 def test_module_paths_are_shortened(paths: tuple[str, ...], short: str) -> None:
