@@ -12,7 +12,8 @@ least sum is at most the true energy of every legal plan.
 - Entries: regions are convex, so links that are not bypassed connect each of them. Their number is at least that of the
   components of equal backend over such links, n - m + c: atoms, less links inside components, plus independent cycles
   inside components. Each atom pays an entry, each link of equal backends refunds one, and each short independent cycle
-  that lies on one backend pays one again.
+  that lies on one backend pays one again. In a bundle of parallel paths each path on one backend pays one, and all of
+  them together get one back: if one path leaves the backend, its ends are in two regions and the other paths are cut.
 - Claims: atoms of a match agree through infinite pairs.
 """
 
@@ -112,6 +113,10 @@ class _Builder:
             self._add_value(value, number in self._exact_values)
         for cycle in self._shape.cycles if self._rings else ():
             self._add_ring(cycle, self._entry)
+        for paths in self._shape.bundles if self._rings else ():
+            for path in paths:
+                self._add_ring(path, self._entry)
+            self._add_ring(tuple(sorted({atom for path in paths for atom in path})), -self._entry)
         factors = [Factor((atom,), table) for atom, table in enumerate(self._unary)]
         factors += [Factor(pair, table) for pair, table in self._pairs.items()]
         return BoundModel(tuple(self._sizes), tuple(factors + self._others), self._problem.size)

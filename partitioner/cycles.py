@@ -4,13 +4,14 @@ Place: helper of the lower bound. Input: atoms and links (pairs of atoms that sh
 Output: ``Shape``.
 A link is bypassed if a longer path of links leads from its first atom to its second: both can be in one region only if
 the whole path is, since regions are convex. The other links already connect every region, and only they count. Their
-cycles are independent: each contains a link that no earlier cycle has. Any subset of detours and cycles gives a valid
-bound; short ones give small tables.
+cycles are independent: each contains a link that no earlier cycle has. Cycles that run as parallel paths from one atom to
+another, and share no link with other cycles, form a bundle. Any subset of detours, cycles and bundles gives a valid bound;
+short ones give small tables.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,11 +25,13 @@ class Shape:
 
     Attributes:
         detours: (first, second) of a bypassed link, to the path between them, both included.
-        cycles: atoms around each short cycle of the links that are not bypassed.
+        cycles: atoms around each short cycle of the links that are not bypassed, bundles left out.
+        bundles: parallel paths, each from the same first to the same last atom, both included.
     """
 
     detours: dict[tuple[int, int], tuple[int, ...]]
     cycles: tuple[tuple[int, ...], ...]
+    bundles: tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def shape_of(size: int, links: Sequence[tuple[int, int]]) -> Shape:
@@ -43,7 +46,42 @@ def shape_of(size: int, links: Sequence[tuple[int, int]]) -> Shape:
             if path is not None:
                 detours[first, second] = path
     cycles = short_cycles(size, [link for link in links if link not in detours])
-    return Shape(detours, tuple(cycles))
+    bundles, rest = _bundles(cycles)
+    return Shape(detours, tuple(rest), tuple(bundles))
+
+
+def _bundles(cycles: Sequence[tuple[int, ...]]) -> tuple[list[tuple[tuple[int, ...], ...]], list[tuple[int, ...]]]:
+    """Sort cycles into bundles of parallel paths and others."""
+    groups: dict[tuple[int, int, int], list[tuple[int, ...]]] = {}
+    for number, cycle in enumerate(cycles):
+        first, last = min(cycle), max(cycle)
+        parallel = all(list(path) == sorted(path) for path in _sides(cycle))
+        groups.setdefault((first, last, -1 if parallel else number), []).append(cycle)
+    links = {key: {link for cycle in group for link in _links_around(cycle)} for key, group in groups.items()}
+    users = Counter(link for group in links.values() for link in group)
+    bundles: list[tuple[tuple[int, ...], ...]] = []
+    rest: list[tuple[int, ...]] = []
+    for key, group in groups.items():
+        paths = list(dict.fromkeys(path for cycle in group for path in _sides(cycle)))
+        inside = [atom for path in paths for atom in path[1:-1]]
+        apart = len(paths) == len(group) + 1 and len(set(inside)) == len(inside)
+        if key[2] == -1 and apart and all(users[link] == 1 for link in links[key]):
+            bundles.append(tuple(paths))
+        else:
+            rest += group
+    return bundles, rest
+
+
+def _sides(cycle: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The two ways around a cycle from its first atom in graph order to its last."""
+    start = cycle.index(min(cycle))
+    turned = cycle[start:] + cycle[:start]
+    end = turned.index(max(cycle))
+    return turned[: end + 1], (turned[0], *reversed(turned[end:]))
+
+
+def _links_around(cycle: tuple[int, ...]) -> list[tuple[int, int]]:
+    return [(min(pair), max(pair)) for pair in zip(cycle, (*cycle[1:], cycle[0]), strict=True)]
 
 
 def _detour(before: Sequence[Sequence[int]], first: int, second: int) -> tuple[int, ...] | None:

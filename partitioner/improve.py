@@ -41,6 +41,7 @@ def satisfy(
     problem: Problem,
     labels: Sequence[int],
     rules: RegionRules,
+    neighbourhood: Neighbourhood,
     torn: frozenset[int] = frozenset(),
     only: frozenset[int] | None = None,
 ) -> Repaired:
@@ -55,11 +56,9 @@ def satisfy(
         EntangledClaimsError: see ``form_regions``.
     """
     refusals: dict[tuple[int, int], Unsupported] = {}
-    neighbourhood: Neighbourhood | None = None
     freed = [atom for atom, label in enumerate(labels) if problem.labels[atom][label].claim in torn]
     while True:
         if freed:
-            neighbourhood = neighbourhood or Neighbourhood(problem)
             banned = _banned(problem, freed, refusals, torn, only)
             labels = _next_best(problem, neighbourhood, freed, labels, banned, refusals)
         placement = form_regions(problem, labels)

@@ -33,9 +33,9 @@ from mixbackend.partitioner.matching import find_claims
 from mixbackend.partitioner.pricing import price
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.regions import EntangledClaimsError
-from mixbackend.partitioner.search import Labelling, find_labels
+from mixbackend.partitioner.search import Labelling, Neighbourhood, find_labels
 from mixbackend.partitioner.single import last_resort_of, single_backend_labels
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.stages import Stages, collection_paused
 from mixbackend.partitioner.tighten import loose_values
 from mixbackend.partitioner.wishes import apply_wishes
 
@@ -78,14 +78,21 @@ def place(
         PlacementError: some op can run nowhere; names the op, its source line and every refusal.
     """
     clock = stages or Stages()
-    problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock)
+    with collection_paused(len(graph.nodes)):
+        problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock)
+        return _solve(problem, backends, clock)
+
+
+def _solve(problem: Problem, backends: Sequence[Backend], clock: Stages) -> Plan:
     with clock.measure("search"):
-        rules = RegionRules(problem, backends)
-        labelling, bound, found = _search(problem, rules)
+        rules, near = RegionRules(problem, backends), Neighbourhood(problem)
+        labelling, bound, found = _search(problem, rules, near)
     with clock.measure("single"):
         last_resort = last_resort_of(backends)
         singles = [
-            _realise(problem, single_backend_labels(problem, slot, last_resort), rules, frozenset({slot, last_resort}))
+            _realise(
+                problem, single_backend_labels(problem, slot, last_resort), rules, near, frozenset({slot, last_resort})
+            )
             for slot in range(len(backends))
         ]
         best = min([found, *singles], key=lambda item: item.seconds)
@@ -102,7 +109,7 @@ def place(
             width=labelling.width,
             search=labelling.search,
         )
-        check_plan(graph, plan)
+        check_plan(problem.graph, plan)
     return plan
 
 
@@ -135,11 +142,11 @@ def make_problem(
         return price(wishes, atoms, claims, backends, costs)
 
 
-def _search(problem: Problem, rules: RegionRules) -> tuple[Labelling, float, Found]:
+def _search(problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood) -> tuple[Labelling, float, Found]:
     """Label, legalise, improve; search again with the values that the bound charged too little for exactly."""
     labelling = find_labels(problem)
     bound = labelling.bound if not rules.pricing else find_labels(discounted(problem, rules.pricing)).bound
-    found = _improved(problem, _realise(problem, labelling.labels, rules), rules)
+    found = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
     exact_values: frozenset[int] = frozenset()
     for _ in range(ROUNDS):
         closed = found.seconds - bound <= 1e-12 * found.seconds
@@ -149,17 +156,23 @@ def _search(problem: Problem, rules: RegionRules) -> tuple[Labelling, float, Fou
         exact_values |= loose
         labelling = find_labels(problem, exact_values)
         bound = max(bound, labelling.bound)
-        again = _improved(problem, _realise(problem, labelling.labels, rules), rules)
+        again = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
         found = min(found, again, key=lambda item: item.seconds)
     return labelling, bound, found
 
 
-def _realise(problem: Problem, labels: Sequence[int], rules: RegionRules, only: frozenset[int] | None = None) -> Found:
+def _realise(
+    problem: Problem,
+    labels: Sequence[int],
+    rules: RegionRules,
+    neighbourhood: Neighbourhood,
+    only: frozenset[int] | None = None,
+) -> Found:
     """Legal regions that every backend takes, for a labelling."""
     torn: frozenset[int] = frozenset()
     while True:
         try:
-            repaired = satisfy(problem, labels, rules, torn, only)
+            repaired = satisfy(problem, labels, rules, neighbourhood, torn, only)
         except EntangledClaimsError as error:
             torn |= error.claims
             continue

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from mixbackend.partitioner.bound import BoundModel, bound_model
 from mixbackend.partitioner.cycles import Shape, shape_of
-from mixbackend.partitioner.elimination import Factor, Order, eliminate, min_degree_order
+from mixbackend.partitioner.elimination import Factor, Order, Table, eliminate, min_degree_order
 from mixbackend.partitioner.expansion import expand
 from mixbackend.partitioner.problem import Problem
 
@@ -85,27 +86,34 @@ class Neighbourhood:
     """Searches again among few atoms while all others stay: repair after a refused region."""
 
     def __init__(self, problem: Problem) -> None:
-        model = bound_model(problem, Shape({}, ()), rings=False)
-        self._unary = [factor.table for factor in model.factors if len(factor.scope) == 1]
-        self._pairs: list[list[Factor]] = [[] for _ in range(problem.size)]
+        self._problem = problem
+
+    @cached_property
+    def _factors(self) -> tuple[list[Table], list[list[Factor]]]:
+        """Per atom, its own table and its tables with neighbours."""
+        model = bound_model(self._problem, Shape({}, (), ()), rings=False)
+        unary: list[Table] = [factor.table for factor in model.factors if len(factor.scope) == 1]
+        pairs: list[list[Factor]] = [[] for _ in unary]
         for factor in model.factors:
             if len(factor.scope) == 2:
-                self._pairs[factor.scope[0]].append(factor)
-                self._pairs[factor.scope[1]].append(factor)
+                pairs[factor.scope[0]].append(factor)
+                pairs[factor.scope[1]].append(factor)
+        return unary, pairs
 
     def search(
         self, atoms: Sequence[int], labels: Sequence[int], banned: Mapping[int, Sequence[int]]
     ) -> tuple[int, ...] | None:
         """Best labels of some atoms given all others, without their banned labels; ``None`` if there are none."""
+        unary, pairs = self._factors
         number = {atom: index for index, atom in enumerate(atoms)}
         factors: list[Factor] = []
         sizes: list[int] = []
         for atom in atoms:
-            table = self._unary[atom].copy()
+            table = unary[atom].copy()
             table[list(banned.get(atom, ()))] = np.inf
             sizes.append(len(table))
             factors.append(Factor((number[atom],), table))
-            for factor in self._pairs[atom]:
+            for factor in pairs[atom]:
                 first, second = factor.scope
                 if first in number and second in number:
                     factors += [Factor((number[first], number[second]), factor.table)] if atom == first else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import networkx as nx
@@ -12,21 +12,41 @@ from mixbackend.partitioner.search import whole
 
 
 def least_energy(problem: Problem) -> float:
-    """Least true energy over all labellings and all their connected, convex partitions."""
-    return min(
-        true_energy(problem, Placement(labels, regions))
-        for labels in product(*(range(len(choices)) for choices in problem.labels))
-        if whole(problem, labels)
-        for regions in cheapest_partitions(problem, labels)
-    )
+    """Least true energy over all labellings and all their connected, convex partitions.
 
-
-def cheapest_partitions(problem: Problem, labels: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The partitions that can be cheapest: the coarsest legal ones.
-
-    Merging two regions of one backend never costs more, so if the connected components are acyclic they are the only
-    candidate; otherwise every legal partition that keeps matches whole is listed.
+    Nothing is left out but what cannot matter: costs are not negative, so a labelling whose ops alone cost more than
+    the best plan so far is passed over, and so is one whose connected components, legal or not, do.
     """
+    best = float("inf")
+    for labels in _labellings(problem, lambda: best):
+        merged = tuple(_components(problem, labels)[0])
+        if true_energy(problem, Placement(labels, merged)) >= best:
+            continue
+        for regions in cheapest_partitions(problem, labels):
+            best = min(best, true_energy(problem, Placement(labels, regions)))
+    return best
+
+
+def _labellings(problem: Problem, best: Callable[[], float]) -> Iterator[tuple[int, ...]]:
+    """All labellings that keep matches whole, but those whose ops cost at least the best energy known by then."""
+    rest = [0.0] * (problem.size + 1)
+    for atom in reversed(range(problem.size)):
+        rest[atom] = rest[atom + 1] + min(problem.costs[atom])
+
+    def extend(labels: tuple[int, ...], seconds: float) -> Iterator[tuple[int, ...]]:
+        if seconds + rest[len(labels)] >= best():
+            return
+        if len(labels) == problem.size:
+            if whole(problem, labels):
+                yield labels
+            return
+        for label in sorted(range(len(problem.labels[len(labels)])), key=problem.costs[len(labels)].__getitem__):
+            yield from extend((*labels, label), seconds + problem.costs[len(labels)][label])
+
+    return extend((), 0.0)
+
+
+def _components(problem: Problem, labels: Sequence[int]) -> tuple[list[int], nx.Graph]:
     backends = [problem.labels[atom][label].backend for atom, label in enumerate(labels)]
     near = nx.Graph()
     near.add_nodes_from(range(problem.size))
@@ -35,6 +55,16 @@ def cheapest_partitions(problem: Problem, labels: Sequence[int]) -> Iterator[tup
     for number, component in enumerate(nx.connected_components(near)):
         for atom in component:
             components[atom] = number
+    return components, near
+
+
+def cheapest_partitions(problem: Problem, labels: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The partitions that can be cheapest: the coarsest legal ones.
+
+    Merging two regions of one backend never costs more, so if the connected components are acyclic they are the only
+    candidate; otherwise every legal partition that keeps matches whole is listed.
+    """
+    components, near = _components(problem, labels)
     if acyclic(problem, components):
         yield tuple(components)
         return
