@@ -225,9 +225,12 @@ def _write_float(value: float) -> str:
 
 
 def _write_meta(meta: TensorMeta, symbols: SymbolNames) -> str:
-    dtype = str(meta.dtype).removeprefix("torch.")
-    shape, stride = write_value(meta.shape, symbols), write_value(meta.stride, symbols)
-    return f'tensor({dtype}, {shape}, {stride}, "{meta.device}")'
+    return write_tensor(meta.dtype, write_value(meta.shape, symbols), write_value(meta.stride, symbols), meta.device)
+
+
+def write_tensor(dtype: torch.dtype, shape: str, stride: str, device: torch.device) -> str:
+    """Text of a tensor's meta, given the texts of its sizes and strides."""
+    return f'tensor({str(dtype).removeprefix("torch.")}, {shape}, {stride}, "{device}")'
 
 
 def _write_torch_value(value: Any) -> str:
@@ -316,8 +319,9 @@ def read_expression(value: Any, symbols: dict[str, sympy.Symbol], parser: Parser
 def read_torch_value(call: Call, parser: Parser) -> Any:
     """The dtype, device, layout, memory format or complex number of a parsed call."""
     items = tuple(item.text if isinstance(item, Word) else item for item in call.arguments)
-    if call.name == "complex" and len(items) == 2 and all(isinstance(item, float) for item in items):
-        return complex(*items)
+    numbers = [item for item in items if isinstance(item, float)]
+    if call.name == "complex" and len(items) == len(numbers) == 2:
+        return complex(numbers[0], numbers[1])
     if call.name == "device" and len(items) == 1 and isinstance(items[0], str):
         return read_device(items[0], parser)
     known = {"dtype": _DTYPES, "layout": _LAYOUTS, "format": _FORMATS}.get(call.name, {})

@@ -123,9 +123,10 @@ class _Reader:
                 continue
             parser = Parser(line, number)
             call = _call(parser.value(), "symbol", 4, parser)
-            name, kind, lower, upper = (item.text if isinstance(item, Word) else item for item in call.arguments)
+            name, kind = (item.text if isinstance(item, Word) else "" for item in call.arguments[:2])
+            lower, upper = call.arguments[2:]
             bounds_fit = all(bound is None or type(bound) is int for bound in (lower, upper))
-            if not isinstance(name, str) or kind not in ("size", "integer", "unbacked") or not bounds_fit:
+            if not name or kind not in ("size", "integer", "unbacked") or not bounds_fit:
                 raise parser.error("a symbol is symbol(name, size|integer|unbacked, lower, upper)")
             if name in self._symbols:
                 raise parser.error(f"symbol {name} is declared twice")

@@ -29,11 +29,17 @@ from mixbackend.contracts.describe_op import SYMBOLIC_OPERATORS, operator_name, 
 from mixbackend.contracts.errors import RegionTextError
 from mixbackend.contracts.ops import InputRole, Phase
 from mixbackend.contracts.region import RegionInput, RegionOutput
-from mixbackend.contracts.region_grammar import HEADER, Reference, SymbolNames, region_key, write_value
+from mixbackend.contracts.region_grammar import HEADER, Reference, SymbolNames, region_key, write_tensor, write_value
 from mixbackend.contracts.region_reader import read_region_text
-from mixbackend.contracts.sizes import SymbolicSize
 from mixbackend.contracts.tensors import TensorMeta
-from mixbackend.contracts.torch_compat import is_fake, is_operator, schema_arguments, shape_env_of, symbol_facts
+from mixbackend.contracts.torch_compat import (
+    is_fake,
+    is_operator,
+    schema_arguments,
+    shape_env_of,
+    symbol_facts,
+    symbolic_expression,
+)
 
 __all__ = ["CONSTANT_LIMIT_BYTES", "read_region_text", "region_key", "write_region_text"]
 
@@ -151,15 +157,19 @@ class _Writer:
     def _value(self, value: Any) -> str:
         if isinstance(value, (tuple, list)):
             return "[" + ", ".join(self._value(item) for item in value) + "]"
-        if isinstance(value, torch.Tensor):
-            _check_plain(value)
         self._shape_env = self._shape_env or shape_env_of(value)
-        meta = value_meta(value)
-        if meta is None and value is not None:
-            raise RegionTextError(f"a value of type {type(value).__qualname__} has no text form")
-        if isinstance(value, (torch.SymFloat, torch.SymBool)) and isinstance(meta, SymbolicSize):
-            raise RegionTextError(f"the symbolic {type(value).__name__} {value} has no text form")
-        return write_value(meta, self._symbols)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, torch.SymInt):
+            return self._symbols.expression(symbolic_expression(value))
+        if value is None or isinstance(value, (bool, int, float)):
+            return write_value(value, self._symbols)
+        raise RegionTextError(f"a value of type {type(value).__qualname__} has no text form")
+
+    def _tensor(self, value: torch.Tensor) -> str:
+        _check_plain(value)
+        shape, stride = (f"[{', '.join(map(self._value, sizes))}]" for sizes in (value.shape, value.stride()))
+        return write_tensor(value.dtype, shape, stride, value.device)
 
     def _constant(self, node: torch.fx.Node) -> str:
         value: Any = self._module

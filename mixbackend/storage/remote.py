@@ -57,7 +57,8 @@ class Remote:
             return None
         except Exception as error:
             # Each kind of file system has errors of its own.
-            return self._failed("reading", error)
+            self._failed("reading", error)
+            return None
         self._failures = 0
         content = entry.decode(key, data)
         if isinstance(content, str):
