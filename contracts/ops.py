@@ -65,7 +65,7 @@ class OpTag(Enum):
     MULTI_OUTPUT = "multi_output"
     """Returns several values; they are taken apart by ``getitem`` nodes, which stay with it."""
     UNINITIALIZED = "uninitialized"
-    """Returns memory as it comes (``empty``): no result to compare, so only a backend with eager's semantics runs it."""
+    """Returns memory as it comes (``empty``): nothing to compare, so only a backend with eager's semantics runs it."""
     EFFECT = "effect"
     """Has another effect (assertion, print, profiler mark) and keeps its place among effects."""
 

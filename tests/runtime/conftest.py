@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import (
     Availability,
@@ -24,6 +23,7 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
+
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime import session as session_module
 from mixbackend.runtime.mixture import Mixture

@@ -6,9 +6,8 @@ import logging
 
 import pytest
 import torch
-from torch import nn
-
 from mixbackend.contracts import RegionCompileError, RegionRunError, VerificationError
+from torch import nn
 
 
 def model() -> nn.Module:
@@ -17,14 +16,14 @@ def model() -> nn.Module:
 
 
 WRONG = {
-    "numbers": dict(change=lambda outputs: [output * 1.01 for output in outputs]),
-    "one element": dict(change=lambda outputs: [_poke(output) for output in outputs]),
-    "not a number": dict(change=lambda outputs: [output * float("nan") for output in outputs]),
-    "shape": dict(change=lambda outputs: [output[:1] for output in outputs]),
-    "dtype": dict(change=lambda outputs: [output.double() for output in outputs]),
-    "too few": dict(change=lambda outputs: outputs[:-1]),
-    "too many": dict(change=lambda outputs: [*outputs, outputs[0]]),
-    "no tensor": dict(change=lambda outputs: [None for _ in outputs]),
+    "numbers": {"change": lambda outputs: [output * 1.01 for output in outputs]},
+    "one element": {"change": lambda outputs: [_poke(output) for output in outputs]},
+    "not a number": {"change": lambda outputs: [output * float("nan") for output in outputs]},
+    "shape": {"change": lambda outputs: [output[:1] for output in outputs]},
+    "dtype": {"change": lambda outputs: [output.double() for output in outputs]},
+    "too few": {"change": lambda outputs: outputs[:-1]},
+    "too many": {"change": lambda outputs: [*outputs, outputs[0]]},
+    "no tensor": {"change": lambda outputs: [None for _ in outputs]},
 }
 
 
@@ -141,9 +140,9 @@ def test_a_backward_that_fails_gives_eagers_gradients(make_mixture, faulty):
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        (dict(compile_error=ValueError("no kernel")), RegionCompileError),
-        (dict(run_error=RuntimeError("device lost")), RegionRunError),
-        (dict(change=lambda outputs: [output + 1 for output in outputs]), VerificationError),
+        ({"compile_error": ValueError("no kernel")}, RegionCompileError),
+        ({"run_error": RuntimeError("device lost")}, RegionRunError),
+        ({"change": lambda outputs: [output + 1 for output in outputs]}, VerificationError),
     ],
     ids=["compile", "run", "verify"],
 )
@@ -152,7 +151,7 @@ def test_policy_raise_names_backend_region_op_and_line(make_mixture, faulty, set
         return value.exp() * 2
 
     compiled = torch.compile(function, backend=make_mixture(faulty(**settings)))
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - torch wraps errors of backends while compiling
+    with pytest.raises(Exception) as caught:
         compiled(torch.randn(4))
     cause = getattr(caught.value, "inner_exception", caught.value)
     assert isinstance(cause, error)

@@ -87,8 +87,11 @@ def test_batch_norm_statistics_updated_by_eager_training_are_seen(make_mixture, 
         for _ in range(3):
             model(value * 5 + 2)
         model.eval()
-        mine, eager = compiled(value), nn.functional.batch_norm(
-            value, model.running_mean, model.running_var, model.weight, model.bias, eps=model.eps
+        mine, eager = (
+            compiled(value),
+            nn.functional.batch_norm(
+                value, model.running_mean, model.running_var, model.weight, model.bias, eps=model.eps
+            ),
         )
     torch.testing.assert_close(mine, eager)
     assert not torch.allclose(mine, first)
