@@ -164,7 +164,7 @@ def _hardsigmoid(call: Call) -> Value:
     return _narrow(call, f("Div", _hard_gate(f, x), 6.0))
 
 
-@lowers("hardsigmoid_backward", _FLOAT)
+@lowers("hardsigmoid_backward", _SINGLE)
 def _hardsigmoid_backward(call: Call) -> Value:
     f, (grad, x) = wide_formula(call, "grad_output", "self")
     inside = f("And", f("Greater", x, -3.0), f("Less", x, 3.0))

@@ -75,9 +75,3 @@ def _isnan(call: Call) -> Value:
 @lowers("isinf", OpRule(dtypes=REALS | {torch.bool}))
 def _isinf(call: Call) -> Value:
     return call.op("IsInf", call.tensor("self"))
-
-
-@lowers("isfinite", OpRule(dtypes=REALS | {torch.bool}))
-def _isfinite(call: Call) -> Value:
-    value = call.tensor("self")
-    return call.op("Not", call.op("Or", call.op("IsNaN", value), call.op("IsInf", value)))

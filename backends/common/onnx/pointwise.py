@@ -92,12 +92,6 @@ def _log_base(call: Call) -> Value:
     return call.op("Mul", value, call.build.constant(1.0 / math.log(base), value.dtype))
 
 
-@lowers("square", OpRule(dtypes=NUMBERS))
-def _square(call: Call) -> Value:
-    value = call.tensor("self")
-    return call.op("Mul", value, value)
-
-
 def _rounding(operator: str) -> Emitter:
     def emit(call: Call) -> Value:
         value = call.tensor("self")
@@ -296,7 +290,7 @@ def _clamp(call: Call) -> Value:
     return value
 
 
-@lowers("where.self where.ScalarOther where.ScalarSelf where.Scalar", OpRule(dtypes=EVERY))
+@lowers("where.self", OpRule(dtypes=EVERY))
 def _where(call: Call) -> Value:
     dtype = call.out.dtype
     condition = call.operand("condition", torch.bool)

@@ -148,13 +148,13 @@ def _avg_pool_backward(call: Call) -> Value:
             window.image, window.result, window.stride, window.padding, window.kernel, strict=True
         )
     ]
-    # The rest that no window reached is padded with zeros; output_padding may not exceed the stride.
-    spread = call.op(
-        "ConvTranspose", planes, kernel, strides=list(window.stride), pads=[*window.padding, *window.padding]
-    )
-    if any(extra):
+    # Less is cropped at the end where no window reached the last rows; what is still missing is zero.
+    cropped = [max(pad - rest, 0) for pad, rest in zip(window.padding, extra, strict=True)]
+    missing = [max(rest - pad, 0) for pad, rest in zip(window.padding, extra, strict=True)]
+    spread = call.op("ConvTranspose", planes, kernel, strides=list(window.stride), pads=[*window.padding, *cropped])
+    if any(missing):
         zero = call.build.constant(0.0, torch.float32)
-        spread = call.op("Pad", spread, call.build.integers([0, 0, 0, 0, 0, 0, *extra]), zero)
+        spread = call.op("Pad", spread, call.build.integers([0] * 6 + missing), zero)
     return call.build.cast(call.op("Reshape", spread, call.build.shape(call.tensor("self"))), call.out.dtype)
 
 

@@ -9,7 +9,7 @@ import torch
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import floating_output, literal
-from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS
+from mixbackend.backends.common.onnx.dtypes import COUNTS, EVERY, NUMBERS, REALS
 from mixbackend.backends.common.onnx.table import lowers
 from mixbackend.contracts import OpRule, OpView, Unsupported
 
@@ -43,7 +43,20 @@ def _reduce(call: Call, operator: str, value: Value) -> Value:
 
 @lowers("sum sum.dim_IntList", OpRule(dtypes=EVERY))
 def _sum(call: Call) -> Value:
-    return _reduce(call, "ReduceSum", call.operand("self", call.out.dtype))
+    source = call.tensor("self")
+    summed = call.operand("self", call.out.dtype)
+    if source.dtype in COUNTS and not call.out.dtype.is_floating_point and source.rank:
+        return _exact_sum(call, summed, reduced_dimensions(call, source.rank))
+    return _reduce(call, "ReduceSum", summed)
+
+
+def _exact_sum(call: Call, value: Value, dimensions: tuple[int, ...]) -> Value:
+    """A sum of integers that may not fit into a float64's mantissa, in which runtimes sum."""
+    last = call.build.integers([-1])
+    for axis in dimensions:
+        running = call.op("CumSum", value, call.build.constant(axis, torch.int64))
+        value = call.op("Gather", running, last, axis=axis)
+    return value if keepdims(call) else call.op("Squeeze", value, call.build.integers(dimensions))
 
 
 @lowers("mean mean.dim", OpRule(dtypes=REALS))
@@ -51,7 +64,7 @@ def _mean(call: Call) -> Value:
     return _reduce(call, "ReduceMean", call.operand("self", call.out.dtype))
 
 
-@lowers("prod prod.dim_int", OpRule(dtypes=EVERY))
+@lowers("prod prod.dim_int", OpRule(dtypes=REALS))
 def _prod(call: Call) -> Value:
     return _reduce(call, "ReduceProd", call.operand("self", call.out.dtype))
 

@@ -19,7 +19,7 @@ from mixbackend.contracts import NodeRef, OpRule, OpView, TensorMeta, Unsupporte
 _EVERY = OpRule(dtypes=EVERY)
 
 enter(
-    "clone alias detach contiguous lift_fresh lift_fresh_copy alias_copy detach_copy",
+    "clone alias detach lift_fresh_copy alias_copy detach_copy",
     _EVERY,
     lambda call: call.tensor("self"),
 )
@@ -81,11 +81,6 @@ def _expand(call: Call) -> Value:
     # In ONNX a size of 1 means "keep"; torch writes -1.
     sizes = [1 if item == -1 else item for item in call.argument("size")]
     return call.op("Expand", call.tensor("self"), call.sizes(sizes))
-
-
-@lowers("expand_as", _EVERY)
-def _expand_as(call: Call) -> Value:
-    return call.op("Expand", call.tensor("self"), call.build.shape(call.tensor("other")))
 
 
 @lowers("unsqueeze", _EVERY)

@@ -1,0 +1,130 @@
+"""Where runtimes like to differ from torch: NaN, infinities, masked rows, promotion, ranges of integers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+aten = torch.ops.aten
+_NAN, _INF = float("nan"), float("inf")
+_LEFT = torch.tensor([_NAN, _INF, -_INF, 0.0, -0.0, 1.0, -2.5, 0.5, 1.5, 2.5, 3e38, 1e-30] * 2)
+_RIGHT = torch.tensor([1.0, _NAN, _INF, 0.0, 2.0, -_INF, 3.0, -0.5, 0.0, _NAN, -3e38, 0.0] * 2)
+
+_ONE = (
+    "relu exp log sqrt reciprocal tanh sin erf sigmoid sign rsqrt floor ceil round trunc isnan isinf silu hardswish "
+    "hardsigmoid softplus leaky_relu elu abs neg hardtanh nan_to_num logical_not amax amin max min any all argmax "
+    "argmin"
+)
+_TWO = "add sub mul div maximum minimum pow eq ne lt ge gt le fmod remainder floor_divide logical_and logical_xor"
+
+
+@pytest.mark.parametrize("name", _ONE.split())
+def test_extremes_of_one_operand(workbench, name):
+    operator = getattr(aten, name)
+    built = workbench.build(lambda value: operator(value), [_LEFT])
+    torch.testing.assert_close(built(_LEFT)[0], operator(_LEFT), rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", _TWO.split())
+def test_extremes_of_two_operands(workbench, name):
+    operator = getattr(aten, name)
+    built = workbench.build(lambda left, right: operator(left, right), [_LEFT, _RIGHT])
+    torch.testing.assert_close(built(_LEFT, _RIGHT)[0], operator(_LEFT, _RIGHT), rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_integers_wrap(workbench):
+    left = torch.tensor([127, -128, 100], dtype=torch.int8)
+    workbench.check(lambda a, b: (a + b, a * b, -a, a * 3), left, left)
+    wide = torch.tensor([[2**62, -(2**63), 7], [1, 2, 3]])
+    workbench.check(lambda a: (a + a, a * 5, a.sum(), a.sum(1), a.sum(0, keepdim=True)), wide)
+
+
+@pytest.mark.parametrize("target", [torch.int64, torch.int32, torch.bool, torch.uint8, torch.float16])
+def test_casts_truncate(workbench, target):
+    value = torch.tensor([0.0, 0.4, 0.6, 1.5, 2.5, 7.9, 100.2])
+    workbench.check(lambda x: x.to(target), value)
+
+
+def test_large_integers_survive(workbench):
+    value = torch.tensor([2**53 + 1, 2**40 + 3, -(2**53) - 1])
+    workbench.check(lambda x: (x.clone() + 0, x[1], torch.stack([x, x]), x.cumsum(0), x.max()), value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i, f: i + f,
+        lambda i, f: i / 2,
+        lambda i, f: i * 1.5,
+        lambda i, f: torch.where(i > 2, i, f),
+        lambda i, f: i.float().mean() + i,
+        lambda i, f: (i > 1) & (f > 0),
+        lambda i, f: (i > 1).sum(),
+        lambda i, f: torch.cat([i.reshape(-1), f.reshape(-1)]),
+        lambda i, f: i == f,
+        lambda i, f: f.half() + i,
+        lambda i, f: f.half() * torch.tensor(2.0, dtype=torch.float64),
+        lambda i, f: (i > 1) + (f > 0),
+        lambda i, f: f.bfloat16() + f.half(),
+        lambda i, f: i**2,
+        lambda i, f: 2.0**i,
+    ],
+)
+def test_promotion(workbench, function):
+    integers = torch.arange(6).reshape(2, 3)
+    floats = torch.linspace(-1, 4, 6).reshape(2, 3)
+    workbench.check(function, integers, floats)
+
+
+def test_attention_rows_without_a_key_are_zero(workbench):
+    query, key, value = (torch.randn(1, 2, 4, 8) for _ in range(3))
+    mask = torch.zeros(1, 1, 4, 4)
+    mask[..., 1, :] = -_INF
+
+    def attend(q, k, v, m):
+        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=m)[0]
+
+    workbench.check(attend, query, key, value, mask)
+
+
+def test_repeated_indices_add_without_a_race(workbench):
+    """Many updates of one row, on several threads, always give the same sum."""
+    indices, grad = torch.zeros(4096, dtype=torch.int64), torch.ones(4096, 16)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        built = workbench.build(lambda g, i: aten.embedding_dense_backward(g, i, 5, -1, False), [grad, indices])
+        for _ in range(5):
+            assert built(grad, indices)[0][0].eq(4096.0).all()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_floor_division_by_a_tensor_of_integers_is_refused(workbench):
+    """A zero would stop the process where torch raises."""
+    left, right = torch.arange(6), torch.arange(6)
+    for name in ("floor_divide", "remainder", "fmod"):
+        operator = getattr(aten, name)
+        refusals = workbench.refusals(lambda a, b, operator=operator: operator(a, b), [left, right])
+        assert [refusal.code for refusal in refusals] == ["argument"], name
+    assert workbench.refusals(lambda a: a // 0, [left])[0].code == "argument"
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        (lambda x: x.kthvalue(2)[0], "unknown-op"),
+        (lambda x: torch.rand_like(x), "random"),
+        (lambda x: torch.nn.functional.dropout(x, 0.5), "random"),
+        (lambda x: x.to(torch.complex64), "dtype"),
+        (lambda x: x[x > 0], "data-dependent"),
+        (lambda x: x.sort()[0], "unknown-op"),
+        (lambda x: x[:, :0] + 1, "declined"),
+        (lambda x: torch.nn.functional.avg_pool2d(x[None, None], 3, 3, ceil_mode=True), "argument"),
+        (lambda x: aten.div.Tensor_mode(x.long(), x.long(), rounding_mode="floor"), "argument"),
+    ],
+)
+def test_refusals_say_why(workbench, function, code):
+    refusals = workbench.refusals(function, [torch.randn(4, 4)])
+    assert code in {refusal.code for refusal in refusals}
+    assert all(refusal.detail for refusal in refusals)
