@@ -14,9 +14,9 @@ from functools import lru_cache
 
 import torch
 import torch.nn.functional as functional
-from mixbackend.contracts import Argument, GraphInput, InputRole, NodeRef, OpGraph, OpNode
 from torch import Tensor
 
+from mixbackend.contracts import Argument, GraphInput, InputRole, NodeRef, OpGraph, OpNode
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.trace import trace_graph
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from mixbackend.benchmarks.captured_blocks import captured_blocks, repeated
 from mixbackend.contracts import (
     Availability,

@@ -39,8 +39,6 @@ class Worker:
     def __init__(self, request: Request, threads: int = 0) -> None:
         self.request = request
         environment = dict(os.environ)
-        # The command line makes OpenMP threads sleep at once; a user's program, which a worker stands for, does not.
-        environment.pop("GOMP_SPINCOUNT", None)
         if threads:
             environment["OMP_NUM_THREADS"] = str(threads)
         self._errors = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")  # noqa: SIM115

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
 from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models import find, models
 from mixbackend.benchmarks.processes import ask
 from mixbackend.benchmarks.protocol import MIXTURE, NOT_JUDGED, Request
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 REFERENCE_BACKEND = "aot_eager"
 PHASES: tuple[Phase, ...] = ("inference", "training")

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from mixbackend.benchmarks.models.sentence_encoder import Batch, SentenceEncoder, sentences, tokenize
 from torch import Tensor, nn
+
+from mixbackend.benchmarks.models.sentence_encoder import Batch, SentenceEncoder, sentences, tokenize
 
 Compile = Callable[[Any], Any]
 Progress = Callable[[str], None]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from rich.console import Console
+
+from mixbackend import registry
 from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request
 from mixbackend.benchmarks.results import Record
 from mixbackend.benchmarks.runner import Case, SuiteOptions, run_cases
 from mixbackend.benchmarks.timing import Ratio, Timing, interleave, speedup
-from rich.console import Console
-
-from mixbackend import registry
 
 THE_MIXTURE = "mixture"
 SINGLE = "only "

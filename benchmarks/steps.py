@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models.entry import Entry, Loaded
 from mixbackend.benchmarks.models.trees import map_tensors, tensors_in
-from torch import Tensor, nn
 
 SEED = 1337
 ITERATIONS = 2

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from mixbackend.benchmarks.protocol import MIXTURE
 from mixbackend.benchmarks.results import Record
 from mixbackend.benchmarks.runner import PHASES, REFERENCE_BACKEND, SuiteOptions, run_suite
 from mixbackend.benchmarks.speed import run_speed
 from mixbackend.benchmarks.tables import print_accuracy, print_speed, summarise_accuracy, summarise_speed
-from rich.console import Console
-
 from mixbackend.commands.output import console, print_json
 
 

@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
 from mixbackend.benchmarks.protocol import NOT_JUDGED
 from mixbackend.benchmarks.results import Record
 from mixbackend.benchmarks.runner import REFERENCE_BACKEND
 from mixbackend.benchmarks.speed import THE_MIXTURE
-from rich.console import Console
-from rich.table import Table
 
 
 def summarise_accuracy(records: Sequence[Record]) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def _milliseconds(timing: dict[str, Any] | None) -> str:
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import torch
+
 from mixbackend.benchmarks import steps
 from mixbackend.benchmarks.accuracy import judge, rule_for
 from mixbackend.benchmarks.models import Entry, find

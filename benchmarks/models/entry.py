@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from mixbackend.benchmarks.models.trees import map_tensors, tensors_in
 from torch import nn
+
+from mixbackend.benchmarks.models.trees import map_tensors, tensors_in
 
 Family = Literal["hf", "timm", "torchbench", "demo"]
 Official = Literal["2.0", "skip", "new"]

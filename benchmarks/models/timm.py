@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+
 from mixbackend.benchmarks.models.entry import Entry, Loaded
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.json:
         print_json({key: value for key, value in facts.items() if key != "report"})
     else:
-        _print(facts, console())
+        _print(facts, console(), given.whole_report)
     return 0 if facts["agrees"] else 1
 
 
@@ -128,8 +129,17 @@ def _timing(eager: Timing, timing: Timing) -> dict[str, Any]:
     return {**timing.to_dict(), "over_eager": over}
 
 
-def _print(facts: Facts, screen: Console) -> None:
-    print_report(facts["report"], screen)
+def _print(facts: Facts, screen: Console, whole_report: bool) -> None:
+    """Everything, as text; graphs of training in one line each unless the whole report is wanted."""
+    report = facts["report"]
+    training = [] if whole_report else [record for record in report.graphs if record.graph.phase != "inference"]
+    shown = tuple(record for record in report.graphs if record not in training)
+    print_report(dataclasses.replace(report, graphs=shown), screen)
+    for record in training:
+        shares = ", ".join(f"{backend} {count}" for backend, count in record.nodes_per_backend().items())
+        screen.print(f"{record.graph.id}: nodes per backend {shares}; regions {len(record.plan.regions)}")
+    if training:
+        screen.print("  (--whole-report shows every region of these)")
     if "agreement" in facts:
         _print_sentences(facts, screen)
     for phase, answer in facts.get("judged", {}).items():
@@ -148,7 +158,8 @@ def _print_sentences(facts: Facts, screen: Console) -> None:
     screen.print(f"\nnearest to {facts['query']!r}")
     for neighbour in facts["nearest"]:
         screen.print(f"  {neighbour['similarity']:.3f}  {neighbour['sentence']}  [{neighbour['topic']}]", markup=False)
-    table = Table(title="\nfine-tuning the last layers and a head to tell topics apart", title_justify="left")
+    screen.print("\nfine-tuning the last layers and a head to tell topics apart")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("step", "loss, eager", "loss, mixbackend", "difference"):
         table.add_column(column, justify="right")
     for step, (eager, ours) in enumerate(zip(training["eager_losses"], training["losses"], strict=True), 1):
@@ -161,7 +172,8 @@ def _print_sentences(facts: Facts, screen: Console) -> None:
 
 
 def _print_speed(phase: str, timings: Mapping[str, Mapping[str, Any]], screen: Console) -> None:
-    table = Table(title=f"\nspeed, {phase}: interleaved rounds, a process each", title_justify="left")
+    screen.print(f"\nspeed, {phase}: one batch, interleaved rounds, a process each")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "first call", "median", "spread", "over eager (quartiles)"):
         table.add_column(column)
     for name, timing in timings.items():
@@ -202,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--steps", type=_positive, default=12, metavar="N", help="of fine-tuning")
     add("--rounds", type=_positive, default=15, metavar="N", help="of the speed comparison")
     add("--no-peers", action="store_true", help="leave the speed comparison out")
+    add("--whole-report", action="store_true", help="every region of the training graphs too")
     add("--json", action="store_true", help="print one JSON value")
     return parser
 

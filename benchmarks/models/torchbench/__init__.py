@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
+
 from mixbackend.benchmarks.models import huggingface as hf
 from mixbackend.benchmarks.models import timm
 from mixbackend.benchmarks.models.entry import Entry, Loaded
 from mixbackend.benchmarks.models.torchbench import audio, science, text, vision
-from torch import nn
 
 Make = Callable[[], Loaded]
 

@@ -9,9 +9,10 @@ import itertools
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
 from mixbackend.benchmarks.models.entry import Loaded
 from mixbackend.benchmarks.models.torchbench.layers import Block, perceptron
-from torch import Tensor, nn
 
 VOCABULARY, WIDTH = 2000, 256
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
 from mixbackend.benchmarks.models.entry import Loaded
 from mixbackend.benchmarks.models.torchbench.layers import Layer, Residual, UNet, convolution
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
-from torch import Tensor, nn
 
 ANCHORS = ((10.0, 13.0), (30.0, 61.0))
 
