@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from mixbackend.backends.common.retrace import FreshSizes
 from mixbackend.contracts import (
     Argument,
@@ -37,7 +39,6 @@ from mixbackend.contracts.torch_compat import (
     schema_arguments,
     tracing_apart,
 )
-from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def decomposed_views(view: OpView, level: DecompositionLevel) -> tuple[OpView, ...] | None:

@@ -18,6 +18,8 @@ import sympy
 import torch
 import torch.fx
 import torch.fx.traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from mixbackend.contracts import Condition, DecompositionLevel, Region, RegionInput, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import (
     assumptions,
@@ -31,7 +33,6 @@ from mixbackend.contracts.torch_compat import (
     symbolic_integer,
     tracing_apart,
 )
-from torch.fx.experimental.proxy_tensor import make_fx
 
 
 @dataclass(frozen=True)

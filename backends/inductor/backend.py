@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.backends.inductor.rates import FUSED, inductor_rates
 from mixbackend.contracts import (
@@ -35,6 +36,7 @@ from mixbackend.contracts import (
     OpTag,
     OpView,
     Region,
+    RegionConditions,
     RegionOutput,
     Supported,
     SymbolicSize,
@@ -99,6 +101,10 @@ class InductorBackend(Backend):
         if OpTag.STRIDE_SENSITIVE in view.node.tags:
             return Unsupported("layout", f"{view.op} reads memory by position, and decompositions change layouts")
         return _refuse_values(view) or _handling(view.op)
+
+    def conditions(self) -> RegionConditions:
+        """A lone op has nothing to fuse with and would cost a C++ compilation."""
+        return RegionConditions(minimum_ops=2)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
         """Shares eager's matrix products; everything between them is fused."""

@@ -7,10 +7,10 @@ import sysconfig
 
 import pytest
 import torch
+
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.contracts import DeviceModel, OpView, Region, Supported, Unsupported, check_backend
 from mixbackend.contracts.torch_compat import inductor_handling, operator_by_name
-
 from mixbackend.runtime.replay import make_inputs
 from mixbackend.runtime.trace import trace_graph, trace_region
 
@@ -160,3 +160,4 @@ def test_identity_and_rates(monkeypatch):
     assert rates is not None and rates.rate("matmul", "float32").overhead_s == device.launch_s
     assert ("pointwise", "reduction") in backend.traits().fused
     assert ("matmul", "pointwise") not in backend.traits().fused
+    assert backend.conditions().minimum_ops == 2

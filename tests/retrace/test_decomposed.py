@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from mixbackend.backends.common.decomposed import decomposed_views
 from mixbackend.contracts import OpView, TensorMeta
-
 from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten

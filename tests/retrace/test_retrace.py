@@ -7,10 +7,10 @@ import itertools
 import pytest
 import sympy
 import torch
+
 from mixbackend.backends.common.retrace import retrace, retrace_apart
 from mixbackend.contracts import Condition, Plan, PlannedRegion, Region, SymbolicSize
 from mixbackend.contracts.torch_compat import symbolic_expression
-
 from mixbackend.runtime.regions import cut_regions
 from mixbackend.runtime.replay import make_inputs
 from mixbackend.runtime.trace import trace_graph, trace_region

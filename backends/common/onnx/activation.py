@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
+
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import literal, several_elements

@@ -16,6 +16,7 @@ from typing import Any
 
 import onnx
 import torch
+
 from mixbackend.backends.common.onnx.dtypes import ONNX_NUMBER, wider
 from mixbackend.backends.common.onnx.errors import LoweringError
 from mixbackend.contracts import Size, TensorMeta, is_symbolic

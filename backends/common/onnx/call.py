@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 import torch
+
 from mixbackend.backends.common.onnx.builder import GraphBuilder, Value
 from mixbackend.backends.common.onnx.dtypes import promoted
 from mixbackend.backends.common.onnx.errors import LoweringError

@@ -6,6 +6,7 @@ Place: a family of the lowering table. Comparisons promote as torch does; result
 from __future__ import annotations
 
 import torch
+
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.dtypes import EVERY, REALS, WHOLES

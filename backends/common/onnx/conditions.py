@@ -6,6 +6,7 @@ Place: in ``OpRule.arguments`` of the table's entries. Each returns a refusal wi
 from __future__ import annotations
 
 import torch
+
 from mixbackend.contracts import NodeRef, OpView, SymbolicSize, TensorMeta, Unsupported, is_symbolic
 from mixbackend.contracts.support import ArgumentTest
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import literal, rank_of

@@ -6,6 +6,7 @@ Place: a family of the lowering table. Statistics are computed in float32 for ha
 from __future__ import annotations
 
 import torch
+
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import literal, static_from

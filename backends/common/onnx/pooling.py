@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
+
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import literal, static_from, type_of

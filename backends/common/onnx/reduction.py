@@ -6,6 +6,7 @@ Place: a family of the lowering table. Sums of integers are taken in the type of
 from __future__ import annotations
 
 import torch
+
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import floating_output, literal

@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 import torch
 import torch.fx
+
 from mixbackend.backends.common.onnx.builder import GraphBuilder, Target, Value
 from mixbackend.backends.common.onnx.call import Call, Emitted
 from mixbackend.backends.common.onnx.errors import LoweringError

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import END, Call, normalized
 from mixbackend.backends.common.onnx.conditions import literal, static

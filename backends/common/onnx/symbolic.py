@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+
 from mixbackend.backends.common.onnx.builder import GraphBuilder, Value
 from mixbackend.backends.common.onnx.errors import LoweringError
 
