@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.calibration.backend_rates import COMPILE_BUDGET_S, Calibration, measure_rates
+from mixbackend.calibration.backend_rates import COMPILE_BUDGET_S, measure_rates
 from mixbackend.calibration.device import device_name, measure_device, prior_device
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.calibration.probing import undisturbed
@@ -85,37 +85,59 @@ def _subject(*parts: object) -> str:
 
 def _device(device_type: str, database: Database, measure: bool) -> DeviceModel:
     subject = _subject(device_name(device_type))
-    record = database.rates("device", subject)
-    known = read_device(record)
-    if known is not None and not (measure and _due_again(record)):
-        return known
-    if not measure:
-        return prior_device(device_type)
-    with undisturbed():
-        device, settled = measure_device(device_type)
-    database.set_rates("device", subject, {**device_record(device), **_stamp(settled)})
-    return device
+
+    def look_up() -> DeviceModel | None:
+        record = database.rates("device", subject)
+        return None if measure and _due_again(record) else read_device(record)
+
+    known = look_up()
+    if known is not None or not measure:
+        return known or prior_device(device_type)
+    # Processes that start together would disturb one another's timings, and learn the same thing many times.
+    with database.alone("calibration"):
+        known = look_up()
+        if known is not None:
+            return known
+        with undisturbed():
+            device, settled = measure_device(device_type)
+        database.set_rates("device", subject, {**device_record(device), **_stamp(settled)})
+        return device
 
 
 def _rates(
     backend: Backend, device: DeviceModel, database: Database, measure: bool, report: Report, budget_s: float
 ) -> BackendRates:
     subject = _subject(backend.name, backend.fingerprint(), device.device)
-    record = database.rates("backend", subject)
-    known = read_rates(record)
-    if known is not None and not (measure and _due_again(record)):
+
+    def look_up() -> BackendRates | None:
+        record = database.rates("backend", subject)
+        return None if measure and _due_again(record) else read_rates(record)
+
+    known = look_up()
+    if known is not None:
         return known
     prior = prior_rates(backend, device)
-    serves = device.device.split(":")[0].split(" ")[0] in backend.traits().device_types
-    if not measure or not serves:
+    if not measure or device.device.split(" ")[0].split(":")[0] not in backend.traits().device_types:
         return prior
-    done: Calibration = measure_rates(backend, device, prior, budget_s)
+    with database.alone("calibration"):
+        return look_up() or _probe(backend, device, prior, database, subject, report, budget_s)
+
+
+def _probe(
+    backend: Backend,
+    device: DeviceModel,
+    prior: BackendRates,
+    database: Database,
+    subject: str,
+    report: Report,
+    budget_s: float,
+) -> BackendRates:
+    done = measure_rates(backend, device, prior, budget_s)
     for note in done.notes:
         report(backend.name, note)
     report(backend.name, f"probed in {done.run_s:.2f} s after {done.compile_s:.2f} s of compiling")
-    database.set_rates(
-        "backend", subject, {**rates_record(done.rates), **_stamp(done.settled), "notes": list(done.notes)}
-    )
+    record = {**rates_record(done.rates), **_stamp(done.settled), "notes": list(done.notes)}
+    database.set_rates("backend", subject, record)
     return done.rates
 
 

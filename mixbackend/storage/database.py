@@ -9,15 +9,16 @@ Non-goals: artifacts (see ``artifacts``).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixbackend.storage.events import Report, log_event
+from mixbackend.storage.events import Report, StorageEvent, log_event
 from mixbackend.storage.folder import private_folder
 from mixbackend.storage.sqlite import SqliteFile
 
@@ -79,6 +80,7 @@ class Database:
 
     def __init__(self, path: Path | None, report: Report = log_event, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._report = report
         self._file = SqliteFile(path, _TABLES, _VERSION, report, clock)
 
     @classmethod
@@ -98,6 +100,16 @@ class Database:
     def close(self) -> None:
         """Close the connection of this thread; a later call opens a new one."""
         self._file.close()
+
+    @contextlib.contextmanager
+    def alone(self, purpose: str) -> Iterator[None]:
+        """Run while no other process that shares the file does the same; without a lock where there can be none."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._file.exclusive(purpose))
+            except OSError as error:
+                self._report(StorageEvent("unwritable", f"lock for {purpose}: {error}"))
+            yield
 
     # --- measurements ------------------------------------------------------------------------------------------------
 

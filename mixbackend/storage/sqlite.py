@@ -122,7 +122,7 @@ class SqliteFile:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if self._is_new(connection):
             # Changing to WAL and creating tables fail if two processes do it at once.
-            with self._exclusive():
+            with self.exclusive():
                 if self._is_new(connection):
                     self._create(connection)
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -154,14 +154,14 @@ class SqliteFile:
             connection.execute(f"PRAGMA user_version={self._version}")
 
     @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Hold a file lock that the system releases when its process dies."""
+    def exclusive(self, purpose: str = "file") -> Iterator[None]:
+        """Hold a file lock that the system releases when its process dies; one lock per purpose."""
         if self._path is None or os.name != "posix":
             yield
             return
         import fcntl
 
-        with open(f"{self._path}.lock", "a") as file:
+        with open(f"{self._path}.{purpose}.lock", "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -173,7 +173,7 @@ class SqliteFile:
             return False
         self._forget_connection()
         try:
-            with self._exclusive():
+            with self.exclusive():
                 problem = self._problem()
                 if problem:
                     self._set_aside(problem)

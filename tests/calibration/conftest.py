@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+
 from mixbackend.contracts import (
     Availability,
     Backend,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from mixbackend.contracts import OP_CLASSES, CompiledRegion, DeviceModel, Probe
-from mixbackend.contracts.probes import standard_probes
 
 from mixbackend.calibration import measure_rates, prior_rates
+from mixbackend.contracts import OP_CLASSES, CompiledRegion, DeviceModel, Probe
+from mixbackend.contracts.probes import standard_probes
 
 from .conftest import (
     CROSSING_S,

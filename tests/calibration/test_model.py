@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
 
-from mixbackend.calibration import SWITCH, cost_model, device_model, measure_device, prior_device
+from mixbackend.calibration import (
+    SWITCH,
+    Calibration,
+    cost_model,
+    device_model,
+    measure_device,
+    measure_rates,
+    prior_device,
+)
 from mixbackend.calibration import model as model_module
 from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
+from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
 from mixbackend.storage import Database, Measurement
 
 from .conftest import DEVICE, KnownBackend
@@ -25,8 +33,13 @@ def database(tmp_path: Path) -> Database:
 
 @pytest.fixture(autouse=True)
 def quick_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Measuring the real device is tested once, below."""
+    """Measuring the real device is tested once, below; backends are timed by their own clock."""
     measured: list[str] = []
+
+    def timed_by_its_clock(backend: KnownBackend, *arguments: Any) -> Calibration:
+        return measure_rates(backend, *arguments, clock=backend.clock)
+
+    monkeypatch.setattr(model_module, "measure_rates", timed_by_its_clock)
 
     def stand_in(device_type: str) -> tuple[DeviceModel, bool]:
         measured.append(device_type)

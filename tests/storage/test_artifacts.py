@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixbackend.contracts import StorageError
 
+from mixbackend.contracts import StorageError
 from mixbackend.storage import ArtifactStore, StorageEvent, artifact_key, entry
 
 KEY = artifact_key("region", "onnxruntime", "ort 1.31", "live")

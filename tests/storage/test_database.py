@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from mixbackend.contracts import StorageError
 
+from mixbackend.contracts import StorageError
 from mixbackend.storage import Database, Measurement, StorageEvent
 
 PLACE = ("region", "onnxruntime", "ort 1.31", "cpu", 2)
@@ -259,3 +259,25 @@ def test_a_deleted_folder_is_no_error(database: Database, folder: Path) -> None:
     database.set_verified("region", "eager", "1")
     shutil.rmtree(folder)
     database.set_verified("region 2", "eager", "1")
+
+
+def test_what_is_done_alone_is_done_by_one_process_at_a_time(database: Database, path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from mixbackend.storage import Database\n"
+        "with Database(Path(sys.argv[1])).alone('work'): print('mine', flush=True)"
+    )
+    with database.alone("work"):
+        process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=3)
+        with database.alone("other work"):
+            assert process.poll() is None
+    assert process.communicate(timeout=60)[0] == "mine\n"
+
+
+def test_alone_goes_on_where_there_is_no_lock(folder: Path, events: list[StorageEvent]) -> None:
+    with Database(folder / "missing" / "test.sqlite", events.append).alone("work"):
+        pass
+    with Database.in_memory().alone("work"):
+        pass
+    assert [event.kind for event in events] == ["unwritable"]
