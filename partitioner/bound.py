@@ -4,10 +4,11 @@ Place: between the problem and the search. Input: a ``Problem``. Output: ``Bound
 least sum is at most the true energy of every legal plan.
 
 - Ops and graph inputs: exact, one table per atom.
-- Reads, writes: a reader on the producer's backend that could fuse is taken to fuse (a plan that cuts there costs more),
-  unless a detour between the two leaves the backend: then they cannot share a region. A write is charged to the producer where some reader can never fuse or the graph returns the value, which is exact;
-  else it is split among the readers. For values named in ``exact_values`` a state variable of their own says whether
-  they are written and to which backends they cross, which is exact again.
+- Reads, writes: a reader on the producer's backend that could fuse is taken to fuse (a plan that cuts there costs
+  more), unless a detour between the two leaves the backend: then they cannot share a region. A write is charged to the
+  producer where some reader can never fuse or the graph returns the value, which is exact; else it is split among the
+  readers. For values named in ``exact_values`` a state variable of their own says whether they are written and to
+  which backends they cross, which is exact again.
 - Crossings: paid once per backend, so split among the readers that can be on that backend.
 - Entries: regions are convex, so links that are not bypassed connect each of them. Their number is at least that of the
   components of equal backend over such links, n - m + c: atoms, less links inside components, plus independent cycles
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+
 from mixbackend.partitioner.cycles import Shape
 from mixbackend.partitioner.elimination import Factor, Table
 from mixbackend.partitioner.problem import Problem, Use, Value

@@ -4,9 +4,9 @@ Place: helper of the lower bound. Input: atoms and links (pairs of atoms that sh
 Output: ``Shape``.
 A link is bypassed if a longer path of links leads from its first atom to its second: both can be in one region only if
 the whole path is, since regions are convex. The other links already connect every region, and only they count. Their
-cycles are independent: each contains a link that no earlier cycle has. Cycles that run as parallel paths from one atom to
-another, and share no link with other cycles, form a bundle. Any subset of detours, cycles and bundles gives a valid bound;
-short ones give small tables.
+cycles are independent: each contains a link that no earlier cycle has. Cycles that run as parallel paths from one atom
+to another, and share no link with other cycles, form a bundle. Any subset of detours, cycles and bundles gives a valid
+bound; short ones give small tables.
 """
 
 from __future__ import annotations

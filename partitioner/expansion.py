@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from mixbackend.partitioner.bound import BoundModel
 from mixbackend.partitioner.elimination import Factor, eliminate, energy_of, min_degree_order
 

@@ -173,10 +173,8 @@ class _Builder:
 
     def _claim_cost(self, number: int, atom: int) -> float:
         claim, core = self._claims[number], self._atoms.cores[atom]
-        if core not in claim.match.nodes or claim.cost is None:
-            own = self._op_cost(core, claim.backend)
-        else:
-            own = 0.0
+        alone = core not in claim.match.nodes or claim.cost is None
+        own = self._op_cost(core, claim.backend) if alone else 0.0
         root = claim.match.root
         if claim.cost is not None and self._atoms.atom_of.get(root) == atom:
             own += claim.cost * self._wishes.factors.get((root, claim.backend), 1.0)

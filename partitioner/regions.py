@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import networkx as nx
+
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.quotient import Quotient

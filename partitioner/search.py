@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
 from mixbackend.partitioner.bound import BoundModel, bound_model
 from mixbackend.partitioner.cycles import Shape, shape_of
 from mixbackend.partitioner.elimination import Factor, Order, Table, eliminate, min_degree_order

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 LARGE = 2000
 """Nodes from which on a graph is worth pausing the garbage collector for."""
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 
 import torch
+
 from mixbackend.contracts import OpClass, OpTag, OpView, TensorMeta, Work, hint_of
 
 SMALL_GROUP = 8

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import networkx as nx
+
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.search import whole
@@ -17,24 +18,24 @@ def least_energy(problem: Problem) -> float:
     Nothing is left out but what cannot matter: costs are not negative, so a labelling whose ops alone cost more than
     the best plan so far is passed over, and so is one whose connected components, legal or not, do.
     """
-    best = float("inf")
-    for labels in _labellings(problem, lambda: best):
+    found = [float("inf")]
+    for labels in _labellings(problem, found):
         merged = tuple(_components(problem, labels)[0])
-        if true_energy(problem, Placement(labels, merged)) >= best:
+        if true_energy(problem, Placement(labels, merged)) >= found[-1]:
             continue
         for regions in cheapest_partitions(problem, labels):
-            best = min(best, true_energy(problem, Placement(labels, regions)))
-    return best
+            found.append(min(found[-1], true_energy(problem, Placement(labels, regions))))
+    return found[-1]
 
 
-def _labellings(problem: Problem, best: Callable[[], float]) -> Iterator[tuple[int, ...]]:
+def _labellings(problem: Problem, found: Sequence[float]) -> Iterator[tuple[int, ...]]:
     """All labellings that keep matches whole, but those whose ops cost at least the best energy known by then."""
     rest = [0.0] * (problem.size + 1)
     for atom in reversed(range(problem.size)):
         rest[atom] = rest[atom + 1] + min(problem.costs[atom])
 
     def extend(labels: tuple[int, ...], seconds: float) -> Iterator[tuple[int, ...]]:
-        if seconds + rest[len(labels)] >= best():
+        if seconds + rest[len(labels)] >= found[-1]:
             return
         if len(labels) == problem.size:
             if whole(problem, labels):

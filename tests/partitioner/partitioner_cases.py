@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
 from mixbackend.contracts import (
     Availability,
     Backend,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from brute_force import least_energy
+from partitioner_cases import TableBackend, TableCosts, eager, graph, node, random_case
+
 from mixbackend.contracts import OpGraph, Plan, Traits
 from mixbackend.partitioner import place
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.stages import Stages
-from partitioner_cases import TableBackend, TableCosts, eager, graph, node, random_case
 
 
 def problem_of(op_graph: OpGraph, backends: list[TableBackend], costs: TableCosts) -> Problem:
