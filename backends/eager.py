@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
+
 from mixbackend.contracts import (
     Availability,
     Backend,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.fx
+
 from mixbackend.contracts.ops import Argument, NodeRef, Opaque, OpNode, OpTag, ValueMeta
 from mixbackend.contracts.sizes import SymbolicSize
 from mixbackend.contracts.tensors import TensorMeta

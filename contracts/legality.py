@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import networkx as nx
+
 from mixbackend.contracts.graph import OpGraph
 from mixbackend.contracts.plan import Plan, PlannedRegion
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
 from mixbackend.contracts.backend import ErrorBudget
 
 _PEAK_SLACK = 4.0

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Literal, Union
 
 import torch
+
 from mixbackend.contracts.sizes import Condition, SymbolicSize, Truth, known
 from mixbackend.contracts.tensors import TensorMeta
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from mixbackend.contracts.cost import DeviceModel
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union
 
 import torch
 import torch.fx
+
 from mixbackend.contracts.ops import InputRole, OpView, Phase, ValueMeta
 from mixbackend.contracts.sizes import Condition
 from mixbackend.contracts.tensors import TensorMeta

@@ -17,6 +17,7 @@ from typing import Any
 
 import sympy
 import torch
+
 from mixbackend.contracts.errors import RegionTextError
 from mixbackend.contracts.sizes import SymbolicSize
 from mixbackend.contracts.tensors import TensorMeta

@@ -17,6 +17,7 @@ from typing import Any, get_args
 import sympy
 import torch
 import torch.fx
+
 from mixbackend.contracts.describe_op import SYMBOLIC_OPERATORS, describe_op, value_meta
 from mixbackend.contracts.errors import RegionTextError
 from mixbackend.contracts.graph import GraphInput, OpGraph

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.fx
+
 from mixbackend.contracts.describe_op import SYMBOLIC_OPERATORS, operator_name, value_meta
 from mixbackend.contracts.errors import RegionTextError
 from mixbackend.contracts.ops import InputRole, Phase

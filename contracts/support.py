@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+
 from mixbackend.contracts.ops import Argument, OpTag, OpView
 from mixbackend.contracts.verdict import Supported, Unsupported, Verdict
 

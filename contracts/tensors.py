@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+
 from mixbackend.contracts.sizes import Size, hint_of, is_symbolic
 
 

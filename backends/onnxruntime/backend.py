@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import torch
+
 from mixbackend.backends.onnxruntime.rates import prior_rates
 from mixbackend.contracts import (
     BOOLEANS,
@@ -65,7 +66,7 @@ class OnnxRuntimeBackend(Backend):
         for package in ("onnxruntime", "onnx"):
             if importlib.util.find_spec(package) is None:
                 return Availability(False, f"{package} is not installed: pip install 'mixbackend[onnxruntime]'")
-        version = _installed_version()
+        version = installed_version()
         if version is None:
             return Availability(False, "onnxruntime has no version: its installation is damaged")
         if _numbers(version) < _OLDEST:
@@ -74,7 +75,7 @@ class OnnxRuntimeBackend(Backend):
         return Availability(True, version=version)
 
     def fingerprint(self) -> str:
-        return f"onnxruntime={_installed_version()} lowering={_LOWERING} threads={torch.get_num_threads()}"
+        return f"onnxruntime={installed_version()} lowering={_LOWERING} threads={torch.get_num_threads()}"
 
     def traits(self) -> Traits:
         return Traits(
@@ -144,7 +145,7 @@ def _holds_symbol(argument: object) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _installed_version() -> str | None:
+def installed_version() -> str | None:
     """Version without importing the runtime, under whichever of its package names it came."""
     for package in _DISTRIBUTIONS:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx
 import torch
+
 from mixbackend.backends.common.onnx import lower_region
 from mixbackend.backends.onnxruntime.kernels import TARGET
 from mixbackend.backends.onnxruntime.session import open_session, runner

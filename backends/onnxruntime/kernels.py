@@ -8,6 +8,7 @@ pair, so a release that drops a kernel is noticed. ``float16`` counts as taken w
 from __future__ import annotations
 
 import torch
+
 from mixbackend.backends.common.onnx import Target
 
 _LETTERS = {

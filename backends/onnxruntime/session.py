@@ -13,6 +13,7 @@ from typing import Any
 
 import onnxruntime
 import torch
+
 from mixbackend.backends.onnxruntime.exchange import Converter, converters, tensor_at
 
 _SINGLE_PRECISION_FUSIONS = ["MatMulScaleFusion"]

@@ -36,6 +36,8 @@ _LEAST_ARITHMETIC_SHARE = 0.1
 """At least this share of a probe's time counts as arithmetic, however large its traffic was estimated."""
 _MEMORY_SCALES = (0.25, 10.0)
 _UNSETTLED_SHARE = 0.25
+_STALLED_SHARE = 0.2
+_BUSY_MEMORY_SCALES = (0.5, 3.0)
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,16 @@ def measure_rates(
     prior: BackendRates,
     compile_budget_s: float = COMPILE_BUDGET_S,
     clock: Clock = time.perf_counter,
+    busy: bool = False,
 ) -> Calibration:
-    """Probe a backend. Never raises over what the backend does."""
+    """Probe a backend. Never raises over what the backend does.
+
+    Args:
+        backend, device, prior: who is probed, where, and what to keep where a probe tells nothing.
+        compile_budget_s: see ``COMPILE_BUDGET_S``.
+        clock: monotonic seconds.
+        busy: other programs fill the machine: rates far below the prior are taken for disturbances.
+    """
     place = torch.device(device.device.split(" ")[0])
     structural = _structural_probes(place)
     try:
@@ -87,8 +97,21 @@ def measure_rates(
         for item in timed.values()
         if not item.settled
     )
-    settled = len(disturbed) <= len(timed) * _UNSETTLED_SHARE
+    if busy:
+        rates = _without_stalls(rates, prior)
+    settled = not busy and len(disturbed) <= len(timed) * _UNSETTLED_SHARE
     return Calibration(rates, (*stated_notes, *notes, *failed, *disturbed), middle - begin, end - middle, settled)
+
+
+def _without_stalls(rates: BackendRates, prior: BackendRates) -> BackendRates:
+    """Parallel loops stall for whole time slices on a full machine, and all samples may agree on that."""
+    rows = []
+    for op_class, dtype, rate in rates.rates:
+        assumed = prior.rate(op_class, dtype)
+        stalled = assumed is not None and rate.flops_per_s < _STALLED_SHARE * assumed.flops_per_s
+        rows.append((op_class, dtype, assumed if assumed is not None and stalled else rate))
+    low, high = _BUSY_MEMORY_SCALES
+    return replace(rates, rates=tuple(rows), memory_scale=min(max(rates.memory_scale, low), high))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -74,7 +75,20 @@ def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[
         threads=torch.get_num_threads(),
         provenance="probed",
     )
-    return device, timer.settled
+    return (device, True) if timer.settled else (_at_least(device, prior_device(device_type)), False)
+
+
+def _at_least(device: DeviceModel, prior: DeviceModel) -> DeviceModel:
+    """On a busy machine timings are bounds: whatever is slower than assumed was disturbed."""
+    assumed = dict(prior.flops_per_s)
+    return replace(
+        device,
+        flops_per_s=tuple((dtype, max(rate, assumed.get(dtype, 0.0))) for dtype, rate in device.flops_per_s),
+        bytes_per_s=max(device.bytes_per_s, prior.bytes_per_s),
+        cache_bytes=min(device.cache_bytes, 16 * prior.cache_bytes),
+        cache_bytes_per_s=max(device.cache_bytes_per_s, prior.cache_bytes_per_s),
+        launch_s=min(device.launch_s, prior.launch_s),
+    )
 
 
 class _Timer:

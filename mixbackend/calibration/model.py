@@ -23,6 +23,7 @@ from mixbackend.calibration.device import device_name, measure_device, prior_dev
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
+from mixbackend.calibration.timing import machine_is_busy
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.storage import Database
@@ -132,7 +133,7 @@ def _probe(
     report: Report,
     budget_s: float,
 ) -> BackendRates:
-    done = measure_rates(backend, device, prior, budget_s)
+    done = measure_rates(backend, device, prior, budget_s, busy=machine_is_busy())
     for note in done.notes:
         report(backend.name, note)
     report(backend.name, f"probed in {done.run_s:.2f} s after {done.compile_s:.2f} s of compiling")

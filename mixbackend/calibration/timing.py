@@ -9,6 +9,7 @@ Non-goals: statistics for reports; benchmarks keep every sample.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,14 @@ def time_calls(
                 if turn < item.rounds:
                     item.sample()
     return [Timing(item.best(), item.settled()) for item in series]
+
+
+def machine_is_busy() -> bool:
+    """Whether more wants to run than there are cores, by the load of the last minute."""
+    if not hasattr(os, "getloadavg"):
+        return False
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return os.getloadavg()[0] > cores
 
 
 class _Series:

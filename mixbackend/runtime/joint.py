@@ -9,7 +9,7 @@ Invariants: only hints are written; forward and backward are planned for themsel
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import torch.fx
@@ -53,11 +53,19 @@ def _all_fused(
     fused: Mapping[str, frozenset[tuple[str, str]]],
     classes: Mapping[str, str],
 ) -> bool:
-    consumers = [consumer for consumer in graph.consumers[name] if consumer in owner]
     return all(
         owner[consumer] == owner[name] and (classes[name], classes[consumer]) in fused[owner[name]]
-        for consumer in consumers
+        for consumer in _consumers_behind_views(name, graph, classes)
     )
+
+
+def _consumers_behind_views(name: str, graph: OpGraph, classes: Mapping[str, str]) -> Iterator[str]:
+    """Ops that read a value, directly or through views of it."""
+    for consumer in graph.consumers[name]:
+        if classes.get(consumer) == "view":
+            yield from _consumers_behind_views(consumer, graph, classes)
+        elif consumer in classes:
+            yield consumer
 
 
 def _describe_copy(joint: torch.fx.GraphModule) -> OpGraph:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+
 from mixbackend.benchmarks import steps
 from mixbackend.benchmarks.accuracy import judge, rule_for
 from mixbackend.benchmarks.models import find, models

@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
 from mixbackend.benchmarks import runner
 from mixbackend.benchmarks.placements import summarise
 from mixbackend.benchmarks.protocol import Request, request_from_line
 from mixbackend.benchmarks.results import ResultFile, code_version, key_of
 from mixbackend.benchmarks.runner import Case, SuiteOptions, cases, check_case, run_cases
 from mixbackend.benchmarks.suite import is_our_failure, main
-from rich.console import Console
 
 
 def quiet() -> Console:

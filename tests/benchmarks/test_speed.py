@@ -6,6 +6,8 @@ import io
 import math
 
 import pytest
+from rich.console import Console
+
 from mixbackend.benchmarks.speed import THE_MIXTURE, assess, compare_estimates
 from mixbackend.benchmarks.tables import (
     print_accuracy,
@@ -14,7 +16,6 @@ from mixbackend.benchmarks.tables import (
     summarise_speed,
 )
 from mixbackend.benchmarks.timing import Timing, calls_per_round, speedup
-from rich.console import Console
 
 
 def timing(name: str, *rounds: float, **placement: object) -> Timing:

@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+
 from mixbackend.benchmarks.processes import Worker, ask
 from mixbackend.benchmarks.protocol import Request
 from mixbackend.benchmarks.timing import interleave

@@ -192,3 +192,19 @@ def test_priors_cover_every_class_and_rank_the_reference_first(backend: KnownBac
         assert slow.flops_per_s < fast.flops_per_s
         assert (slow.provenance, fast.provenance) == ("prior", "prior")
     assert unknown.entry_s > reference.entry_s
+
+
+def test_stalls_of_a_busy_machine_are_not_believed(clock: Clock) -> None:
+    class Stalled(KnownBackend):
+        def _seconds(self, region: Any) -> float:
+            stalls = any(view.op == "aten.addmm.default" for view in region.views)
+            return super()._seconds(region) + (0.05 if stalls else 0.0)
+
+    backend = Stalled(clock=clock)
+    prior = prior_rates(backend, DEVICE)
+    idle, busy = measure(backend), measure(backend, busy=True)
+    assert idle.settled
+    assert idle.rates.rate("matmul", "float32").flops_per_s < 0.2 * prior.rate("matmul", "float32").flops_per_s
+    assert not busy.settled
+    assert busy.rates.rate("matmul", "float32") == prior.rate("matmul", "float32")
+    assert busy.rates.rate("convolution", "float32").provenance == "probed"

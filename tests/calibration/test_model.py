@@ -36,7 +36,7 @@ def quick_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Measuring the real device is tested once, below; backends are timed by their own clock."""
     measured: list[str] = []
 
-    def timed_by_its_clock(backend: KnownBackend, *arguments: Any) -> Calibration:
+    def timed_by_its_clock(backend: KnownBackend, *arguments: Any, busy: bool) -> Calibration:
         return measure_rates(backend, *arguments, clock=backend.clock)
 
     monkeypatch.setattr(model_module, "measure_rates", timed_by_its_clock)
@@ -153,6 +153,17 @@ def test_the_real_device_is_measured_in_seconds() -> None:
     assert 1e-8 < device.launch_s < 1e-2
     meta = TensorMeta((10,), (1,), torch.float32, torch.device("cpu"))
     assert meta.bytes() / device.bandwidth(meta.bytes()) > 0
+
+
+def test_a_busy_device_is_assumed_to_be_no_slower_than_usual() -> None:
+    from mixbackend.calibration.device import _at_least
+
+    prior = prior_device("cpu")
+    stalled = DeviceModel(prior.device, (("float32", 1e6), ("bfloat16", 1e15)), 1.0, 1e12, 1.0, 1.0, 2, "probed")
+    repaired = _at_least(stalled, prior)
+    assert repaired.peak("float32") == prior.peak("float32")
+    assert repaired.peak("bfloat16") == 1e15
+    assert (repaired.bytes_per_s, repaired.launch_s) == (prior.bytes_per_s, prior.launch_s)
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

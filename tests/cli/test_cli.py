@@ -115,10 +115,9 @@ def test_config_check_of_broken_yaml_and_of_no_file(call: Call, tmp_path: Path) 
 
 
 def test_config_check_warns_of_what_cannot_be_used_here(call: Call, tmp_path: Path) -> None:
+    from mixbackend import registry
     from mixbackend.backends.eager import EagerBackend
     from mixbackend.contracts import Availability
-
-    from mixbackend import registry
 
     class Paid(EagerBackend):
         name = "paid"

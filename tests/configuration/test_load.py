@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixbackend.contracts import ConfigurationError, NodeMatch, Preference
 
 from mixbackend.configuration import Config, ConfigurationProblemsError, Rule, load_config
+from mixbackend.contracts import ConfigurationError, NodeMatch, Preference
 
 KNOWN = ("eager", "onnxruntime", "inductor")
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta
 from mixbackend.partitioner.roofline import RooflineCostModel, default_rate
-
 from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from mixbackend.contracts import OpView, op_class_of
-from mixbackend.partitioner.work import dtype_of, rate_class_of, stored_bytes, work_of
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mixbackend.contracts import OpView, op_class_of
+from mixbackend.partitioner.work import dtype_of, rate_class_of, stored_bytes, work_of
 from mixbackend.runtime.describe import describe
 from mixbackend.runtime.trace import trace_graph
 

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+
+from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.calibration import SWITCH
+from mixbackend.configuration import ConfigurationProblemsError, load_config
 from mixbackend.contracts import (
     Availability,
     Backend,
@@ -23,10 +27,6 @@ from mixbackend.contracts import (
     Verdict,
     errors,
 )
-
-from mixbackend import registry
-from mixbackend.calibration import SWITCH
-from mixbackend.configuration import ConfigurationProblemsError, load_config
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sympy
 import torch
+
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
 from mixbackend.contracts import CompiledRegion, InputRole, OpGraph, Region, SymbolicSize, TensorMeta, Unsupported
-
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.regions import whole_region
 from mixbackend.runtime.trace import trace_graph

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from mixbackend.backends.common.onnx import TABLE
 from mixbackend.contracts import Unsupported
-
 from mixbackend.runtime.trace import trace_graph
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -189,6 +189,7 @@ case(
     lambda d: (d.x(3, 6), d.x(3, 6), [3, 6], _stat(d, 1, 1), _stat(d, 1, 1), None, None, [True, False, False]),
 )
 case("_native_batch_norm_legit_no_training", lambda d: (d.x(2, 3, 4, 5), d.x(3), d.x(3), d.x(3), d.p(3), 0.1, 1e-5))
+case("native_batch_norm", lambda d: (d.x(2, 3, 4, 5), d.x(3), d.x(3), d.x(3), d.p(3), False, 0.1, 1e-5))
 case("_native_batch_norm_legit_no_training", lambda d: (d.x(4, 3), None, None, d.x(3), d.p(3), 0.1, 1e-5))
 case(
     "_native_batch_norm_legit_functional",

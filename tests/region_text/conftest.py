@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from mixbackend.contracts import InputRole, RegionInput, RegionOutput, TensorMeta
 from mixbackend.contracts.describe_op import value_meta
 from mixbackend.contracts.region_text import write_region_text
-from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def trace(function: Callable[..., Any], inputs: Sequence[Any], dynamic: bool = False) -> torch.fx.GraphModule:

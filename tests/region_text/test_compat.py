@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import sympy
 import torch
+from torch._guards import TracingContext, tracing
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from mixbackend.contracts.torch_compat import (
     SymbolFacts,
     declare_symbol,
@@ -18,8 +21,6 @@ from mixbackend.contracts.torch_compat import (
     symbolic_hint,
     symbolic_number,
 )
-from torch._guards import TracingContext, tracing
-from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def test_every_symbolic_function_is_a_sympy_class() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mixbackend.contracts import RegionTextError
 from mixbackend.contracts.region_text import CONSTANT_LIMIT_BYTES, read_region_text
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mixbackend.contracts import InputRole, OpTag
 from mixbackend.contracts.region_text import read_region_text, region_key, write_region_text
 

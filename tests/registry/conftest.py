@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from mixbackend.contracts import Availability, Backend, CompiledRegion, OpView, Region, Supported, Traits, Verdict
 
 

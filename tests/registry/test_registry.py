@@ -9,6 +9,8 @@ from collections.abc import Callable
 from zlib import crc32
 
 import pytest
+
+from mixbackend import registry
 from mixbackend.contracts import (
     Availability,
     Backend,
@@ -17,8 +19,6 @@ from mixbackend.contracts import (
     ContractVersionError,
     UnknownBackendError,
 )
-
-from mixbackend import registry
 
 MakeBackend = Callable[..., Backend]
 

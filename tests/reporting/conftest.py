@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from mixbackend.contracts import (
     GraphInput,
     InputRole,
@@ -16,7 +17,6 @@ from mixbackend.contracts import (
     SymbolicSize,
     TensorMeta,
 )
-
 from mixbackend.reporting import GraphRecord, RegionRecord
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference
 
+from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting import EVENT_KINDS, Event, EventLog, GraphRecord, Report
 from mixbackend.reporting import summary as shorten

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import (
     Availability,
@@ -23,7 +24,6 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
-
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime import session as session_module
 from mixbackend.runtime.mixture import Mixture

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 import torch
-from mixbackend.contracts import RegionCompileError, RegionRunError, VerificationError
 from torch import nn
+
+from mixbackend.contracts import RegionCompileError, RegionRunError, VerificationError
 
 
 def model() -> nn.Module:

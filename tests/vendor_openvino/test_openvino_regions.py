@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from mixbackend.contracts import DeviceModel, Supported, check_backend, check_contract_version
 from mixbackend_openvino.backend import OpenVinoBackend
 
+from mixbackend.contracts import DeviceModel, Supported, check_backend, check_contract_version
 from mixbackend.runtime.replay import make_inputs
 from mixbackend.runtime.trace import trace_region
 

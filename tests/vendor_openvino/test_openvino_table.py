@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from mixbackend.contracts import Supported, Unsupported
 from mixbackend_openvino.backend import OpenVinoBackend
 from mixbackend_openvino.table import ROWS
 
+from mixbackend.contracts import Supported, Unsupported
 from mixbackend.runtime.replay import make_inputs
 from mixbackend.runtime.trace import trace_graph, trace_region
 

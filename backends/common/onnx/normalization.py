@@ -139,7 +139,17 @@ def _affine(call: Call, unit: Value, rank: int, stat: torch.dtype) -> Value:
     return unit
 
 
-@lowers("_native_batch_norm_legit_no_training", OpRule(dtypes=REALS, arguments=(_known_channels, literal("eps"))))
+def _settled(view: OpView) -> Unsupported | None:
+    """``native_batch_norm`` writes its running statistics while training, without saying so."""
+    if view.has_argument("training") and view.argument("training") is not False:
+        return Unsupported("effect", "updates its running statistics")
+    return None
+
+
+@lowers(
+    "_native_batch_norm_legit_no_training native_batch_norm",
+    OpRule(dtypes=REALS, arguments=(_known_channels, literal("eps"), _settled)),
+)
 def _batch_norm_inference(call: Call) -> tuple[Value | None, ...]:
     value, channels, stat = call.tensor("input"), _channels(call), _stat_type(call)
     empty = call.build.constant(torch.zeros(0), call.output(1).dtype)

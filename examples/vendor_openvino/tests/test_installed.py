@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 import torch
-from mixbackend.contracts import Backend, Supported
 
+from mixbackend.contracts import Backend, Supported
 from mixbackend.runtime.replay import make_inputs
 from mixbackend.runtime.trace import trace_region
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+
 from mixbackend.contracts import (
     Availability,
     Backend,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mixbackend.contracts import OpView
 from openvino import opset15 as ov
+
+from mixbackend.contracts import OpView
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from mixbackend.contracts import OpRule, OpView, SupportTable, Unsupported, one_of
 from openvino import opset15 as ov
 
+from mixbackend.contracts import OpRule, OpView, SupportTable, Unsupported, one_of
 from mixbackend_openvino import operators as build
 from mixbackend_openvino.operators import Call, scalar, scalar_index, vector
 
