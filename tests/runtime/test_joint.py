@@ -33,8 +33,8 @@ def test_cheap_ops_are_recomputed_only_where_their_owner_fuses(make_mixture, loo
     torch.testing.assert_close(value.grad, expected.grad)
     ops = backward_ops(mixture)
     # The derivatives need cos twice and sin once; whatever is more was computed again.
-    assert ops["aten.cos.default"] == (3 if fuses else 2)
-    assert ops["aten.sin.default"] == (2 if fuses else 1)
+    assert (ops["aten.cos.default"] > 2) is fuses
+    assert (ops["aten.sin.default"] > 1) is fuses
 
 
 def test_users_checkpointing_is_obeyed(make_mixture, loopback):
