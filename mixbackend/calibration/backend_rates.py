@@ -21,6 +21,7 @@ from mixbackend.calibration.device import synchronizer
 from mixbackend.calibration.probing import CompiledProbe, compile_probes, undisturbed
 from mixbackend.calibration.timing import Clock, time_calls
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, OpClass, OpRate, OpTag, Probe, TensorMeta
+from mixbackend.partitioner.roofline import default_rate
 from mixbackend.partitioner.work import stored_bytes
 
 COMPILE_BUDGET_S = 12.0
@@ -98,18 +99,18 @@ def measure_rates(
         if not item.settled
     )
     if busy:
-        rates = _without_stalls(rates, prior)
+        rates = _without_stalls(rates, prior, device)
     settled = not busy and len(disturbed) <= len(timed) * _UNSETTLED_SHARE
     return Calibration(rates, (*stated_notes, *notes, *failed, *disturbed), middle - begin, end - middle, settled)
 
 
-def _without_stalls(rates: BackendRates, prior: BackendRates) -> BackendRates:
+def _without_stalls(rates: BackendRates, prior: BackendRates, device: DeviceModel) -> BackendRates:
     """Parallel loops stall for whole time slices on a full machine, and all samples may agree on that."""
     rows = []
     for op_class, dtype, rate in rates.rates:
-        assumed = prior.rate(op_class, dtype)
-        stalled = assumed is not None and rate.flops_per_s < _STALLED_SHARE * assumed.flops_per_s
-        rows.append((op_class, dtype, assumed if assumed is not None and stalled else rate))
+        assumed = prior.rate(op_class, dtype) or default_rate(device, op_class, dtype)
+        stalled = rate.flops_per_s < _STALLED_SHARE * assumed.flops_per_s
+        rows.append((op_class, dtype, assumed if stalled else rate))
     low, high = _BUSY_MEMORY_SCALES
     return replace(rates, rates=tuple(rows), memory_scale=min(max(rates.memory_scale, low), high))
 
