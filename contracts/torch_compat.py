@@ -450,3 +450,13 @@ def outside_compilation() -> Iterator[None]:
 
     with without_dispatch_modes(), tracing(None), torch.no_grad():
         yield
+
+
+# --- operator samples ------------------------------------------------------------------------------------------------
+
+
+def operator_database() -> list[Any]:
+    """torch's own database of operators with sample inputs (``OpInfo``); needs the package ``expecttest``."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return op_db
