@@ -7,9 +7,10 @@ Invariants: answers are pure and remembered; a region that a backend refuses is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from mixbackend.contracts import Backend, RegionSketch, TensorMeta, Unsupported
+from mixbackend.contracts import Backend, RegionConditions, RegionSketch, TensorMeta, Unsupported
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.problem import Problem
 
@@ -17,10 +18,10 @@ from mixbackend.partitioner.problem import Problem
 class RegionRules:
     """The region-level half of every backend's contract."""
 
-    def __init__(self, problem: Problem, backends: Sequence[Backend]) -> None:
+    def __init__(self, problem: Problem, backends: Sequence[Backend], minimum_ops: Mapping[str, int]) -> None:
         self._problem = problem
         self._backends = backends
-        self._conditions = [backend.conditions() for backend in backends]
+        self._conditions = [_at_least(backend.conditions(), minimum_ops.get(backend.name, 1)) for backend in backends]
         self._declines = [type(backend).decline is not Backend.decline for backend in backends]
         self._prices = [type(backend).region_cost is not Backend.region_cost for backend in backends]
         self._refusals: dict[tuple[int, tuple[int, ...]], Unsupported | None] = {}
@@ -110,3 +111,8 @@ class RegionRules:
                 outputs.append(meta)
         views = tuple(problem.candidates.views[name] for name in ordered)
         return RegionSketch(views, tuple(inputs.values()), tuple(outputs), seconds)
+
+
+def _at_least(conditions: RegionConditions, minimum_ops: int) -> RegionConditions:
+    """The backend's conditions with the user's minimum, where that is larger."""
+    return replace(conditions, minimum_ops=max(conditions.minimum_ops, minimum_ops))

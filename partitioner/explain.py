@@ -135,6 +135,9 @@ class _Lifted(Backend):
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         return self._backend.decline(sketch)
 
+    def region_cost(self, sketch: RegionSketch) -> float | None:
+        return self._backend.region_cost(sketch)
+
     def judge(self, view: OpView) -> Verdict:
         return Supported() if view.node.name in self._keys else self._backend.judge(view)
 

@@ -61,6 +61,7 @@ def place(
     preferences: Sequence[Preference] = (),
     exclusions: frozenset[tuple[str, str]] = frozenset(),
     pinned: Mapping[str, str] | None = None,
+    minimum_ops: Mapping[str, int] | None = None,
     stages: Stages | None = None,
 ) -> Plan:
     """Where every op of a graph should run.
@@ -72,6 +73,7 @@ def place(
         preferences: the user's rules, first match wins.
         exclusions: quarantined (node, backend name) pairs.
         pinned: node name to backend name: placements that must stay.
+        minimum_ops: backend name to the least number of ops that the user wants in a region of it.
         stages: collects the seconds that each stage took.
 
     Raises:
@@ -80,12 +82,12 @@ def place(
     clock = stages or Stages()
     with collection_paused(len(graph.nodes)):
         problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock)
-        return _solve(problem, backends, clock)
+        return _solve(problem, backends, RegionRules(problem, backends, minimum_ops or {}), clock)
 
 
-def _solve(problem: Problem, backends: Sequence[Backend], clock: Stages) -> Plan:
+def _solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, clock: Stages) -> Plan:
     with clock.measure("search"):
-        rules, near = RegionRules(problem, backends), Neighbourhood(problem)
+        near = Neighbourhood(problem)
         labelling, bound, found = _search(problem, rules, near)
     with clock.measure("single"):
         last_resort = last_resort_of(backends)
