@@ -110,8 +110,8 @@ def _differences(
     elif isinstance(reference, (Mapping, tuple, list)):
         yield from _nested_differences(reference, result, exact, rule, by_cosine, path)
     elif isinstance(reference, float):
-        pair = (torch.tensor(value, dtype=torch.float64) for value in (reference, result))
-        reason = _tensor_difference(*pair, None, rule, False)
+        expected, found = (torch.tensor(value, dtype=torch.float64) for value in (reference, result))
+        reason = _tensor_difference(expected, found, None, rule, False)
         if reason:
             yield Mismatch(path or "result", reason)
     elif type(reference) in (int, bool, str, type(None)) and reference != result:

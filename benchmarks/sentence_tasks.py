@@ -120,7 +120,7 @@ def fine_tune(encoder: SentenceEncoder, compile_: Compile, steps: int, show: Pro
     return FineTuning(tuple(eager_losses), tuple(losses), before, _share_right(classifier, padded, labels))
 
 
-def _train(module: nn.Module, call: Compile, data: Batch, labels: Tensor, steps: int) -> list[float]:
+def _train(module: nn.Module, call: Callable[..., Tensor], data: Batch, labels: Tensor, steps: int) -> list[float]:
     """Losses of ``steps`` steps; dropout is on and draws the same numbers in every run."""
     module.train()
     learning = [parameter for parameter in module.parameters() if parameter.requires_grad]

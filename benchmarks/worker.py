@@ -59,7 +59,7 @@ class CompiledStep:
             self._mixture = mixbackend.auto(dict(request.configuration))
             self._step = torch.compile(step, backend=self._mixture)
         else:
-            options = {"fallback_random": True} if exact_random_stream and request.backend == "inductor" else None
+            options: Any = {"fallback_random": True} if exact_random_stream and request.backend == "inductor" else None
             self._step = torch.compile(step, backend=request.backend, options=options)
 
     def __call__(self, *inputs: Any) -> Any:

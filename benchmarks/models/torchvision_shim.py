@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import sys
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -39,8 +40,8 @@ def _use_python_kernels() -> None:
     extension = importlib.import_module("torchvision.extension")
     if extension._has_ops():
         return
-    boxes = importlib.import_module("torchvision.ops.boxes")
-    roi_align = importlib.import_module("torchvision.ops.roi_align")
+    boxes: Any = importlib.import_module("torchvision.ops.boxes")
+    roi_align: Any = importlib.import_module("torchvision.ops.roi_align")
     boxes._assert_has_ops = lambda: None
     # The Python fallback is wrapped to compile itself with inductor, which would hide it from the backend under test.
     roi_align._roi_align = roi_align._roi_align.__wrapped__

@@ -22,6 +22,7 @@ from rich.table import Table
 
 import mixbackend
 from mixbackend.benchmarks import sentence_tasks
+from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models import find
 from mixbackend.benchmarks.models.sentence_encoder import build_encoder
 from mixbackend.benchmarks.processes import ask
@@ -85,7 +86,7 @@ def _run_sentences(given: argparse.Namespace, configuration: Any, show: sentence
 
 def _run_entry(given: argparse.Namespace, configuration: Any, show: sentence_tasks.Progress) -> Facts:
     entry = find(given.model)
-    phases = ("inference", "training") if entry.train else ("inference",)
+    phases: tuple[Phase, ...] = ("inference", "training") if entry.train else ("inference",)
     show("placing the model")
     module, args, kwargs = entry.load()
     with torch.no_grad():
@@ -106,7 +107,7 @@ def _run_entry(given: argparse.Namespace, configuration: Any, show: sentence_tas
 
 
 def _speed(
-    given: argparse.Namespace, configuration: Any, phases: Sequence[Any], show: sentence_tasks.Progress
+    given: argparse.Namespace, configuration: Any, phases: Sequence[Phase], show: sentence_tasks.Progress
 ) -> dict[str, dict[str, Any]]:
     """Timings per phase and peer, in interleaved rounds, each peer in a process of its own."""
     if given.no_peers:

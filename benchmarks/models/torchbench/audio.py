@@ -20,6 +20,8 @@ VOCABULARY, WIDTH = 2000, 256
 class SpeechTransformer(nn.Module):
     """Encoder over acoustic frames with padding, cross attention, causal decoder."""
 
+    position: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.project = nn.Linear(320, WIDTH)

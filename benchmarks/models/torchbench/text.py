@@ -20,6 +20,8 @@ VOCABULARY, WIDTH = 2000, 256
 class BertWithHeads(nn.Module):
     """BERT with both pre-training heads, attention and GELU written out by hand."""
 
+    position: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.token = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0)
@@ -96,6 +98,8 @@ def _rotate(x: Tensor, rotation: Tensor) -> Tensor:
 class Llama(nn.Module):
     """Two llama blocks; answers the logits of the last position only."""
 
+    angle: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.token = nn.Embedding(VOCABULARY, WIDTH)
@@ -113,6 +117,8 @@ class Llama(nn.Module):
 
 class Translator(nn.Module):
     """Attention is all you need: torch's own encoder and decoder with padding masks."""
+
+    position: Tensor
 
     def __init__(self) -> None:
         super().__init__()

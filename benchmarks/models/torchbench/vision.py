@@ -82,6 +82,8 @@ def _dark_residual(width: int) -> Residual:
 class ContrastiveLearner(nn.Module):
     """MoCo: a query and a momentum encoder and a queue of old keys; changes its own weights and queue in forward."""
 
+    queue: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         enable_torchvision()
