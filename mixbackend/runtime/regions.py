@@ -124,7 +124,7 @@ class _Cutter:
         region_inputs = tuple(RegionInput(name, value_meta(self._val(name)), self._role(name)) for name in inputs)
         region_outputs = tuple(self._output(name, inputs) for name in outputs)
         try:
-            text = write_region_text(piece, region_inputs, region_outputs, self._graph.phase)
+            text = write_region_text(piece, region_inputs, region_outputs, self._graph.phase, planned.matches)
             key = region_key(text)
         except RegionTextError as error:
             # Subgraphs and lifted tensors have no text: such a region is never shared or stored.

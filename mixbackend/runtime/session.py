@@ -98,6 +98,7 @@ class Session:
             preferences=self.config.preferences(),
             exclusions=exclusions,
             pinned=pinned,
+            minimum_ops=dict(self.config.min_region),
         )
 
     def _costs(self, graph: OpGraph) -> CostModel:

@@ -200,6 +200,16 @@ def test_when_results_are_verified(make_mixture, loopback, monkeypatch, when, ex
     assert len(checks) == expected
 
 
+def test_regions_below_the_users_minimum_go_elsewhere(make_mixture, loopback):
+    mixture = make_mixture(loopback, min_region={"loopback": 3})
+    torch.compile(lambda value: value.exp().sin(), backend=mixture)(torch.randn(4))
+    graph = mixture.report().to_dict()["graphs"][0]
+    assert {region["backend"] for region in graph["regions"]} == {"eager"}
+    assert {row["code"] for row in graph["refusals"]} == {"region-too-small"}
+    torch.compile(lambda value: value.exp().sin().cos(), backend=mixture)(torch.randn(4))
+    assert {region["backend"] for region in mixture.report().to_dict()["graphs"][1]["regions"]} == {"loopback"}
+
+
 def test_fuel_bisects(make_mixture, loopback, monkeypatch):
     monkeypatch.setenv("MIXBACKEND_FUEL", "1")
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4)).train()
