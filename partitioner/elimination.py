@@ -194,7 +194,8 @@ def _best_state(variable: int, factors: Sequence[Factor], states: Sequence[int])
         return 0
     total: Table | None = None
     for factor in factors:
-        row = factor.table[(slice(None), *[states[other] for other in factor.scope[1:]])]
+        place: tuple[slice | int, ...] = (slice(None), *[states[other] for other in factor.scope[1:]])
+        row = factor.table[place]
         total = row if total is None else total + row
     assert total is not None
     return int(total.argmin())

@@ -47,7 +47,7 @@ def plan_to_yaml(plan: Plan) -> str:
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[attr-defined]
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 118
     return yaml
 
