@@ -112,7 +112,7 @@ def _speed(
     """Timings per phase and peer, in interleaved rounds, each peer in a process of its own."""
     if given.no_peers:
         return {}
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for phase in phases:
         requests = {
             "eager": Request("speed", given.model, phase, PLAIN),
