@@ -9,7 +9,7 @@ that are not contiguous (DLPack exchange of the runtime wants rows without gaps)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -79,5 +79,5 @@ def converters(inputs: Sequence[tuple[str, torch.dtype]], kinds: Sequence[str]) 
         elif kind == "tensor":
             chosen.append(exchange_tensor)
         else:
-            chosen.append(lambda number, dtype=dtype: exchange_number(number, dtype))
+            chosen.append(partial(exchange_number, dtype=dtype))
     return tuple(chosen)

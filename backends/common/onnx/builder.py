@@ -120,7 +120,7 @@ class GraphBuilder:
 
     def output(self, value: Value, meta: TensorMeta) -> str:
         """Declare a value a graph output; returns the output's name."""
-        taken = {item.name for item in (*self._inputs, *self._outputs, *self._tensors)}
+        taken = {item.name for item in (*self._inputs, *self._outputs)} | {item.name for item in self._tensors}
         if value.name in taken:
             # Runtimes want every output to be one node's own result; torch wants fresh storage.
             result = Value(self._fresh("Identity"), value.dtype)
@@ -295,6 +295,10 @@ def _raw_bytes(tensor: torch.Tensor) -> bytes:
 
 def _value_info(name: str, dtype: torch.dtype, shape: tuple[Size, ...]) -> onnx.ValueInfoProto:
     # A compound size (2*s0) gets no name: runtimes would read it as an unrelated symbol.
-    dimensions = [str(size) if is_symbolic(size) and str(size).isidentifier() else size for size in shape]
-    plain = [None if is_symbolic(size) else size for size in dimensions]
-    return onnx.helper.make_tensor_value_info(name, ONNX_NUMBER[dtype], plain)
+    return onnx.helper.make_tensor_value_info(name, ONNX_NUMBER[dtype], [_dimension(size) for size in shape])
+
+
+def _dimension(size: Size) -> int | str | None:
+    if isinstance(size, int):
+        return size
+    return str(size) if str(size).isidentifier() else None

@@ -40,7 +40,7 @@ class Call:
         self.build = build
         self.used = used
         self._values = values
-        self._arguments = dict(view.node.arguments)
+        self._arguments: dict[str, Any] = dict(view.node.arguments)
 
     @property
     def out(self) -> TensorMeta:

@@ -36,7 +36,8 @@ def _covered_padding(view: OpView) -> Unsupported | None:
         return None
     padding, stride = view.argument("output_padding"), view.argument("stride")
     assert isinstance(padding, tuple) and isinstance(stride, tuple)
-    if all(extra < stride[min(axis, len(stride) - 1)] for axis, extra in enumerate(padding)):
+    extras, steps = ([int(item) for item in listed] for listed in (padding, stride))  # type: ignore[arg-type]
+    if all(extra < steps[min(axis, len(steps) - 1)] for axis, extra in enumerate(extras)):
         return None
     return Unsupported("argument", f"output_padding={padding} with stride={stride}")
 

@@ -15,7 +15,7 @@ from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import literal, static_from, type_of
 from mixbackend.backends.common.onnx.dtypes import REALS, SINGLES
 from mixbackend.backends.common.onnx.table import lowers
-from mixbackend.contracts import OpRule, OpView, TensorMeta, Unsupported
+from mixbackend.contracts import OpRule, OpView, Size, TensorMeta, Unsupported
 
 _LITERALS = literal("kernel_size", "stride", "padding", "dilation", "ceil_mode", "divisor_override")
 
@@ -196,8 +196,8 @@ def _adaptive_backward(call: Call) -> Value:
     return call.build.cast(spread, call.out.dtype)
 
 
-def _matrices(call: Call, image: object, result: object) -> tuple[Value, Value]:
+def _matrices(call: Call, image: tuple[Size, ...], result: tuple[Size, ...]) -> tuple[Value, Value]:
     dtype = torch.float64 if call.out.dtype is torch.float64 else torch.float32
-    sizes, smaller = tuple(image)[-2:], tuple(result)[-2:]  # type: ignore[arg-type, call-overload, misc]
-    rows, columns = (_averages(int(a), int(b), dtype) for a, b in zip(sizes, smaller, strict=True))
+    pairs = zip(image[-2:], result[-2:], strict=True)
+    rows, columns = (_averages(int(size), int(small), dtype) for size, small in pairs)  # type: ignore[arg-type]
     return call.build.constant(rows, dtype), call.build.constant(columns, dtype)

@@ -95,8 +95,10 @@ class _Walk:
         return _with_shapes(entry.emit(call), view)
 
     def _part(self, node: torch.fx.Node) -> Value:
-        whole = self._values[node.args[0].name]  # type: ignore[union-attr]
-        part = whole[node.args[1]] if isinstance(whole, tuple) else None  # type: ignore[index]
+        source, position = node.args
+        assert isinstance(source, torch.fx.Node) and isinstance(position, int)
+        whole = self._values[source.name]
+        part = whole[position] if isinstance(whole, tuple) else None
         if part is None:
             raise LoweringError(f"{node.format_node()} reads a result that was not written")
         return part
@@ -120,11 +122,8 @@ def _number_type(value: Any) -> torch.dtype:
 
 
 def _used_outputs(node: torch.fx.Node) -> frozenset[int]:
-    return frozenset(
-        user.args[1]
-        for user in node.users
-        if user.target is operator.getitem  # type: ignore[misc]
-    )
+    positions = (user.args[1] for user in node.users if user.target is operator.getitem)
+    return frozenset(position for position in positions if isinstance(position, int))
 
 
 def _with_shapes(emitted: Emitted, view: OpView) -> Emitted:
