@@ -16,8 +16,9 @@ import torch
 
 from mixbackend.backends.onnxruntime.exchange import Converter, converters, tensor_at
 
-_SINGLE_PRECISION_FUSIONS = ["MatMulScaleFusion"]
-"""Optimisations that keep a factor of float64 products as a float32 attribute."""
+_SINGLE_PRECISION_FUSIONS = ["MatMulScaleFusion", "MatmulTransposeFusion", "QuickGeluFusion"]
+"""Optimisations that keep a factor of float64 values as a float32 attribute, or fuse to an operator that older releases
+have no float64 kernel for."""
 
 
 def open_session(model: bytes, *, static: bool, doubles: bool) -> onnxruntime.InferenceSession:

@@ -73,7 +73,7 @@ def _whole_range(view: OpView) -> Unsupported | None:
 
 @lowers("arange arange.start arange.start_step", OpRule(dtypes=NUMBERS, arguments=(_whole_range,)))
 def _arange(call: Call) -> Value:
-    arguments = dict(call.view.node.arguments)
+    arguments: dict[str, Any] = dict(call.view.node.arguments)
     start, end, step = arguments.get("start", 0), arguments["end"], arguments.get("step", 1)
     if not any(isinstance(item, NodeRef) for item in (start, end, step)) and not call.out.dynamic:
         return call.build.constant(torch.arange(start, end, step, dtype=call.out.dtype), call.out.dtype)

@@ -47,7 +47,6 @@ enter("sigmoid", OpRule(dtypes=EVERY, arguments=(floating_output, several_elemen
 
 for _torch_name, _onnx_name in (
     ("cos", "Cos"),
-    ("erf", "Erf"),
     ("tan", "Tan"),
     ("asin", "Asin"),
     ("acos", "Acos"),
@@ -59,6 +58,14 @@ for _torch_name, _onnx_name in (
     ("atanh", "Atanh"),
 ):
     enter(_torch_name, OpRule(dtypes=EVERY - {torch.float64}, arguments=(floating_output,)), unary(_onnx_name))
+
+
+@lowers("erf", OpRule(dtypes=EVERY - {torch.float64}, arguments=(floating_output,)))
+def _erf(call: Call) -> Value:
+    value = call.operand("self", call.out.dtype)
+    # Some runtimes map NaN to a number.
+    return call.op("Where", call.op("IsNaN", value), value, call.op("Erf", value))
+
 
 enter("abs", OpRule(dtypes=NUMBERS), unary("Abs"))
 enter("neg", OpRule(dtypes=NUMBERS), unary("Neg"))
