@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,15 +26,27 @@ def enable_torchvision() -> torch.library.Library | None:
     """Define what the import needs. Returns the library that holds the schemas: they live as long as it does."""
     if "torchvision" in sys.modules or importlib.util.find_spec("torchvision") is None:
         return None
-    library = torch.library.Library("torchvision", "DEF")
-    try:
-        for schema in _SCHEMAS:
-            library.define(schema)
-    except RuntimeError:  # a torchvision whose native library was loaded already has them
+    if _native_library_loads():
         return None
+    library = torch.library.Library("torchvision", "DEF")
+    for schema in _SCHEMAS:
+        library.define(schema)
     library.impl("nms", _suppress_boxes, "CPU")
     _use_python_kernels()
     return library
+
+
+def _native_library_loads() -> bool:
+    """Try it: schemas that torch and the library both define would end the process, not raise."""
+    spec = importlib.util.find_spec("torchvision")
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for path in (path for folder in folders for path in Path(folder).glob("_C*.so")):
+        try:
+            torch.ops.load_library(path)
+        except OSError:
+            return False
+        return True
+    return False
 
 
 def _use_python_kernels() -> None:
