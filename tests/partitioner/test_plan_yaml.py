@@ -49,6 +49,12 @@ def test_any_plan_survives(plan: Plan) -> None:
     assert plan_from_yaml(plan_to_yaml(plan)) == plan
 
 
+@pytest.mark.parametrize("name", ["?a", "-", "&a", "*a", "!a", "%a", "@a", "# a", "", "null", "3", "a: b", "true", "~"])
+def test_a_name_that_means_something_in_yaml_survives(name: str) -> None:
+    plan = Plan("g", "inference", False, (PlannedRegion("r0", "eager", ("a", name)),))
+    assert plan_from_yaml(plan_to_yaml(plan)) == plan
+
+
 def test_a_real_plan_survives_and_reads_well() -> None:
     op_graph, backends, costs = random_case(3)
     plan = place(op_graph, backends, costs)

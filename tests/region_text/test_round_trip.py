@@ -62,7 +62,7 @@ def test_random_chains_round_trip(steps: list[int], dynamic: bool, join: bool) -
 
 def test_a_dynamic_region_runs_on_other_sizes_and_keeps_hints() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return aten.reshape(x, [x.shape[0] * x.shape[1] // 2, -1]), aten.full([x.shape[0] + 3], 1.0)
+        return aten.reshape(x, [x.shape[0] * x.shape[1] // 2, -1]), aten.new_full(x, [x.shape[0] + 3], 1.0)
 
     text = write(trace(function, (torch.randn(6, 4),), dynamic=True))
     region = same_when_read_back(text)

@@ -113,6 +113,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "aten.cat.default": [(lambda x, y: aten.cat([x, y], -1), [X, Y]), (lambda x, y: aten.cat([x, y, x]), [X, Y])],
     "aten.clone.default": [(aten.clone, [X])],
     "aten.detach.default": [(aten.detach, [X])],
+    "aten.alias.default": [(aten.alias, [X])],
 }  # fmt: skip
 
 CASES = [(name, index) for name in sorted(ROWS) for index in range(len(SAMPLES.get(name, ())))]
@@ -127,7 +128,8 @@ def test_every_entry_has_a_sample():
 def test_claims_are_true(name, index, dynamic):
     function, inputs = SAMPLES[name][index]
     region = trace_region(function, inputs, dynamic=dynamic)
-    assert name in {view.op for view in region.views}
+    ops = {view.op for view in region.views}
+    assert name in ops or (name, ops) == ("aten.detach.default", {"aten.alias.default"})  # torch 2.15 traces it so
     verdicts = [BACKEND.judge(view) for view in region.views]
     if dynamic and not all(isinstance(verdict, Supported) for verdict in verdicts):
         codes = {verdict.code for verdict in verdicts if isinstance(verdict, Unsupported)}

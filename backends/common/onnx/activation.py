@@ -11,7 +11,7 @@ import torch
 
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
-from mixbackend.backends.common.onnx.conditions import literal, several_elements
+from mixbackend.backends.common.onnx.conditions import literal, several_elements, within_type
 from mixbackend.backends.common.onnx.dtypes import NUMBERS, REALS, SINGLES
 from mixbackend.backends.common.onnx.table import lowers
 from mixbackend.contracts import OpRule
@@ -140,7 +140,10 @@ def _elu(call: Call) -> Value:
     return _narrow(call, f.where(f("Greater", x, 0.0), f("Mul", x, scale), negative))
 
 
-@lowers("hardtanh", OpRule(dtypes=NUMBERS, arguments=(literal("min_val", "max_val"),)))
+@lowers(
+    "hardtanh",
+    OpRule(dtypes=NUMBERS, arguments=(literal("min_val", "max_val"), within_type("min_val", "max_val"))),
+)
 def _hardtanh(call: Call) -> Value:
     value = call.tensor("self")
     low = call.op("Max", value, call.operand("min_val", value.dtype))

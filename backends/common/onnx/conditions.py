@@ -27,6 +27,23 @@ def literal(*names: str) -> ArgumentTest:
     return test
 
 
+def within_type(*names: str) -> ArgumentTest:
+    """Bounds of integers must be values of their own type: beyond it torch wraps around or saturates, by version."""
+
+    def test(view: OpView) -> Unsupported | None:
+        (result,) = view.output_tensors
+        if result.dtype.is_floating_point or result.dtype is torch.bool:
+            return None
+        limits = torch.iinfo(result.dtype)
+        for name in names:
+            value = view.argument(name) if view.has_argument(name) else None
+            if isinstance(value, (int, float)) and not limits.min <= value <= limits.max:
+                return Unsupported("argument", f"{name}={value} is no value of {result.dtype}")
+        return None
+
+    return test
+
+
 def static(*names: str) -> ArgumentTest:
     """The tensors passed as these arguments must have known sizes."""
 

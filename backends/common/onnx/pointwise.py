@@ -12,7 +12,13 @@ import torch
 
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
-from mixbackend.backends.common.onnx.conditions import floating_output, literal, safe_divisor, several_elements
+from mixbackend.backends.common.onnx.conditions import (
+    floating_output,
+    literal,
+    safe_divisor,
+    several_elements,
+    within_type,
+)
 from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS
 from mixbackend.backends.common.onnx.table import Emitter, enter, lowers
 from mixbackend.contracts import OpRule, OpView, Unsupported
@@ -286,7 +292,10 @@ def _lerp(call: Call) -> Value:
 # --- choosing --------------------------------------------------------------------------------------------------------
 
 
-@lowers("clamp clamp.Tensor clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor", OpRule(dtypes=NUMBERS))
+@lowers(
+    "clamp clamp.Tensor clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor",
+    OpRule(dtypes=NUMBERS, arguments=(within_type("min", "max"),)),
+)
 def _clamp(call: Call) -> Value:
     dtype = call.out.dtype
     value = call.operand("self", dtype)

@@ -142,6 +142,7 @@ ROWS: dict[str, Row] = {
     "aten.cat.default": moved(lambda c: ov.concat(list(c["tensors"]), c["dim"])),
     "aten.clone.default": moved(build.same),
     "aten.detach.default": moved(build.same),
+    "aten.alias.default": moved(build.same),
 }
 
 TABLE = SupportTable({name: rule for name, (_, rule) in ROWS.items()})
