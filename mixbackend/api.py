@@ -61,4 +61,4 @@ def explain(
     with backward_compiled_at_once():
         compiled = torch.compile(model, backend=mixture)
         compiled(*args, **kwargs)
-    return mixture.report()
+    return mixture.report(advice=True)

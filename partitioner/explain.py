@@ -73,12 +73,13 @@ def savings(
     preferences: Sequence[Preference] = (),
     exclusions: frozenset[tuple[str, str]] = frozenset(),
     pinned: Mapping[str, str] | None = None,
+    minimum_ops: Mapping[str, int] | None = None,
     tried: int = 3,
 ) -> tuple[Saving, ...]:
     """The most promising groups of refusals and what lifting each would save.
 
     Args:
-        plan: of this graph with these backends, costs, preferences, exclusions and pins.
+        plan: of this graph with these backends, costs, preferences, exclusions, pins and minimum sizes.
         tried: groups that are placed again.
     """
     groups: dict[tuple[str, RefusalCode, str], list[Refusal]] = {}
@@ -96,7 +97,15 @@ def savings(
         backend, code, op = key
         nodes = frozenset(item.node for item in groups[key])
         lifted = [_Lifted(item, nodes) if item.name == backend else item for item in backends]
-        other = place(graph, lifted, costs, preferences=preferences, exclusions=exclusions, pinned=pinned)
+        other = place(
+            graph,
+            lifted,
+            costs,
+            preferences=preferences,
+            exclusions=exclusions,
+            pinned=pinned,
+            minimum_ops=minimum_ops,
+        )
         gain = max(0.0, plan.estimated_s - other.estimated_s)
         ordered = tuple(item.node for item in groups[key])
         found.append(Saving(backend, code, op, ordered, groups[key][0].detail, gain))

@@ -89,10 +89,14 @@ class Mixture:
         """Compile an ATen graph that was captured elsewhere."""
         return self._compile(captured, phase, roles, self._session(self.config))
 
-    def report(self) -> Report:
-        """What this object compiled so far."""
+    def report(self, *, advice: bool = False) -> Report:
+        """What this object compiled so far.
+
+        Args:
+            advice: also say which refusals cost most; places each graph again a few times.
+        """
         with self._lock:
-            graphs = tuple(graph.record() for graph in self._graphs)
+            graphs = tuple(graph.record(advice=advice) for graph in self._graphs)
             events = tuple(event for session in self._sessions.values() for event in session.events.events())
         return Report(graphs, events, self.config.preferences(), registry.skipped(self.config.backends))
 

@@ -98,8 +98,8 @@ class PlacedGraph:
         """Text of the stitched function."""
         return self._build.stitched.source
 
-    def record(self) -> GraphRecord:
-        """What the report says about this graph."""
+    def record(self, *, advice: bool = False) -> GraphRecord:
+        """What the report says about this graph; with ``advice``, also which refusals cost most."""
         build = self._build
         rows = zip(build.plan.regions, build.compiled, build.slots, strict=True)
         regions = tuple(
@@ -112,7 +112,8 @@ class PlacedGraph:
             )
             for planned, compiled, slot in rows
         )
-        return GraphRecord(self.graph, build.plan, regions)
+        found = self._session.savings(self.graph, build.plan, frozenset(self._exclusions)) if advice else ()
+        return GraphRecord(self.graph, build.plan, regions, tuple(item for item in found if item.seconds > 0.0))
 
     def _describe(self) -> OpGraph:
         run = self._driver.run

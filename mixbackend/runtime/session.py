@@ -17,6 +17,7 @@ from mixbackend.calibration import cost_model
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, CostModel, OpGraph, Plan, QuarantinedError, Region, TensorMeta
 from mixbackend.partitioner import place
+from mixbackend.partitioner.explain import Saving, savings
 from mixbackend.reporting import EventLog
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.storage import ArtifactStore, Database, artifact_key
@@ -98,6 +99,18 @@ class Session:
             preferences=self.config.preferences(),
             exclusions=exclusions,
             pinned=pinned,
+            minimum_ops=dict(self.config.min_region),
+        )
+
+    def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:
+        """Which refusals cost most; places the graph again for each that is promising."""
+        return savings(
+            graph,
+            self.backends,
+            self._costs(graph),
+            plan,
+            preferences=self.config.preferences(),
+            exclusions=exclusions,
             minimum_ops=dict(self.config.min_region),
         )
 

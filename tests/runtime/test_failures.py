@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.contracts import RegionCompileError, RegionRunError, VerificationError
+from mixbackend.contracts import RegionCompileError, RegionRunError, Unsupported, VerificationError
 
 
 def model() -> nn.Module:
@@ -208,6 +208,22 @@ def test_regions_below_the_users_minimum_go_elsewhere(make_mixture, loopback):
     assert {row["code"] for row in graph["refusals"]} == {"region-too-small"}
     torch.compile(lambda value: value.exp().sin().cos(), backend=mixture)(torch.randn(4))
     assert {region["backend"] for region in mixture.report().to_dict()["graphs"][1]["regions"]} == {"loopback"}
+
+
+def test_advice_names_the_refusal_that_costs_most(make_mixture, faulty):
+    class Reluctant(faulty):
+        def judge(self, view):
+            if view.op == "aten.sin.default":
+                return Unsupported("declined", "no sine yet")
+            return super().judge(view)
+
+    mixture = make_mixture(Reluctant())
+    torch.compile(lambda value: value.exp().sin().cos(), backend=mixture)(torch.randn(4))
+    (advice,) = mixture.report(advice=True).graphs[0].advice
+    assert advice.op == "aten.sin.default"
+    assert advice.seconds > 0
+    assert str(advice) in " ".join(mixture.report(advice=True).to_text(width=400).split())
+    assert mixture.report().graphs[0].advice == ()
 
 
 def test_fuel_bisects(make_mixture, loopback, monkeypatch):
