@@ -128,7 +128,9 @@ def _levels(
 def _connected_pieces(
     problem: Problem, labels: Sequence[int], components: Sequence[int], levels: Sequence[int]
 ) -> list[int]:
-    same = ((a, b) for a, b in problem.links if components[a] == components[b] and levels[a] == levels[b])
+    # Order alone joins as well: pieces of one component and level that order ties together could depend on each other.
+    pairs = (*problem.links, *problem.edges)
+    same = ((a, b) for a, b in pairs if components[a] == components[b] and levels[a] == levels[b])
     return _joined(problem.size, same)
 
 

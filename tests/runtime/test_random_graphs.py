@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import (
@@ -136,6 +136,7 @@ def assert_equal(mine, eager):
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+@example(recipe=[(0, 52, 239), (0, 694, 207), (0, 0, 87)], seed=4096, effects=True)  # a circle through order alone
 def test_placed_and_stitched_equals_eager(loopback, recipe, seed, effects):
     function = build(recipe, effects)
     module, graph = trace_graph(function, [torch.randn(6, 6) for _ in range(3)])
