@@ -23,6 +23,7 @@ from mixbackend.contracts import (
     BackendRates,
     CompiledRegion,
     DeviceModel,
+    OpClass,
     OpGraph,
     OpRate,
     OpRule,
@@ -41,7 +42,9 @@ from mixbackend.partitioner.stages import Stages
 
 FLOAT = frozenset({torch.float32})
 DEVICE = DeviceModel("cpu benchmark", (("float32", 1.2e11),), 1.5e10, 1.6e7, 6e10, 3e-6, 2, "prior")
-LOOPS = ("pointwise", "normalization", "softmax", "reduction")
+Fusions = frozenset[tuple[OpClass, OpClass]]
+PRODUCERS: tuple[OpClass, ...] = ("convolution", "matmul", "normalization", "pointwise")
+LOOPS: tuple[OpClass, ...] = ("pointwise", "normalization", "softmax", "reduction")
 _POINTWISE = "add.Tensor mul.Tensor relu.default gelu.default rsqrt.default pow.Tensor_Scalar add.Scalar mul.Scalar"
 _LAYERS = "native_layer_norm.default _softmax.default native_batch_norm.default mean.dim"
 _PRODUCTS = "mm.default addmm.default bmm.default"
@@ -88,8 +91,8 @@ class TableBackend(Backend):
 
 def five_backends() -> list[Backend]:
     """A graph compiler, a runtime, a convolution library, a layer library and eager."""
-    loops = frozenset((first, second) for first in LOOPS for second in LOOPS)
-    after = frozenset((first, "pointwise") for first in ("convolution", "matmul", "normalization", "pointwise"))
+    loops: Fusions = frozenset((first, second) for first in LOOPS for second in LOOPS)
+    after: Fusions = frozenset({(first, "pointwise") for first in PRODUCERS})
     return [
         TableBackend("runtime", _table(_POINTWISE, _LAYERS, _PRODUCTS, _VIEWS, _MOVES), Traits(fused=after)),
         TableBackend("compiler", None, Traits(fused=loops)),

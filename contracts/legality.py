@@ -66,7 +66,7 @@ def _order_problems(graph: OpGraph, regions: Sequence[PlannedRegion], owner: dic
     for region in regions:
         for name in region.copies:
             homes[name].append(region.id)
-    quotient = nx.DiGraph()
+    quotient: nx.DiGraph = nx.DiGraph()
     quotient.add_nodes_from(region.id for region in regions)
     for earlier, later in dependencies(graph):
         quotient.add_edges_from((owner[earlier], home) for home in homes[later] if home not in homes[earlier])

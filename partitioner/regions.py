@@ -83,7 +83,7 @@ def _joined(size: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
 
 def _tangled(problem: Problem, components: Sequence[int]) -> dict[int, int]:
     """For every component that depends on itself through others: the circle it belongs to."""
-    quotient = nx.DiGraph()
+    quotient: nx.DiGraph = nx.DiGraph()
     quotient.add_edges_from((components[a], components[b]) for a, b in problem.edges if components[a] != components[b])
     if nx.is_directed_acyclic_graph(quotient):
         return {}
@@ -101,7 +101,7 @@ def _levels(
 ) -> list[int]:
     """Level of every atom: how often a path to it (or from it) changes component inside its circle."""
     levels = [0] * problem.size
-    grouped = nx.DiGraph()
+    grouped: nx.DiGraph = nx.DiGraph()
     inside = [atom for atom in range(problem.size) if components[atom] in tangled]
     grouped.add_nodes_from(groups[atom] for atom in inside)
     for first, second in problem.edges:
@@ -118,7 +118,7 @@ def _levels(
         raise EntangledClaimsError(frozenset(stuck - {-1}))
     level_by_group: dict[int, int] = {}
     for group in nx.topological_sort(grouped):
-        before = (level_by_group[a] + step for a, _, step in grouped.in_edges(group, data="step"))
+        before = [level_by_group[first] + grouped.edges[first, group]["step"] for first in grouped.predecessors(group)]
         level_by_group[group] = max(before, default=0)
     for atom in inside:
         levels[atom] = level_by_group[groups[atom]]
