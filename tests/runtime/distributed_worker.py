@@ -69,6 +69,8 @@ def main(kind: str, rank: int, port: str, folder: str) -> None:
     assert graphs, "nothing was compiled"
     assert not mixture.report().events
     print(f"{len(graphs)} graphs, equal to eager")
+    # Both must be done with the other before either closes its connections.
+    distributed.barrier()
     distributed.destroy_process_group()
 
 
