@@ -10,7 +10,7 @@ Invariants: ``judge`` and everything the planner asks must be pure and quick (mi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -230,7 +230,3 @@ def check_verdict(answer: object) -> Verdict:
     if isinstance(answer, Supported) and answer.cost is not None and not answer.cost >= 0.0:
         return Unsupported("backend-error", f"judge returned a cost of {answer.cost!r} seconds")
     return answer
-
-
-BackendTable = Mapping[str, Backend]
-"""Backends by name, in order of the user's list; earlier wins ties."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -59,7 +59,7 @@ def describe_op(node: torch.fx.Node, module: str = "", module_class: str = "", s
         module=module,
         module_class=module_class,
         source=source,
-        tags=_tags(node.target, value, node.kwargs),
+        tags=_tags(node.target, value),
     )
 
 
@@ -138,7 +138,7 @@ def _is_subgraph(node: torch.fx.Node) -> bool:
     return node.op == "get_attr" and not isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _tags(target: Any, value: Any, kwargs: Mapping[str, Any]) -> frozenset[OpTag]:
+def _tags(target: Any, value: Any) -> frozenset[OpTag]:
     tags: set[OpTag] = set()
     if isinstance(value, (tuple, list)):
         tags.add(OpTag.MULTI_OUTPUT)
@@ -151,7 +151,7 @@ def _tags(target: Any, value: Any, kwargs: Mapping[str, Any]) -> frozenset[OpTag
     if value is not None and not any(isinstance(item, torch.Tensor) for item in as_tuple(value)):
         return frozenset(tags)
     facts = (
-        (OpTag.RANDOM, torch.Tag.nondeterministic_seeded in target.tags and not _draws_nothing(name, kwargs)),
+        (OpTag.RANDOM, torch.Tag.nondeterministic_seeded in target.tags and not _draws_nothing(name)),
         (OpTag.MUTATES, is_mutating(target)),
         (OpTag.COLLECTIVE, target.namespace in _COLLECTIVE_NAMESPACES),
         (OpTag.VIEW, target.is_view or name in _VIEW_BY_NAME),
@@ -163,7 +163,7 @@ def _tags(target: Any, value: Any, kwargs: Mapping[str, Any]) -> frozenset[OpTag
     return frozenset(tags | {tag for tag, holds in facts if holds})
 
 
-def _draws_nothing(name: str, kwargs: Mapping[str, Any]) -> bool:
+def _draws_nothing(name: str) -> bool:
     """Attention draws random numbers only for dropout, which inference and the CPU kernels do not have."""
     return name.startswith("aten._scaled_dot_product_flash_attention_for_cpu")
 

@@ -125,6 +125,11 @@ class OpNode:
         """Names of the nodes whose values it reads, in argument order, repeats kept."""
         return tuple(ref.name for _, argument in self.arguments for ref in _references(argument))
 
+    def aliased(self) -> str | None:
+        """Name of the value whose storage its result may share, ``None`` if the result is its own."""
+        shares = OpTag.VIEW in self.tags or OpTag.MUTATES in self.tags or self.op == "getitem"
+        return next(iter(self.references()), None) if shares else None
+
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={format_argument(value)}" for name, value in self.arguments)
         outputs = ", ".join(str(meta) for meta in self.outputs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 import torch
 import torch.fx
@@ -156,6 +156,3 @@ class RegionConditions:
     must_contain: frozenset[str] = frozenset()
     static_shapes: bool = False
     phases: frozenset[Phase] = frozenset({"inference", "forward", "backward"})
-
-
-RegionValue = Union[torch.Tensor, int, float]

@@ -120,7 +120,7 @@ def _effects(inputs: list[GraphInput], nodes: list[OpNode]) -> tuple[tuple[str, 
             if previous is not None:
                 edges[previous, node.name] = None
             previous = node.name
-        alias = _aliased(node)
+        alias = node.aliased()
         root[node.name] = root.get(alias, alias) if alias is not None else node.name
     return tuple(edges)
 
@@ -130,11 +130,3 @@ def _written_storage(node: OpNode, root: Mapping[str, str]) -> str | None:
         return None
     first = node.references()[0]
     return root.get(first, first)
-
-
-def _aliased(node: OpNode) -> str | None:
-    """The value whose storage the node's result may share."""
-    if OpTag.VIEW in node.tags or OpTag.MUTATES in node.tags or node.op == "getitem":
-        references = node.references()
-        return references[0] if references else None
-    return None

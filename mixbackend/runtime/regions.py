@@ -205,10 +205,9 @@ class _Cutter:
     def _storage_roots(self) -> dict[str, str]:
         root: dict[str, str] = {}
         for node in self._graph.nodes:
-            if OpTag.VIEW in node.tags or OpTag.MUTATES in node.tags or node.op == "getitem":
-                references = node.references()
-                if references:
-                    root[node.name] = root.get(references[0], references[0])
+            alias = node.aliased()
+            if alias is not None:
+                root[node.name] = root.get(alias, alias)
         return root
 
     def _piece(self, ordered: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> torch.fx.GraphModule:

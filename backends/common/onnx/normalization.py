@@ -24,6 +24,13 @@ def _per_channel(call: Call, value: Value, rank: int) -> Value:
     return call.reshape(value, [1, -1] + [1] * (rank - 2))
 
 
+def _times_weight(call: Call, grad: Value, stat: torch.dtype, rank: int) -> Value:
+    """A gradient times the per-channel weight, if there is one."""
+    if not call.has("weight"):
+        return grad
+    return call.op("Mul", grad, _per_channel(call, call.operand("weight", stat), rank))
+
+
 def _centred(call: Call, value: Value, axes: Value) -> tuple[Value, Value, Value]:
     """(difference from the mean, mean, variance), reduced dimensions kept."""
     mean = call.op("ReduceMean", value, axes, keepdims=1)
@@ -234,9 +241,7 @@ def _batch_norm_backward(call: Call) -> tuple[Value | None, ...]:
     wants = call.argument("output_mask")
     grad_input = grad_weight = grad_bias = None
     if wants[0]:
-        scaled = grad
-        if call.has("weight"):
-            scaled = call.op("Mul", grad, _per_channel(call, call.operand("weight", stat), rank))
+        scaled = _times_weight(call, grad, stat, rank)
         grad_input = (
             _through_statistics(call, scaled, unit, spread, axes) if trained else call.op("Mul", scaled, spread)
         )
@@ -283,9 +288,7 @@ def _group_norm_backward(call: Call) -> tuple[Value | None, ...]:
     wants = call.argument("output_mask")
     grad_input = grad_weight = grad_bias = None
     if wants[0]:
-        scaled = grad
-        if call.has("weight"):
-            scaled = call.op("Mul", grad, _per_channel(call, call.operand("weight", stat), rank))
+        scaled = _times_weight(call, grad, stat, rank)
         inner = _through_statistics(call, call.reshape(scaled, grouped), unit, spread, call.build.integers([2]))
         grad_input = call.op("Reshape", inner, call.build.shape(source))
     axes = call.build.integers([0, *range(2, rank)])
