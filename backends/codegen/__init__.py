@@ -1,0 +1,1 @@
+"""The code generator: regions to fused loops, loops to machine code."""

@@ -1,0 +1,1 @@
+"""The loop-level intermediate representation."""

@@ -1,0 +1,97 @@
+"""A program: kernels in order, the memory between them, and what goes in and out.
+
+Place: the result of ``schedule``; a target compiles its kernels, ``runner`` allocates and calls.
+Invariants: kernels run in order; workspace pieces that live at the same time do not overlap; outputs are fresh memory,
+disjoint from everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput
+
+
+@dataclass(frozen=True, slots=True)
+class OutputBuffer:
+    """Fresh memory for one output.
+
+    Attributes:
+        name: of the region's output.
+        dtype, sizes, strides: as it is returned.
+    """
+
+    name: str
+    dtype: torch.dtype
+    sizes: tuple[sympy.Expr, ...]
+    strides: tuple[sympy.Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceBuffer:
+    """A piece of the workspace: ``start`` and ``size`` in bytes; starts are multiples of 64."""
+
+    name: str
+    dtype: torch.dtype
+    start: sympy.Expr
+    size: sympy.Expr
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One call.
+
+    Attributes:
+        kernel: what is called; equal kernels are compiled once.
+        buffers: name of an input, output or workspace buffer for each of the kernel's buffers.
+        parameters: value of each of the kernel's parameters, over the program's number inputs.
+        numbers: input symbol for each of the kernel's numbers.
+        origins: graph nodes computed, for people.
+    """
+
+    kernel: Kernel
+    buffers: tuple[str, ...]
+    parameters: tuple[sympy.Expr, ...]
+    numbers: tuple[sympy.Symbol, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why two stages were not fused, or a tensor not inlined: kept for the report and for people."""
+
+    first: str
+    second: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.first} and {self.second}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """See the module's docstring.
+
+    Attributes:
+        inputs: of the region, in order.
+        outputs: of the region, in order.
+        workspace: memory for what is neither; ``workspace_bytes`` is all of it.
+        calls: in order.
+        refusals: see ``Refusal``.
+    """
+
+    inputs: tuple[StridedInput | NumberInput, ...]
+    outputs: tuple[OutputBuffer | AliasOutput, ...]
+    workspace: tuple[WorkspaceBuffer, ...]
+    workspace_bytes: sympy.Expr
+    calls: tuple[KernelCall, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Distinct kernels in order of first use."""
+        return tuple(dict.fromkeys(call.kernel for call in self.calls))

@@ -1,0 +1,220 @@
+"""Stages: whole tensors computed point by point, before anything is fused.
+
+Place: written by ``lower``, rewritten and grouped by ``schedule``; ``interpret`` runs them.
+Invariants: stages are in execution order; each target is defined once and read only later; a stage reads whole points of
+earlier tensors through ``Load`` and never its own target. The value of a stage has the compute type of its target;
+storing rounds to the target's type. Loop symbols are unique in a graph.
+Non-goals: layouts, parallelism, fusion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Union
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.scalar import Bindings, Expr
+
+ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
+"""How values are folded. All but the last three take one value and give one result of its compute type. ``max`` and
+``min`` propagate NaN. ``argmax``/``argmin`` give the row-major position over the reduced loops (int64) of the first
+extreme; a NaN is the most extreme. ``welford`` gives two results, the mean and the sum of squared distances from it;
+over nothing they are NaN and 0. ``sum`` over nothing is 0, ``prod`` 1, ``any`` False, ``all`` True."""
+
+ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
+WriteMode = Literal["set", "add", "mul", "max", "min"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """An index and the number of its values."""
+
+    index: sympy.Symbol
+    size: sympy.Expr
+
+    def __str__(self) -> str:
+        return f"{self.index}<{self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Sizes and storage type of a tensor.
+
+    Attributes:
+        sizes: sympy expressions over size symbols.
+        dtype: as it is stored.
+    """
+
+    sizes: tuple[sympy.Expr, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.sizes))}]"
+
+
+@dataclass(frozen=True)
+class Map:
+    """``target[loops] = value`` for every point."""
+
+    target: str
+    loops: tuple[Loop, ...]
+    value: Expr
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One piece of a concatenation: the loop along the axis has ``size`` values, written from ``start`` on."""
+
+    size: sympy.Expr
+    start: sympy.Expr
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Concatenate:
+    """``target`` put together along one axis: part after part, each computed in place.
+
+    Attributes:
+        loops: of the target; in a part's value, the index of the loop at ``axis`` counts from the part's start.
+    """
+
+    target: str
+    loops: tuple[Loop, ...]
+    axis: int
+    parts: tuple[Part, ...]
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """``targets[loops] = fold of values over reduced``.
+
+    Attributes:
+        targets: one per result of the kind, in order; an unused result is ``None``.
+        values: what is folded, over ``loops`` and ``reduced``.
+    """
+
+    targets: tuple[str | None, ...]
+    loops: tuple[Loop, ...]
+    reduced: tuple[Loop, ...]
+    kind: ReductionKind
+    value: Expr
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scan:
+    """``target[loops]`` = fold of ``value`` over all points up to this one along ``axis`` (inclusive)."""
+
+    target: str
+    loops: tuple[Loop, ...]
+    axis: int
+    kind: ScanKind
+    value: Expr
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """``target = base``, then for every point in row-major order ``target[destination] mode= value``.
+
+    Attributes:
+        target_loops, base: the value of every point before any update; ``base`` is over ``target_loops``.
+        loops: the updates.
+        destination: one expression per dimension of the target, over ``loops`` and bound symbols. Dimensions whose
+            expression is a loop index alone are written by that index only: updates of different values of it never
+            meet.
+        bindings: run-time integers in the destination, always in range.
+        mask: updates to make; ``None`` for all.
+    """
+
+    target: str
+    target_loops: tuple[Loop, ...]
+    base: Expr
+    loops: tuple[Loop, ...]
+    destination: tuple[sympy.Expr, ...]
+    value: Expr
+    mode: WriteMode
+    bindings: Bindings = ()
+    mask: Expr | None = None
+    origins: tuple[str, ...] = ()
+
+
+Stage = Union[Map, Concatenate, Reduce, Scan, Scatter]
+
+
+@dataclass(frozen=True, slots=True)
+class StridedInput:
+    """A tensor that a region reads: its type and the strides it has, in elements."""
+
+    name: str
+    type: TensorType
+    strides: tuple[sympy.Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberInput:
+    """A number that a region reads; ``symbol`` stands for it in expressions.
+
+    Integers are sizes. A floating number may appear only in ``IndexValue`` of a floating type, as the symbol alone.
+    """
+
+    name: str
+    symbol: sympy.Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOutput:
+    """A tensor that leaves: the whole of ``tensor`` (a stage's target), in these strides."""
+
+    name: str
+    tensor: str
+    strides: tuple[sympy.Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AliasOutput:
+    """A strided view of an input that leaves as such: nothing is computed."""
+
+    name: str
+    input: str
+    sizes: tuple[sympy.Expr, ...]
+    strides: tuple[sympy.Expr, ...]
+    offset: sympy.Expr
+
+
+@dataclass(frozen=True)
+class StageGraph:
+    """A region as stages.
+
+    Attributes:
+        inputs: in the order of the region's inputs.
+        types: of every input tensor and every target, by name, in order of definition.
+        stages: in execution order.
+        outputs: in the order of the region's outputs. Two outputs never name one tensor.
+    """
+
+    inputs: tuple[StridedInput | NumberInput, ...]
+    types: tuple[tuple[str, TensorType], ...]
+    stages: tuple[Stage, ...]
+    outputs: tuple[GraphOutput | AliasOutput, ...]
+
+
+def targets_of(stage: Stage) -> tuple[str, ...]:
+    """Names of the tensors a stage defines."""
+    if isinstance(stage, Reduce):
+        return tuple(name for name in stage.targets if name is not None)
+    return (stage.target,)
+
+
+def expressions_of(stage: Stage) -> tuple[Expr, ...]:
+    """Every scalar expression of a stage, bound values and masks included."""
+    if isinstance(stage, Concatenate):
+        return tuple(part.value for part in stage.parts)
+    if isinstance(stage, Scatter):
+        mask = () if stage.mask is None else (stage.mask,)
+        return (stage.base, stage.value, *mask, *(value for _, value in stage.bindings))
+    return (stage.value,)

@@ -1,0 +1,40 @@
+"""Verdicts of the code generator: an op is supported if its rule lowers it.
+
+Place: called by the backend's ``judge``.
+Invariants: asks the rule itself, so that a claim is never wider than what can be lowered; remembered per signature.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import sympy
+
+from mixbackend.backends.codegen.lower.lowering import Lowering
+from mixbackend.backends.codegen.lower.rules import RULES, Refused
+from mixbackend.backends.codegen.lower.sizes import import_size
+from mixbackend.contracts import OpView, Supported, SymbolicSize, TensorMeta, Unsupported, Verdict
+
+
+def judge_op(view: OpView) -> Verdict:
+    """Whether the op's rule covers this use."""
+    if RULES.get(view.op) is None:
+        return Unsupported("unknown-op", f"no lowering rule for {view.op}")
+    return _judge(view)
+
+
+@functools.lru_cache(maxsize=8192)
+def _judge(view: OpView) -> Verdict:
+    lowering = Lowering()
+    try:
+        for item in view.inputs:
+            if isinstance(item.meta, TensorMeta):
+                lowering.input(item.name, item.meta)
+            elif isinstance(item.meta, (int, SymbolicSize)):
+                lowering.bind(item.name, import_size(item.meta))
+            else:
+                lowering.bind(item.name, sympy.Symbol(f"n_{item.name}", real=True))
+        lowering.lower(view)
+    except Refused as refused:
+        return refused.verdict
+    return Supported()

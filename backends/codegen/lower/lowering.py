@@ -1,0 +1,308 @@
+"""Lowering: the ops of a region become stages, one rule each.
+
+Place: first step of the code generator; ``schedule`` takes its ``StageGraph``.
+Input: a region (its op views, inputs and outputs; never its fx graph). Output: a ``StageGraph``.
+Invariants: every op defines its result as one stage, or as a view; what to inline is not decided here. Names are those of
+the graph's nodes, so a stage can be traced to its op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.indices import index_symbol
+from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, Load, apply, compute_dtype
+from mixbackend.backends.codegen.ir.stages import (
+    AliasOutput,
+    Concatenate,
+    GraphOutput,
+    Loop,
+    Map,
+    NumberInput,
+    Part,
+    Reduce,
+    ReductionKind,
+    Scan,
+    ScanKind,
+    Scatter,
+    Stage,
+    StageGraph,
+    StridedInput,
+    TensorType,
+    WriteMode,
+)
+from mixbackend.backends.codegen.lower.rules import RULES, Refused
+from mixbackend.backends.codegen.lower.sizes import import_size
+from mixbackend.backends.codegen.lower.tensor import Index, StridedView, Tensor
+from mixbackend.contracts import (
+    NodeRef,
+    OpView,
+    Region,
+    RegionOutput,
+    SymbolicSize,
+    TensorMeta,
+)
+
+ValueFunction = Callable[[Index], Expr]
+Result = Tensor | tuple[Tensor | None, ...]
+
+
+class Lowering:
+    """What a rule works with: the current op, and constructors of stages.
+
+    Attributes:
+        view: the op being lowered; its output metas tell a rule the sizes and types torch promises.
+        ranges: sizes of all loop indices made so far.
+    """
+
+    def __init__(self) -> None:
+        self.view: OpView | None = None
+        self.ranges: dict[sympy.Symbol, sympy.Expr] = {}
+        self.types: dict[str, TensorType] = {}
+        self.stages: list[Stage] = []
+        self._values: dict[str, Any] = {}
+
+    # -- inputs and ops -------------------------------------------------------------------------------------------
+
+    def bind(self, name: str, value: Any) -> None:
+        """Make a value known under the name of a graph node."""
+        self._values[name] = value
+
+    def input(self, name: str, meta: TensorMeta) -> StridedInput:
+        """Declare a tensor that the region reads."""
+        sizes = tuple(map(import_size, meta.shape))
+        strides = tuple(map(import_size, meta.stride))
+        self.types[name] = TensorType(sizes, meta.dtype)
+        view = StridedView(name, strides, sympy.Integer(0))
+        self.bind(name, Tensor(sizes, meta.dtype, self._reader(name, meta.dtype), view))
+        return StridedInput(name, self.types[name], strides)
+
+    def lower(self, view: OpView) -> None:
+        """Lower one op and bind its result.
+
+        Raises:
+            Refused: no rule, or its rule does not cover this use.
+        """
+        self.view = view
+        function = RULES.get(view.op)
+        if function is None:
+            raise Refused("unknown-op", f"no lowering rule for {view.op}")
+        arguments = {name: self._argument(value) for name, value in view.node.arguments}
+        self.bind(view.node.name, function(self, **arguments))
+
+    def value(self, name: str) -> Any:
+        """What a node's name is bound to."""
+        return self._values[name]
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, NodeRef):
+            return self._values[value.name]
+        if isinstance(value, SymbolicSize):
+            return import_size(value)
+        if isinstance(value, tuple):
+            return tuple(self._argument(item) for item in value)
+        return value
+
+    # -- the current op -------------------------------------------------------------------------------------------
+
+    @property
+    def output(self) -> TensorMeta:
+        """Meta of the current op's first tensor output."""
+        assert self.view is not None
+        return self.view.output_tensors[0]
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """Storage type of the current op's first tensor output."""
+        return self.output.dtype
+
+    @property
+    def output_sizes(self) -> Index:
+        """Sizes of the current op's first tensor output."""
+        return tuple(map(import_size, self.output.shape))
+
+    def stage_name(self) -> str:
+        """A fresh name for a stage of the current op: the node's own, then numbered."""
+        assert self.view is not None
+        base = self.view.node.name
+        count = sum(1 for name in self.types if name == base or name.startswith(f"{base}."))
+        return base if count == 0 else f"{base}.{count}"
+
+    # -- constructors of stages -----------------------------------------------------------------------------------
+
+    def map(self, sizes: Sequence[Any], dtype: torch.dtype, value: ValueFunction) -> Tensor:
+        """A tensor computed point by point; converts the value to the compute type of ``dtype`` if needed."""
+        name, loops = self.stage_name(), self.loops(sizes)
+        expression = self.cast(value(_indices(loops)), compute_dtype(dtype))
+        return self._define(Map(name, loops, expression, self._origins()), loops, dtype)
+
+    def lazy(self, sizes: Sequence[Any], dtype: torch.dtype, value: ValueFunction) -> Tensor:
+        """A tensor without a stage: computed where it is read. For views and cheap values."""
+        return Tensor(tuple(map(sympy.sympify, sizes)), dtype, value)
+
+    def reduce(
+        self,
+        kind: ReductionKind,
+        sizes: Sequence[Any],
+        reduced: Sequence[Any],
+        value: Callable[[Index, Index], Expr],
+        dtypes: Sequence[torch.dtype],
+    ) -> tuple[Tensor, ...]:
+        """Fold ``value(index, reduced_index)`` over ``reduced``; one tensor of ``sizes`` per result of the kind.
+
+        Args:
+            dtypes: storage type of each result; its compute type must be the accumulator's (int64 for positions).
+        """
+        loops, inner = self.loops(sizes), self.loops(reduced)
+        base = self.stage_name()
+        names = [base if place == 0 else f"{base}.r{place}" for place in range(len(dtypes))]
+        folded = value(_indices(loops), _indices(inner))
+        stage = Reduce(tuple(names), loops, inner, kind, folded, self._origins())
+        self.stages.append(stage)
+        return tuple(self._declare(name, loops, dtype) for name, dtype in zip(names, dtypes, strict=True))
+
+    def scan(
+        self, kind: ScanKind, sizes: Sequence[Any], axis: int, value: ValueFunction, dtype: torch.dtype
+    ) -> Tensor:
+        """Fold along ``axis``, every intermediate result kept."""
+        name, loops = self.stage_name(), self.loops(sizes)
+        expression = self.cast(value(_indices(loops)), compute_dtype(dtype))
+        return self._define(Scan(name, loops, axis, kind, expression, self._origins()), loops, dtype)
+
+    def concatenate(
+        self, sizes: Sequence[Any], axis: int, parts: Sequence[tuple[Any, ValueFunction]], dtype: torch.dtype
+    ) -> Tensor:
+        """Put parts together along ``axis``; each part is its size there and its value at an index of its own."""
+        name, loops = self.stage_name(), self.loops(sizes)
+        start, pieces = sympy.Integer(0), []
+        for size, value in parts:
+            size = sympy.sympify(size)
+            self.ranges[loops[axis].index] = size
+            pieces.append(Part(size, start, self.cast(value(_indices(loops)), compute_dtype(dtype))))
+            start = start + size
+        self.ranges[loops[axis].index] = loops[axis].size
+        return self._define(Concatenate(name, loops, axis, tuple(pieces), self._origins()), loops, dtype)
+
+    def scatter(
+        self,
+        sizes: Sequence[Any],
+        dtype: torch.dtype,
+        base: ValueFunction,
+        updates: Sequence[Any],
+        destination: Callable[[Index], tuple[Index, Bindings]],
+        value: ValueFunction,
+        mode: WriteMode = "set",
+        mask: ValueFunction | None = None,
+    ) -> Tensor:
+        """Start from ``base`` over ``sizes``, then write ``value`` of every index over ``updates`` to its destination.
+
+        Args:
+            destination: index of the target and the symbols in it that are bound to run-time integers.
+            mask: which updates to make; ``None`` for all.
+        """
+        name, target_loops, loops = self.stage_name(), self.loops(sizes), self.loops(updates)
+        place, bindings = destination(_indices(loops))
+        stage = Scatter(
+            target=name,
+            target_loops=target_loops,
+            base=self.cast(base(_indices(target_loops)), compute_dtype(dtype)),
+            loops=loops,
+            destination=tuple(map(sympy.sympify, place)),
+            value=self.cast(value(_indices(loops)), compute_dtype(dtype)),
+            mode=mode,
+            bindings=bindings,
+            mask=None if mask is None else mask(_indices(loops)),
+            origins=self._origins(),
+        )
+        return self._define(stage, target_loops, dtype)
+
+    # -- pieces of expressions ------------------------------------------------------------------------------------
+
+    def loops(self, sizes: Sequence[Any]) -> tuple[Loop, ...]:
+        """Fresh loops over sizes."""
+        made = []
+        for size in sizes:
+            index = index_symbol(f"i{len(self.ranges)}")
+            self.ranges[index] = sympy.sympify(size)
+            made.append(Loop(index, self.ranges[index]))
+        return tuple(made)
+
+    def bound_symbol(self, size: Any) -> sympy.Symbol:
+        """A fresh symbol for a run-time integer below ``size``, to be used in an index with a binding."""
+        symbol = index_symbol(f"v{len(self.ranges)}")
+        self.ranges[symbol] = sympy.sympify(size)
+        return symbol
+
+    def cast(self, value: Expr, dtype: torch.dtype) -> Expr:
+        """Convert to a compute type, as torch converts."""
+        return value if value.dtype == dtype else apply("to_dtype", value, dtype=dtype)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _define(self, stage: Any, loops: Sequence[Loop], dtype: torch.dtype) -> Tensor:
+        self.stages.append(stage)
+        return self._declare(stage.target, loops, dtype)
+
+    def _declare(self, name: str, loops: Sequence[Loop], dtype: torch.dtype) -> Tensor:
+        sizes = tuple(loop.size for loop in loops)
+        self.types[name] = TensorType(sizes, dtype)
+        return Tensor(sizes, dtype, self._reader(name, dtype))
+
+    def _reader(self, name: str, dtype: torch.dtype) -> ValueFunction:
+        return lambda index: Load(compute_dtype(dtype), name, tuple(map(sympy.sympify, index)))
+
+    def _origins(self) -> tuple[str, ...]:
+        return () if self.view is None else (self.view.node.name,)
+
+
+def _indices(loops: Sequence[Loop]) -> Index:
+    return tuple(loop.index for loop in loops)
+
+
+def lower_region(region: Region) -> StageGraph:
+    """Lower a whole region.
+
+    Raises:
+        Refused: an op is not covered; ``judge`` would have said so.
+    """
+    lowering = Lowering()
+    inputs: list[StridedInput | NumberInput] = []
+    for item in region.inputs:
+        if isinstance(item.meta, TensorMeta):
+            inputs.append(lowering.input(item.name, item.meta))
+            continue
+        inputs.append(_number(lowering, item.name, item.meta))
+    for view in region.views:
+        lowering.lower(view)
+    outputs = tuple(_output(lowering, output) for output in region.outputs)
+    return StageGraph(tuple(inputs), tuple(lowering.types.items()), tuple(lowering.stages), outputs)
+
+
+def _number(lowering: Lowering, name: str, meta: Any) -> NumberInput:
+    """A number that comes in: a size symbol where it is one, otherwise a symbol of its own."""
+    expression = import_size(meta) if isinstance(meta, (int, SymbolicSize)) else None
+    is_symbol = expression is not None and expression.is_Symbol
+    symbol = expression if is_symbol else sympy.Symbol(f"n_{name}", real=True)
+    lowering.bind(name, expression if expression is not None else symbol)
+    return NumberInput(name, symbol)
+
+
+def _output(lowering: Lowering, output: RegionOutput) -> GraphOutput | AliasOutput:
+    """Give an output a tensor of its own, or say which input it is a view of."""
+    tensor = lowering.value(output.name)
+    strides = tuple(map(import_size, output.meta.stride))
+    if output.alias_of is not None and tensor.strided is not None:
+        view = tensor.strided
+        return AliasOutput(output.name, view.input, tensor.sizes, view.strides, view.offset)
+    name = f"{output.name}.out"
+    loops = lowering.loops(tensor.sizes)
+    value = lowering.cast(tensor.at(_indices(loops)), tensor.compute)
+    lowering.types[name] = TensorType(tensor.sizes, tensor.dtype)
+    lowering.stages.append(Map(name, loops, value, (output.name,)))
+    return GraphOutput(output.name, name, strides)
+
+

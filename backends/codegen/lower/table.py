@@ -1,0 +1,10 @@
+"""All lowering rules, imported for their registration.
+
+Place: imported once by the backend; the order of modules does not matter, since no operator has two rules.
+"""
+
+from __future__ import annotations
+
+from mixbackend.backends.codegen.lower.rules import RULES
+
+__all__ = ["RULES"]

@@ -1,0 +1,1 @@
+"""From stages to kernels: inlining, fusion, loop order, memory."""

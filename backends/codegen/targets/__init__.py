@@ -1,0 +1,1 @@
+"""What turns kernels into something that runs."""

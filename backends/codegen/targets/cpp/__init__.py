@@ -1,0 +1,1 @@
+"""C++ with OpenMP and explicit vectors."""

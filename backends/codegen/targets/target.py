@@ -1,0 +1,94 @@
+"""The codegen contract: what hardware with a compiler for loops, but none for graphs, has to offer.
+
+Place: below the code generator as ``contracts.Backend`` is below the planner: everything above (lowering, fusion,
+layouts, memory) is shared, a target turns kernels into something callable. Register one under the entry point group
+``mixbackend.codegen_targets`` or hand it to ``CodegenBackend(target)``.
+To write a target: print ``Kernel`` (see ``ir.kernel``) in your language, compile, and return a launcher.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.contracts import Availability
+
+Launch = Callable[[Sequence[torch.Tensor], Sequence[int], Sequence[float]], None]
+"""Runs all calls of a program in order. Takes the memory (one tensor per input tensor, then per output buffer, then one
+uint8 workspace, possibly empty), the value of every parameter of every call, one call after the other, and the value of
+every floating number of every call likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTraits:
+    """What the scheduler has to know of a target.
+
+    Attributes:
+        device_type: of the tensors it takes.
+        vector_bytes: bytes of a vector register; float32 lanes are a quarter of it.
+        scratch_bytes: fast private memory that one outer point may use.
+        parallel_width: how many outer points should exist to keep the hardware busy.
+        atomic: whether ``Store.atomic`` is available.
+        dtypes: storage types it can load and store.
+    """
+
+    device_type: str
+    vector_bytes: int
+    scratch_bytes: int
+    parallel_width: int
+    atomic: bool
+    dtypes: frozenset[torch.dtype]
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """What a target makes of a program.
+
+    Attributes:
+        launch: see ``Launch``. Safe to call from several threads.
+        source: generated code, for people.
+        artifact: from which ``load`` rebuilds it for the same program; ``None`` if the target stores nothing.
+    """
+
+    launch: Launch
+    source: str = ""
+    artifact: bytes | None = None
+
+
+class Target(ABC):
+    """One kind of hardware. Class attribute ``name`` is short, lower case and unique."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def availability(self) -> Availability:
+        """Whether it can compile and run here, or why not. Never raises."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Everything that changes what it would compile: compiler, flags, features of the hardware."""
+
+    @abstractmethod
+    def traits(self) -> TargetTraits:
+        """What the scheduler has to know."""
+
+    @abstractmethod
+    def compile(self, program: Program) -> CompiledProgram:
+        """Compile all kernels of a program.
+
+        Raises:
+            CodegenError: with the kernel's text and the compiler's words.
+        """
+
+    def load(self, program: Program, artifact: bytes) -> CompiledProgram:
+        """Rebuild what ``compile`` made.
+
+        Raises:
+            NotImplementedError: it stores nothing.
+        """
+        raise NotImplementedError(f"target {self.name!r} stores no artifacts")
