@@ -1,7 +1,7 @@
 """Stages: whole tensors computed point by point, before anything is fused.
 
 Place: written by ``lower``, rewritten and grouped by ``schedule``; ``interpret`` runs them.
-Invariants: stages are in execution order; each target is defined once and read only later; a stage reads whole points of
+Invariants: stages are in execution order; each target is defined once and read only later; a stage reads points of
 earlier tensors through ``Load`` and never its own target. The value of a stage has the compute type of its target;
 storing rounds to the target's type. Loop symbols are unique in a graph.
 Non-goals: layouts, parallelism, fusion.

@@ -1,0 +1,57 @@
+"""Assemble: kernels become a program.
+
+Place: last pass; a target compiles the program, ``runner`` runs it.
+Input: kernels with the names of their graph, in order. Output: a ``Program`` of canonical kernels and a memory plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, Refusal
+from mixbackend.backends.codegen.ir.stages import AliasOutput, GraphOutput, StageGraph, StridedInput
+from mixbackend.backends.codegen.schedule.group import Layout
+from mixbackend.backends.codegen.schedule.memory import Usage, plan_workspace
+from mixbackend.backends.codegen.schedule.parameters import canonical
+
+
+def assemble(
+    graph: StageGraph,
+    kernels: Sequence[tuple[Kernel, tuple[str, ...]]],
+    layouts: Mapping[str, Layout],
+    refusals: Sequence[Refusal],
+) -> Program:
+    """Name, parametrise and plan.
+
+    Args:
+        graph: whose inputs and outputs the program has.
+        kernels: in order, each with the graph nodes it computes.
+        layouts: of every tensor that lives in memory.
+        refusals: of all passes, for the report.
+    """
+    names = {item.tensor: item.name for item in graph.outputs if isinstance(item, GraphOutput)}
+    inputs = {item.name for item in graph.inputs if isinstance(item, StridedInput)}
+    usages = [_usage(kernel) for kernel, _ in kernels]
+    workspace, total = plan_workspace(usages, layouts, frozenset(inputs | names.keys()))
+    calls = []
+    for kernel, origins in kernels:
+        made = canonical(kernel)
+        buffers = tuple(names.get(name, name) for name in made.buffers)
+        calls.append(KernelCall(made.kernel, buffers, made.parameters, made.numbers, origins))
+    outputs = tuple(_output(item, layouts) for item in graph.outputs)
+    return Program(graph.inputs, outputs, workspace, total, tuple(calls), tuple(refusals))
+
+
+def _usage(kernel: Kernel) -> Usage:
+    return Usage(
+        reads=frozenset(buffer.name for buffer in kernel.buffers if buffer.access != "write"),
+        writes=frozenset(buffer.name for buffer in kernel.buffers if buffer.access != "read"),
+    )
+
+
+def _output(output: GraphOutput | AliasOutput, layouts: Mapping[str, Layout]) -> OutputBuffer | AliasOutput:
+    if isinstance(output, AliasOutput):
+        return output
+    type_ = layouts[output.tensor].type
+    return OutputBuffer(output.name, type_.dtype, type_.sizes, output.strides)

@@ -1,0 +1,49 @@
+"""Schedule: from stages to a program, pass by pass.
+
+Place: between ``lower`` and a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sympy
+
+from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.ir.stages import Stage, StageGraph
+from mixbackend.backends.codegen.schedule.assemble import assemble
+from mixbackend.backends.codegen.schedule.build import build_kernel
+from mixbackend.backends.codegen.schedule.group import Group
+from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_stages
+from mixbackend.backends.codegen.schedule.simplify import simplify
+from mixbackend.backends.codegen.schedule.split import split_reductions
+from mixbackend.backends.codegen.schedule.split_loops import split_loops
+from mixbackend.backends.codegen.targets.target import TargetTraits
+
+
+def schedule(
+    graph: StageGraph,
+    traits: TargetTraits,
+    hints: Mapping[sympy.Symbol, int] | None = None,
+    fuel: int | None = None,
+) -> Program:
+    """Decide what is fused, in which order loops run, and where tensors live.
+
+    Args:
+        graph: of one region.
+        traits: of the target that will compile the kernels.
+        hints: likely values of symbolic sizes.
+        fuel: number of fusions allowed; ``None`` for all. Used to find the fusion behind a wrong result.
+    """
+    hints = hints or {}
+    graph, refusals = simplify(graph, hints)
+    graph = split_reductions(split_loops(graph), traits.parallel_width, hints)
+    layouts = choose_layouts(graph)
+    groups, apart = group_stages(graph, layouts, traits, fuel)
+    kernels = [(build_kernel(group, layouts, traits, hints), _origins(group)) for group in groups]
+    return assemble(graph, kernels, layouts, (*refusals, *apart))
+
+
+def _origins(group: Group) -> tuple[str, ...]:
+    stages: tuple[Stage, ...] = group.stages
+    return tuple(dict.fromkeys(origin for stage in stages for origin in stage.origins))

@@ -1,0 +1,231 @@
+"""Simplify: pointwise stages are computed where they are read, and what nobody reads is gone.
+
+Place: first pass over stages; ``split`` and ``grouping`` follow.
+Input, output: a ``StageGraph``. Invariants: outputs are the same tensors with the same values (up to rounding of 16-bit
+intermediates, which stay in float32 when they are not stored).
+Inlining is decided by cost: computing a value again where it is read against writing it to memory and reading it back.
+What is read by several stages and expensive stays a stage; ``grouping`` puts it into the same kernel as its readers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mixbackend.backends.codegen.ir.indices import index_symbol
+from mixbackend.backends.codegen.ir.program import Refusal
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, walk
+from mixbackend.backends.codegen.ir.stages import (
+    GraphOutput,
+    Map,
+    Reduce,
+    Stage,
+    StageGraph,
+    expressions_of,
+    targets_of,
+)
+from mixbackend.backends.codegen.schedule.hints import Hints, points
+from mixbackend.backends.codegen.schedule.rewrite import (
+    inlined,
+    loops_of,
+    map_stage,
+    ranges_of,
+    rename_target,
+    renamed_bindings,
+    rewrite,
+)
+
+CHEAP = 6.0
+"""Cost (cycles per vector, see ``ScalarOp.cost``) up to which a value is computed again rather than stored."""
+
+MAXIMUM_NODES = 160
+"""Scalar nodes of one stage beyond which nothing more is inlined into it: registers and compile time are finite."""
+
+
+def simplify(graph: StageGraph, hints: Hints) -> tuple[StageGraph, tuple[Refusal, ...]]:
+    """Inline, rename and drop.
+
+    Returns:
+        The smaller graph, and why tensors that could have been inlined were not.
+    """
+    graph = _drop_dead(_store_into_outputs(graph))
+    inliner = _Inliner(graph, hints)
+    stages = tuple(inliner.rewrite(stage) for stage in graph.stages)
+    return _drop_dead(replace(graph, stages=stages)), tuple(inliner.refusals)
+
+
+def loads_of(stage: Stage) -> Iterator[Load]:
+    """Every distinct access of a stage, in a fixed order."""
+    for node in walk(*expressions_of(stage)):
+        if isinstance(node, Load):
+            yield node
+
+
+def _store_into_outputs(graph: StageGraph) -> StageGraph:
+    """Where an output is a plain copy of a stage's whole target, the stage writes the output itself."""
+    makers = {name: stage for stage in graph.stages for name in targets_of(stage)}
+    types = dict(graph.types)
+    outputs = {output.tensor for output in graph.outputs if isinstance(output, GraphOutput)}
+    renamed: dict[str, str] = {}
+    copies: set[str] = set()
+    for stage in graph.stages:
+        source = _copied(stage) if targets_of(stage)[0] in outputs else None
+        if source is None or source in renamed or source not in makers or source in outputs:
+            continue
+        target = targets_of(stage)[0]
+        if types[source] == types[target]:
+            renamed[source] = target
+            copies.add(target)
+    stages = tuple(
+        _renamed(stage, renamed)
+        for stage in graph.stages
+        if not (isinstance(stage, Map) and stage.target in copies and _copied(stage) in renamed)
+    )
+    kept = tuple((name, type_) for name, type_ in graph.types if name not in renamed)
+    return replace(graph, stages=stages, types=kept)
+
+
+def _copied(stage: Stage) -> str | None:
+    """The tensor that a stage copies as it is."""
+    if not isinstance(stage, Map) or not isinstance(stage.value, Load):
+        return None
+    load = stage.value
+    plain = load.mask is None and not load.bindings
+    same = load.index == tuple(loop.index for loop in stage.loops)
+    return load.tensor if plain and same else None
+
+
+def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
+    def once(node: Expr) -> Expr:
+        is_renamed = isinstance(node, Load) and node.tensor in names
+        return replace(node, tensor=names[node.tensor]) if is_renamed else node
+
+    for target in targets_of(stage):
+        if target in names:
+            stage = rename_target(stage, target, names[target])
+    if not any(load.tensor in names for load in loads_of(stage)):
+        return stage
+    return map_stage(stage, lambda value: rewrite(value, once))
+
+
+def _drop_dead(graph: StageGraph) -> StageGraph:
+    """Stages that no output needs are gone; unread results of reductions are ``None``."""
+    needed = {output.tensor for output in graph.outputs if isinstance(output, GraphOutput)}
+    kept: list[Stage] = []
+    for stage in reversed(graph.stages):
+        if needed.isdisjoint(targets_of(stage)):
+            continue
+        if isinstance(stage, Reduce):
+            stage = replace(stage, targets=tuple(name if name in needed else None for name in stage.targets))
+        kept.append(stage)
+        needed.update(load.tensor for load in loads_of(stage))
+    alive = {name for stage in kept for name in targets_of(stage)}
+    made = {name for stage in graph.stages for name in targets_of(stage)}
+    types = tuple((name, type_) for name, type_ in graph.types if name in alive or name not in made)
+    return replace(graph, stages=tuple(reversed(kept)), types=types)
+
+
+class _Inliner:
+    """Decides which maps are computed where they are read, and does it, stage by stage in order."""
+
+    def __init__(self, graph: StageGraph, hints: Hints) -> None:
+        self._hints = hints
+        self._types = dict(graph.types)
+        self._ranges = ranges_of(graph.stages)
+        self._outputs = {output.tensor for output in graph.outputs if isinstance(output, GraphOutput)}
+        self._readers = _readers(graph)
+        self._maps: dict[str, Map] = {}
+        self._chosen: dict[str, bool] = {}
+        self._symbols = itertools.count()
+        self.refusals: list[Refusal] = []
+
+    def rewrite(self, stage: Stage) -> Stage:
+        """The stage with chosen maps inlined; the result is remembered for the stages after it."""
+        copies: dict[Load, Expr] = {}
+        count = sum(1 for _ in walk(*expressions_of(stage)))
+
+        def replaced(node: Expr) -> Expr:
+            nonlocal count
+            if not isinstance(node, Load) or node.tensor not in self._maps:
+                return node
+            if node not in copies:
+                source = self._maps[node.tensor]
+                size = sum(1 for _ in walk(source.value))
+                if not self._wants(source, stage) or (count + size > MAXIMUM_NODES and size > 3):
+                    return node
+                count += size
+                copies[node] = self._copy(source, node)
+            return copies[node]
+
+        result = map_stage(stage, lambda value: rewrite(value, replaced))
+        if isinstance(result, Map):
+            self._maps[result.target] = result
+        return result
+
+    def _copy(self, source: Map, load: Load) -> Expr:
+        value = renamed_bindings(source.value, lambda: index_symbol(f"w{next(self._symbols)}"))
+        return inlined(value, source.loops, load, self._ranges)
+
+    def _wants(self, source: Map, reader: Stage) -> bool:
+        """Whether a map is inlined into its readers; decided once per map, for all of them."""
+        if source.target not in self._chosen:
+            reason = self._objection(source)
+            self._chosen[source.target] = reason is None
+            if reason is not None:
+                self.refusals.append(Refusal(source.target, targets_of(reader)[0], f"not inlined: {reason}"))
+        return self._chosen[source.target]
+
+    def _objection(self, source: Map) -> str | None:
+        """Why a map should have memory of its own."""
+        cost, loads = _cost(source.value)
+        if cost == 0.0 and loads <= 1:
+            return None
+        if source.target in self._outputs:
+            return "it is an output anyway"
+        readers = self._readers[source.target]
+        made = max(points((loop.size for loop in source.loops), self._hints), 1)
+        evaluations = sum(sites * self._evaluations(reader) for reader, sites in readers) / made
+        if loads == 0 and cost <= CHEAP:
+            return None
+        if len(readers) == 1 and evaluations <= 1.0:
+            return None
+        big = self._big_loads(source, made)
+        if cost <= CHEAP and big <= 1 and evaluations <= 2.0 * len(readers) and loads <= 4:
+            return None
+        if cost <= 1.0 and loads <= 1:
+            return None
+        return f"costs {cost:g} per vector, would be computed {evaluations:.3g} times by {len(readers)} readers"
+
+    def _evaluations(self, reader: Stage) -> int:
+        return points((loop.size for loop in loops_of(reader)), self._hints)
+
+    def _big_loads(self, source: Map, made: int) -> int:
+        """Accesses whose tensor is about as large as the map itself: the traffic that inlining repeats."""
+        sizes = [
+            points(self._types[node.tensor].sizes, self._hints) for node in walk(source.value) if isinstance(node, Load)
+        ]
+        return sum(1 for size in sizes if 2 * size >= made)
+
+
+def _readers(graph: StageGraph) -> dict[str, list[tuple[Stage, int]]]:
+    """For each tensor, the stages that read it, with the number of different places they read it at."""
+    readers: dict[str, list[tuple[Stage, int]]] = defaultdict(list)
+    for stage in graph.stages:
+        for name, sites in Counter(load.tensor for load in loads_of(stage)).items():
+            readers[name].append((stage, sites))
+    return readers
+
+
+def _cost(value: Expr) -> tuple[float, int]:
+    """Cycles per vector of the scalar operators, and the number of accesses."""
+    cost, loads = 0.0, 0
+    for node in walk(value):
+        if isinstance(node, Apply):
+            cost += SCALAR_OPS[node.op].cost
+        loads += isinstance(node, Load)
+    return cost, loads
+
+
+__all__ = ["CHEAP", "MAXIMUM_NODES", "loads_of", "simplify"]

@@ -1,0 +1,204 @@
+"""Split: a long reduction with few results becomes many short ones and a reduction of theirs.
+
+Place: after ``simplify``, before ``grouping``.
+Input, output: a ``StageGraph``. Invariants: same outputs up to the order of summation; the partial results are tensors
+of their own with the pieces as first dimension, so that the pieces can run in parallel.
+Only loops that divide evenly are split: no masks, and it works for symbolic sizes with a constant factor. A whole
+reduced loop (a batch dimension, say) may become the pieces.
+Non-goals: positions (``argmax``), whose order over several loops is part of the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.indices import Ranges, index_symbol, substitute
+from mixbackend.backends.codegen.ir.scalar import (
+    Constant,
+    Expr,
+    IndexValue,
+    Load,
+    apply,
+    walk,
+)
+from mixbackend.backends.codegen.ir.stages import Loop, Map, Reduce, Stage, StageGraph, TensorType
+from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
+from mixbackend.backends.codegen.schedule.rewrite import ranges_of, rewrite
+
+MINIMUM_POINTS = 16384
+"""Reductions of fewer points in all are not worth a second pass."""
+
+MINIMUM_PIECE = 64
+"""Points of a piece at least."""
+
+_SPLITTABLE = frozenset({"sum", "prod", "max", "min", "any", "all", "welford"})
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """How to cut: ``loop`` becomes ``outer`` pieces of ``inner`` values each."""
+
+    loop: Loop
+    outer: sympy.Expr
+    inner: sympy.Expr
+
+
+def split_reductions(graph: StageGraph, parallel_width: int, hints: Hints) -> StageGraph:
+    """Split every reduction that would otherwise leave cores idle.
+
+    Args:
+        parallel_width: how many independent pieces keep the target busy.
+    """
+    ranges = ranges_of(graph.stages)
+    symbols = (index_symbol(f"c{number}") for number in itertools.count())
+    types = dict(graph.types)
+    stages: list[Stage] = []
+    for stage in graph.stages:
+        pieces = _pieces(stage, parallel_width, hints) if isinstance(stage, Reduce) else None
+        if pieces is None:
+            stages.append(stage)
+            continue
+        assert isinstance(stage, Reduce)
+        made, partial_types = _split(stage, pieces, symbols, ranges)
+        stages.extend(made)
+        types.update(partial_types)
+    return replace(graph, stages=tuple(stages), types=tuple(types.items()))
+
+
+def _pieces(stage: Reduce, parallel_width: int, hints: Hints) -> _Pieces | None:
+    """Where to cut, ``None`` to leave the reduction whole."""
+    if stage.kind not in _SPLITTABLE or not stage.reduced:
+        return None
+    folded = points((loop.size for loop in stage.reduced), hints)
+    kept = points((loop.size for loop in stage.loops), hints)
+    if folded * max(kept, 1) < MINIMUM_POINTS or folded < 2 * MINIMUM_PIECE:
+        return None
+    wanted = 4 * parallel_width
+    independent = _independent_points(stage, kept, hints)
+    if independent >= wanted:
+        return None
+    return _cut(stage.reduced, -(-wanted // max(independent, 1)), folded, hints)
+
+
+def _independent_points(stage: Reduce, kept: int, hints: Hints) -> int:
+    """Kept points that can run apart: along a contiguous kept dimension, vectors and lines have to stay together."""
+    last = {load.index[-1] for load in _loads(stage.value) if load.index}
+    contiguous = [loop for loop in stage.loops if loop.index in last]
+    if not contiguous:
+        return kept
+    width = estimate(contiguous[-1].size, hints)
+    return max(kept // max(width, 1), 1) * max(width // 512, 1)
+
+
+def _loads(value: Expr) -> list[Load]:
+    return [node for node in walk(value) if isinstance(node, Load)]
+
+
+def _cut(reduced: tuple[Loop, ...], wanted: int, folded: int, hints: Hints) -> _Pieces | None:
+    """Cut the outermost loop that gives about the wanted number of pieces of a decent size."""
+    loop = next((loop for loop in reduced if estimate(loop.size, hints) > 1), None)
+    if loop is None:
+        return None
+    size = estimate(loop.size, hints)
+    rest = max(folded // max(size, 1), 1)
+    if size <= 2 * wanted and rest >= MINIMUM_PIECE:
+        return _Pieces(loop, loop.size, sympy.Integer(1))
+    factors = _divisors(loop.size)
+    usable = [count for count in factors if size // count * rest >= MINIMUM_PIECE and count > 1]
+    if not usable:
+        return None
+    count = min(usable, key=lambda item: (abs(item - wanted) if item < 8 * wanted else size, item))
+    return _Pieces(loop, sympy.Integer(count), sympy.expand(loop.size / count))
+
+
+def _divisors(size: sympy.Expr) -> list[int]:
+    """Constant divisors of a size."""
+    constant = size if size.is_Integer else size.as_coeff_Mul()[0]
+    return [int(item) for item in sympy.divisors(int(constant))] if constant.is_Integer else []
+
+
+def _split(
+    stage: Reduce, pieces: _Pieces, symbols: Iterator[sympy.Symbol], ranges: dict[sympy.Symbol, sympy.Expr]
+) -> tuple[list[Stage], dict[str, TensorType]]:
+    """The reduction of pieces, and the reduction of their results."""
+    outer = _loop(pieces.outer, symbols, ranges)
+    inner = _loop(pieces.inner, symbols, ranges)
+    value = _at(stage.value, {pieces.loop.index: outer.index * pieces.inner + inner.index}, ranges)
+    loops = tuple(_loop(loop.size, symbols, ranges) for loop in stage.loops)
+    value = _at(value, {old.index: new.index for old, new in zip(stage.loops, loops, strict=True)}, ranges)
+    inside = tuple(inner if loop is pieces.loop else loop for loop in stage.reduced)
+    inside = tuple(loop for loop in inside if loop.size != 1) or (inner,)
+    value = _at(value, {inner.index: sympy.Integer(0)}, ranges) if inner not in inside else value
+    name = next(target for target in stage.targets if target is not None)
+    results = 2 if stage.kind == "welford" else 1
+    names = tuple(f"{name}.piece{place or ''}" for place in range(results))
+    sizes = (outer.size, *(loop.size for loop in loops))
+    wanted = names if stage.kind != "welford" or stage.targets[1] is not None else (names[0], None)
+    partial = Reduce(wanted, (outer, *loops), inside, stage.kind, value, stage.origins)
+    types = {item: TensorType(sizes, value.dtype) for item in wanted if item is not None}
+    count = sympy.Mul(*(loop.size for loop in inside))
+    return [partial, *_combine(stage, names, outer, count, symbols, ranges, types)], types
+
+
+def _combine(
+    stage: Reduce,
+    names: tuple[str, ...],
+    outer: Loop,
+    count: sympy.Expr,
+    symbols: Iterator[sympy.Symbol],
+    ranges: dict[sympy.Symbol, sympy.Expr],
+    types: dict[str, TensorType],
+) -> list[Stage]:
+    dtype = stage.value.dtype
+    kept = tuple(loop.index for loop in stage.loops)
+
+    def piece(name: str, loop: Loop) -> Load:
+        return Load(dtype, name, (loop.index, *kept))
+
+    again = _loop(outer.size, symbols, ranges)
+    if stage.kind != "welford":
+        return [replace(stage, reduced=(again,), value=piece(names[0], again))]
+    # Pieces of equal length n: mean = mean of means, m2 = sum of m2 + n * m2 of the means (Chan et al., 1979).
+    mean, squares = stage.targets
+    between, within = f"{names[1]}.between", f"{names[1]}.within"
+    sizes = tuple(loop.size for loop in stage.loops)
+    means = replace(stage, targets=(mean, between), reduced=(again,), value=piece(names[0], again))
+    if squares is None:
+        return [replace(means, targets=(mean, None))]
+    types.update({between: TensorType(sizes, dtype), within: TensorType(sizes, dtype)})
+    fresh = [tuple(_loop(loop.size, symbols, ranges) for loop in stage.loops) for _ in range(2)]
+    third = _loop(outer.size, symbols, ranges)
+    inside = Load(dtype, names[1], (third.index, *(loop.index for loop in fresh[0])))
+    sums = Reduce((within,), fresh[0], (third,), "sum", inside, stage.origins)
+    at = tuple(loop.index for loop in fresh[1])
+    scaled = apply("mul", _count(count, dtype), Load(dtype, between, at))
+    total = Map(squares, fresh[1], apply("add", Load(dtype, within, at), scaled), stage.origins)
+    return [means, sums, total]
+
+
+def _count(count: sympy.Expr, dtype: torch.dtype) -> Expr:
+    return Constant(dtype, float(count)) if count.is_Integer else IndexValue(dtype, count)
+
+
+def _loop(size: sympy.Expr, symbols: Iterator[sympy.Symbol], ranges: dict[sympy.Symbol, sympy.Expr]) -> Loop:
+    index = next(symbols)
+    ranges[index] = size
+    return Loop(index, size)
+
+
+def _at(value: Expr, index: dict[sympy.Symbol, sympy.Expr], ranges: Ranges) -> Expr:
+    """The value with loop indices replaced."""
+
+    def moved(node: Expr) -> Expr:
+        if isinstance(node, IndexValue):
+            return replace(node, expression=substitute(node.expression, index, ranges))
+        if isinstance(node, Load):
+            return replace(node, index=tuple(substitute(part, index, ranges) for part in node.index))
+        return node
+
+    return rewrite(value, moved)
