@@ -25,9 +25,11 @@ from mixbackend.contracts.cost import (
 )
 from mixbackend.contracts.errors import (
     BackendUnavailableError,
+    CodegenError,
     ConfigurationError,
     ContractError,
     ContractVersionError,
+    IrError,
     MixbackendError,
     PlacementError,
     QuarantinedError,
@@ -84,6 +86,7 @@ __all__ = [
     "Backend",
     "BackendRates",
     "BackendUnavailableError",
+    "CodegenError",
     "CompiledRegion",
     "Condition",
     "ConfigurationError",
@@ -97,6 +100,7 @@ __all__ = [
     "GraphInput",
     "InputRole",
     "InputView",
+    "IrError",
     "Literal",
     "Match",
     "MixbackendError",

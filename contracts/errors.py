@@ -101,3 +101,15 @@ class StorageError(MixbackendError):
     """The artifact store or the measurement database cannot be used."""
 
     code = "storage"
+
+
+class IrError(MixbackendError):
+    """The code generator made a loop-level program that breaks its own rules; ``what`` lists every problem."""
+
+    code = "codegen-ir"
+
+
+class CodegenError(MixbackendError):
+    """A target of the code generator could not compile a kernel; has the kernel's text and the compiler's words."""
+
+    code = "codegen-compile"
