@@ -21,7 +21,7 @@ class OutputBuffer:
     """Fresh memory for one output.
 
     Attributes:
-        name: of the region's output.
+        name: of the tensor, as calls name it.
         dtype, sizes, strides: as it is returned.
     """
 

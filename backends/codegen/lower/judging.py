@@ -11,8 +11,9 @@ import functools
 import sympy
 
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import RULES, Refused
+from mixbackend.backends.codegen.lower.rules import Refused
 from mixbackend.backends.codegen.lower.sizes import import_size
+from mixbackend.backends.codegen.lower.table import RULES
 from mixbackend.contracts import OpView, Supported, SymbolicSize, TensorMeta, Unsupported, Verdict
 
 

@@ -5,6 +5,7 @@ Place: imported once by the backend; the order of modules does not matter, since
 
 from __future__ import annotations
 
+from mixbackend.backends.codegen.lower.lowering import lower_region
 from mixbackend.backends.codegen.lower.rules import RULES
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "lower_region"]

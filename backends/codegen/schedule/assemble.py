@@ -30,15 +30,14 @@ def assemble(
         layouts: of every tensor that lives in memory.
         refusals: of all passes, for the report.
     """
-    names = {item.tensor: item.name for item in graph.outputs if isinstance(item, GraphOutput)}
+    results = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     inputs = {item.name for item in graph.inputs if isinstance(item, StridedInput)}
     usages = [_usage(kernel) for kernel, _ in kernels]
-    workspace, total = plan_workspace(usages, layouts, frozenset(inputs | names.keys()))
+    workspace, total = plan_workspace(usages, layouts, frozenset(inputs | results))
     calls = []
     for kernel, origins in kernels:
         made = canonical(kernel)
-        buffers = tuple(names.get(name, name) for name in made.buffers)
-        calls.append(KernelCall(made.kernel, buffers, made.parameters, made.numbers, origins))
+        calls.append(KernelCall(made.kernel, made.buffers, made.parameters, made.numbers, origins))
     outputs = tuple(_output(item, layouts) for item in graph.outputs)
     return Program(graph.inputs, outputs, workspace, total, tuple(calls), tuple(refusals))
 
@@ -54,4 +53,4 @@ def _output(output: GraphOutput | AliasOutput, layouts: Mapping[str, Layout]) ->
     if isinstance(output, AliasOutput):
         return output
     type_ = layouts[output.tensor].type
-    return OutputBuffer(output.name, type_.dtype, type_.sizes, output.strides)
+    return OutputBuffer(output.tensor, type_.dtype, type_.sizes, output.strides)

@@ -1,0 +1,165 @@
+"""The code generator as a backend: what no library has a kernel for, fused and compiled here.
+
+Place: registered under the entry point group ``mixbackend.backends``; the fallback of first resort.
+Input: regions of every phase, static or dynamic. Output: compiled regions with live weights and traced strides.
+Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
+Non-goals: products of matrices, convolutions, sorting, random numbers: libraries and eager own those.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import ClassVar
+
+import sympy
+
+from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.rates import FUSED, codegen_rates
+from mixbackend.backends.codegen.targets.target import Target
+from mixbackend.contracts import (
+    Availability,
+    Backend,
+    BackendRates,
+    CompiledRegion,
+    DeviceModel,
+    ErrorBudget,
+    OpTag,
+    OpView,
+    Region,
+    RegionSketch,
+    Supported,
+    SymbolicSize,
+    TensorMeta,
+    Traits,
+    Unsupported,
+    Verdict,
+    refuse_special,
+)
+
+LOWERING_VERSION = "1"
+"""Counts changes of lowering and scheduling that change what is generated for a region."""
+
+_FREE = frozenset({"view", "factory"})
+
+
+class CodegenBackend(Backend):
+    """Regions compiled by our own code generator.
+
+    Args:
+        target: what turns kernels into code; C++ with OpenMP unless given.
+    """
+
+    name: ClassVar[str] = "codegen"
+    contract_version: ClassVar[str] = "1.0"
+
+    def __init__(self, target: Target | None = None) -> None:
+        self._given = target
+
+    @cached_property
+    def target(self) -> Target:
+        """What turns kernels into code."""
+        if self._given is not None:
+            return self._given
+        from mixbackend.backends.codegen.targets.cpp.target import CppTarget
+
+        return CppTarget()
+
+    def availability(self) -> Availability:
+        """As its target is."""
+        return self.target.availability()
+
+    def fingerprint(self) -> str:
+        """The target's, the version of what is above it, and what the scheduler knows of the machine."""
+        traits = self.target.traits()
+        return (
+            f"lowering={LOWERING_VERSION} width={traits.parallel_width} scratch={traits.scratch_bytes} "
+            f"{self.target.name}: {self.target.fingerprint()}"
+        )
+
+    def traits(self) -> Traits:
+        """Live weights; every value of a region but its results stays inside."""
+        return Traits(
+            device_types=frozenset({self.target.traits().device_type}),
+            exact_input_strides=True,
+            error_budget=ErrorBudget(factor=4.0, floor=64.0),
+            fused=FUSED,
+        )
+
+    def judge(self, view: OpView) -> Verdict:
+        """It takes what a lowering rule covers, on the target's device and types."""
+        from mixbackend.backends.codegen.lower.judging import judge_op
+
+        special = refuse_special(view) or self._refuse_values(view)
+        if special is not None:
+            return special
+        # Parts of a result stay with the op that made it; its verdict is theirs.
+        return Supported() if view.op == "getitem" else judge_op(view)
+
+    def decline(self, sketch: RegionSketch) -> Unsupported | None:
+        """Views and constants alone are quicker in eager, which copies nothing."""
+        if any(view.op_class not in _FREE and view.op != "getitem" for view in sketch.views):
+            return None
+        return Unsupported("region-too-small", "nothing but views and constants")
+
+    def prior(self, device: DeviceModel) -> BackendRates | None:
+        """Memory traffic at full bandwidth, arithmetic at a good share of the peak."""
+        return codegen_rates(self.name, device)
+
+    def compile(self, region: Region) -> CompiledRegion:
+        """Lower, schedule, compile."""
+        from mixbackend.backends.codegen.runner import make_runner
+
+        program = self.program(region)
+        compiled = self.target.compile(program)
+        return CompiledRegion(
+            run=make_runner(program, compiled),
+            artifact=compiled.artifact,
+            source=compiled.source,
+            strides="as_traced",
+            notes=(f"{len(program.calls)} kernels, {len(program.refusals)} refused fusions",),
+        )
+
+    def load(self, region: Region, artifact: bytes) -> CompiledRegion:
+        """Schedule again, which is quick, and take the machine code from the artifact."""
+        from mixbackend.backends.codegen.runner import make_runner
+
+        program = self.program(region)
+        compiled = self.target.load(program, artifact)
+        return CompiledRegion(run=make_runner(program, compiled), source=compiled.source, strides="as_traced")
+
+    def program(self, region: Region) -> Program:
+        """The kernels of a region, before a target sees them."""
+        from mixbackend.backends.codegen.lower.table import lower_region
+        from mixbackend.backends.codegen.schedule.schedule import schedule
+
+        return schedule(lower_region(region), self.target.traits(), _hints(region), _fuel())
+
+    def _refuse_values(self, view: OpView) -> Unsupported | None:
+        if OpTag.STRIDE_SENSITIVE in view.node.tags:
+            return Unsupported("layout", f"{view.op} reads memory by position")
+        traits = self.target.traits()
+        for meta in (*view.input_tensors, *view.output_tensors):
+            if meta.device.type != traits.device_type:
+                return Unsupported("device", f"{meta} is not on {traits.device_type}")
+            if meta.dtype not in traits.dtypes:
+                return Unsupported("dtype", f"{meta.dtype} in {view.op}")
+        return None
+
+
+def _hints(region: Region) -> dict[sympy.Symbol, int]:
+    """Captured values of the sizes that are symbols."""
+    metas = [item.meta for item in region.inputs]
+    sizes = [size for meta in metas if isinstance(meta, TensorMeta) for size in (*meta.shape, *meta.stride)]
+    sizes += [meta for meta in metas if isinstance(meta, SymbolicSize)]
+    return {
+        size.expression: size.hint
+        for size in sizes
+        if isinstance(size, SymbolicSize) and size.expression.is_Symbol and size.hint is not None
+    }
+
+
+def _fuel() -> int | None:
+    """Fusions allowed per region, from ``MIXBACKEND_FUSION_FUEL``."""
+    value = os.environ.get("MIXBACKEND_FUSION_FUEL", "")
+    return int(value) if value.isdigit() else None

@@ -1,0 +1,54 @@
+"""What to expect of generated kernels before they were measured, and what they keep out of memory.
+
+Place: read by ``backend``; replaced by probes once they ran.
+Units: seconds, FLOP/s. Arithmetic is vectorised and all of it is fused, so that memory traffic decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from mixbackend.contracts import BackendRates, DeviceModel, OpClass, OpRate
+
+_LOOPS: tuple[OpClass, ...] = (
+    "pointwise",
+    "reduction",
+    "normalization",
+    "softmax",
+    "view",
+    "copy",
+    "gather",
+    "factory",
+    "pooling",
+)
+
+FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(itertools.product(_LOOPS, _LOOPS))
+"""Pairs of classes between which values stay in registers or in a core's own cache."""
+
+_ENTRY_S = 4e-6
+_CROSSING_S = 0.3e-6
+_LOOP_OVERHEAD_S = 0.3e-6
+_SHARE_OF_PEAK: dict[OpClass, float] = {
+    "normalization": 0.2,
+    "softmax": 0.2,
+    "reduction": 0.15,
+    "pointwise": 0.3,
+    "gather": 0.05,
+    "scatter": 0.02,
+    "pooling": 0.1,
+    "copy": 0.1,
+    "view": 1.0,
+    "factory": 0.1,
+    "sort": 0.01,
+    "other": 0.05,
+}
+
+
+def codegen_rates(name: str, device: DeviceModel) -> BackendRates:
+    """Rates to assume on a device, for the backend of this name."""
+    rates = tuple(
+        (op_class, dtype, OpRate(0.0 if op_class == "view" else _LOOP_OVERHEAD_S, share * peak))
+        for op_class, share in _SHARE_OF_PEAK.items()
+        for dtype, peak in device.flops_per_s
+    )
+    return BackendRates(name, _ENTRY_S, _CROSSING_S, memory_scale=1.0, rates=rates)
