@@ -159,6 +159,20 @@ def bench_partitioner(
     body.run(nodes, seed, as_json)
 
 
+@bench_app.command("kernels")
+def bench_kernels(
+    sizes: Annotated[str, typer.Option(help="small, medium, large; with commas between.")] = "small,large",
+    dtypes: Annotated[str, typer.Option(help="float32, bfloat16; with commas between.")] = "float32,bfloat16",
+    only: Annotated[str, typer.Option(help="Only patterns whose name contains this.")] = "",
+    rounds: Annotated[int, typer.Option(help="Rounds in which each peer takes its turn.")] = 15,
+    as_json: AsJson = False,
+) -> None:
+    """Time generated kernels against inductor's and eager, pattern by pattern."""
+    from mixbackend.commands import bench_kernels as body
+
+    body.run(sizes, dtypes, only, rounds, as_json)
+
+
 @app.command(context_settings=PASSES_ON, add_help_option=False)
 def demo(context: typer.Context) -> None:
     """Embed real sentences with a pretrained encoder and compare with eager; then fine-tune a little."""

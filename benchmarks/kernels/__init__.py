@@ -1,0 +1,1 @@
+"""Generated kernels against torch's inductor and eager, pattern by pattern."""
