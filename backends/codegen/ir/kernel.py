@@ -26,6 +26,7 @@ from typing import Literal, Union
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.scalar import Bindings, Expr
 from mixbackend.backends.codegen.ir.stages import ReductionKind, ScanKind, WriteMode
 
@@ -35,7 +36,7 @@ LoopMode = Literal["serial", "parallel", "vector", "ordered", "unrolled"]
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLoop:
+class KernelLoop(Printed):
     """One loop of a kernel: an index, its number of values, and how it runs."""
 
     index: sympy.Symbol
@@ -44,7 +45,7 @@ class KernelLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class BufferParameter:
+class BufferParameter(Printed):
     """A buffer that a kernel gets a pointer to.
 
     Attributes:
@@ -59,7 +60,7 @@ class BufferParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Scratch:
+class Scratch(Printed):
     """Memory private to one outer point: ``elements`` may use parameters, not outer indices."""
 
     name: str
@@ -68,7 +69,7 @@ class Scratch:
 
 
 @dataclass(frozen=True)
-class Let:
+class Let(Printed):
     """Name a value for the statements after it in the same point."""
 
     name: str
@@ -76,7 +77,7 @@ class Let:
 
 
 @dataclass(frozen=True)
-class Store:
+class Store(Printed):
     """Write one element.
 
     Attributes:
@@ -97,7 +98,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Accumulate:
+class Accumulate(Printed):
     """Fold a value over ``reduced``.
 
     Attributes:
@@ -113,7 +114,7 @@ class Accumulate:
 
 
 @dataclass(frozen=True)
-class Carry:
+class Carry(Printed):
     """Fold along the one ``ordered`` loop of ``loops``: ``name`` is the running result, this point included."""
 
     name: str
@@ -125,7 +126,7 @@ Statement = Union[Let, Store, Accumulate, Carry]
 
 
 @dataclass(frozen=True)
-class Nest:
+class Nest(Printed):
     """See the module's docstring. Without ``reduced`` the body runs once per point and ``finish`` is empty."""
 
     loops: tuple[KernelLoop, ...]
@@ -135,7 +136,7 @@ class Nest:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Printed):
     """See the module's docstring.
 
     Attributes:

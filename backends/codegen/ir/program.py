@@ -13,11 +13,12 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput
 
 
 @dataclass(frozen=True, slots=True)
-class OutputBuffer:
+class OutputBuffer(Printed):
     """Fresh memory for one output.
 
     Attributes:
@@ -32,7 +33,7 @@ class OutputBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkspaceBuffer:
+class WorkspaceBuffer(Printed):
     """A piece of the workspace: ``start`` and ``size`` in bytes; starts are multiples of 64."""
 
     name: str
@@ -42,7 +43,7 @@ class WorkspaceBuffer:
 
 
 @dataclass(frozen=True)
-class KernelCall:
+class KernelCall(Printed):
     """One call.
 
     Attributes:
@@ -73,7 +74,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(Printed):
     """See the module's docstring.
 
     Attributes:

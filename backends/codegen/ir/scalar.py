@@ -16,6 +16,8 @@ from typing import Union
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.printed import Printed
+
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -25,7 +27,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class _Node:
+class _Node(Printed):
     dtype: torch.dtype
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 

@@ -15,6 +15,7 @@ from typing import Literal, Union
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.scalar import Bindings, Expr
 
 ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
@@ -39,7 +40,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Printed):
     """Sizes and storage type of a tensor.
 
     Attributes:
@@ -50,12 +51,9 @@ class TensorType:
     sizes: tuple[sympy.Expr, ...]
     dtype: torch.dtype
 
-    def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.sizes))}]"
-
 
 @dataclass(frozen=True)
-class Map:
+class Map(Printed):
     """``target[loops] = value`` for every point."""
 
     target: str
@@ -74,7 +72,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Concatenate:
+class Concatenate(Printed):
     """``target`` put together along one axis: part after part, each computed in place.
 
     Attributes:
@@ -89,7 +87,7 @@ class Concatenate:
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(Printed):
     """``targets[loops] = fold of values over reduced``.
 
     Attributes:
@@ -106,7 +104,7 @@ class Reduce:
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(Printed):
     """``target[loops]`` = fold of ``value`` over all points up to this one along ``axis`` (inclusive)."""
 
     target: str
@@ -118,7 +116,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Scatter:
+class Scatter(Printed):
     """``target = base``, then for every point in row-major order ``target[destination] mode= value``.
 
     Attributes:
@@ -147,7 +145,7 @@ Stage = Union[Map, Concatenate, Reduce, Scan, Scatter]
 
 
 @dataclass(frozen=True, slots=True)
-class StridedInput:
+class StridedInput(Printed):
     """A tensor that a region reads: its type and the strides it has, in elements."""
 
     name: str
@@ -156,7 +154,7 @@ class StridedInput:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberInput:
+class NumberInput(Printed):
     """A number that a region reads; ``symbol`` stands for it in expressions.
 
     Integers are sizes. A floating number may appear only in ``IndexValue`` of a floating type, as the symbol alone.
@@ -167,7 +165,7 @@ class NumberInput:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphOutput:
+class GraphOutput(Printed):
     """A tensor that leaves: the whole of ``tensor`` (a stage's target), in these strides."""
 
     name: str
@@ -176,7 +174,7 @@ class GraphOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class AliasOutput:
+class AliasOutput(Printed):
     """A strided view of an input that leaves as such: nothing is computed."""
 
     name: str
@@ -187,7 +185,7 @@ class AliasOutput:
 
 
 @dataclass(frozen=True)
-class StageGraph:
+class StageGraph(Printed):
     """A region as stages.
 
     Attributes:
