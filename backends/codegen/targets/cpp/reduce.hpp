@@ -1,0 +1,189 @@
+// Folding lanes into one value, running statistics, positions of extremes, atomic updates.
+//
+// Place: above `arithmetic.hpp` and `memory.hpp`.
+// Invariants: maximum and minimum propagate NaN; `ArgBest` gives the first position of the extreme, a NaN being the most
+// extreme; Welford over nothing has mean NaN and 0 squared distance. Lanes are folded pairwise.
+#pragma once
+#include "arithmetic.hpp"
+#include "memory.hpp"
+
+namespace mb {
+
+template <class T, class Function> MB_INLINE T fold_lanes(Vec<T> value, Function function) {
+    if constexpr (sizeof(T) == 8) {
+        T part[half_lanes];
+        const Native<T> folded = function(value.low, value.high);
+        __builtin_memcpy(part, &folded, sizeof(part));
+        for (int width = half_lanes / 2; width > 0; width /= 2) {
+            for (int lane = 0; lane < width; ++lane) part[lane] = function(part[lane], part[lane + width]);
+        }
+        return part[0];
+    } else {
+        T part[lanes];
+        __builtin_memcpy(part, &value, sizeof(part));
+        for (int width = half_lanes; width > 0; width /= 2) {
+            for (int lane = 0; lane < width; ++lane) part[lane] = function(part[lane], part[lane + width]);
+        }
+        return part[0];
+    }
+}
+
+#define MB_FOLD(name, raw_name)                                                                              \
+    template <class T> MB_INLINE T name(VecOf<T, 1> value) {                                                 \
+        return fold_lanes<T>(value, [](auto a, auto b) { return raw::raw_name(a, b); });                     \
+    }                                                                                                        \
+    template <class T> MB_INLINE T name(VecOf<T, 2> value) {                                                 \
+        return fold_lanes<T>(value, [](auto a, auto b) { return raw::raw_name(a, b); });                     \
+    }
+MB_FOLD(reduce_sum, add)
+MB_FOLD(reduce_prod, mul)
+MB_FOLD(reduce_max, maximum)
+MB_FOLD(reduce_min, minimum)
+#undef MB_FOLD
+
+MB_INLINE bool reduce_any(Mask mask) { return fold_lanes<i32>(Vec<i32>{mask.v}, [](auto a, auto b) { return a | b; }) != 0; }
+MB_INLINE bool reduce_all(Mask mask) { return fold_lanes<i32>(Vec<i32>{mask.v}, [](auto a, auto b) { return a & b; }) != 0; }
+
+// ---- mean and sum of squared distances from it ------------------------------------------------------------------------------
+
+template <class T> struct WelfordScalar {
+    T mean = 0;
+    T squares = 0;
+    i64 count = 0;
+
+    MB_INLINE_MEMBER void add(T value) {
+        count += 1;
+        const T distance = value - mean;
+        mean += distance / static_cast<T>(count);
+        squares += distance * (value - mean);
+    }
+    MB_INLINE_MEMBER void combine(const WelfordScalar& other) {
+        const i64 total = count + other.count;
+        if (total == 0) return;
+        const T share = static_cast<T>(other.count) / static_cast<T>(total);
+        const T distance = other.mean - mean;
+        mean += distance * share;
+        squares += other.squares + distance * distance * static_cast<T>(count) * share;
+        count = total;
+    }
+    // Mean and squares as the program sees them.
+    MB_INLINE_MEMBER WelfordScalar finish() const { return {count == 0 ? static_cast<T>(__builtin_nanf("")) : mean, squares, count}; }
+};
+
+// One running statistic per lane. Whole additions share one count; masked ones are counted by lane.
+template <class T> struct WelfordVec {
+    Vec<T> mean = broadcast<T>(0);
+    Vec<T> squares = broadcast<T>(0);
+    Vec<i32> extra = broadcast<i32>(0);
+    i64 count = 0;
+    bool ragged = false;
+
+    MB_INLINE_MEMBER Vec<T> counts() const { return convert<T>(mb::add(convert<i64>(extra), broadcast<i64>(count))); }
+    MB_INLINE_MEMBER void add(Vec<T> value) {
+        count += 1;
+        const Vec<T> share = ragged ? reciprocal(counts()) : broadcast<T>(T(1) / static_cast<T>(count));
+        const Vec<T> distance = sub(value, mean);
+        mean = mb::add(mean, mul(distance, share));
+        squares = mb::add(squares, mul(distance, sub(value, mean)));
+    }
+    MB_INLINE_MEMBER void add_masked(Vec<T> value, Mask mask) {
+        ragged = true;
+        extra = sub(extra, Vec<i32>{mask.v});
+        const Vec<T> distance = sub(value, mean);
+        const Vec<T> moved = mb::add(mean, div(distance, maximum(counts(), broadcast<T>(1))));
+        squares = select(mask, mb::add(squares, mul(distance, sub(value, moved))), squares);
+        mean = select(mask, moved, mean);
+    }
+    MB_INLINE_MEMBER void add_partial(Vec<T> value, i64 number) { add_masked(value, first_lanes(number)); }
+    MB_INLINE_MEMBER void combine(const WelfordVec& other) {
+        const Vec<T> mine = counts(), theirs = other.counts();
+        const Vec<T> share = div(theirs, maximum(mb::add(mine, theirs), broadcast<T>(1)));
+        const Vec<T> distance = sub(other.mean, mean);
+        mean = mb::add(mean, mul(distance, share));
+        squares = mb::add(squares, mb::add(other.squares, mul(mul(mul(distance, distance), mine), share)));
+        extra = mb::add(extra, other.extra);
+        count += other.count;
+        ragged = ragged | other.ragged;
+    }
+    // All lanes as one.
+    MB_INLINE_MEMBER WelfordScalar<T> total() const {
+        WelfordScalar<T> part[lanes];
+        for (int lane = 0; lane < lanes; ++lane) {
+            part[lane] = {lane_of(mean, lane), lane_of(squares, lane), count + lane_of(extra, lane)};
+        }
+        for (int width = half_lanes; width > 0; width /= 2) {
+            for (int lane = 0; lane < width; ++lane) part[lane].combine(part[lane + width]);
+        }
+        return part[0];
+    }
+    // Mean and squares of each lane as the program sees them.
+    MB_INLINE_MEMBER WelfordVec finish() const {
+        WelfordVec result = *this;
+        result.mean = select(eq(counts(), broadcast<T>(0)), broadcast<T>(__builtin_nanf("")), mean);
+        return result;
+    }
+};
+
+// ---- position of the extreme ------------------------------------------------------------------------------------------------
+
+template <class T, bool is_max> struct ArgBest {
+    T best = 0;
+    i64 position = -1;
+
+    static MB_INLINE_MEMBER bool beats(T value, T best) {
+        const bool beyond = is_max ? value > best : value < best;
+        return beyond | ((value != value) & (best == best));
+    }
+    MB_INLINE_MEMBER void add(T value, i64 at) {
+        if (position < 0 || beats(value, best)) {
+            best = value;
+            position = at;
+        }
+    }
+    // In any order: among equals the first position stays.
+    MB_INLINE_MEMBER void combine(const ArgBest& other) {
+        if (other.position < 0) return;
+        const bool tied = !beats(other.best, best) && !beats(best, other.best);
+        if (position < 0 || beats(other.best, best) || (tied && other.position < position)) *this = other;
+    }
+};
+
+template <class T, bool is_max> struct ArgBestVec {
+    Vec<T> best = broadcast<T>(0);
+    Vec<i64> position = broadcast<i64>(-1);
+
+    MB_INLINE_MEMBER void add_masked(Vec<T> value, Vec<i64> at, Mask mask) {
+        const Mask beyond = is_max ? gt(value, best) : lt(value, best);
+        const Mask beats = or_(beyond, and_(ne(value, value), eq(best, best)));
+        const Mask take = and_(mask, or_(beats, lt(position, broadcast<i64>(0))));
+        best = select(take, value, best);
+        position = select(take, at, position);
+    }
+    MB_INLINE_MEMBER void add(Vec<T> value, Vec<i64> at) { add_masked(value, at, broadcast_mask(true)); }
+    MB_INLINE_MEMBER void add_partial(Vec<T> value, Vec<i64> at, i64 number) { add_masked(value, at, first_lanes(number)); }
+    MB_INLINE_MEMBER ArgBest<T, is_max> total() const {
+        ArgBest<T, is_max> result;
+        for (int lane = 0; lane < lanes; ++lane) result.combine({lane_of(best, lane), lane_of(position, lane)});
+        return result;
+    }
+};
+
+// ---- atomic updates ------------------------------------------------------------------------------------------------------------
+
+// `*pointer = function(*pointer)` as one step; the function is over the compute type.
+template <class S, class Function> MB_INLINE void atomic_update(S* pointer, Function function) {
+    S expected, desired;
+    __atomic_load(pointer, &expected, __ATOMIC_RELAXED);
+    do {
+        store_scalar(&desired, function(load_scalar<Compute<S>>(&expected)));
+    } while (!__atomic_compare_exchange(pointer, &expected, &desired, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+template <class S, class T> MB_INLINE void atomic_add(S* pointer, T value) {
+    if constexpr (same<S, i32> || same<S, i64>) {
+        __atomic_fetch_add(pointer, static_cast<S>(value), __ATOMIC_RELAXED);
+    } else {
+        atomic_update(pointer, [=](Compute<S> old) { return raw::add(old, static_cast<Compute<S>>(value)); });
+    }
+}
+
+}  // namespace mb
