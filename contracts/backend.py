@@ -83,6 +83,7 @@ class Traits:
         exact_input_strides: whether compiled code relies on inputs having the traced strides; if not, any strides
             of the traced shape must be fine.
         reference: whether it runs exactly what eager runs; its results are the standard and need no verification.
+        concurrent_compile: whether ``compile`` may run in several threads at once; a graph's regions then do.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})
@@ -99,6 +100,7 @@ class Traits:
     fused: frozenset[tuple[OpClass, OpClass]] = frozenset()
     exact_input_strides: bool = False
     reference: bool = False
+    concurrent_compile: bool = False
 
 
 @dataclass(frozen=True, slots=True)

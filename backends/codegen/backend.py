@@ -84,6 +84,7 @@ class CodegenBackend(Backend):
             exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
+            concurrent_compile=True,
         )
 
     def judge(self, view: OpView) -> Verdict:

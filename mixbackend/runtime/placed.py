@@ -149,10 +149,11 @@ class PlacedGraph:
     def _compile(self, regions: Sequence[BoundRegion]) -> tuple[tuple[Compiled, ...], BoundRegion | None]:
         """Compile all regions; stops at the first that fails and returns it."""
         compiled: list[Compiled] = []
-        for bound in regions:
-            backend = self._session.backend(bound.planned.backend)
+        jobs = [(self._session.backend(bound.planned.backend), bound.region) for bound in regions]
+        results = self._session.compile_all(jobs)
+        for (backend, _), bound in zip(jobs, regions, strict=True):
             try:
-                compiled.append(self._session.compile(backend, bound.region))
+                compiled.append(next(results))
             except Exception as error:
                 self._compile_failed(backend, bound, error)
                 return (), bound

@@ -7,8 +7,11 @@ Invariants: identical regions are compiled once; a region that failed stays quar
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,6 +68,7 @@ class Session:
         self._fingerprints = {backend.name: backend.fingerprint() for backend in self.backends}
         self._fuel = Fuel(self.debug.fuel)
         self._lock = threading.RLock()
+        self._compiling = threading.RLock()
         self._known: dict[tuple[str, str], _Known] = {}
         self._quarantined: dict[tuple[str, str], str | None] = {}
         self._verified: set[tuple[str, str]] = set()
@@ -133,9 +137,25 @@ class Session:
             if known is not None:
                 return Compiled(known.compiled.region, known.compiled.backend, known.compiled.cached, known.region_id)
             owner = backend if backend.traits().reference or self._fuel.take() else self.reference
+        with nullcontext() if owner.traits().concurrent_compile else self._compiling:
             compiled = self._load(owner, region) or self._compile_and_keep(owner, region)
+        with self._lock:
             self._known[backend.name, region.key] = _Known(compiled, region.id)
-            return compiled
+        return compiled
+
+    def compile_all(self, jobs: Sequence[tuple[Backend, Region]]) -> Iterator[Compiled]:
+        """Compile the regions of a graph, in their order; several at once where their backends allow it.
+
+        Raises:
+            Exception: whatever a backend raises, when its region's turn comes; what else was compiled is kept.
+        """
+        ahead = {} if self._fuel.limited else _first_of_each(jobs)
+        workers = max(1, min(len(ahead), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
+        with ThreadPoolExecutor(workers, "mixbackend-compile") as pool:
+            futures = {key: pool.submit(self.compile, *job) for key, job in ahead.items()}
+            for backend, region in jobs:
+                future = futures.pop((backend.name, region.key), None)
+                yield self.compile(backend, region) if future is None else future.result()
 
     def _compile(self, backend: Backend, region: Region) -> Compiled:
         compiled = backend.compile(region)
@@ -205,6 +225,15 @@ class Session:
             self._verified.add((backend.name, region.key))
         if not region.is_local:
             self.database.set_verified(region.key, backend.name, self._fingerprints[backend.name])
+
+
+def _first_of_each(jobs: Sequence[tuple[Backend, Region]]) -> dict[tuple[str, str], tuple[Backend, Region]]:
+    """The distinct jobs that may run beside others."""
+    distinct: dict[tuple[str, str], tuple[Backend, Region]] = {}
+    for backend, region in jobs:
+        if backend.traits().concurrent_compile:
+            distinct.setdefault((backend.name, region.key), (backend, region))
+    return distinct if len(distinct) > 1 else {}
 
 
 def _device_type(graph: OpGraph) -> str:

@@ -105,6 +105,7 @@ class Fuel:
     """Counts how many more regions may leave the fallback; unlimited if ``None``."""
 
     def __init__(self, amount: int | None) -> None:
+        self.limited = amount is not None
         self._left = itertools.count() if amount is None else iter(range(amount))
 
     def take(self) -> bool:
