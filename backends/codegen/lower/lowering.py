@@ -2,8 +2,8 @@
 
 Place: first step of the code generator; ``schedule`` takes its ``StageGraph``.
 Input: a region (its op views, inputs and outputs; never its fx graph). Output: a ``StageGraph``.
-Invariants: every op defines its result as one stage, or as a view; what to inline is not decided here. Names are those of
-the graph's nodes, so a stage can be traced to its op.
+Invariants: every op defines its result as one stage, or as a view; what to inline is not decided here. Names are those
+of the graph's nodes, so a stage can be traced to its op. Every result has the type and sizes that torch promised.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from mixbackend.backends.codegen.lower.rules import RULES, Refused
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.tensor import Index, StridedView, Tensor
 from mixbackend.contracts import (
+    InputView,
     NodeRef,
     OpView,
     Region,
@@ -49,6 +50,21 @@ from mixbackend.contracts import (
 
 ValueFunction = Callable[[Index], Expr]
 Result = Tensor | tuple[Tensor | None, ...]
+STORAGE_TYPES = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    }
+)
+"""Types of tensors that stages are made of."""
 
 
 class Lowering:
@@ -91,12 +107,38 @@ class Lowering:
         function = RULES.get(view.op)
         if function is None:
             raise Refused("unknown-op", f"no lowering rule for {view.op}")
+        for meta in (*view.input_tensors, *view.output_tensors):
+            if meta.dtype not in STORAGE_TYPES:
+                raise Refused("dtype", f"{meta.dtype} has no compute type")
+        for item in view.inputs:
+            if item.name not in self._values:
+                self._bind_number(item)
         arguments = {name: self._argument(value) for name, value in view.node.arguments}
-        self.bind(view.node.name, function(self, **arguments))
+        result = function(self, **arguments)
+        self._check(result)
+        self.bind(view.node.name, result)
 
     def value(self, name: str) -> Any:
         """What a node's name is bound to."""
         return self._values[name]
+
+    def _bind_number(self, item: InputView) -> None:
+        """A number that the graph computes from sizes: an expression over the symbols that come in."""
+        if not isinstance(item.meta, (int, SymbolicSize)):
+            raise Refused("argument", f"{item.name} is a number that only the run knows")
+        self.bind(item.name, import_size(item.meta))
+
+    def _check(self, result: Result) -> None:
+        """Hold a result against what torch promised; a difference is an error in the rule."""
+        assert self.view is not None
+        results = result if isinstance(result, tuple) else (result,)
+        for tensor, meta in zip(results, self.view.outputs, strict=False):
+            if not isinstance(tensor, Tensor) or not isinstance(meta, TensorMeta):
+                continue
+            agrees = tensor.rank == meta.rank and tensor.dtype == meta.dtype
+            for own, size in zip(tensor.sizes, meta.shape, strict=agrees):
+                agrees = agrees and (own == size or not own.is_Integer or not isinstance(size, int))
+            assert agrees, f"{self.view.op} gives {tensor.dtype}{list(tensor.sizes)}, torch promises {meta}"
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, NodeRef):
@@ -165,9 +207,7 @@ class Lowering:
         self.stages.append(stage)
         return tuple(self._declare(name, loops, dtype) for name, dtype in zip(names, dtypes, strict=True))
 
-    def scan(
-        self, kind: ScanKind, sizes: Sequence[Any], axis: int, value: ValueFunction, dtype: torch.dtype
-    ) -> Tensor:
+    def scan(self, kind: ScanKind, sizes: Sequence[Any], axis: int, value: ValueFunction, dtype: torch.dtype) -> Tensor:
         """Fold along ``axis``, every intermediate result kept."""
         name, loops = self.stage_name(), self.loops(sizes)
         expression = self.cast(value(_indices(loops)), compute_dtype(dtype))
@@ -304,5 +344,3 @@ def _output(lowering: Lowering, output: RegionOutput) -> GraphOutput | AliasOutp
     lowering.types[name] = TensorType(tensor.sizes, tensor.dtype)
     lowering.stages.append(Map(name, loops, value, (output.name,)))
     return GraphOutput(output.name, name, strides)
-
-

@@ -1,7 +1,8 @@
 """Sizes of captured graphs as index expressions.
 
 Place: at the border between ``contracts`` and the loop-level IR.
-Invariants: torch's own sympy functions become ours, so that nothing below knows torch's.
+Invariants: torch's own sympy functions become ours, so that nothing below knows torch's. Products are multiplied out:
+equal polynomials are equal expressions.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _imported(expression: sympy.Expr) -> sympy.Expr:
         return expression
     parts = [_imported(part) for part in expression.args]
     if expression.is_Add or expression.is_Mul or expression.is_Pow:
-        return expression.func(*parts)
+        return sympy.expand(expression.func(*parts))
     function = _FUNCTIONS.get(expression.func.__name__)
     if function is None:
         raise Refused("dynamic-shape", f"size {expression} is made of {expression.func.__name__}")

@@ -1,0 +1,71 @@
+"""Operands at an index: broadcasting and reading in the type of an op.
+
+Place: between ``promotion`` and the pointwise rules.
+Invariants: sizes may be symbolic; a dimension is repeated only where its size is the number 1, since a traced graph has
+made up its mind about all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.scalar import Expr, compute_dtype
+from mixbackend.backends.codegen.lower.lowering import Lowering
+from mixbackend.backends.codegen.lower.promotion import Operand, constant, convert, rounded_constant
+from mixbackend.backends.codegen.lower.tensor import Index, Tensor
+
+ZERO = sympy.Integer(0)
+
+
+def broadcast_index(sizes: Index, index: Index) -> Index:
+    """Index of a tensor of ``sizes`` for an index of what it is broadcast to."""
+    own = index[len(index) - len(sizes) :]
+    return tuple(ZERO if size == 1 else place for size, place in zip(sizes, own, strict=True))
+
+
+def broadcast_sizes(*shapes: Index) -> Index:
+    """Sizes to which all shapes broadcast."""
+    rank = max(map(len, shapes), default=0)
+    padded = [(sympy.Integer(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(next((size for size in column if size != 1), sympy.Integer(1)) for column in zip(*padded, strict=True))
+
+
+def read(operand: Operand, index: Index, dtype: torch.dtype, *, rounded: bool = False) -> Expr:
+    """An operand's value where the result has ``index``, converted to ``dtype`` and widened to its compute type.
+
+    Args:
+        rounded: whether numbers are rounded to 16-bit types, as where eager makes a tensor of them.
+    """
+    if not isinstance(operand, Tensor):
+        return rounded_constant(operand, dtype) if rounded else constant(operand, dtype)
+    return convert(operand.at(broadcast_index(operand.sizes, index)), operand.dtype, dtype)
+
+
+def pointwise(
+    lowering: Lowering,
+    operands: Sequence[Operand],
+    dtype: torch.dtype,
+    function: Callable[..., Expr],
+    *,
+    rounded: bool = False,
+) -> Tensor:
+    """The op's first output, computed point by point from operands in the compute type of ``dtype``.
+
+    Args:
+        dtype: in which it is computed; the result has the output's own type.
+        function: takes one expression per operand.
+        rounded: see ``read``.
+    """
+
+    def value(index: Index) -> Expr:
+        return function(*(read(operand, index, dtype, rounded=rounded) for operand in operands))
+
+    return lowering.map(lowering.output_sizes, lowering.output_dtype, value)
+
+
+def wide_type(lowering: Lowering) -> torch.dtype:
+    """Compute type of the op's first output."""
+    return compute_dtype(lowering.output_dtype)
