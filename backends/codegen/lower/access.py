@@ -1,0 +1,152 @@
+"""Reading and writing at places that are only known, or only sometimes in range, at run time.
+
+Place: below the rules of the index family, padding and windows.
+Input: tensors of ``lower.tensor``. Output: loads with bound run-time indices or masks.
+Invariants: no load or store is ever out of range. A kernel cannot raise, so an index for which eager raises is clamped
+into range instead: the result is then some other element, never memory that is not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.indices import index_symbol
+from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, IndexValue, Load, apply
+from mixbackend.backends.codegen.lower.lowering import Lowering
+from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.tensor import Index, Tensor
+
+INDEX_DTYPES = (torch.int64, torch.int32)
+
+
+def addressable(lowering: Lowering, tensor: Tensor) -> Tensor:
+    """The tensor with every element a plain load, to which a mask and bindings can be added: itself, or a copy.
+
+    To be called before the stage that reads it is made.
+    """
+    probe = tensor.at(tuple(index_symbol(f"p{place}") for place in range(tensor.rank)))
+    if isinstance(probe, Load) and probe.mask is None and not probe.bindings:
+        return tensor
+    return lowering.map(tensor.sizes, tensor.dtype, tensor.at)
+
+
+def load(
+    tensor: Tensor,
+    index: Sequence[Any],
+    bindings: Bindings = (),
+    mask: Expr | None = None,
+    other: int | float | bool = 0,
+) -> Expr:
+    """An element of an addressable tensor.
+
+    Args:
+        index: in range wherever the mask is true.
+        bindings: meaning of symbols in the index; those it does not use are left out.
+        mask: where to read; ``None`` is everywhere.
+        other: value elsewhere.
+    """
+    element = tensor.at(tuple(map(sympy.sympify, index)))
+    assert isinstance(element, Load), "a masked or bound read needs an addressable tensor"
+    used = frozenset[Any]().union(*(part.free_symbols for part in element.index))
+    return replace(element, bindings=tuple(pair for pair in bindings if pair[0] in used), mask=mask, other=other)
+
+
+def integer(value: Any) -> Expr:
+    """An index expression as an int64 value."""
+    expression = sympy.sympify(value)
+    if expression.is_Integer:
+        return Constant(torch.int64, int(expression))
+    return IndexValue(torch.int64, expression)
+
+
+def run_time_index(lowering: Lowering, value: Expr, size: Any, wrap: bool) -> tuple[sympy.Symbol, Bindings]:
+    """A symbol for an index that is computed at run time, and its binding.
+
+    Args:
+        value: of an integer type.
+        size: of the dimension it indexes.
+        wrap: whether eager counts negative indices from the end. Whatever is out of range then (eager raises) is
+            clamped.
+
+    Raises:
+        Refused: the dimension may be empty, so that no index is in range.
+    """
+    size = sympy.sympify(size)
+    if not (size.is_positive or size == 0):
+        raise Refused("dynamic-shape", f"an indexed dimension of size {size} may be empty")
+    value, zero = lowering.cast(value, torch.int64), integer(0)
+    if wrap:
+        value = apply("where", apply("lt", value, zero), apply("add", value, integer(size)), value)
+    # An empty dimension is indexed by nothing but empty indices: the last clamp only keeps the symbol's promise.
+    value = apply("maximum", apply("minimum", value, integer(size - 1)), zero)
+    symbol = lowering.bound_symbol(size)
+    return symbol, ((symbol, value),)
+
+
+def check_index(index: Tensor) -> None:
+    """Refuse what is no integer index.
+
+    Raises:
+        Refused: masks, whose result depends on values, and other types.
+    """
+    if index.dtype in (torch.bool, torch.uint8):
+        raise Refused("data-dependent", "indexing with a mask gives a size that depends on its values")
+    if index.dtype not in INDEX_DTYPES:
+        raise Refused("dtype", f"an index of type {index.dtype}; int64 and int32 are taken")
+
+
+def conditions_inside(position: Any, size: Any, least: Any, most: Any) -> tuple[Expr, ...]:
+    """What must hold for ``0 <= position < size``, given bounds of the position that are known when compiling.
+
+    Args:
+        least, most: smallest and largest value the position takes, as expressions over sizes.
+    """
+    conditions = []
+    if not sympy.sympify(least).is_nonnegative:
+        conditions.append(apply("ge", integer(position), integer(0)))
+    if not sympy.expand(sympy.sympify(size) - most).is_positive:
+        conditions.append(apply("lt", integer(position), integer(size)))
+    return tuple(conditions)
+
+
+def all_of(conditions: Iterable[Expr]) -> Expr | None:
+    """Conjunction; ``None`` if nothing has to hold."""
+    result: Expr | None = None
+    for condition in conditions:
+        result = condition if result is None else apply("and", result, condition)
+    return result
+
+
+def added(values: Sequence[Expr]) -> Expr:
+    """Sum of values, from left to right."""
+    result = values[0]
+    for value in values[1:]:
+        result = apply("add", result, value)
+    return result
+
+
+def is_zero(size: Any) -> bool:
+    """Whether a size is known to be zero."""
+    return bool(sympy.sympify(size) == 0)
+
+
+def at_least_one_dimension(tensor: Tensor) -> Tensor:
+    """A scalar as a tensor of one element, as the index family takes it; anything else as it is."""
+    if tensor.rank > 0:
+        return tensor
+    return Tensor((sympy.Integer(1),), tensor.dtype, lambda index: tensor.at(()))
+
+
+def normalized(dimension: int, rank: int) -> int:
+    """A dimension counted from the front; a scalar counts as one dimension."""
+    return dimension % max(rank, 1)
+
+
+def replaced(index: Index, place: int, value: Any) -> Index:
+    """An index with one position replaced."""
+    return (*index[:place], sympy.sympify(value), *index[place + 1 :])
