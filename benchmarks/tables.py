@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mixbackend.benchmarks.placements import is_loop
 from mixbackend.benchmarks.protocol import NOT_JUDGED
 from mixbackend.benchmarks.results import Record
 from mixbackend.benchmarks.runner import REFERENCE_BACKEND
@@ -38,6 +39,7 @@ def summarise_accuracy(records: Sequence[Record]) -> dict[str, Any]:
         "graphs": sum(_placement(record).get("graphs", 0) for record in records),
         "nodes": _added(_placement(record).get("nodes", {}) for record in records),
         "regions": _added(_placement(record).get("regions", {}) for record in records),
+        "loops": _loops(records),
         "events": _added(_placement(record).get("events", {}) for record in records),
         "not_optimal": sum(not _placement(record).get("optimal", True) for record in records),
         "first_call_s": {"median": statistics.median(first), "total": sum(first)} if first else None,
@@ -131,6 +133,10 @@ def _print_placements(summary: dict[str, Any], console: Console) -> None:
     for name, count in sorted(summary["nodes"].items(), key=lambda item: -item[1]):
         table.add_row(name, str(count), f"{count / total:.1%}", str(summary["regions"].get(name, 0)))
     console.print(table)
+    for name, counts in sorted(summary["loops"].items(), key=lambda item: -sum(item[1].values())):
+        share = sum(counts.values()) / max(sum(sum(other.values()) for other in summary["loops"].values()), 1)
+        most = ", ".join(f"{op} {count}" for op, count in list(counts.items())[:24])
+        console.print(f"loops over elements on {name}: {share:.2%} ({most})")
     if summary["events"]:
         console.print("events: " + ", ".join(f"{kind} {count}" for kind, count in sorted(summary["events"].items())))
 
@@ -143,6 +149,15 @@ def _print_failures(failures: Sequence[dict[str, Any]], console: Console) -> Non
         row = [failure[key] for key in ("model", "phase", "status", REFERENCE_BACKEND)]
         table.add_row(*row, failure["detail"].replace("\n", " ")[:160])
     console.print(table)
+
+
+def _loops(records: Sequence[Record]) -> dict[str, dict[str, int]]:
+    """For each backend, its nodes that are loops over elements, by operator, most frequent first."""
+    found: dict[str, Counter[str]] = {}
+    for record in records:
+        for backend, counts in _placement(record).get("ops", {}).items():
+            found.setdefault(backend, Counter()).update({op: n for op, n in counts.items() if is_loop(op)})
+    return {backend: dict(counts.most_common()) for backend, counts in found.items()}
 
 
 def _failure(record: Record) -> dict[str, Any]:

@@ -132,7 +132,14 @@ def test_placements_add_up_over_graphs() -> None:
     def graph(estimate: float | None, single: dict, *regions: tuple[str, int]) -> dict:
         return {
             "nodes": sum(count for _, count in regions),
-            "regions": [{"backend": backend, "nodes": ["n"] * count} for backend, count in regions],
+            "regions": [
+                {"backend": backend, "nodes": ["n"] * count, "ops": {"aten.add.Tensor": count - 1, "aten.mm.default": 1}}
+                for backend, count in regions
+            ],
+            "refusals": [
+                {"op": op, "backend": "b", "code": "dtype", "detail": "why"}
+                for op in ("aten.add.Tensor", "aten.mm.default", "higher_order.cond")
+            ],
             "estimated_s": estimate,
             "single_backend_s": single,
             "optimal": estimate is not None,
@@ -149,6 +156,8 @@ def test_placements_add_up_over_graphs() -> None:
     assert summary["nodes"] == {"a": 11, "b": 1}
     assert summary["regions"] == {"a": 3, "b": 1}
     assert summary["graph_nodes"] == 12
+    assert summary["ops"]["a"] == {"aten.add.Tensor": 8, "aten.mm.default": 3}
+    assert summary["refused"] == {"b": {"aten.add.Tensor: dtype: why": 2}}, "only loops are told"
     assert summary["estimated_s"] == 1.5
     assert summary["single_backend_s"] == {"a": 3.0}
     assert summary["events"] == {"repair": 1}
