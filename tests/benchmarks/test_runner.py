@@ -128,17 +128,23 @@ def test_requests_cross_as_one_line() -> None:
             request_from_line(wrong)
 
 
+OPS = ("aten.add.Tensor", "aten.mm.default")
+
+
 def test_placements_add_up_over_graphs() -> None:
     def graph(estimate: float | None, single: dict, *regions: tuple[str, int]) -> dict:
         return {
             "nodes": sum(count for _, count in regions),
             "regions": [
-                {"backend": backend, "nodes": ["n"] * count, "ops": {"aten.add.Tensor": count - 1, "aten.mm.default": 1}}
+                {
+                    "backend": backend,
+                    "nodes": ["n"] * count,
+                    "ops": {"aten.add.Tensor": count - 1, "aten.mm.default": 1},
+                }
                 for backend, count in regions
             ],
             "refusals": [
-                {"op": op, "backend": "b", "code": "dtype", "detail": "why"}
-                for op in ("aten.add.Tensor", "aten.mm.default", "higher_order.cond")
+                {"op": op, "backend": "b", "code": "dtype", "detail": "why"} for op in (*OPS, "higher_order.cond")
             ],
             "estimated_s": estimate,
             "single_backend_s": single,
