@@ -62,7 +62,7 @@ def interpret_stages(graph: StageGraph, inputs: Sequence[Input]) -> list[torch.T
 
 
 class _StagePoints(Points):
-    """Points of one stage: what they read are whole tensors."""
+    """Points of one stage, one dimension per loop: what they read are whole tensors."""
 
     def __init__(
         self,
@@ -71,7 +71,11 @@ class _StagePoints(Points):
         tensors: dict[str, torch.Tensor],
         stage: Stage,
     ) -> None:
-        super().__init__(loops, known)
+        indices = {}
+        for place, (symbol, extent) in enumerate(loops):
+            others = (1,) * (len(loops) - place - 1)
+            indices[symbol] = torch.arange(extent, dtype=torch.int64).reshape(extent, *others)
+        super().__init__([extent for _, extent in loops], {**known, **indices})
         self._tensors = tensors
         self._stage = stage
 
@@ -143,6 +147,9 @@ class _Run:
         """A copy of a tensor in the strides of an output."""
         tensor = self._tensors[output.tensor]
         strides = [evaluate_size(stride, self._values) for stride in output.strides]
+        if output.returned is not None:
+            tensor = tensor.reshape([evaluate_size(size, self._values) for size in output.returned.sizes])
+            strides = [evaluate_size(stride, self._values) for stride in output.returned.strides]
         result = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
         # Where a stride is 0 all values along the dimension share one place.
         shared = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)

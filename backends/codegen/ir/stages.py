@@ -165,12 +165,27 @@ class NumberInput(Printed):
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """Sizes and strides in which memory is handed to the caller."""
+
+    sizes: tuple[sympy.Expr, ...]
+    strides: tuple[sympy.Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GraphOutput(Printed):
-    """A tensor that leaves: the whole of ``tensor`` (a stage's target), in these strides."""
+    """A tensor that leaves: the whole of ``tensor`` (a stage's target), in these strides.
+
+    Attributes:
+        strides: one per dimension of ``tensor``.
+        returned: what the caller sees where ``tensor`` has other dimensions over the same memory, in the same
+            row-major order of elements (``split_loops`` makes them); ``None`` where it has not.
+    """
 
     name: str
     tensor: str
     strides: tuple[sympy.Expr, ...]
+    returned: Returned | None = None
 
 
 @dataclass(frozen=True, slots=True)

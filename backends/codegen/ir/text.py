@@ -195,7 +195,9 @@ def input_text(item: StridedInput | NumberInput) -> str:
 def output_text(item: GraphOutput | AliasOutput) -> str:
     """``output y = y.out strides [4, 1]``."""
     if isinstance(item, GraphOutput):
-        return f"output {item.name} = {item.tensor} strides {listing(item.strides)}"
+        seen = item.returned
+        outside = "" if seen is None else f" returned as {listing(seen.sizes)} strides {listing(seen.strides)}"
+        return f"output {item.name} = {item.tensor} strides {listing(item.strides)}{outside}"
     where = f"{listing(item.sizes)} strides {listing(item.strides)} offset {item.offset}"
     return f"output {item.name} = view of {item.input} {where}"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from mixbackend.backends.codegen.ir.kernel import Kernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, Refusal
-from mixbackend.backends.codegen.ir.stages import AliasOutput, GraphOutput, StageGraph, StridedInput
+from mixbackend.backends.codegen.ir.stages import AliasOutput, GraphOutput, Returned, StageGraph, StridedInput
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.memory import Usage, plan_workspace
 from mixbackend.backends.codegen.schedule.parameters import canonical
@@ -53,4 +53,5 @@ def _output(output: GraphOutput | AliasOutput, layouts: Mapping[str, Layout]) ->
     if isinstance(output, AliasOutput):
         return output
     type_ = layouts[output.tensor].type
-    return OutputBuffer(output.tensor, type_.dtype, type_.sizes, output.strides)
+    returned = output.returned or Returned(type_.sizes, output.strides)
+    return OutputBuffer(output.tensor, type_.dtype, returned.sizes, returned.strides)

@@ -1,0 +1,128 @@
+"""Split loops: reshapes become loops of their own, so that indices need no division and stages can share loops.
+
+Place: after ``simplify``, before ``grouping``.
+Input, output: a ``StageGraph``. Example: a mean over the last dimension of [64, 32, 128] read by a stage over [2048, 128]
+at ``mean[FloorDiv(i, 32), Modulo(i, 32)]``: the loop ``i`` becomes two, of 64 and 32 values, the stage's target becomes
+[64, 32, 128] and the read ``mean[i0, i1]``.
+Invariants: outputs are the same; where an output's tensor has more dimensions than before, ``GraphOutput.returned`` has
+the old ones. Which loops are split, and why, is in ``split_points``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import sympy
+
+from mixbackend.backends.codegen.ir.indices import unflatten
+from mixbackend.backends.codegen.ir.stages import (
+    AliasOutput,
+    Concatenate,
+    GraphOutput,
+    Loop,
+    Returned,
+    Scan,
+    Scatter,
+    Stage,
+    StageGraph,
+    TensorType,
+    targets_of,
+)
+from mixbackend.backends.codegen.schedule.reindex import Index, reindexed
+from mixbackend.backends.codegen.schedule.rewrite import loops_of, ranges_of
+from mixbackend.backends.codegen.schedule.split_points import (
+    Points,
+    digit_symbols,
+    digits,
+    recomposed,
+    split_points,
+)
+
+
+def split_loops(graph: StageGraph) -> StageGraph:
+    """Split every loop whose index is divided somewhere, or whose dimension is read in pieces."""
+    points = split_points(graph)
+    return _Splitter(graph, points).run() if points else graph
+
+
+class _Splitter:
+    def __init__(self, graph: StageGraph, points: Mapping[sympy.Symbol, Points]) -> None:
+        self._graph = graph
+        self._types = dict(graph.types)
+        self._points = points
+        self._ranges = ranges_of(graph.stages)
+        self._values: dict[sympy.Symbol, sympy.Expr] = {}
+        for symbol, chosen in points.items():
+            new = digit_symbols(symbol, chosen)
+            self._values[symbol] = recomposed(symbol, chosen, new)
+            self._ranges.update(zip(new, digits(self._ranges[symbol], chosen), strict=True))
+        self._dimensions = self._split_dimensions()
+
+    def run(self) -> StageGraph:
+        stages = tuple(map(self._stage, self._graph.stages))
+        types = tuple((name, self._type(name, type_)) for name, type_ in self._graph.types)
+        outputs = tuple(map(self._output, self._graph.outputs))
+        return replace(self._graph, stages=stages, types=types, outputs=outputs)
+
+    def _split_dimensions(self) -> dict[str, tuple[Points, ...]]:
+        """Split points of every dimension of every target that has some."""
+        found = {}
+        for stage in self._graph.stages:
+            loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
+            points = tuple(self._points.get(loop.index, ()) for loop in loops)
+            if any(points):
+                found.update((name, points) for name in targets_of(stage))
+        return found
+
+    def _stage(self, stage: Stage) -> Stage:
+        used = {loop.index: self._values[loop.index] for loop in loops_of(stage) if loop.index in self._values}
+        result = reindexed(stage, used, self._ranges, self._place)
+        if isinstance(result, Scatter):
+            result = replace(result, target_loops=self._loops(result.target_loops), destination=self._target(result))
+        if isinstance(result, (Scan, Concatenate)):
+            before = self._loops(result.loops[: result.axis])
+            result = replace(result, axis=len(before))
+        changes = {
+            field: self._loops(getattr(result, field)) for field in ("loops", "reduced") if hasattr(result, field)
+        }
+        return replace(result, **changes)
+
+    def _loops(self, loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+        made: list[Loop] = []
+        for loop in loops:
+            chosen = self._points.get(loop.index)
+            if chosen is None:
+                made.append(loop)
+                continue
+            made.extend(map(Loop, digit_symbols(loop.index, chosen), digits(loop.size, chosen)))
+        return tuple(made)
+
+    def _target(self, stage: Scatter) -> Index:
+        return self._place(stage.target, stage.destination)
+
+    def _place(self, tensor: str, index: Index) -> Index:
+        """The index of an element after the tensor's dimensions were split."""
+        if tensor not in self._dimensions:
+            return index
+        sizes = self._types[tensor].sizes
+        parts: list[sympy.Expr] = []
+        for item, size, chosen in zip(index, sizes, self._dimensions[tensor], strict=True):
+            parts.extend(unflatten(item, digits(size, chosen), self._ranges))
+        return tuple(parts)
+
+    def _type(self, name: str, type_: TensorType) -> TensorType:
+        if name not in self._dimensions:
+            return type_
+        pairs = zip(type_.sizes, self._dimensions[name], strict=True)
+        return replace(type_, sizes=tuple(part for size, chosen in pairs for part in digits(size, chosen)))
+
+    def _output(self, output: GraphOutput | AliasOutput) -> GraphOutput | AliasOutput:
+        if isinstance(output, AliasOutput) or output.tensor not in self._dimensions:
+            return output
+        sizes = self._types[output.tensor].sizes
+        strides: list[sympy.Expr] = []
+        for stride, chosen in zip(output.strides, self._dimensions[output.tensor], strict=True):
+            strides.extend(sympy.expand(stride * point) for point in (*reversed(chosen), sympy.Integer(1)))
+        returned = output.returned or Returned(sizes, output.strides)
+        return replace(output, strides=tuple(strides), returned=returned)
