@@ -5,6 +5,12 @@ Place: imported once by the backend; the order of modules does not matter, since
 
 from __future__ import annotations
 
+from mixbackend.backends.codegen.lower import (  # noqa: F401
+    concatenate,
+    embedding,
+    indexing,
+    scatter,
+)
 from mixbackend.backends.codegen.lower.lowering import lower_region
 from mixbackend.backends.codegen.lower.rules import RULES
 
