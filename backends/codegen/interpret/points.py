@@ -1,7 +1,7 @@
 """Scalar expressions over all points of a grid at once.
 
 Place: below both interpreters; how memory is read is theirs to say.
-Input: expressions of ``ir.scalar`` and a grid: one dimension per loop. Output: tensors that broadcast to the grid.
+Input: expressions of ``ir.scalar`` and a grid of points. Output: tensors that broadcast to the grid.
 Invariants: ``SCALAR_OPS[...].meaning`` defines every operator; a result has the type its node states, or an error says
 so.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-import sympy
 import torch
 
 from mixbackend.backends.codegen.interpret.indices import Value, Values, evaluate_index
@@ -36,17 +35,13 @@ class Points(ABC):
     """A grid of points, and what expressions are worth there.
 
     Attributes:
-        shape: number of values of every loop.
+        shape: of the grid.
         values: of every symbol: a number, or a tensor that broadcasts to ``shape``.
     """
 
-    def __init__(self, loops: Sequence[tuple[sympy.Symbol, int]], known: Values) -> None:
-        self.shape = tuple(extent for _, extent in loops)
-        self.values: dict[sympy.Symbol, Value] = dict(known)
-        for place, (symbol, extent) in enumerate(loops):
-            shape = [1] * len(loops)
-            shape[place] = extent
-            self.values[symbol] = torch.arange(extent, dtype=torch.int64).reshape(shape)
+    def __init__(self, shape: Sequence[int], values: Values) -> None:
+        self.shape = tuple(shape)
+        self.values = values
 
     @abstractmethod
     def element(self, node: Element, symbols: Values, mask: torch.Tensor | None) -> torch.Tensor:
