@@ -189,7 +189,7 @@ class _Inliner:
         evaluations = sum(sites * self._evaluations(reader) for reader, sites in readers) / made
         if loads == 0 and cost <= CHEAP:
             return None
-        if len(readers) == 1 and evaluations <= 1.0:
+        if len(readers) == 1 and evaluations <= 1.5:
             return None
         big = self._big_loads(source, made)
         if cost <= CHEAP and big <= 1 and evaluations <= 2.0 * len(readers) and loads <= 4:
