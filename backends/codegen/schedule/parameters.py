@@ -1,10 +1,10 @@
 """Canonical kernels: names in order of appearance, sizes and strides as parameters.
 
 Place: inside ``assemble``, after a kernel was built with the names of its graph.
-Input: a kernel in terms of tensors and sizes. Output: an equal computation whose text depends on neither, and the values
-that its parameters take here. So layers of different widths share one compiled kernel, and so do all values of a
-symbolic size.
-Invariants: constants that shape the code stay: unrolled extents, small strides, divisors, values that are computed with.
+Input: a kernel in terms of tensors and sizes. Output: an equal computation whose text depends on neither, and the
+values that its parameters take here. So layers of different widths share one compiled kernel, and so do all values of
+a symbolic size.
+Invariants: constants that shape the code stay: unrolled extents, small strides, divisors.
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ def test_masks_reach_every_access_of_what_is_inlined() -> None:
 
 def test_two_copies_of_a_gather_keep_their_indices_apart() -> None:
     drawing = Drawing()
-    table, rows = drawing.tensor("table", 5), drawing.tensor("rows", 6, dtype=torch.int64)
+    drawing.tensor("table", 5)
+    rows = drawing.tensor("rows", 6, dtype=torch.int64)
     symbol = index_symbol("v0")
 
     def gathered(i: sympy.Symbol):
