@@ -227,13 +227,8 @@ MB_INLINE Mask gt(Mask a, Mask b) { return {a.v & ~b.v}; }
 MB_INLINE Mask ge(Mask a, Mask b) { return {a.v | ~b.v}; }
 
 template <class T> MB_INLINE T select(bool condition, T a, T b) { return condition ? a : b; }
-template <class T> MB_INLINE Vec<T> select(Mask condition, VecOf<T, 1> a, VecOf<T, 1> b) {
-    return {condition.v ? a.v : b.v};
-}
-template <class T> MB_INLINE Vec<T> select(Mask condition, VecOf<T, 2> a, VecOf<T, 2> b) {
-    const Vec<i64> wide = convert_number<i64>(Vec<i32>{condition.v});
-    return {wide.low ? a.low : b.low, wide.high ? a.high : b.high};
-}
+template <class T> MB_INLINE Vec<T> select(Mask condition, VecOf<T, 1> a, VecOf<T, 1> b) { return choose<T>(condition, a, b); }
+template <class T> MB_INLINE Vec<T> select(Mask condition, VecOf<T, 2> a, VecOf<T, 2> b) { return choose<T>(condition, a, b); }
 MB_INLINE Mask select(Mask condition, Mask a, Mask b) {
     return {(condition.v & a.v) | (~condition.v & b.v)};
 }

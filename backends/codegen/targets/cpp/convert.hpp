@@ -8,6 +8,18 @@
 
 namespace mb {
 
+// ---- small integers to 32 bits: one instruction, where g++ does not find it by itself ---------------------------------------
+
+#if defined(__AVX512F__) && MB_VECTOR_BYTES == 64 && !defined(__clang__)
+typedef char plain_char __attribute__((vector_size(16)));
+MB_INLINE native_i32 widen_small(packed_u8 x) { return __builtin_ia32_pmovzxbd512_mask((plain_char)x, native_i32{}, -1); }
+MB_INLINE native_i32 widen_small(packed_i8 x) { return __builtin_ia32_pmovsxbd512_mask((plain_char)x, native_i32{}, -1); }
+MB_INLINE native_i32 widen_small(packed_u16 x) { return __builtin_ia32_pmovzxwd512_mask((packed_i16)x, native_i32{}, -1); }
+MB_INLINE native_i32 widen_small(packed_i16 x) { return __builtin_ia32_pmovsxwd512_mask(x, native_i32{}, -1); }
+#else
+template <class V> MB_INLINE native_i32 widen_small(V x) { return __builtin_convertvector(x, native_i32); }
+#endif
+
 // ---- 16-bit floats ------------------------------------------------------------------------------------------------
 
 template <class F> MB_INLINE F bfloat16_widen(Integer<F> bits) { return bit_cast<F>(bits << 16); }
@@ -54,7 +66,7 @@ MB_INLINE native_f32 float16_widen(packed_u16 bits) {
 #elif defined(__F16C__) && MB_VECTOR_BYTES == 32
     return __builtin_ia32_vcvtph2ps256(bit_cast<packed_i16>(bits));
 #else
-    return float16_widen_bits<native_f32>(__builtin_convertvector(bits, native_i32));
+    return float16_widen_bits<native_f32>(widen_small(bits));
 #endif
 }
 MB_INLINE packed_u16 float16_narrow(native_f32 value) {
@@ -124,6 +136,15 @@ MB_INLINE Mask mask_of(native_i64 low, native_i64 high) {
 template <class T> MB_INLINE Mask nonzero(VecOf<T, 1> x) { return {x.v != Native<T>{}}; }
 template <class T> MB_INLINE Mask nonzero(VecOf<T, 2> x) {
     return mask_of(x.low != Native<T>{}, x.high != Native<T>{});
+}
+
+template <class T> MB_INLINE Vec<T> choose(Mask mask, Vec<T> a, Vec<T> b) {
+    if constexpr (sizeof(T) == 4) {
+        return {mask.v ? a.v : b.v};
+    } else {
+        const Vec<i64> wide = convert_number<i64>(Vec<i32>{mask.v});
+        return {wide.low ? a.low : b.low, wide.high ? a.high : b.high};
+    }
 }
 
 // Type of `convert<To>` of a vector: small integers live in i32, bool in a mask.

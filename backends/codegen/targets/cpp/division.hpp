@@ -36,12 +36,12 @@ template <class V> MB_INLINE V trunc_div_integer(V a, V b) {
 }
 template <class V> MB_INLINE V remainder_integer(V a, V b) {
     const V rest = a - trunc_div_integer(a, b) * b;
-    return (rest != V{}) & ((rest ^ b) < V{}) ? rest + b : rest;
+    return ((rest != V{}) & ((rest ^ b) < V{})) ? rest + b : rest;
 }
 template <class V> MB_INLINE V floor_div_integer(V a, V b) {
     const V result = trunc_div_integer(a, b);
     const V rest = a - result * b;
-    return (rest != V{}) & ((rest ^ b) < V{}) ? result - 1 : result;
+    return ((rest != V{}) & ((rest ^ b) < V{})) ? result - 1 : result;
 }
 
 // ---- floats ----------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ template <class V> MB_INLINE V fmod_floating(V a, V b) {
 template <class V> MB_INLINE V remainder_floating(V a, V b) {
     const V mod = fmod_floating(a, b);
     const auto other_side = (b < V{}) != (mod < V{});
-    return (mod != V{}) & other_side ? mod + b : mod;
+    return ((mod != V{}) & other_side) ? mod + b : mod;
 }
 
 template <class V> MB_INLINE V floor_div_floating(V a, V b) {
@@ -90,7 +90,7 @@ template <class V> MB_INLINE V floor_div_floating(V a, V b) {
     const V mod = fmod_floating(a, b);
     const auto other_side = (b < V{}) != (mod < V{});
     V quotient = (a - mod) / b;
-    quotient = (mod != V{}) & other_side ? quotient - one : quotient;
+    quotient = ((mod != V{}) & other_side) ? quotient - one : quotient;
     V whole = floor(quotient);
     whole = quotient - whole > fill<V>(Element<V>(0.5)) ? whole + one : whole;
     whole = quotient == V{} ? copysign(V{}, plain) : whole;

@@ -9,46 +9,82 @@
 
 namespace mb {
 
-// Elements on their way between memory and a vector: `lanes` of them, converted as one.
-template <class S> struct Packed {
-    S lane[lanes];
+// What an element is in memory, as a number, and `lanes` of them: one vector, or two where an element has 8 bytes.
+template <class S> struct RawOf { using type = S; };
+template <> struct RawOf<f16> { using type = u16; };
+template <> struct RawOf<bf16> { using type = u16; };
+template <class S> using Raw = typename RawOf<S>::type;
+
+template <class S, int size> struct PackedOf { typedef Raw<S> type __attribute__((vector_size(MB_VECTOR_BYTES / 4 * size))); };
+template <class S> struct PackedOf<S, 8> { using type = Vec<S>; };
+// The same at any address.
+template <class S, int size> struct LooseOf {
+    typedef Raw<S> type __attribute__((vector_size(MB_VECTOR_BYTES / 4 * (size == 8 ? 4 : size)), aligned(size), may_alias));
 };
+template <class S> using Packed = typename PackedOf<S, sizeof(S)>::type;
+template <class S> using Loose = typename LooseOf<S, sizeof(S)>::type;
 
-template <class S> MB_INLINE Vec<Compute<S>> unpack(const Packed<S>& packed) {
+template <class S> MB_INLINE Vec<Compute<S>> unpack(Packed<S> packed) {
     if constexpr (same<S, f16>) {
-        return {float16_widen(bit_cast<packed_u16>(packed))};
+        return {float16_widen(packed)};
     } else if constexpr (same<S, bf16>) {
-        return {bfloat16_widen<native_f32>(__builtin_convertvector(bit_cast<packed_u16>(packed), native_i32))};
-    } else if constexpr (same<S, i8>) {
-        return {__builtin_convertvector(bit_cast<packed_i8>(packed), native_i32)};
-    } else if constexpr (same<S, u8>) {
-        return {__builtin_convertvector(bit_cast<packed_u8>(packed), native_i32)};
-    } else if constexpr (same<S, i16>) {
-        return {__builtin_convertvector(bit_cast<packed_i16>(packed), native_i32)};
+        return {bfloat16_widen<native_f32>(widen_small(packed))};
+    } else if constexpr (sizeof(S) < 4) {
+        return {widen_small(packed)};
+    } else if constexpr (sizeof(S) == 4) {
+        return {packed};
     } else {
-        return bit_cast<Vec<S>>(packed);
+        return packed;
     }
 }
 
-template <class S, class T> MB_INLINE Packed<S> pack(Vec<T> value) {
-    const Vec<Compute<S>> given = convert_number<Compute<S>>(value);
+template <class S, class V> MB_INLINE Packed<S> pack(V value) {
+    const Vec<Compute<S>> given = convert<Compute<S>>(value);
     if constexpr (same<S, f16>) {
-        return bit_cast<Packed<S>>(float16_narrow(given.v));
+        return float16_narrow(given.v);
     } else if constexpr (same<S, bf16>) {
-        return bit_cast<Packed<S>>(__builtin_convertvector(bfloat16_narrow(given.v), packed_u16));
-    } else if constexpr (sizeof(S) == 1) {
-        return bit_cast<Packed<S>>(__builtin_convertvector(given.v, packed_i8));
-    } else if constexpr (sizeof(S) == 2) {
-        return bit_cast<Packed<S>>(__builtin_convertvector(given.v, packed_i16));
+        return __builtin_convertvector(bfloat16_narrow(given.v), packed_u16);
+    } else if constexpr (sizeof(S) < 4) {
+        return __builtin_convertvector(given.v, Packed<S>);
+    } else if constexpr (sizeof(S) == 4) {
+        return given.v;
     } else {
-        return bit_cast<Packed<S>>(given);
+        return given;
     }
 }
 
-template <class S> MB_INLINE S zero_of() {
-    S result;
-    __builtin_memset(&result, 0, sizeof(S));
-    return result;
+// A vector whose lane `i` is `read(i)`.
+template <class S, class Read> MB_INLINE Packed<S> assemble(Read read) {
+    Packed<S> packed;
+    if constexpr (sizeof(S) == 8) {
+        for (int lane = 0; lane < half_lanes; ++lane) packed.low[lane] = read(lane);
+        for (int lane = 0; lane < half_lanes; ++lane) packed.high[lane] = read(lane + half_lanes);
+    } else {
+        for (int lane = 0; lane < lanes; ++lane) packed[lane] = read(lane);
+    }
+    return packed;
+}
+// `write(i, lane i)` for every lane in order.
+template <class S, class Write> MB_INLINE void spread(Packed<S> packed, Write write) {
+    Raw<S> lane_values[lanes];
+    __builtin_memcpy(lane_values, &packed, sizeof(packed));
+    for (int lane = 0; lane < lanes; ++lane) write(lane, lane_values[lane]);
+}
+template <class S> MB_INLINE const Raw<S>* raw_pointer(const S* pointer) {
+    return reinterpret_cast<const Raw<S>*>(pointer);
+}
+template <class S> MB_INLINE Raw<S>* raw_pointer(S* pointer) { return reinterpret_cast<Raw<S>*>(pointer); }
+
+// `count` below `lanes` elements, in pieces of powers of two.
+template <class S> MB_INLINE void copy_some(char* to, const char* from, i64 count) {
+#pragma GCC unroll 4
+    for (int piece = lanes / 2; piece > 0; piece /= 2) {
+        if (count & piece) {
+            __builtin_memcpy(to, from, piece * sizeof(S));
+            to += piece * sizeof(S);
+            from += piece * sizeof(S);
+        }
+    }
 }
 
 // ---- scalars -----------------------------------------------------------------------------------------------------------
@@ -67,58 +103,68 @@ template <class S, class T> MB_INLINE void store_scalar(S* pointer, T value) {
 // ---- loads ---------------------------------------------------------------------------------------------------------------
 
 template <class T, class S> MB_INLINE Vec<T> load(const S* pointer) {
-    Packed<S> packed;
-    __builtin_memcpy(&packed, pointer, sizeof(packed));
-    return convert_number<T>(unpack(packed));
+    const Loose<S>* place = reinterpret_cast<const Loose<S>*>(pointer);
+    if constexpr (sizeof(S) == 8) {
+        return convert_number<T>(Vec<S>{place[0], place[1]});
+    } else {
+        return convert_number<T>(unpack<S>(*place));
+    }
 }
 
 template <class T, class S> MB_INLINE Vec<T> load_partial(const S* pointer, i64 count) {
-    Packed<S> packed;
-    for (int lane = 0; lane < lanes; ++lane) packed.lane[lane] = lane < count ? pointer[lane] : zero_of<S>();
-    return convert_number<T>(unpack(packed));
-}
-
-template <class T> MB_INLINE Vec<T> choose(Mask mask, Vec<T> a, Vec<T> b) {
-    if constexpr (sizeof(T) == 4) {
-        return {mask.v ? a.v : b.v};
+#if defined(__AVX2__) && !defined(__clang__)
+    constexpr bool masked = sizeof(S) >= 4;
+#else
+    constexpr bool masked = false;
+#endif
+    if constexpr (masked) {
+        const i32 limit = static_cast<i32>(count > lanes ? lanes : count);
+        const Packed<S> packed =
+            assemble<S>([=](int lane) { return lane < limit ? raw_pointer(pointer)[lane] : Raw<S>(0); });
+        return convert_number<T>(unpack<S>(packed));
     } else {
-        const Vec<i64> wide = convert_number<i64>(Vec<i32>{mask.v});
-        return {wide.low ? a.low : b.low, wide.high ? a.high : b.high};
+        if (count >= lanes) return load<T>(pointer);
+        Packed<S> packed = {};
+        copy_some<S>(reinterpret_cast<char*>(&packed), reinterpret_cast<const char*>(pointer), count);
+        return convert_number<T>(unpack<S>(packed));
     }
 }
 
 template <class T, class S, class Other> MB_INLINE Vec<T> load_masked(const S* pointer, Mask mask, Other other) {
-    Packed<S> packed;
-    for (int lane = 0; lane < lanes; ++lane) packed.lane[lane] = mask.v[lane] ? pointer[lane] : zero_of<S>();
-    return choose<T>(mask, convert_number<T>(unpack(packed)), broadcast<T>(other));
+    const Packed<S> packed =
+        assemble<S>([=](int lane) { return mask.v[lane] ? raw_pointer(pointer)[lane] : Raw<S>(0); });
+    return choose<T>(mask, convert_number<T>(unpack<S>(packed)), broadcast<T>(other));
 }
 
 template <class T, class S> MB_INLINE Vec<T> load_strided(const S* pointer, i64 stride) {
-    Packed<S> packed;
-    for (int lane = 0; lane < lanes; ++lane) packed.lane[lane] = pointer[lane * stride];
-    return convert_number<T>(unpack(packed));
+    const Packed<S> packed = assemble<S>([=](int lane) { return raw_pointer(pointer)[lane * stride]; });
+    return convert_number<T>(unpack<S>(packed));
 }
 template <class T, class S> MB_INLINE Vec<T> load_strided_partial(const S* pointer, i64 stride, i64 count) {
-    Packed<S> packed;
-    for (int lane = 0; lane < lanes; ++lane) {
-        packed.lane[lane] = lane < count ? pointer[lane * stride] : zero_of<S>();
-    }
-    return convert_number<T>(unpack(packed));
+    const Packed<S> packed =
+        assemble<S>([=](int lane) { return lane < count ? raw_pointer(pointer)[lane * stride] : Raw<S>(0); });
+    return convert_number<T>(unpack<S>(packed));
 }
 
 template <class T, class S> MB_INLINE Vec<T> load_gather(const S* pointer, Vec<i64> offsets) {
+    const Raw<S>* from = raw_pointer(pointer);
     Packed<S> packed;
-    for (int lane = 0; lane < half_lanes; ++lane) packed.lane[lane] = pointer[offsets.low[lane]];
-    for (int lane = 0; lane < half_lanes; ++lane) packed.lane[lane + half_lanes] = pointer[offsets.high[lane]];
-    return convert_number<T>(unpack(packed));
+    if constexpr (sizeof(S) == 4) {
+        typedef S Half __attribute__((vector_size(MB_VECTOR_BYTES / 2)));
+        Half low, high;
+        for (int lane = 0; lane < half_lanes; ++lane) low[lane] = from[offsets.low[lane]];
+        for (int lane = 0; lane < half_lanes; ++lane) high[lane] = from[offsets.high[lane]];
+        packed = join<Packed<S>>(low, high);
+    } else {
+        packed = assemble<S>([=](int lane) { return from[lane_of(offsets, lane)]; });
+    }
+    return convert_number<T>(unpack<S>(packed));
 }
 template <class T, class S, class Other>
 MB_INLINE Vec<T> load_gather_masked(const S* pointer, Vec<i64> offsets, Mask mask, Other other) {
-    Packed<S> packed;
-    for (int lane = 0; lane < lanes; ++lane) {
-        packed.lane[lane] = mask.v[lane] ? pointer[lane_of(offsets, lane)] : zero_of<S>();
-    }
-    return choose<T>(mask, convert_number<T>(unpack(packed)), broadcast<T>(other));
+    const Packed<S> packed =
+        assemble<S>([=](int lane) { return mask.v[lane] ? raw_pointer(pointer)[lane_of(offsets, lane)] : Raw<S>(0); });
+    return choose<T>(mask, convert_number<T>(unpack<S>(packed)), broadcast<T>(other));
 }
 template <class T, class S> MB_INLINE Vec<T> load_gather_partial(const S* pointer, Vec<i64> offsets, i64 count) {
     return load_gather_masked<T>(pointer, offsets, first_lanes(count), 0);
@@ -127,49 +173,48 @@ template <class T, class S> MB_INLINE Vec<T> load_gather_partial(const S* pointe
 // ---- stores --------------------------------------------------------------------------------------------------------------
 
 template <class S, class V> MB_INLINE void store(S* pointer, V value) {
-    const auto packed = pack<S>(value);
-    __builtin_memcpy(pointer, &packed, sizeof(packed));
+    const Packed<S> packed = pack<S>(value);
+    Loose<S>* place = reinterpret_cast<Loose<S>*>(pointer);
+    if constexpr (sizeof(S) == 8) {
+        place[0] = packed.low;
+        place[1] = packed.high;
+    } else {
+        *place = packed;
+    }
 }
 template <class S, class V> MB_INLINE void store_partial(S* pointer, V value, i64 count) {
-    const auto packed = pack<S>(value);
-    for (int lane = 0; lane < lanes; ++lane) {
-        if (lane < count) pointer[lane] = packed.lane[lane];
-    }
+    if (count >= lanes) return store(pointer, value);
+    const Packed<S> packed = pack<S>(value);
+    copy_some<S>(reinterpret_cast<char*>(pointer), reinterpret_cast<const char*>(&packed), count);
 }
 template <class S, class V> MB_INLINE void store_masked(S* pointer, V value, Mask mask) {
-    const auto packed = pack<S>(value);
-    for (int lane = 0; lane < lanes; ++lane) {
-        if (mask.v[lane]) pointer[lane] = packed.lane[lane];
-    }
+    spread<S>(pack<S>(value), [=](int lane, Raw<S> element) {
+        if (mask.v[lane]) raw_pointer(pointer)[lane] = element;
+    });
 }
 template <class S, class V> MB_INLINE void store_strided(S* pointer, i64 stride, V value) {
-    const auto packed = pack<S>(value);
-    for (int lane = 0; lane < lanes; ++lane) pointer[lane * stride] = packed.lane[lane];
+    spread<S>(pack<S>(value), [=](int lane, Raw<S> element) { raw_pointer(pointer)[lane * stride] = element; });
 }
 template <class S, class V> MB_INLINE void store_strided_partial(S* pointer, i64 stride, V value, i64 count) {
-    const auto packed = pack<S>(value);
-    for (int lane = 0; lane < lanes; ++lane) {
-        if (lane < count) pointer[lane * stride] = packed.lane[lane];
-    }
+    spread<S>(pack<S>(value), [=](int lane, Raw<S> element) {
+        if (lane < count) raw_pointer(pointer)[lane * stride] = element;
+    });
 }
 template <class S, class V> MB_INLINE void store_strided_masked(S* pointer, i64 stride, V value, Mask mask) {
-    const auto packed = pack<S>(value);
-    for (int lane = 0; lane < lanes; ++lane) {
-        if (mask.v[lane]) pointer[lane * stride] = packed.lane[lane];
-    }
+    spread<S>(pack<S>(value), [=](int lane, Raw<S> element) {
+        if (mask.v[lane]) raw_pointer(pointer)[lane * stride] = element;
+    });
 }
 // One lane after the other: where two offsets are equal the later lane stays.
 template <class S, class V> MB_INLINE void scatter_lanes(S* pointer, Vec<i64> offsets, V value, i64 count) {
-    const auto packed = pack<S>(value);
-    for (int lane = 0; lane < lanes; ++lane) {
-        if (lane < count) pointer[lane_of(offsets, lane)] = packed.lane[lane];
-    }
+    spread<S>(pack<S>(value), [=](int lane, Raw<S> element) {
+        if (lane < count) raw_pointer(pointer)[lane_of(offsets, lane)] = element;
+    });
 }
 template <class S, class V> MB_INLINE void scatter_masked(S* pointer, Vec<i64> offsets, V value, Mask mask) {
-    const auto packed = pack<S>(value);
-    for (int lane = 0; lane < lanes; ++lane) {
-        if (mask.v[lane]) pointer[lane_of(offsets, lane)] = packed.lane[lane];
-    }
+    spread<S>(pack<S>(value), [=](int lane, Raw<S> element) {
+        if (mask.v[lane]) raw_pointer(pointer)[lane_of(offsets, lane)] = element;
+    });
 }
 
 // ---- bool: a byte each, anything but zero is true ------------------------------------------------------------------------

@@ -9,40 +9,44 @@
 
 namespace mb {
 
-template <class T, class Function> MB_INLINE T fold_lanes(Vec<T> value, Function function) {
-    if constexpr (sizeof(T) == 8) {
-        T part[half_lanes];
-        const Native<T> folded = function(value.low, value.high);
-        __builtin_memcpy(part, &folded, sizeof(part));
-        for (int width = half_lanes / 2; width > 0; width /= 2) {
-            for (int lane = 0; lane < width; ++lane) part[lane] = function(part[lane], part[lane + width]);
-        }
-        return part[0];
+// The two halves of a vector folded into one, again and again.
+template <class T, int count, class Pieces, class Function> MB_INLINE T fold_pieces(Pieces value, Function function) {
+#if defined(MB_SHUFFLES)
+    // The last steps stay in the register: comparing scalars would branch.
+    if constexpr (sizeof(value) == 16 && count == 4) {
+        value = function(value, __builtin_shufflevector(value, value, 2, 3, 0, 1));
+        return function(value, __builtin_shufflevector(value, value, 1, 0, 3, 2))[0];
+    } else if constexpr (sizeof(value) == 16 && count == 2) {
+        return function(value, __builtin_shufflevector(value, value, 1, 0))[0];
+    } else
+#endif
+    if constexpr (count == 2) {
+        return function(static_cast<T>(value[0]), static_cast<T>(value[1]));
     } else {
-        T part[lanes];
-        __builtin_memcpy(part, &value, sizeof(part));
-        for (int width = half_lanes; width > 0; width /= 2) {
-            for (int lane = 0; lane < width; ++lane) part[lane] = function(part[lane], part[lane + width]);
-        }
-        return part[0];
+        typedef T Half __attribute__((vector_size(count / 2 * sizeof(T))));
+        return fold_pieces<T, count / 2>(function(lower_half<Half>(value), upper_half<Half>(value)), function);
     }
 }
-
-#define MB_FOLD(name, raw_name)                                                                              \
+#define MB_FOLD(name, expression)                                                                            \
     template <class T> MB_INLINE T name(VecOf<T, 1> value) {                                                 \
-        return fold_lanes<T>(value, [](auto a, auto b) { return raw::raw_name(a, b); });                     \
+        return fold_pieces<T, lanes>(value.v, [](auto a, auto b) { return expression; });                    \
     }                                                                                                        \
     template <class T> MB_INLINE T name(VecOf<T, 2> value) {                                                 \
-        return fold_lanes<T>(value, [](auto a, auto b) { return raw::raw_name(a, b); });                     \
+        const auto function = [](auto a, auto b) { return expression; };                                     \
+        return fold_pieces<T, half_lanes>(function(value.low, value.high), function);                        \
     }
-MB_FOLD(reduce_sum, add)
-MB_FOLD(reduce_prod, mul)
-MB_FOLD(reduce_max, maximum)
-MB_FOLD(reduce_min, minimum)
+MB_FOLD(reduce_sum, a + b)
+MB_FOLD(reduce_prod, a * b)
+MB_FOLD(reduce_max, ((a > b) | (a != a)) ? a : b)
+MB_FOLD(reduce_min, ((a < b) | (a != a)) ? a : b)
 #undef MB_FOLD
 
-MB_INLINE bool reduce_any(Mask mask) { return fold_lanes<i32>(Vec<i32>{mask.v}, [](auto a, auto b) { return a | b; }) != 0; }
-MB_INLINE bool reduce_all(Mask mask) { return fold_lanes<i32>(Vec<i32>{mask.v}, [](auto a, auto b) { return a & b; }) != 0; }
+MB_INLINE bool reduce_any(Mask mask) {
+    return fold_pieces<i32, lanes>(mask.v, [](auto a, auto b) { return a | b; }) != 0;
+}
+MB_INLINE bool reduce_all(Mask mask) {
+    return fold_pieces<i32, lanes>(mask.v, [](auto a, auto b) { return a & b; }) != 0;
+}
 
 // ---- mean and sum of squared distances from it ------------------------------------------------------------------------------
 

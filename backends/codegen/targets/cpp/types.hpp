@@ -89,11 +89,21 @@ template <> struct ComputeOf<u8> { using type = i32; };
 template <> struct ComputeOf<i16> { using type = i32; };
 template <class S> using Compute = typename ComputeOf<S>::type;
 
+template <class T> constexpr bool is_number = false;
+template <> constexpr bool is_number<float> = true;
+template <> constexpr bool is_number<double> = true;
+template <> constexpr bool is_number<i32> = true;
+template <> constexpr bool is_number<i64> = true;
+
 template <class To, class From> MB_INLINE To bit_cast(From value) {
     static_assert(sizeof(To) == sizeof(From), "a bit cast keeps the size");
-    To result;
-    __builtin_memcpy(&result, &value, sizeof(To));
-    return result;
+    if constexpr (is_number<To>) {
+        To result;
+        __builtin_memcpy(&result, &value, sizeof(To));
+        return result;
+    } else {
+        return (To)value;
+    }
 }
 template <class V> MB_INLINE Integer<V> bits_of(V value) { return bit_cast<Integer<V>>(value); }
 
@@ -135,22 +145,54 @@ template <class T> MB_INLINE T lane_of(VecOf<T, 2> value, int index) {
 }
 MB_INLINE bool lane_of(Mask mask, int index) { return mask.v[index] != 0; }
 
-// Halves of a register, as their own type.
+// Halves of a vector, as their own type, and back. Shuffles, where the compiler has them (g++ from 12, clang++): copying
+// 16 bytes through memory makes g++ take a vector apart in general registers.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define MB_SHUFFLES
+#endif
+#endif
+
 template <class Half, class Full> MB_INLINE Half lower_half(Full value) {
+#if defined(MB_SHUFFLES)
+    constexpr int count = sizeof(Half) / sizeof(value[0]);
+    if constexpr (count == 8) return __builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7);
+    else if constexpr (count == 4) return __builtin_shufflevector(value, value, 0, 1, 2, 3);
+    else return __builtin_shufflevector(value, value, 0, 1);
+#else
     Half result;
     __builtin_memcpy(&result, &value, sizeof(Half));
     return result;
+#endif
 }
 template <class Half, class Full> MB_INLINE Half upper_half(Full value) {
+#if defined(MB_SHUFFLES)
+    constexpr int count = sizeof(Half) / sizeof(value[0]);
+    if constexpr (count == 8) return __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15);
+    else if constexpr (count == 4) return __builtin_shufflevector(value, value, 4, 5, 6, 7);
+    else return __builtin_shufflevector(value, value, 2, 3);
+#else
     Half result;
     __builtin_memcpy(&result, reinterpret_cast<const char*>(&value) + sizeof(Half), sizeof(Half));
     return result;
+#endif
 }
 template <class Full, class Half> MB_INLINE Full join(Half low, Half high) {
+#if defined(MB_SHUFFLES)
+    constexpr int count = sizeof(Half) / sizeof(low[0]);
+    if constexpr (count == 8) {
+        return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    } else if constexpr (count == 4) {
+        return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    } else {
+        return __builtin_shufflevector(low, high, 0, 1, 2, 3);
+    }
+#else
     Full result;
     __builtin_memcpy(&result, &low, sizeof(Half));
     __builtin_memcpy(reinterpret_cast<char*>(&result) + sizeof(Half), &high, sizeof(Half));
     return result;
+#endif
 }
 
 // The first `count` lanes.
