@@ -6,10 +6,20 @@ Place: imported once by the backend; the order of modules does not matter, since
 from __future__ import annotations
 
 from mixbackend.backends.codegen.lower import (  # noqa: F401
+    batch_norm,
     concatenate,
     embedding,
     indexing,
+    likelihood,
+    loss,
+    normalization,
+    normalization_backward,
+    padding,
+    reduction,
+    scan,
     scatter,
+    softmax,
+    variance,
 )
 from mixbackend.backends.codegen.lower.lowering import lower_region
 from mixbackend.backends.codegen.lower.rules import RULES
