@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from mixbackend.benchmarks.protocol import Request
@@ -34,11 +35,12 @@ class Worker:
     Args:
         request: what it shall do.
         threads: for OpenMP and whatever else reads ``OMP_NUM_THREADS``; 0 leaves the environment alone.
+        variables: further environment variables.
     """
 
-    def __init__(self, request: Request, threads: int = 0) -> None:
+    def __init__(self, request: Request, threads: int = 0, variables: Mapping[str, str] | None = None) -> None:
         self.request = request
-        environment = dict(os.environ)
+        environment = {**os.environ, **(variables or {})}
         if threads:
             environment["OMP_NUM_THREADS"] = str(threads)
         self._errors = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")  # noqa: SIM115
@@ -101,10 +103,10 @@ class Worker:
         return {"status": "crash", "detail": f"{cause}: {tail}"}
 
 
-def ask(request: Request, timeout_s: float, threads: int = 0) -> Answer:
+def ask(request: Request, timeout_s: float, threads: int = 0, variables: Mapping[str, str] | None = None) -> Answer:
     """Start a worker for one request, take its one answer and end it; adds ``seconds`` of the whole process."""
     start = time.perf_counter()
-    worker = Worker(request, threads)
+    worker = Worker(request, threads, variables)
     try:
         answer = worker.answer(timeout_s)
     finally:

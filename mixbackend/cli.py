@@ -173,6 +173,20 @@ def bench_kernels(
     body.run(sizes, dtypes, only, rounds, as_json)
 
 
+@bench_app.command("first-calls")
+def bench_first_calls(
+    models: Annotated[str, typer.Option(help="Entries of the suite, with commas between; default: ten of them.")] = "",
+    phase: Annotated[str, typer.Option(help="inference or training.")] = "inference",
+    backends: Annotated[str, typer.Option(help="Backends the mixture may use.")] = "codegen,eager",
+    timeout: Annotated[float, typer.Option(help="Seconds for one first call.")] = 600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Time first calls with cold and warm caches, a process each, against inductor and eager."""
+    from mixbackend.commands import bench_first_calls as body
+
+    body.run(models, phase, backends, timeout, as_json)
+
+
 @app.command(context_settings=PASSES_ON, add_help_option=False)
 def demo(context: typer.Context) -> None:
     """Embed real sentences with a pretrained encoder and compare with eager; then fine-tune a little."""
