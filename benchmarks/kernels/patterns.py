@@ -112,7 +112,7 @@ def _batch_norm_backward(rows: int, columns: int, dtype: torch.dtype) -> Tensors
     value = _image(rows, columns, dtype)
     gradient = torch.randn_like(value)
     channels = value.shape[1]
-    return [gradient, value, torch.ones(channels, dtype=dtype), torch.randn(channels), torch.rand(channels) + 0.5]
+    return [gradient, value, torch.ones(channels), torch.randn(channels), torch.rand(channels) + 0.5]
 
 
 def _rms_norm(value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
