@@ -6,20 +6,31 @@ Place: imported once by the backend; the order of modules does not matter, since
 from __future__ import annotations
 
 from mixbackend.backends.codegen.lower import (  # noqa: F401
+    activation,
+    activation_backward,
     batch_norm,
+    comparison,
     concatenate,
+    conversion,
+    elementary,
     embedding,
+    factory,
     indexing,
     likelihood,
     loss,
     normalization,
     normalization_backward,
     padding,
+    pointwise,
+    pooling,
+    pooling_backward,
     reduction,
+    reshaping,
     scan,
     scatter,
     softmax,
     variance,
+    view_updates,
 )
 from mixbackend.backends.codegen.lower.lowering import lower_region
 from mixbackend.backends.codegen.lower.rules import RULES

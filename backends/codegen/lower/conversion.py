@@ -1,0 +1,57 @@
+"""Rules of conversions between types, and of copies.
+
+Place: registered by ``lower.table``.
+Semantics: a conversion rounds as ``Tensor.to`` does even where its result is not stored; memory formats and strides are
+the business of outputs; a copy is storage of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mixbackend.backends.codegen.lower.broadcast import read
+from mixbackend.backends.codegen.lower.lowering import Lowering
+from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.tensor import Tensor
+from mixbackend.backends.codegen.lower.view import alias
+
+
+@rule("aten._to_copy.default")
+def to_copy(lowering: Lowering, self: Tensor, **options: Any) -> Tensor:
+    """Another type; never another device."""
+    assert lowering.view is not None
+    device = lowering.view.input_tensors[0].device
+    if lowering.output.device != device:
+        raise Refused("device", f"a copy from {device} to {lowering.output.device}")
+    if lowering.output_dtype == self.dtype:
+        return alias(self)
+    return lowering.map(self.sizes, lowering.output_dtype, lambda index: read(self, index, lowering.output_dtype))
+
+
+@rule("aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default")
+def clone(lowering: Lowering, self: Tensor, **options: Any) -> Tensor:
+    """The same values."""
+    return alias(self)
+
+
+@rule("aten.copy.default")
+def copy(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> Tensor:
+    """The values of ``src`` in sizes and type of ``self``."""
+    return lowering.map(self.sizes, self.dtype, lambda index: read(src, index, self.dtype))
+
+
+@rule("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
+def same(lowering: Lowering, self: Tensor) -> Tensor:
+    """The tensor itself."""
+    return self
+
+
+@rule("getitem")
+def result_of(lowering: Lowering, self: Any, index: int) -> Tensor:
+    """One of an op's results."""
+    if isinstance(self, Tensor):
+        # Judged alone, the op before it is not lowered: only type and sizes of the result are known, and they matter.
+        return lowering.lazy(lowering.output_sizes, lowering.output_dtype, self.at)
+    if self[index] is None:
+        raise Refused("argument", f"result {index} has no values")
+    return self[index]
