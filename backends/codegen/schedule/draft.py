@@ -1,0 +1,205 @@
+"""Drafts: kernels while they are being decided, and how their statements touch memory.
+
+Place: what the passes of ``build`` take and return.
+Invariants: a draft is a legal kernel at every step (see ``ir.kernel``), so that any of them may be interpreted. Offsets
+are expanded sums, so that strides can be read off them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.indices import Ranges, substitute
+from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, Nest, Scratch, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Read, walk
+from mixbackend.backends.codegen.schedule.hints import Hints, points
+from mixbackend.backends.codegen.schedule.rewrite import rewrite
+
+Indices = Mapping[sympy.Symbol, sympy.Expr]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A kernel without its list of parameters.
+
+    Attributes:
+        outer, nests, scratch: as in ``Kernel``.
+        dtypes: storage type of every buffer and scratch.
+        disjoint: buffers whose stores in different nests never meet (parts of a concatenation).
+    """
+
+    outer: tuple[KernelLoop, ...]
+    nests: tuple[Nest, ...]
+    scratch: tuple[Scratch, ...]
+    dtypes: Mapping[str, torch.dtype]
+    disjoint: frozenset[str] = frozenset()
+
+    @property
+    def scratch_names(self) -> frozenset[str]:
+        """Names of all scratch."""
+        return frozenset(item.name for item in self.scratch)
+
+
+@dataclass(frozen=True)
+class Access:
+    """One touch of a buffer.
+
+    Attributes:
+        offset: in elements.
+        write: a store, otherwise a read.
+        dynamic: symbols that the position depends on in ways the offset does not show: those in bound values.
+        finish: outside the innermost loops: once per kept point.
+    """
+
+    buffer: str
+    offset: sympy.Expr
+    write: bool
+    dynamic: frozenset[sympy.Symbol] = frozenset()
+    finish: bool = False
+
+    def stride(self, index: sympy.Symbol) -> sympy.Expr | None:
+        """Elements between neighbours along an index; ``None`` if there is no such number."""
+        return None if index in self.dynamic else coefficient(self.offset, index)
+
+
+def coefficient(expression: sympy.Expr, index: sympy.Symbol) -> sympy.Expr | None:
+    """The factor of an index in an expanded expression; ``None`` if it is not linear in it."""
+    total = sympy.Integer(0)
+    for term in sympy.Add.make_args(expression):
+        if index not in term.free_symbols:
+            continue
+        factor = term.coeff(index)
+        if factor == 0 or index in factor.free_symbols or term != factor * index:
+            return None
+        total += factor
+    return total
+
+
+def inner_loops(nest: Nest) -> tuple[KernelLoop, ...]:
+    """All loops of a nest."""
+    return (*nest.loops, *nest.reduced)
+
+
+def roots_of(statement: Statement) -> tuple[Expr, ...]:
+    """Every expression of a statement: its value, mask and bound values."""
+    if not isinstance(statement, Store):
+        return (statement.value,)
+    mask = () if statement.mask is None else (statement.mask,)
+    return (statement.value, *mask, *(value for _, value in statement.bindings))
+
+
+def largest_extent(loop: KernelLoop) -> sympy.Expr:
+    """The extent of a loop over a tile where the tile is whole: at outer index 0. Sizes are positive, indices are not."""
+    indices = [symbol for symbol in loop.extent.free_symbols if not symbol.is_positive]
+    return loop.extent.xreplace(dict.fromkeys(indices, sympy.Integer(0)))
+
+
+def points_of(loops: Iterable[KernelLoop], hints: Hints) -> int:
+    """Estimated number of points of loops."""
+    return points((largest_extent(loop) for loop in loops), hints)
+
+
+def map_statement(
+    statement: Statement,
+    function: Callable[[Expr], Expr],
+    offset: Callable[[sympy.Expr], sympy.Expr] = lambda offset: offset,
+) -> Statement:
+    """The statement with every expression, and the offset of a store, replaced."""
+    if not isinstance(statement, Store):
+        return replace(statement, value=function(statement.value))
+    return replace(
+        statement,
+        offset=offset(statement.offset),
+        value=function(statement.value),
+        mask=None if statement.mask is None else function(statement.mask),
+        bindings=tuple((symbol, function(value)) for symbol, value in statement.bindings),
+    )
+
+
+def at_indices(statements: Iterable[Statement], values: Indices, ranges: Ranges) -> tuple[Statement, ...]:
+    """Statements with loop indices replaced.
+
+    Args:
+        values: what each index becomes.
+        ranges: of the indices in them.
+    """
+
+    def moved(expression: sympy.Expr) -> sympy.Expr:
+        return substitute(expression, values, ranges)
+
+    def node(item: Expr) -> Expr:
+        if isinstance(item, IndexValue):
+            return replace(item, expression=moved(item.expression))
+        if isinstance(item, Read):
+            return replace(item, offset=moved(item.offset))
+        return item
+
+    return tuple(map_statement(statement, lambda root: rewrite(root, node), moved) for statement in statements)
+
+
+def nest_at(nest: Nest, values: Indices, ranges: Ranges) -> Nest:
+    """The nest with indices replaced in its statements."""
+    return replace(nest, body=at_indices(nest.body, values, ranges), finish=at_indices(nest.finish, values, ranges))
+
+
+def indices_of(*roots: Expr) -> frozenset[sympy.Symbol]:
+    """Every symbol that the expressions depend on, bound symbols left out."""
+    used: set[sympy.Symbol] = set()
+    bound: set[sympy.Symbol] = set()
+    for node in walk(*roots):
+        if isinstance(node, IndexValue):
+            used |= node.expression.free_symbols
+        elif isinstance(node, Read):
+            used |= node.offset.free_symbols
+            bound |= {symbol for symbol, _ in node.bindings}
+    return frozenset(used - bound)
+
+
+def accesses_of(statements: Iterable[Statement], finish: bool = False) -> tuple[Access, ...]:
+    """Every distinct touch of memory, in order."""
+    found: dict[Access, None] = {}
+    for statement in statements:
+        for node in walk(*roots_of(statement)):
+            if isinstance(node, Read):
+                dynamic = indices_of(*(value for _, value in node.bindings))
+                found[Access(node.buffer, node.offset, False, dynamic, finish)] = None
+        if isinstance(statement, Store):
+            dynamic = indices_of(*(value for _, value in statement.bindings))
+            found[Access(statement.buffer, statement.offset, True, dynamic, finish)] = None
+    return tuple(found)
+
+
+def nest_accesses(nest: Nest) -> tuple[Access, ...]:
+    """Every distinct touch of memory of a nest."""
+    return (*accesses_of(nest.body), *accesses_of(nest.finish, finish=True))
+
+
+def index_values_of(nest: Nest) -> tuple[sympy.Expr, ...]:
+    """Index expressions that are computed with."""
+    roots = [root for statement in (*nest.body, *nest.finish) for root in roots_of(statement)]
+    return tuple(node.expression for node in walk(*roots) if isinstance(node, IndexValue))
+
+
+def folds_positions(nest: Nest) -> bool:
+    """Whether the order of the reduced loops is part of a result."""
+    return any(isinstance(item, Accumulate) and item.kind in ("argmax", "argmin") for item in nest.body)
+
+
+def has_carry(nest: Nest) -> bool:
+    """Whether the nest folds along an ordered loop."""
+    return any(isinstance(item, Carry) for item in nest.body)
+
+
+def local_names(statements: Iterable[Statement]) -> tuple[str, ...]:
+    """Names that statements define."""
+    names: list[str] = []
+    for statement in statements:
+        if isinstance(statement, Accumulate):
+            names.extend(statement.names)
+        elif isinstance(statement, (Let, Carry)):
+            names.append(statement.name)
+    return tuple(names)

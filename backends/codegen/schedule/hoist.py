@@ -1,0 +1,127 @@
+"""Hoist: what is expensive and the same for all values of a loop is computed once, before it.
+
+Place: in ``build``, after loops are tiled and vectors chosen. Input, output: a draft.
+Before and after::
+
+    for c: y[c] = x[c] / sqrt(v)      ->      t[0] = sqrt(v);  for c: y[c] = x[c] / t[0]
+
+An expression that depends on some loops of its nest goes into a nest over these, into scratch with a value for each.
+Invariants: only expressions of reads that the nest itself does not store. Targets keep plain reads of scratch that do not
+move in registers by themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import sympy
+
+from mixbackend.backends.codegen.ir.indices import flatten
+from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Scratch, Store
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Local, Read, children, walk
+from mixbackend.backends.codegen.schedule.draft import (
+    Draft,
+    indices_of,
+    inner_loops,
+    largest_extent,
+    map_statement,
+    points_of,
+    roots_of,
+)
+from mixbackend.backends.codegen.schedule.hints import Hints, estimate
+from mixbackend.backends.codegen.schedule.rewrite import rewrite
+
+LEAST_COST = 4.0
+"""Cost of an expression (see ``ScalarOp.cost``) from which it is worth memory of its own: a division."""
+
+LEAST_REPEATS = 4
+MOST_ELEMENTS = 4096
+
+
+def hoist_invariants(draft: Draft, hints: Hints) -> Draft:
+    """Move expensive invariant expressions into nests before."""
+    names = (f"hoisted{number}" for number in itertools.count())
+    scratch, nests, dtypes = list(draft.scratch), [], dict(draft.dtypes)
+    for nest in draft.nests:
+        hoister = _Hoister(nest, hints, names)
+        changed = hoister.run()
+        nests += [*hoister.before, changed]
+        scratch += hoister.scratch
+        dtypes.update({item.name: item.dtype for item in hoister.scratch})
+    return replace(draft, nests=tuple(nests), scratch=tuple(scratch), dtypes=dtypes)
+
+
+@dataclass
+class _Hoister:
+    """Works on one nest."""
+
+    nest: Nest
+    hints: Hints
+    names: Iterator[str]
+    before: list[Nest] = field(default_factory=list)
+    scratch: list[Scratch] = field(default_factory=list)
+
+    def run(self) -> Nest:
+        """The nest with reads of what was moved before it."""
+        if not inner_loops(self.nest):
+            return self.nest
+        roots = [root for item in self.nest.body for root in roots_of(item)]
+        found = dict.fromkeys(node for root in roots for node in self._outermost(root))
+        replaced: dict[Expr, Expr] = {}
+
+        def exchanged(root: Expr) -> Expr:
+            return rewrite(root, lambda node: replaced.get(node, node))
+
+        # What is part of another goes first, and is read by the other.
+        for node in sorted(found, key=lambda item: sum(1 for _ in walk(item))):
+            smaller = exchanged(node)
+            if smaller not in replaced.values():
+                replaced[smaller] = self._moved(smaller)
+        if not replaced:
+            return self.nest
+        return replace(self.nest, body=tuple(map_statement(item, exchanged) for item in self.nest.body))
+
+    def _outermost(self, root: Expr) -> Iterator[Expr]:
+        """The largest expressions below a root that can go, each once."""
+        pending, seen = [root], {root}
+        while pending:
+            node = pending.pop()
+            if self._can_go(node):
+                yield node
+                continue
+            fresh = [part for part in children(node) if part not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+
+    def _can_go(self, node: Expr) -> bool:
+        if not isinstance(node, Apply) or not self._pays(node):
+            return False
+        stored = {item.buffer for item in self.nest.body if isinstance(item, Store)}
+        parts = tuple(walk(node))
+        return not any(isinstance(part, Local) or (isinstance(part, Read) and part.buffer in stored) for part in parts)
+
+    def _pays(self, node: Apply) -> bool:
+        stay = self._loops(node)
+        others = [loop for loop in inner_loops(self.nest) if loop not in stay]
+        if points_of(others, self.hints) < LEAST_REPEATS or any(loop.mode == "vector" for loop in stay):
+            return False
+        elements = sympy.Mul(*map(largest_extent, stay))
+        if not elements.is_Integer or estimate(elements, self.hints) > MOST_ELEMENTS:
+            return False
+        return any(isinstance(part, Apply) and SCALAR_OPS[part.op].cost >= LEAST_COST for part in walk(node))
+
+    def _loops(self, node: Expr) -> tuple[KernelLoop, ...]:
+        used = indices_of(node)
+        return tuple(loop for loop in inner_loops(self.nest) if loop.index in used)
+
+    def _moved(self, node: Expr) -> Expr:
+        """Compute a node in a nest before, and read it."""
+        loops = tuple(replace(loop, mode="serial") for loop in self._loops(node))
+        sizes = tuple(map(largest_extent, loops))
+        offset = flatten([loop.index for loop in loops], sizes)
+        made = Scratch(next(self.names), node.dtype, sympy.Mul(*sizes))
+        self.scratch.append(made)
+        self.before.append(Nest(loops, (), (Store(made.name, offset, node),)))
+        return Read(node.dtype, made.name, offset)

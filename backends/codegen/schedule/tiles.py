@@ -1,0 +1,235 @@
+"""Tiles: which outer loops move into the nests, whole or cut into tiles.
+
+Place: in ``build``, after loops were merged and before each nest is ordered and vectorised.
+Input, output: a draft. What it decides:
+
+- a loop along which memory is contiguous has to be inside to become a vector: a flat pointwise loop is cut into chunks,
+  a reduction over rows of a matrix gets tiles of columns;
+- transposes are cut along both contiguous loops, so that a cache line is used while it is near;
+- small outer points are put together, as long as enough of them are left to run in parallel.
+
+Invariants: scratch gets one more dimension for every loop that moves inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from mixbackend.backends.codegen.ir.indices import FloorDiv, index_symbol
+from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Scratch, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Expr, Read
+from mixbackend.backends.codegen.schedule.draft import (
+    Draft,
+    inner_loops,
+    map_statement,
+    nest_accesses,
+    nest_at,
+    points_of,
+)
+from mixbackend.backends.codegen.schedule.hints import Hints, estimate
+from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.vectorize import Costs
+from mixbackend.backends.codegen.targets.target import TargetTraits
+
+GRAIN = 4096
+"""Points of one outer point that make its start cheap."""
+
+LEAST_GRAIN = 1024
+"""Points down to which flat loops are cut for the sake of parallelism."""
+
+LEAST_COLUMNS = 64
+"""Contiguous values of a tile at least, so that cache lines and vectors are whole."""
+
+MOST_COLUMNS = 1024
+TRANSPOSE_TILE = 32
+POINTS_PER_WORKER = 4
+"""Outer points per parallel unit that balance the load."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """An outer loop that goes inside: whole, or tiles of ``tile`` values."""
+
+    loop: KernelLoop
+    tile: int | None
+
+
+def raise_loops(draft: Draft) -> Draft:
+    """One nest alone: all its kept loops that run in any order become outer, to be cut as memory wants it."""
+    if len(draft.nests) != 1 or draft.scratch:
+        return draft
+    (nest,) = draft.nests
+    free = tuple(replace(loop, mode="parallel") for loop in nest.loops if loop.mode != "ordered")
+    stay = tuple(loop for loop in nest.loops if loop.mode == "ordered")
+    return replace(draft, outer=(*draft.outer, *free), nests=(replace(nest, loops=stay),))
+
+
+def tile_loops(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
+    """Move loops inside where that pays."""
+    for move in _Choice(draft, traits, hints).moves():
+        draft = moved_inside(draft, move)
+    return draft
+
+
+class _Choice:
+    """Decides for one draft."""
+
+    def __init__(self, draft: Draft, traits: TargetTraits, hints: Hints) -> None:
+        self._draft = draft
+        self._hints = hints
+        self._costs = Costs.of(traits, draft.dtypes, hints)
+        self._scratch_limit = traits.scratch_bytes
+        self._wanted = POINTS_PER_WORKER * traits.parallel_width
+
+    def moves(self) -> list[Move]:
+        """Loops to move, the one to become the vector first."""
+        vector = self._vector_loop()
+        partner = None if vector is None else self._transposed(vector)
+        if vector is not None and partner is not None:
+            return [self._cut(vector, TRANSPOSE_TILE), self._cut(partner, TRANSPOSE_TILE)]
+        moves = [] if vector is None else [self._cut(vector, self._width(vector))]
+        return moves if self._draft.scratch else [*moves, *self._more(moves)]
+
+    # -- the vector -----------------------------------------------------------------------------------------------
+
+    def _vector_loop(self) -> KernelLoop | None:
+        """The outer loop whose place is inside, ``None`` if the nests vectorise as well by themselves."""
+        nests = self._draft.nests
+        best, lowest = None, sum(self._costs.best(nest)[0] for nest in nests)
+        for loop in self._draft.outer:
+            cost = sum(self._costs.best(nest, (loop,))[0] for nest in nests)
+            if cost < lowest and self._fits(loop):
+                best, lowest = loop, cost
+        return best
+
+    def _fits(self, loop: KernelLoop) -> bool:
+        """Whether scratch of a few vectors of this loop is small enough."""
+        least = min(points_of((loop,), self._hints), 2 * self._costs.lanes)
+        return self._scratch_bytes() * least <= self._scratch_limit
+
+    def _scratch_bytes(self) -> int:
+        """Of one outer point, as the draft is."""
+        return sum(estimate(item.elements, self._hints) * item.dtype.itemsize for item in self._draft.scratch)
+
+    def _width(self, loop: KernelLoop) -> int:
+        """Values of the vector loop to have in one tile."""
+        inside = max(sum(points_of(inner_loops(nest), self._hints) for nest in self._draft.nests), 1)
+        total = points_of(self._draft.outer, self._hints)
+        balanced = max(total // self._wanted, 1)
+        if inside == 1:
+            return min(GRAIN, max(balanced, LEAST_GRAIN))
+        width = min(MOST_COLUMNS, max(LEAST_COLUMNS, min(balanced, 4 * GRAIN // inside)))
+        bytes_each = self._scratch_bytes()
+        if bytes_each:
+            width = min(width, max(self._scratch_limit // bytes_each, 1))
+        lanes = self._costs.lanes
+        return max(width // lanes * lanes, lanes)
+
+    # -- transposes -----------------------------------------------------------------------------------------------
+
+    def _transposed(self, vector: KernelLoop) -> KernelLoop | None:
+        """Another outer loop along which some access is contiguous that jumps along the vector."""
+        nests = self._draft.nests
+        if self._draft.scratch or any(inner_loops(nest) for nest in nests) or not self._is_long(vector):
+            return None
+        accesses = [access for nest in nests for access in nest_accesses(nest)]
+        jumping = [access for access in accesses if access.stride(vector.index) not in (None, 0, 1)]
+        others = [loop for loop in self._draft.outer if loop is not vector and self._is_long(loop)]
+        counts = {loop: sum(1 for access in jumping if access.stride(loop.index) == 1) for loop in others}
+        best = max(others, key=lambda loop: counts[loop], default=None)
+        return best if best is not None and counts[best] else None
+
+    def _is_long(self, loop: KernelLoop) -> bool:
+        return points_of((loop,), self._hints) >= self._costs.lanes // 2
+
+    # -- more points ----------------------------------------------------------------------------------------------
+
+    def _more(self, moves: Sequence[Move]) -> list[Move]:
+        """Loops that join the vector inside until an outer point is large, innermost first."""
+        taken = {move.loop.index for move in moves}
+        left = [loop for loop in self._draft.outer if loop.index not in taken]
+        inside = max(sum(points_of(inner_loops(nest), self._hints) for nest in self._draft.nests), 1)
+        for move in moves:
+            inside *= min(points_of((move.loop,), self._hints), move.tile or GRAIN)
+        tiles = sum(-(-points_of((move.loop,), self._hints) // move.tile) for move in moves if move.tile) or 1
+        found: list[Move] = []
+        for loop in reversed(left):
+            outside = tiles * points_of(
+                [item for item in left if item not in [move.loop for move in found]], self._hints
+            )
+            room = min(GRAIN // inside, outside // self._wanted)
+            if room < 2:
+                break
+            move = self._cut(loop, 1 << (room.bit_length() - 1))
+            found.append(move)
+            if move.tile is not None:
+                break
+            inside *= points_of((loop,), self._hints)
+        return found
+
+    def _cut(self, loop: KernelLoop, width: int) -> Move:
+        """Tiles of about a width: none if the loop is not longer, of equal length where the extent is known."""
+        if not loop.extent.is_Integer:
+            return Move(loop, width)
+        extent = int(loop.extent)
+        if extent <= width:
+            return Move(loop, None)
+        even = -(-extent // -(-extent // width))
+        step = self._costs.lanes if width % self._costs.lanes == 0 else 1
+        return Move(loop, -(-even // step) * step)
+
+
+# -- moving -------------------------------------------------------------------------------------------------------
+
+
+def moved_inside(draft: Draft, move: Move) -> Draft:
+    """The draft with an outer loop, or tiles of it, inside every nest."""
+    loop = move.loop
+    if move.tile is None:
+        outer = tuple(item for item in draft.outer if item is not loop)
+        return _with_inner(replace(draft, outer=outer), replace(loop, mode="serial"), loop.extent)
+    tile = sympy.Integer(move.tile)
+    tiles = KernelLoop(index_symbol(f"{loop.index.name}_tile"), tile_count(loop.extent, tile), "parallel")
+    inner = KernelLoop(index_symbol(f"{loop.index.name}_in"), tile_extent(loop.extent, tile, tiles.index))
+    values = {loop.index: tile * tiles.index + inner.index}
+    ranges = {tiles.index: tiles.extent, inner.index: tile}
+    nests = tuple(nest_at(nest, values, ranges) for nest in draft.nests)
+    outer = tuple(tiles if item is loop else item for item in draft.outer)
+    return _with_inner(replace(draft, outer=outer, nests=nests), inner, tile)
+
+
+def tile_count(extent: sympy.Expr, tile: sympy.Expr) -> sympy.Expr:
+    """Number of tiles."""
+    return FloorDiv(sympy.expand(extent + tile - 1), tile)
+
+
+def tile_extent(extent: sympy.Expr, tile: sympy.Expr, index: sympy.Symbol) -> sympy.Expr:
+    """Values of one tile; the last may be smaller."""
+    if extent.is_Integer and extent % tile == 0:
+        return tile
+    return sympy.Min(tile, extent - tile * index)
+
+
+def _with_inner(draft: Draft, loop: KernelLoop, width: sympy.Expr) -> Draft:
+    names = draft.scratch_names
+
+    def node(item: Expr) -> Expr:
+        if isinstance(item, Read) and item.buffer in names:
+            return replace(item, offset=sympy.expand(item.offset * width + loop.index))
+        return item
+
+    def statement(item: Statement) -> Statement:
+        item = map_statement(item, lambda root: rewrite(root, node))
+        if isinstance(item, Store) and item.buffer in names:
+            return replace(item, offset=sympy.expand(item.offset * width + loop.index))
+        return item
+
+    def nest(item: Nest) -> Nest:
+        body, finish = tuple(map(statement, item.body)), tuple(map(statement, item.finish))
+        return Nest((loop, *item.loops), item.reduced, body, finish)
+
+    scratch = tuple(Scratch(item.name, item.dtype, sympy.expand(item.elements * width)) for item in draft.scratch)
+    return replace(draft, nests=tuple(map(nest, draft.nests)), scratch=scratch)
