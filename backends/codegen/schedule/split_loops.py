@@ -1,9 +1,9 @@
 """Split loops: reshapes become loops of their own, so that indices need no division and stages can share loops.
 
 Place: after ``simplify``, before ``grouping``.
-Input, output: a ``StageGraph``. Example: a mean over the last dimension of [64, 32, 128] read by a stage over [2048, 128]
-at ``mean[FloorDiv(i, 32), Modulo(i, 32)]``: the loop ``i`` becomes two, of 64 and 32 values, the stage's target becomes
-[64, 32, 128] and the read ``mean[i0, i1]``.
+Input, output: a ``StageGraph``. Example: a mean over the last dimension of [64, 32, 128], read by a stage over
+[2048, 128] at ``mean[FloorDiv(i, 32), Modulo(i, 32)]``: the loop ``i`` becomes two, of 64 and 32 values, the stage's
+target becomes [64, 32, 128] and the read ``mean[i0, i1]``.
 Invariants: outputs are the same; where an output's tensor has more dimensions than before, ``GraphOutput.returned`` has
 the old ones. Which loops are split, and why, is in ``split_points``.
 """

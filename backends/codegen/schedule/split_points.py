@@ -13,6 +13,7 @@ Non-goals: sizes that cannot be shown to be divisible.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, Ranges, sub
 from mixbackend.backends.codegen.ir.scalar import IndexValue, Load, walk
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
-    Reduce,
     Scan,
     Scatter,
     Stage,
@@ -31,7 +31,7 @@ from mixbackend.backends.codegen.ir.stages import (
     expressions_of,
     targets_of,
 )
-from mixbackend.backends.codegen.schedule.rewrite import loops_of, ranges_of
+from mixbackend.backends.codegen.schedule.rewrite import ranges_of
 
 Points = tuple[sympy.Expr, ...]
 
@@ -80,7 +80,7 @@ def split_points(graph: StageGraph) -> dict[sympy.Symbol, Points]:
 def digits(size: sympy.Expr, points: Points) -> tuple[sympy.Expr, ...]:
     """Sizes of the loops that replace one, outermost first."""
     strides = (sympy.Integer(1), *points, size)
-    return tuple(quotient(high, low) for low, high in zip(strides, strides[1:], strict=False))[::-1]
+    return tuple(quotient(high, low) for low, high in itertools.pairwise(strides))[::-1]
 
 
 def quotient(number: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:

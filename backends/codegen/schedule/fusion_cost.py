@@ -1,0 +1,150 @@
+"""Cost of a kernel: what a cluster of stages would take, for comparing it with two kernels.
+
+Place: inside ``grouping``.
+Unit: bytes that the whole target moves in the time. Modelled are: memory traffic (a tensor that stays inside an outer
+point's fast memory is moved once, or not at all if nobody else reads it), how much of it is strided, arithmetic, how
+many outer points there are to keep the target busy, and the cost of starting a kernel.
+Non-goals: an estimate in seconds; decisions about correctness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mixbackend.backends.codegen.schedule.alignment import Cluster
+from mixbackend.backends.codegen.schedule.stage_facts import Access, StageFacts
+from mixbackend.backends.codegen.targets.target import TargetTraits
+
+GRAIN = 1 << 14
+"""Bytes that one point of parallelism has to move before it is worth using."""
+
+LAUNCH = 1 << 12
+"""Bytes per point of parallelism that could be moved while a kernel starts."""
+
+STRIDED = 4.0
+"""What an element costs that is alone in its vector or cache line, against one among neighbours."""
+
+TILED = 1.25
+"""What an element costs that is read in short runs of neighbours: a tile of outer points."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What costs depend on beside the cluster.
+
+    Attributes:
+        readers: for each target, the stages that read it, as a bit set.
+        outputs: targets that leave.
+        sizes: estimated bytes of every tensor.
+        traits: of the target.
+    """
+
+    readers: Mapping[str, int]
+    outputs: frozenset[str]
+    sizes: Mapping[str, int]
+    traits: TargetTraits
+
+    @property
+    def lanes(self) -> int:
+        """Float32 values of a vector."""
+        return max(self.traits.vector_bytes // 4, 1)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a cluster takes.
+
+    Attributes:
+        total: in the unit of the module.
+        traffic: bytes moved.
+        strain: bytes moved, strided ones counted at what they cost.
+        busy: points of parallelism that are used.
+    """
+
+    total: float
+    traffic: float
+    strain: float
+    busy: float
+
+
+def is_private(cluster: Cluster, name: str, around: Surroundings) -> bool:
+    """Whether nothing outside the cluster needs a target of it."""
+    return name not in around.outputs and not around.readers.get(name, 0) & ~cluster.stages
+
+
+def slice_bytes(cluster: Cluster, name: str, around: Surroundings) -> float:
+    """Bytes of a tensor that one outer point touches, where all accesses divide it in the same way."""
+    ways = [*cluster.readings.get(name, ()), *([cluster.shared[name]] if name in cluster.shared else [])]
+    points = 1
+    for places in zip(*ways, strict=True):
+        if places[0] is not None and all(place == places[0] for place in places):
+            points *= max(cluster.outer[places[0]].extent, 1)
+    return around.sizes[name] / points
+
+
+def buffers(cluster: Cluster, around: Surroundings) -> int:
+    """Tensors in memory that the cluster touches."""
+    targets = cluster.shared.keys()
+    return sum(1 for name in targets if not is_private(cluster, name, around)) + sum(
+        1 for name in cluster.readings if name not in targets
+    )
+
+
+def kernel_cost(cluster: Cluster, around: Surroundings) -> Cost:
+    """Cost in the best of the ways to run it: vectors along inner loops, or along one of the outer loops."""
+    moved = _moved(cluster, around)
+    work = sum(fact.work for fact in cluster.members) * 4 / around.lanes
+    return min((_cost(cluster, moved, work, way, around) for way in range(-1, len(cluster.outer))), key=lambda c: c.total)
+
+
+def _moved(cluster: Cluster, around: Surroundings) -> list[list[tuple[StageFacts, Access]]]:
+    """Accesses that reach memory; of those in one list only the dearest counts."""
+    by_tensor: dict[str, list[tuple[StageFacts, Access]]] = defaultdict(list)
+    for fact in cluster.members:
+        for access in fact.accesses:
+            by_tensor[access.tensor].append((fact, access))
+    moved: list[list[tuple[StageFacts, Access]]] = []
+    for name, accesses in by_tensor.items():
+        stays = slice_bytes(cluster, name, around) <= around.traits.scratch_bytes
+        if not stays:
+            moved.extend([item] for item in accesses)
+        elif name not in cluster.shared or not is_private(cluster, name, around):
+            moved.append(accesses)
+    return moved
+
+
+def _cost(
+    cluster: Cluster,
+    moved: list[list[tuple[StageFacts, Access]]],
+    work: float,
+    way: int,
+    around: Surroundings,
+) -> Cost:
+    """Cost with vectors along the outer loop ``way``, or along inner loops if it is negative."""
+    traffic, strain = 0.0, 0.0
+    for accesses in moved:
+        traffic += max(access.size for _, access in accesses)
+        strain += max(access.size * _factor(cluster, fact, access, way, around.lanes) for fact, access in accesses)
+    points = math.prod(max(loop.extent, 1) for loop in cluster.outer)
+    if way >= 0:
+        points = points / min(around.lanes, max(cluster.outer[way].extent, 1))
+    width = around.traits.parallel_width
+    busy = max(1.0, min(width, points, (strain + work) / GRAIN))
+    return Cost(LAUNCH * width + (strain + work) * width / busy, traffic, strain, busy)
+
+
+def _factor(cluster: Cluster, fact: StageFacts, access: Access, way: int, lanes: int) -> float:
+    """What an element of an access costs against one among neighbours."""
+    inner = [symbol for symbol in fact.last if symbol not in cluster.place and fact.extents[symbol] > 1]
+    if way >= 0:
+        vector = next(symbol for symbol in fact.kept if cluster.place.get(symbol) == way)
+        stride = access.strides.get(vector, 0)
+        is_tile = any(access.strides.get(symbol, 0) for symbol in inner)
+        return STRIDED if stride > 1 else TILED if stride == 1 and is_tile else 1.0
+    if not inner:
+        return STRIDED
+    unfilled = min(STRIDED, max(1.0, lanes / (2 * fact.extents[inner[0]])))
+    return STRIDED if access.strides.get(inner[0], 0) > 1 else unfilled
