@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -19,25 +19,25 @@ def _values(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     "pad", [(1, 2), (0, 0), (-1, 2), (2, -3), (1, 2, 3, 0), (-1, -1, 2, -1), (1, 1, 0, 2, -1, 3), (0, 0, 4, -4)]
 )
 def test_constant_padding(check_lowering, dtype, pad):
-    check_lowering(lambda x: F.pad(x, pad, value=1), [_values(3, 4, 5, dtype=dtype)])
+    check_lowering(lambda x: functional.pad(x, pad, value=1), [_values(3, 4, 5, dtype=dtype)])
 
 
 @pytest.mark.parametrize("value", [0.1, float("-inf"), float("nan"), 2.5])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_padding_values(check_lowering, value, dtype):
-    check_lowering(lambda x: F.pad(x, (1, 1), value=value), [_values(2, 3, dtype=dtype).t()])
+    check_lowering(lambda x: functional.pad(x, (1, 1), value=value), [_values(2, 3, dtype=dtype).t()])
 
 
 def test_constant_padding_of_computed_values_and_of_nothing(check_lowering):
-    check_lowering(lambda x: F.pad(F.pad(x, (1, 0), value=2.0), (0, 1), value=3.0), [_values(2, 3)])
-    check_lowering(lambda x: F.pad(x, (1, 2)), [_values(2, 0)])
-    check_lowering(lambda x: F.pad(x, (1, -2)), [_values(0, 3)])
-    check_lowering(lambda x: F.pad(x, (1, 2)), [_values(3)[1:]])
+    check_lowering(lambda x: functional.pad(functional.pad(x, (1, 0), value=2.0), (0, 1), value=3.0), [_values(2, 3)])
+    check_lowering(lambda x: functional.pad(x, (1, 2)), [_values(2, 0)])
+    check_lowering(lambda x: functional.pad(x, (1, -2)), [_values(0, 3)])
+    check_lowering(lambda x: functional.pad(x, (1, 2)), [_values(3)[1:]])
 
 
 @pytest.mark.parametrize("pad", [(1, 2, 0, 1), (-1, 2, 0, -1)])
 def test_constant_padding_with_symbolic_sizes(check_lowering, pad):
-    check_lowering(lambda x: F.pad(x, pad), [_values(3, 4, 5)], dynamic=True)
+    check_lowering(lambda x: functional.pad(x, pad), [_values(3, 4, 5)], dynamic=True)
 
 
 _FRAMES = {1: [(1, 2), (0, 3), (3, 3)], 2: [(1, 2, 0, 3), (3, 3, 2, 2)], 3: [(1, 2, 0, 1, 2, 1)]}
@@ -49,14 +49,14 @@ _CASES = [(rank, frame) for rank in _FRAMES for frame in _FRAMES[rank]]
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 @pytest.mark.parametrize(("rank", "frame"), _CASES)
 def test_mirrored_and_repeated_frames(check_lowering, dtype, mode, rank, frame):
-    check_lowering(lambda x: F.pad(x, frame, mode=mode), [_values(2, 3, *_SIZES[rank], dtype=dtype)])
-    check_lowering(lambda x: F.pad(x, frame, mode=mode), [_values(3, *_SIZES[rank], dtype=dtype)])
+    check_lowering(lambda x: functional.pad(x, frame, mode=mode), [_values(2, 3, *_SIZES[rank], dtype=dtype)])
+    check_lowering(lambda x: functional.pad(x, frame, mode=mode), [_values(3, *_SIZES[rank], dtype=dtype)])
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_frames_that_crop_or_are_wide(check_lowering, mode):
-    check_lowering(lambda x: F.pad(x, (-1, 2, 1, -2), mode=mode), [_values(2, 3, 6, 7)])
-    check_lowering(lambda x: F.pad(x, (4, 4, 3, 3), mode=mode), [_values(1, 2, 4, 5).transpose(0, 1)])
+    check_lowering(lambda x: functional.pad(x, (-1, 2, 1, -2), mode=mode), [_values(2, 3, 6, 7)])
+    check_lowering(lambda x: functional.pad(x, (4, 4, 3, 3), mode=mode), [_values(1, 2, 4, 5).transpose(0, 1)])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -79,4 +79,4 @@ def test_gradients_of_frames_that_crop(check_lowering, mode):
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_frames_with_symbolic_sizes(check_lowering, mode):
-    check_lowering(lambda x: F.pad(x, (1, 2), mode=mode), [_values(2, 3, 5)], dynamic=True)
+    check_lowering(lambda x: functional.pad(x, (1, 2), mode=mode), [_values(2, 3, 5)], dynamic=True)

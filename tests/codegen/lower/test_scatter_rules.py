@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from mixbackend.backends.codegen.interpret.stages import interpret_stages
 from mixbackend.backends.codegen.lower.judging import judge_op
@@ -126,9 +126,9 @@ def test_places_out_of_range_write_inside():
 @pytest.mark.parametrize("index_dtype", [torch.int64, torch.int32])
 def test_embedding(check_lowering, dtype, index_dtype):
     inputs = [_values(9, 4, dtype=dtype), _positions(9, 2, 3).to(index_dtype)]
-    check_lowering(lambda w, i: F.embedding(i, w, padding_idx=2), inputs)
-    check_lowering(lambda w, i: F.embedding(i, w), [inputs[0], inputs[1][0, 0]])
-    check_lowering(lambda w, i: F.embedding(i, w), inputs, dynamic=True)
+    check_lowering(lambda w, i: functional.embedding(i, w, padding_idx=2), inputs)
+    check_lowering(lambda w, i: functional.embedding(i, w), [inputs[0], inputs[1][0, 0]])
+    check_lowering(lambda w, i: functional.embedding(i, w), inputs, dynamic=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
