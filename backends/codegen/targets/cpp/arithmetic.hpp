@@ -1,7 +1,7 @@
 // Arithmetic, rounding, comparison, logic and selection, for scalars and `Vec` alike.
 //
 // Place: above `convert.hpp`. Every function exists once in `raw`, over a scalar or a native vector, and is lifted to
-// `Vec` register by register, so that scalars and lanes agree to the last bit.
+// `Vec` register by register.
 // Invariants: integers wrap (compile with -fwrapv); minimum and maximum propagate NaN; dividing an integer by zero gives
 // zero instead of ending the process.
 #pragma once
