@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
-from ir_samples import ALPHA, F16, F32, KERNEL, N0, P0, ROWS, S0, X, sizes
+from ir_samples import ALPHA, F16, F32, I0, KERNEL, N0, P0, ROWS, S0, X, sizes
 
 from mixbackend.backends.codegen.ir.check import check_program
 from mixbackend.backends.codegen.ir.kernel import (
