@@ -10,7 +10,7 @@ import functools
 
 import sympy
 
-from mixbackend.backends.codegen.lower.lowering import Lowering
+from mixbackend.backends.codegen.lower.lowering import TAKE_APART, Lowering
 from mixbackend.backends.codegen.lower.rules import Refused
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.table import RULES
@@ -19,6 +19,9 @@ from mixbackend.contracts import OpView, Supported, SymbolicSize, TensorMeta, Un
 
 def judge_op(view: OpView) -> Verdict:
     """Whether the op's rule covers this use."""
+    if view.op == TAKE_APART:
+        # Its producer was judged with all its results.
+        return Supported()
     if RULES.get(view.op) is None:
         return Unsupported("unknown-op", f"no lowering rule for {view.op}")
     return _judge(view)

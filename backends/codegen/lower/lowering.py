@@ -50,6 +50,9 @@ from mixbackend.contracts import (
 
 ValueFunction = Callable[[Index], Expr]
 Result = Tensor | tuple[Tensor | None, ...]
+
+TAKE_APART = "getitem"
+"""Operator that takes one of several results of an op: nothing to lower."""
 STORAGE_TYPES = frozenset(
     {
         torch.bool,
@@ -104,6 +107,9 @@ class Lowering:
             Refused: no rule, or its rule does not cover this use.
         """
         self.view = view
+        if view.op == TAKE_APART:
+            self.bind(view.node.name, self._argument(view.argument("self"))[view.argument("index")])
+            return
         function = RULES.get(view.op)
         if function is None:
             raise Refused("unknown-op", f"no lowering rule for {view.op}")
