@@ -126,8 +126,13 @@ def _peers(pattern: Pattern, inputs: list[torch.Tensor]) -> tuple[dict[str, Call
         start = time.perf_counter()
         run = backend.compile(region).run
         compile_s[name] = time.perf_counter() - start
-        calls[name] = _bound(run, inputs)
+        calls[name] = _bound(run, [inputs[_position(item.name)] for item in region.inputs])
     return calls, compile_s
+
+
+def _position(name: str) -> int:
+    """Which argument a traced input is: ``arg2_1`` is the third."""
+    return int(name.removeprefix("arg").partition("_")[0])
 
 
 def _eager(pattern: Pattern, inputs: list[torch.Tensor]) -> Callable[[], Any]:

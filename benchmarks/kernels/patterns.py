@@ -74,7 +74,7 @@ def _with_classes(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
 
 def _backward_of_classes(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
     value, target = _with_classes(rows, columns, dtype)
-    return [torch.ones((), dtype=dtype), torch.log_softmax(value, 1), target]
+    return [torch.ones((), dtype=dtype), torch.log_softmax(value, 1), target, torch.tensor(float(rows), dtype=dtype)]
 
 
 def _tokens(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
@@ -181,11 +181,8 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern("cross entropy", lambda x, t: F.cross_entropy(x, t), _with_classes),
     Pattern(
         "cross entropy backward",
-        lambda g, p, t: aten._log_softmax_backward_data(
-            aten.nll_loss_backward(g, p, t, None, 1, -100, torch.tensor(float(p.shape[0]), dtype=p.dtype)),
-            p,
-            1,
-            p.dtype,
+        lambda g, p, t, count: aten._log_softmax_backward_data(
+            aten.nll_loss_backward(g, p, t, None, 1, -100, count), p, 1, p.dtype
         ),
         _backward_of_classes,
         streaming=False,
