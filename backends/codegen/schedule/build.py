@@ -10,7 +10,7 @@ Non-goals: what is fused (``grouping``) and where tensors live (``assemble``).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import sympy
@@ -31,10 +31,10 @@ from mixbackend.backends.codegen.schedule.draft import (
 from mixbackend.backends.codegen.schedule.forward import forward_values
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.hints import Hints
-from mixbackend.backends.codegen.schedule.hoist import hoist_invariants
+from mixbackend.backends.codegen.schedule.hoist import hoist_invariants, is_hoisted
 from mixbackend.backends.codegen.schedule.loop_order import order_nest, order_outer
 from mixbackend.backends.codegen.schedule.nests import merge_nests
-from mixbackend.backends.codegen.schedule.pieces import cut_into_pieces
+from mixbackend.backends.codegen.schedule.pieces import cut_into_pieces, join_flat_pieces
 from mixbackend.backends.codegen.schedule.sharing import share_common
 from mixbackend.backends.codegen.schedule.statements import draft_of
 from mixbackend.backends.codegen.schedule.tiles import raise_loops, tile_loops
@@ -61,16 +61,15 @@ def build_kernel(group: Group, layouts: Mapping[str, Layout], traits: TargetTrai
 
 def arrange(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
     """Decide order, tiles, vectors, and what is computed before a loop."""
-    draft = collapse_loops(order_outer(raise_loops(draft), hints))
+    draft = join_flat_pieces(collapse_loops(order_outer(raise_loops(draft), hints)))
     draft = tile_loops(draft, traits, hints)
     draft = cut_into_pieces(_nests(draft, collapse_nest), traits, hints)
     draft = _vectorised(draft, traits, hints)
-    draft = forward_values(merge_nests(hoist_invariants(draft, hints), only_scalars=True))
+    draft = forward_values(merge_nests(hoist_invariants(draft, hints), movable=is_hoisted))
     return _vectorised(draft, traits, hints)
 
 
-def _nests(draft: Draft, function: object) -> Draft:
-    assert callable(function)
+def _nests(draft: Draft, function: Callable[[Nest], Nest]) -> Draft:
     return replace(draft, nests=tuple(map(function, draft.nests)))
 
 
@@ -89,7 +88,7 @@ def share(draft: Draft) -> Draft:
     names = itertools.count()
 
     def fresh() -> str:
-        return f"c{next(names)}"
+        return f"t{next(names)}"
 
     def shared(nest: Nest) -> Nest:
         return replace(nest, body=share_common(nest.body, fresh), finish=share_common(nest.finish, fresh))

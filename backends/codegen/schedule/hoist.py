@@ -36,13 +36,16 @@ from mixbackend.backends.codegen.schedule.rewrite import rewrite
 LEAST_COST = 4.0
 """Cost of an expression (see ``ScalarOp.cost``) from which it is worth memory of its own: a division."""
 
+PREFIX = "%hoisted"
+"""Of the names of scratch made here; no graph node is called so."""
+
 LEAST_REPEATS = 4
 MOST_ELEMENTS = 4096
 
 
 def hoist_invariants(draft: Draft, hints: Hints) -> Draft:
     """Move expensive invariant expressions into nests before."""
-    names = (f"hoisted{number}" for number in itertools.count())
+    names = (f"{PREFIX}{number}" for number in itertools.count())
     scratch, nests, dtypes = list(draft.scratch), [], dict(draft.dtypes)
     for nest in draft.nests:
         hoister = _Hoister(nest, hints, names)
@@ -51,6 +54,11 @@ def hoist_invariants(draft: Draft, hints: Hints) -> Draft:
         scratch += hoister.scratch
         dtypes.update({item.name: item.dtype for item in hoister.scratch})
     return replace(draft, nests=tuple(nests), scratch=tuple(scratch), dtypes=dtypes)
+
+
+def is_hoisted(nest: Nest) -> bool:
+    """Whether a nest was made here."""
+    return all(isinstance(item, Store) and item.buffer.startswith(PREFIX) for item in nest.body)
 
 
 @dataclass

@@ -38,16 +38,15 @@ MAXIMUM_MATCHINGS = 24
 """Assignments of loops to loops that are tried: all of four loops of one size."""
 
 
-def merge_nests(draft: Draft, only_scalars: bool = False) -> Draft:
+def merge_nests(draft: Draft, movable: Callable[[Nest], bool] = lambda nest: True) -> Draft:
     """Combine every nest with the nearest earlier one that it fits.
 
     Args:
-        only_scalars: move nests without loops only.
+        movable: which nests may go into earlier ones.
     """
     merged: list[Nest] = []
     for nest in draft.nests:
-        stays = only_scalars and bool(inner_loops(nest))
-        place, combined = (0, None) if stays else _find_place(merged, nest)
+        place, combined = _find_place(merged, nest) if movable(nest) else (0, None)
         if combined is None:
             merged.append(nest)
         else:

@@ -45,16 +45,25 @@ LEAST_COLUMNS = 64
 
 MOST_COLUMNS = 1024
 TRANSPOSE_TILE = 32
+LEAST_GAIN = 0.8
+"""Share of the cost of nests that vectorise by themselves below which an outer loop is taken from them."""
+
 POINTS_PER_WORKER = 4
 """Outer points per parallel unit that balance the load."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """An outer loop that goes inside: whole, or tiles of ``tile`` values."""
+    """An outer loop that goes inside.
+
+    Attributes:
+        tile: values of a tile; ``None`` to move the whole loop.
+        contiguous: whether neighbours along it are neighbours in scratch; otherwise it is scratch's slowest dimension.
+    """
 
     loop: KernelLoop
     tile: int | None
+    contiguous: bool = False
 
 
 def raise_loops(draft: Draft) -> Draft:
@@ -69,7 +78,8 @@ def raise_loops(draft: Draft) -> Draft:
 
 def tile_loops(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
     """Move loops inside where that pays."""
-    for move in _Choice(draft, traits, hints).moves():
+    choice = _Choice(draft, traits, hints)
+    for move in choice.moves():
         draft = moved_inside(draft, move)
     return draft
 
@@ -90,15 +100,15 @@ class _Choice:
         partner = None if vector is None else self._transposed(vector)
         if vector is not None and partner is not None:
             return [self._cut(vector, TRANSPOSE_TILE), self._cut(partner, TRANSPOSE_TILE)]
-        moves = [] if vector is None else [self._cut(vector, self._width(vector))]
-        return moves if self._draft.scratch else [*moves, *self._more(moves)]
+        moves = [] if vector is None else [replace(self._cut(vector, self._width(vector)), contiguous=True)]
+        return [*moves, *self._more(moves)]
 
     # -- the vector -----------------------------------------------------------------------------------------------
 
     def _vector_loop(self) -> KernelLoop | None:
         """The outer loop whose place is inside, ``None`` if the nests vectorise as well by themselves."""
         nests = self._draft.nests
-        best, lowest = None, sum(self._costs.best(nest)[0] for nest in nests)
+        best, lowest = None, LEAST_GAIN * sum(self._costs.best(nest)[0] for nest in nests)
         for loop in self._draft.outer:
             cost = sum(self._costs.best(nest, (loop,))[0] for nest in nests)
             if cost < lowest and self._fits(loop):
@@ -151,23 +161,27 @@ class _Choice:
         """Loops that join the vector inside until an outer point is large, innermost first."""
         taken = {move.loop.index for move in moves}
         left = [loop for loop in self._draft.outer if loop.index not in taken]
-        inside = max(sum(points_of(inner_loops(nest), self._hints) for nest in self._draft.nests), 1)
+        points_each = max(sum(points_of(inner_loops(nest), self._hints) for nest in self._draft.nests), 1)
+        inside = points_each
         for move in moves:
             inside *= min(points_of((move.loop,), self._hints), move.tile or GRAIN)
+        scratch = self._scratch_bytes() * max(inside // points_each, 1)
         tiles = sum(-(-points_of((move.loop,), self._hints) // move.tile) for move in moves if move.tile) or 1
         found: list[Move] = []
         for loop in reversed(left):
             outside = tiles * points_of(
                 [item for item in left if item not in [move.loop for move in found]], self._hints
             )
-            room = min(GRAIN // inside, outside // self._wanted)
-            if room < 2:
+            room = min(GRAIN // inside, outside // self._wanted, self._scratch_limit // max(scratch, 1))
+            # Together, several nests go through memory of their own instead of registers: only for very small points.
+            if room < (2 if len(self._draft.nests) == 1 else 8):
                 break
             move = self._cut(loop, 1 << (room.bit_length() - 1))
             found.append(move)
             if move.tile is not None:
                 break
             inside *= points_of((loop,), self._hints)
+            scratch *= points_of((loop,), self._hints)
         return found
 
     def _cut(self, loop: KernelLoop, width: int) -> Move:
@@ -190,7 +204,7 @@ def moved_inside(draft: Draft, move: Move) -> Draft:
     loop = move.loop
     if move.tile is None:
         outer = tuple(item for item in draft.outer if item is not loop)
-        return _with_inner(replace(draft, outer=outer), replace(loop, mode="serial"), loop.extent)
+        return _with_inner(replace(draft, outer=outer), replace(loop, mode="serial"), loop.extent, move.contiguous)
     tile = sympy.Integer(move.tile)
     tiles = KernelLoop(index_symbol(f"{loop.index.name}_tile"), tile_count(loop.extent, tile), "parallel")
     inner = KernelLoop(index_symbol(f"{loop.index.name}_in"), tile_extent(loop.extent, tile, tiles.index))
@@ -198,7 +212,7 @@ def moved_inside(draft: Draft, move: Move) -> Draft:
     ranges = {tiles.index: tiles.extent, inner.index: tile}
     nests = tuple(nest_at(nest, values, ranges) for nest in draft.nests)
     outer = tuple(tiles if item is loop else item for item in draft.outer)
-    return _with_inner(replace(draft, outer=outer, nests=nests), inner, tile)
+    return _with_inner(replace(draft, outer=outer, nests=nests), inner, tile, move.contiguous)
 
 
 def tile_count(extent: sympy.Expr, tile: sympy.Expr) -> sympy.Expr:
@@ -213,19 +227,21 @@ def tile_extent(extent: sympy.Expr, tile: sympy.Expr, index: sympy.Symbol) -> sy
     return sympy.Min(tile, extent - tile * index)
 
 
-def _with_inner(draft: Draft, loop: KernelLoop, width: sympy.Expr) -> Draft:
-    names = draft.scratch_names
+def _with_inner(draft: Draft, loop: KernelLoop, width: sympy.Expr, contiguous: bool) -> Draft:
+    """Add a loop to every nest and a dimension of ``width`` elements to all scratch."""
+    elements = {item.name: item.elements for item in draft.scratch}
+
+    def place(buffer: str, offset: sympy.Expr) -> sympy.Expr:
+        if buffer not in elements:
+            return offset
+        return sympy.expand(offset * width + loop.index if contiguous else loop.index * elements[buffer] + offset)
 
     def node(item: Expr) -> Expr:
-        if isinstance(item, Read) and item.buffer in names:
-            return replace(item, offset=sympy.expand(item.offset * width + loop.index))
-        return item
+        return replace(item, offset=place(item.buffer, item.offset)) if isinstance(item, Read) else item
 
     def statement(item: Statement) -> Statement:
         item = map_statement(item, lambda root: rewrite(root, node))
-        if isinstance(item, Store) and item.buffer in names:
-            return replace(item, offset=sympy.expand(item.offset * width + loop.index))
-        return item
+        return replace(item, offset=place(item.buffer, item.offset)) if isinstance(item, Store) else item
 
     def nest(item: Nest) -> Nest:
         body, finish = tuple(map(statement, item.body)), tuple(map(statement, item.finish))

@@ -32,6 +32,9 @@ BROADCAST_COST = 0.1
 ACROSS_LANES = 6.0
 """Cost of folding the lanes of one accumulator at the end of a vectorised reduction."""
 
+LINE = 64
+"""Bytes of a cache line: steps below it find their neighbours there."""
+
 LARGEST_UNROLLED = 16
 """Points of reduced loops that are written out one by one."""
 
@@ -96,7 +99,12 @@ class Costs:
         stride = access.stride(vector.index)
         if stride == 0:
             return BROADCAST_COST
-        return weight * (width if stride == 1 else max(width, 1.0) * self.lanes)
+        if stride == 1:
+            return weight * width
+        near = (
+            stride is not None and stride.is_Integer and abs(int(stride)) * self.dtypes[access.buffer].itemsize < LINE
+        )
+        return weight * max(width, 1.0) * self.lanes * (0.5 if near else 1.0)
 
     def _filling(self, loop: KernelLoop) -> float:
         """How much more instructions there are than full vectors."""
