@@ -29,6 +29,8 @@ from mixbackend.backends.codegen.lower import (  # noqa: F401
     scan,
     scatter,
     softmax,
+    upsample_linear,
+    upsample_nearest,
     variance,
     view_updates,
 )
