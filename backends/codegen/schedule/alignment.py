@@ -1,9 +1,9 @@
 """Alignment: which loops of two clusters of stages are the same loop.
 
 Place: inside ``grouping``.
-A cluster has outer loops; each member has a loop of its own for each of them. Two clusters can share an outer loop of one
-and an outer loop of the other if every tensor that passes between them is read at the very point where it was made:
-where ``mean[row]`` is defined by one and read by the other at ``[i]``, the loops ``row`` and ``i`` are one.
+A cluster has outer loops; each member has a loop of its own for each of them. An outer loop of one cluster and one of
+another can be one loop if every tensor that passes between them is read at the very point where it was made: where
+``mean[row]`` is defined by one and read by the other at ``[i]``, the loops ``row`` and ``i`` are one.
 Clusters between which nothing passes are aligned by the tensors both read.
 Invariants: dropping an outer loop from a cluster keeps it valid, so a merge keeps the loops that align.
 """
@@ -17,7 +17,7 @@ from functools import cached_property
 
 import sympy
 
-from mixbackend.backends.codegen.schedule.stage_facts import StageFacts
+from mixbackend.backends.codegen.schedule.stage_facts import Access, StageFacts
 
 Pair = tuple[int, int]
 
@@ -70,9 +70,25 @@ class Cluster:
         return {name: list(ways) for name, ways in found.items()}
 
     @cached_property
-    def is_pointwise(self) -> bool:
-        """Whether no member reduces, scans or scatters."""
-        return all(fact.is_pointwise for fact in self.members)
+    def steps(self) -> dict[str, list[tuple[Access, dict[int, int]]]]:
+        """For every tensor, each access to it with its stride along each outer loop that it moves along."""
+        found: dict[str, list[tuple[Access, dict[int, int]]]] = defaultdict(list)
+        for fact in self.members:
+            for access in fact.accesses:
+                moves = {self.place[loop]: step for loop, step in access.strides.items() if loop in self.place and step}
+                found[access.tensor].append((access, moves))
+        return found
+
+    def inner_loops(self, fact: StageFacts) -> tuple[sympy.Symbol, ...]:
+        """Loops of a member that are not shared and have more than one value, the best vector first."""
+        return self._inner_loops[fact.number]
+
+    @cached_property
+    def _inner_loops(self) -> dict[int, tuple[sympy.Symbol, ...]]:
+        return {
+            fact.number: tuple(loop for loop in fact.last if loop not in self.place and fact.extents[loop] > 1)
+            for fact in self.members
+        }
 
 
 def single(fact: StageFacts) -> Cluster:
@@ -130,14 +146,14 @@ def _align_along_tensors(maker: Cluster, reader: Cluster) -> list[Pair]:
 
 
 def _align_by_inputs(first: Cluster, second: Cluster) -> list[Pair]:
-    """Loops that are the same dimension of the same tensors, for most tensors; equal loops where none is common."""
+    """Loops that step through common tensors in the same way, large tensors first; equal loops where none is common."""
     votes: dict[Pair, int] = defaultdict(int)
-    for name, ways in first.readings.items():
-        for way in ways:
-            for second_way in second.readings.get(name, ()):
-                for pair in zip(way, second_way, strict=True):
-                    if None not in pair:
-                        votes[pair] += 1
+    for name in sorted(first.readings.keys() & second.readings.keys()):
+        for access, moves in first.steps[name]:
+            for other_access, other_moves in second.steps[name]:
+                for one, step in moves.items():
+                    for other in (place for place, also in other_moves.items() if also == step):
+                        votes[one, other] += min(access.size, other_access.size)
     if not votes:
         same = [loop.size for loop in first.outer] == [loop.size for loop in second.outer]
         return [(place, place) for place in range(len(first.outer))] if same else []

@@ -84,9 +84,7 @@ def _outer_loops(group: Group) -> Iterator[str]:
         yield f"an outer loop is there twice: {group.outer}"
     for stage in group.stages:
         dimensions = _dimensions(stage)
-        for index, size in outer.items():
-            if index not in dimensions:
-                yield f"{targets_of(stage)} has no kept loop {index}"
+        yield from (f"{targets_of(stage)} has no kept loop {index}" for index in outer if index not in dimensions)
         for loop in loops_of(stage):
             if loop.index in outer and loop.size != outer[loop.index]:
                 yield f"{targets_of(stage)} has {loop.size} values of {loop.index}, the group {outer[loop.index]}"

@@ -25,7 +25,8 @@ def in_order(clusters: Iterable[Cluster]) -> Iterator[Cluster]:
     clusters = list(clusters)
     owner = {name: number for number, cluster in enumerate(clusters) for name in cluster.shared}
     needs = [
-        {owner[name] for name in cluster.readings if name in owner} - {number} for number, cluster in enumerate(clusters)
+        {owner[name] for name in cluster.readings if name in owner} - {number}
+        for number, cluster in enumerate(clusters)
     ]
     readers: dict[int, list[int]] = {number: [] for number in range(len(clusters))}
     for number, read in enumerate(needs):

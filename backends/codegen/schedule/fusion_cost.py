@@ -21,7 +21,7 @@ from mixbackend.backends.codegen.targets.target import TargetTraits
 GRAIN = 1 << 14
 """Bytes that one point of parallelism has to move before it is worth using."""
 
-LAUNCH = 1 << 12
+LAUNCH = 1 << 15
 """Bytes per point of parallelism that could be moved while a kernel starts."""
 
 STRIDED = 4.0
@@ -29,6 +29,9 @@ STRIDED = 4.0
 
 TILED = 1.25
 """What an element costs that is read in short runs of neighbours: a tile of outer points."""
+
+COLUMNS = 64
+"""Contiguous outer points that stay together where they are such a tile."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,12 @@ def is_private(cluster: Cluster, name: str, around: Surroundings) -> bool:
 
 
 def slice_bytes(cluster: Cluster, name: str, around: Surroundings) -> float:
-    """Bytes of a tensor that one outer point touches, where all accesses divide it in the same way."""
-    ways = [*cluster.readings.get(name, ()), *([cluster.shared[name]] if name in cluster.shared else [])]
+    """Bytes of a tensor that one outer point touches: all accesses have to divide it in the same way."""
+    (_, first), *others = cluster.steps[name]
     points = 1
-    for places in zip(*ways, strict=True):
-        if places[0] is not None and all(place == places[0] for place in places):
-            points *= max(cluster.outer[places[0]].extent, 1)
+    for place, step in first.items():
+        if all(moves.get(place) == step for _, moves in others):
+            points *= max(cluster.outer[place].extent, 1)
     return around.sizes[name] / points
 
 
@@ -97,7 +100,9 @@ def kernel_cost(cluster: Cluster, around: Surroundings) -> Cost:
     """Cost in the best of the ways to run it: vectors along inner loops, or along one of the outer loops."""
     moved = _moved(cluster, around)
     work = sum(fact.work for fact in cluster.members) * 4 / around.lanes
-    return min((_cost(cluster, moved, work, way, around) for way in range(-1, len(cluster.outer))), key=lambda c: c.total)
+    return min(
+        (_cost(cluster, moved, work, way, around) for way in range(-1, len(cluster.outer))), key=lambda c: c.total
+    )
 
 
 def _moved(cluster: Cluster, around: Surroundings) -> list[list[tuple[StageFacts, Access]]]:
@@ -130,7 +135,8 @@ def _cost(
         strain += max(access.size * _factor(cluster, fact, access, way, around.lanes) for fact, access in accesses)
     points = math.prod(max(loop.extent, 1) for loop in cluster.outer)
     if way >= 0:
-        points = points / min(around.lanes, max(cluster.outer[way].extent, 1))
+        together = COLUMNS if any(map(cluster.inner_loops, cluster.members)) else around.lanes
+        points = points / min(together, max(cluster.outer[way].extent, 1))
     width = around.traits.parallel_width
     busy = max(1.0, min(width, points, (strain + work) / GRAIN))
     return Cost(LAUNCH * width + (strain + work) * width / busy, traffic, strain, busy)
@@ -138,7 +144,7 @@ def _cost(
 
 def _factor(cluster: Cluster, fact: StageFacts, access: Access, way: int, lanes: int) -> float:
     """What an element of an access costs against one among neighbours."""
-    inner = [symbol for symbol in fact.last if symbol not in cluster.place and fact.extents[symbol] > 1]
+    inner = cluster.inner_loops(fact)
     if way >= 0:
         vector = next(symbol for symbol in fact.kept if cluster.place.get(symbol) == way)
         stride = access.strides.get(vector, 0)

@@ -1,20 +1,19 @@
 """Grouping: which stages become one kernel, and which loops they share.
 
 Place: after ``simplify`` and ``split_loops``, before ``build``.
-Input: a ``StageGraph`` and the layouts of its tensors. Output: ``Group``s in execution order, and why stages stayed apart.
-Pairs of stages are tried, the most saving first; two clusters merge if it leaves the graph of clusters without cycles and
-the merged kernel costs no more than the two (``fusion_cost``). Stages merge vertically (one reads what the other makes)
-and horizontally (both read one tensor, or both are pointwise over equal loops).
+Input: a ``StageGraph`` and the layouts of its tensors. Output: ``Group``s in execution order, and why others are apart.
+Pairs of stages are tried, the most saving first. Two clusters merge if that leaves the graph of clusters without cycles
+and the merged kernel costs no more than the two (``fusion_cost``). Stages merge vertically (one reads what the other
+makes) and horizontally (both read one tensor, or have equal loops).
 Invariants: those of ``check_groups``; the result depends on the graph alone, not on hashing.
 Non-goals: computing anything twice, tiling, vectors.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-
-import sympy
 
 from mixbackend.backends.codegen.ir.program import Refusal
 from mixbackend.backends.codegen.ir.stages import GraphOutput, StageGraph, targets_of
@@ -32,6 +31,7 @@ from mixbackend.backends.codegen.schedule.fusion_cost import Cost, Surroundings,
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.layout import choose_layouts
+from mixbackend.backends.codegen.schedule.rewrite import loops_of
 from mixbackend.backends.codegen.schedule.stage_facts import StageFacts, gather_facts
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -95,8 +95,9 @@ class _Search:
         """Try all pairs, the most saving first, until nothing changes any more."""
         gains = {pair: self._first_gain(*pair) for pair in self._pairs}
         order = sorted(self._pairs, key=lambda pair: (-gains[pair], pair))
-        while any([self._try(pair) for pair in order]):
-            pass
+        fusions = len(order)
+        while fusions:
+            fusions = sum(self._try(pair) for pair in order)
 
     def clusters(self) -> list[Cluster]:
         """What is left, by their first stages."""
@@ -128,7 +129,8 @@ class _Search:
         self._tried.add((one, other))
         both, reason = self._merge(one, other, first, second)
         if both is None:
-            self._reasons[pair] = reason
+            if _are_related(one, other):
+                self._reasons[pair] = reason
             return False
         name = self._dependencies.merge(first, second)
         self._cluster.pop(first)
@@ -153,11 +155,9 @@ class _Search:
 
     def _objection(self, one: Cluster, other: Cluster, both: Cluster) -> str | None:
         """Why two clusters are better off as two kernels."""
-        is_vertical = passes(one, other) or passes(other, one)
-        if not is_vertical and not have_common_inputs(one, other):
-            equal = len(both.outer) == len(one.outer) == len(other.outer)
-            if not (equal and one.is_pointwise and other.is_pointwise):
-                return "nothing passes between them, and their loops differ"
+        have_equal_loops = len(both.outer) == len(one.outer) == len(other.outer)
+        if not have_equal_loops and not _are_related(one, other):
+            return "nothing passes between them, and their loops differ"
         count = buffers(both, self.around)
         if count > MAXIMUM_BUFFERS:
             return f"one kernel would touch {count} tensors in memory"
@@ -173,15 +173,20 @@ class _Search:
         return self._cost[cluster]
 
 
+def _are_related(one: Cluster, other: Cluster) -> bool:
+    """Whether a tensor passes between them or both read one."""
+    return passes(one, other) or passes(other, one) or have_common_inputs(one, other)
+
+
 def _explain(apart: tuple[Cost, Cost], together: Cost, both: Cluster) -> str:
     """What makes a merged kernel slower than two."""
     strain = sum(cost.strain for cost in apart) / max(sum(cost.traffic for cost in apart), 1.0)
     if together.strain > 1.1 * strain * together.traffic:
         return "sharing their loops would make contiguous accesses strided"
     if together.busy < max(cost.busy for cost in apart):
-        number = 1
-        for loop in both.outer:
-            number *= loop.extent
+        if not both.outer:
+            return "they share no loop, and one after the other would run in one thread"
+        number = math.prod(loop.extent for loop in both.outer)
         return f"they share loops of {number} points, too few to run in parallel"
     return "one kernel would move as much memory as two"
 
@@ -197,16 +202,15 @@ def _surroundings(graph: StageGraph, facts: list[StageFacts], traits: TargetTrai
 
 
 def _pairs(facts: list[StageFacts], sources: list[list[int]]) -> Iterator[_Pair]:
-    """Pairs of stages worth trying: maker and reader, readers of one tensor, pointwise stages over equal loops."""
+    """Pairs of stages worth trying: maker and reader, readers of one tensor, stages with equal loops."""
     for fact, read in zip(facts, sources, strict=True):
         yield from ((source, fact.number) for source in read)
     readers: dict[str, list[int]] = defaultdict(list)
-    alike: dict[tuple[sympy.Expr, ...], list[int]] = defaultdict(list)
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for fact in facts:
         for name in fact.reads:
             readers[name].append(fact.number)
-        if fact.is_pointwise:
-            alike[tuple(fact.sizes.values())].append(fact.number)
+        alike[(type(fact.stage), *(loop.size for loop in loops_of(fact.stage)))].append(fact.number)
     for numbers in readers.values():
         for place, first in enumerate(numbers):
             yield from ((first, second) for second in numbers[place + 1 : place + 1 + _SIBLINGS])

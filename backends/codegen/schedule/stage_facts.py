@@ -19,7 +19,6 @@ from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Load, walk
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     Loop,
-    Map,
     Scan,
     Scatter,
     Stage,
@@ -79,11 +78,6 @@ class StageFacts:
     targets: tuple[str, ...]
     work: float
     last: tuple[sympy.Symbol, ...]
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether every point of the target is computed apart from the others."""
-        return isinstance(self.stage, (Map, Concatenate))
 
 
 def gather_facts(number: int, stage: Stage, layouts: Mapping[str, Layout], hints: Hints) -> StageFacts:
@@ -178,9 +172,7 @@ def _linear(index: sympy.Expr, extents: Mapping[sympy.Symbol, int]) -> Iterator[
 
 
 def _contiguous_loops(accesses: tuple[Access, ...], extents: Mapping[sympy.Symbol, int]) -> tuple[sympy.Symbol, ...]:
-    weight = {
-        symbol: sum(access.size for access in accesses if access.strides.get(symbol) == 1) for symbol in extents
-    }
+    weight = {symbol: sum(access.size for access in accesses if access.strides.get(symbol) == 1) for symbol in extents}
     order = list(extents)
     # Of equally contiguous loops the longer ones, then the inner ones, make the better vectors.
     return tuple(sorted(order, key=lambda symbol: (-weight[symbol], -extents[symbol], -order.index(symbol))))
