@@ -13,21 +13,10 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import sympy
-import torch
-
-from mixbackend.backends.codegen.ir.indices import FloorDiv
-from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel, Nest, Store
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, IndexValue, Read, walk
+from mixbackend.backends.codegen.ir.kernel import Kernel, Nest
 from mixbackend.backends.codegen.schedule.collapse import collapse_loops, collapse_nest, drop_single_points
-from mixbackend.backends.codegen.schedule.draft import (
-    Draft,
-    accesses_of,
-    inner_loops,
-    largest_extent,
-    nest_accesses,
-    roots_of,
-)
+from mixbackend.backends.codegen.schedule.draft import Draft
+from mixbackend.backends.codegen.schedule.finished import collect_strides, kernel_of
 from mixbackend.backends.codegen.schedule.forward import forward_values
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.hints import Hints
@@ -56,7 +45,7 @@ def build_kernel(group: Group, layouts: Mapping[str, Layout], traits: TargetTrai
     """
     draft = forward_values(merge_nests(drop_single_points(draft_of(group, layouts))))
     draft = arrange(draft, traits, hints)
-    return kernel_of(share(draft), traits)
+    return kernel_of(collect_strides(share(draft)), traits)
 
 
 def arrange(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
@@ -94,76 +83,3 @@ def share(draft: Draft) -> Draft:
         return replace(nest, body=share_common(nest.body, fresh), finish=share_common(nest.finish, fresh))
 
     return _nests(draft, shared)
-
-
-# -- the kernel ---------------------------------------------------------------------------------------------------
-
-
-def kernel_of(draft: Draft, traits: TargetTraits) -> Kernel:
-    """The draft as a kernel: buffers in order of use, parameters by name."""
-    work = work_of(draft, traits)
-    symbols = _symbols(draft) | work.free_symbols
-    parameters = sorted((item for item in symbols if item.is_integer), key=str)
-    numbers = sorted((item for item in symbols if not item.is_integer), key=str)
-    return Kernel(
-        parameters=tuple(parameters),
-        numbers=tuple(numbers),
-        buffers=_buffers(draft),
-        scratch=draft.scratch,
-        outer=draft.outer,
-        nests=draft.nests,
-        work=work,
-    )
-
-
-def _buffers(draft: Draft) -> tuple[BufferParameter, ...]:
-    written: dict[str, bool] = {}
-    for nest in draft.nests:
-        for access in nest_accesses(nest):
-            written[access.buffer] = written.get(access.buffer, False) or access.write
-    private = draft.scratch_names
-    return tuple(
-        BufferParameter(name, draft.dtypes[name], "write" if is_written else "read")
-        for name, is_written in written.items()
-        if name not in private
-    )
-
-
-def _symbols(draft: Draft) -> set[sympy.Symbol]:
-    """Sizes and numbers: every symbol that is neither a loop index nor bound."""
-    loops = [*draft.outer, *(loop for nest in draft.nests for loop in inner_loops(nest))]
-    expressions = [loop.extent for loop in loops] + [item.elements for item in draft.scratch]
-    own = {loop.index for loop in loops}
-    for nest in draft.nests:
-        for item in (*nest.body, *nest.finish):
-            if isinstance(item, Store):
-                expressions.append(item.offset)
-                own |= {symbol for symbol, _ in item.bindings}
-            for node in walk(*roots_of(item)):
-                expressions += _positions(node)
-                own |= {symbol for symbol, _ in node.bindings} if isinstance(node, Read) else set()
-    return {symbol for item in expressions for symbol in item.free_symbols} - own
-
-
-def _positions(node: Expr) -> list[sympy.Expr]:
-    if isinstance(node, Read):
-        return [node.offset]
-    return [node.expression] if isinstance(node, IndexValue) else []
-
-
-def work_of(draft: Draft, traits: TargetTraits) -> sympy.Expr:
-    """Rough number of vector instructions of one call."""
-    outer = sympy.Mul(*map(largest_extent, draft.outer))
-    total = sympy.Integer(0)
-    for nest in draft.nests:
-        points = sympy.Mul(*map(largest_extent, inner_loops(nest)))
-        total += outer * points * _instructions(nest, draft.dtypes)
-    lanes = max(traits.vector_bytes // 4, 1)
-    return FloorDiv(sympy.expand(total) + lanes - 1, sympy.Integer(lanes))
-
-
-def _instructions(nest: Nest, dtypes: Mapping[str, torch.dtype]) -> int:
-    """Of one vector of points; as many times more where there is no vector is left out: it is rough."""
-    touched = sum(max(dtypes[access.buffer].itemsize // 4, 1) for access in accesses_of(nest.body))
-    roots = [root for item in nest.body for root in roots_of(item)]
-    return int(touched + sum(SCALAR_OPS[node.op].cost for node in walk(*roots) if isinstance(node, Apply)))

@@ -5,9 +5,9 @@ Before and after::
 
     for h < H: for w < W: y[h * W + w] = x[h * W + w]      ->      for w < H * W: y[w] = x[w]
 
-Invariants: two loops become one only if everything that uses either is linear in the common index: every offset and every
-index that is computed with. Ordered loops merge with ordered ones next to them; where positions are folded, reduced loops
-merge in their order.
+Invariants: two loops become one only if everything that uses either is linear in the common index: every offset and
+every index that is computed with. Ordered loops merge with ordered ones next to them; where positions are folded,
+reduced loops merge in their order.
 """
 
 from __future__ import annotations

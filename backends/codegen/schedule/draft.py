@@ -93,7 +93,7 @@ def roots_of(statement: Statement) -> tuple[Expr, ...]:
 
 
 def largest_extent(loop: KernelLoop) -> sympy.Expr:
-    """The extent of a loop over a tile where the tile is whole: at outer index 0. Sizes are positive, indices are not."""
+    """The extent of a loop where it is longest: a tile at outer index 0. Sizes are positive, indices are not."""
     indices = [symbol for symbol in loop.extent.free_symbols if not symbol.is_positive]
     return loop.extent.xreplace(dict.fromkeys(indices, sympy.Integer(0)))
 

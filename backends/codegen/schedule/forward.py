@@ -58,7 +58,7 @@ def _forward(statements: Iterable[Statement], draft: Draft, names: Iterator[str]
     known: dict[Position, Expr] = {}
     result: list[Statement] = []
     for statement, later in zip(pending, read_later, strict=True):
-        statement = map_statement(statement, lambda root: rewrite(root, lambda node: _known_value(node, known)))
+        statement = _with_known(statement, known)
         if not isinstance(statement, Store):
             result.append(statement)
             continue
@@ -82,6 +82,10 @@ def _read_positions(statements: Iterable[Statement]) -> set[Position]:
 
 def _is_static(node: Expr) -> bool:
     return isinstance(node, Read) and not node.bindings
+
+
+def _with_known(statement: Statement, known: dict[Position, Expr]) -> Statement:
+    return map_statement(statement, lambda root: rewrite(root, lambda node: _known_value(node, known)))
 
 
 def _known_value(node: Expr, known: dict[Position, Expr]) -> Expr:

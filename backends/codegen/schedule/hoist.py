@@ -6,8 +6,8 @@ Before and after::
     for c: y[c] = x[c] / sqrt(v)      ->      t[0] = sqrt(v);  for c: y[c] = x[c] / t[0]
 
 An expression that depends on some loops of its nest goes into a nest over these, into scratch with a value for each.
-Invariants: only expressions of reads that the nest itself does not store. Targets keep plain reads of scratch that do not
-move in registers by themselves.
+Invariants: only what reads nothing that the nest itself stores. A plain read that stays the same throughout a loop is
+the target's to keep in a register.
 """
 
 from __future__ import annotations

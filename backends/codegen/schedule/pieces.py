@@ -8,7 +8,7 @@ Before and after (a concatenation along the first dimension; ``k`` is the number
                                                for j in piece p of m: y[n + j] = b[j]
 
 Loops that all nests share go inside first where they make the nests' own loops longer.
-Invariants: every nest is cut into the same number of pieces, however long it is, so that all outer points do equal work.
+Invariants: every nest is cut into the same number of pieces, however long it is, so that outer points do equal work.
 """
 
 from __future__ import annotations

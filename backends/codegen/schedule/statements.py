@@ -1,9 +1,9 @@
 """Statements: stages become nests that read and write memory at offsets.
 
-Place: first step of ``build``. Input: a group and the layouts of tensors in memory. Output: a draft with one or two nests
-per stage, nothing merged.
-Invariants: a private tensor becomes scratch over its inner loops, row-major; a part of a concatenation has an axis index
-of its own.
+Place: first step of ``build``. Input: a group and the layouts of tensors in memory. Output: a draft with the nests of
+every stage, nothing merged.
+Invariants: a private tensor becomes scratch over its inner loops, row-major; a part of a concatenation has an axis
+index of its own.
 """
 
 from __future__ import annotations
@@ -32,37 +32,39 @@ from mixbackend.backends.codegen.schedule.draft import Draft
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
 
+ONE = sympy.Integer(1)
+
 
 def draft_of(group: Group, layouts: Mapping[str, Layout]) -> Draft:
     """Every stage of a group as nests.
 
     Raises:
-        ValueError: the group is not one (an axis that runs in order, or that parts share, is among its outer loops; a
-            private tensor is read at another outer point).
+        ValueError: the group is not one: a private tensor is read at another outer point, an axis that runs in order
+            or in parts is an outer loop, memory is shared along a loop that it cannot be shared along.
     """
-    group = _with_shared_loops(group)
     writer = _Writer(group, layouts)
-    nests = tuple(nest for stage in group.stages for nest in writer.nests(stage))
+    stages = [_written_once(stage, group.private, layouts) for stage in group.stages]
+    nests = tuple(nest for stage in stages for nest in writer.nests(stage))
     parts = frozenset(stage.target for stage in group.stages if isinstance(stage, Concatenate))
     outer = tuple(KernelLoop(loop.index, loop.size, "parallel") for loop in group.outer)
     return Draft(outer, nests, writer.scratch(), writer.dtypes(), parts)
 
 
-def _with_shared_loops(group: Group) -> Group:
-    """A scatter alone: loops that write only their own slice of the target can be shared by base and updates."""
-    if len(group.stages) != 1 or group.outer or not isinstance(group.stages[0], Scatter):
-        return group
-    stage = group.stages[0]
-    loops = {loop.index: loop for loop in stage.loops}
-    shared, renamed = [], {}
-    for target_loop, position in zip(stage.target_loops, stage.destination, strict=True):
-        if position in loops and loops[position].size == target_loop.size:
-            shared.append(loops[position])
-            renamed[target_loop.index] = position
-    target_loops = tuple(Loop(renamed.get(loop.index, loop.index), loop.size) for loop in stage.target_loops)
-    ranges = {loop.index: loop.size for loop in (*stage.loops, *target_loops)}
-    base = _moved(stage.base, renamed, ranges)
-    return Group(tuple(shared), (replace(stage, target_loops=target_loops, base=base),), group.private)
+def _written_once(stage: Stage, private: frozenset[str], layouts: Mapping[str, Layout]) -> Stage:
+    """The stage with one value for loops along which its target has stride 0: all of theirs are equal and share memory.
+
+    Raises:
+        ValueError: the stage's targets differ in that, or it writes at places of its own.
+    """
+    strides = [layouts[target].strides for target in targets_of(stage) if target not in private]
+    kept = stage.target_loops if isinstance(stage, Scatter) else stage.loops
+    single = [loop for place, loop in enumerate(kept) if loop.size != 1 and any(item[place] == 0 for item in strides)]
+    if not single:
+        return stage
+    shared = all(item[place] == 0 for item in strides for place, loop in enumerate(kept) if loop in single)
+    if isinstance(stage, Scatter) or not shared or len(strides) != len(targets_of(stage)):
+        raise ValueError(f"{targets_of(stage)} cannot share memory along {', '.join(map(str, single))}")
+    return replace(stage, loops=tuple(Loop(loop.index, ONE) if loop in single else loop for loop in kept))
 
 
 def _moved(value: Expr, values: Mapping[sympy.Symbol, sympy.Expr], ranges: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
@@ -78,7 +80,7 @@ def _moved(value: Expr, values: Mapping[sympy.Symbol, sympy.Expr], ranges: Mappi
 
 @dataclass(frozen=True)
 class _Private:
-    """A tensor without memory of its own: its dtype, sizes over inner loops, and which outer index each dimension is."""
+    """A tensor without memory of its own: dtype and sizes, and which outer index a dimension is (``None``: inner)."""
 
     dtype: torch.dtype
     sizes: tuple[sympy.Expr, ...]
