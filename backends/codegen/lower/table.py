@@ -29,6 +29,7 @@ from mixbackend.backends.codegen.lower import (  # noqa: F401
     scan,
     scatter,
     softmax,
+    unfold,
     upsample_linear,
     upsample_nearest,
     variance,
