@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mixbackend.backends.codegen.interpret.stages import interpret_stages
+from mixbackend.backends.codegen.ir.check import check_stages
 from mixbackend.backends.codegen.ir.stages import StageGraph
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
@@ -41,6 +42,7 @@ def check_lowering(function: Callable[..., Any], inputs: Sequence[Any], *, dynam
     for view in region.views:
         assert judge_op(view) == Supported(), f"{view.node}: {judge_op(view)}"
     graph = lower_region(region)
+    check_stages(graph)
     actual = arguments_of(region, inputs)
     results = interpret_stages(graph, actual)
     expected = eager_result(region, actual)
@@ -64,3 +66,15 @@ def arguments_of(region: Region, inputs: Sequence[Any]) -> list[Any]:
 @pytest.fixture(name="check_lowering", scope="session")
 def _check_lowering() -> Callable[..., StageGraph]:
     return check_lowering
+
+
+@pytest.fixture(name="refused", scope="session")
+def _refused() -> Callable[..., list[str]]:
+    """Codes of the refusals of a function's ops."""
+
+    def codes(
+        function: Callable[..., Any], inputs: Sequence[Any], *, dynamic: bool = False, **options: Any
+    ) -> list[str]:
+        return [verdict.code for verdict in refusals(trace_region(function, inputs, dynamic=dynamic, **options))]
+
+    return codes
