@@ -20,8 +20,9 @@ from mixbackend.contracts import Availability
 
 Launch = Callable[[Sequence[torch.Tensor], Sequence[int], Sequence[float]], None]
 """Runs all calls of a program in order. Takes the memory (one tensor per input tensor, then per output buffer, then one
-uint8 workspace, possibly empty), the value of every parameter of every call, one call after the other, and the value of
-every floating number of every call likewise."""
+uint8 workspace, possibly empty), the value of every parameter of every call, one call after the other, followed by the
+start of every workspace buffer in bytes, and the value of every floating number of every call. The two sequences of
+values are tuples: a target may recognise one that it was given before."""
 
 
 @dataclass(frozen=True, slots=True)

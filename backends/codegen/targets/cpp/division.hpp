@@ -60,7 +60,8 @@ MB_INLINE half_f32 fmod_half(half_f32 a, half_f32 b, native_i64& exact) {
     const native_f64 y = __builtin_convertvector(b, native_f64);
     const native_f64 whole = trunc(x / y);
     exact = exact & (magnitude(whole) < fill<native_f64>(0x1p26));
-    return __builtin_convertvector(x - whole * y, half_f32);
+    // Nothing is taken off where the quotient is 0: its product with an infinite divisor would be NaN.
+    return __builtin_convertvector(whole == native_f64{} ? x : x - whole * y, half_f32);
 }
 
 template <class V> MB_INLINE V fmod_floating(V a, V b) {

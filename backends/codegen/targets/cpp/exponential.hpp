@@ -94,7 +94,7 @@ template <class V> MB_INLINE V expm1_inside(V x) {
 }
 template <class V> MB_INLINE V expm1_single(V x) {
     const V result = expm1_inside(clamp(x, -40.0f, 89.0f));
-    return x == V{} ? x : result;
+    return magnitude(x) < constant<V>(0x1p-26f) ? x : result;
 }
 
 template <class V> MB_INLINE V tanh_single(V x) {

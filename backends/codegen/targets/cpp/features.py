@@ -1,0 +1,61 @@
+"""What the processor has, as the compiler sees it.
+
+Place: between ``compiler`` and ``build``. Input: a compiler. Output: the bytes of a vector register, the flags that
+make the compiler use the processor, and a digest of everything those flags switch on: code is never shared between
+machines whose digests differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mixbackend.backends.codegen.targets.cpp.compiler import Compiler, NoCompilerError
+
+_WIDE = frozenset({"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"})
+_MIDDLE = frozenset({"__AVX2__", "__FMA__"})
+_TUNING = (("-march=native",), ("-mcpu=native",), ())
+"""Tried in order: x86, other processors, neither known to the compiler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """See the module's docstring.
+
+    Attributes:
+        vector_bytes: 64, 32 or 16.
+        flags: for the compiler.
+        digest: equal where the same code may run.
+    """
+
+    vector_bytes: int
+    flags: tuple[str, ...]
+    digest: str
+
+
+@lru_cache(maxsize=8)
+def machine_features(compiler: Compiler) -> Features:
+    """Features of this machine.
+
+    Raises:
+        NoCompilerError: the compiler cannot even preprocess.
+    """
+    problem = ""
+    for tuning in _TUNING:
+        command = [*compiler.command, *tuning, "-dM", "-E", "-x", "c++", "-"]
+        answer = subprocess.run(command, input="", capture_output=True, text=True)
+        if answer.returncode == 0:
+            return _features(answer.stdout, tuning)
+        problem = answer.stderr
+    raise NoCompilerError(f"the C++ compiler {compiler.version} fails: {problem.strip()[:500]}")
+
+
+def _features(macros: str, tuning: tuple[str, ...]) -> Features:
+    lines = sorted(line for line in macros.splitlines() if line.startswith("#define "))
+    names = {line.split()[1] for line in lines}
+    vector_bytes = 64 if names >= _WIDE else 32 if names >= _MIDDLE else 16
+    # Left to itself the compiler halves the registers of loops over lanes.
+    wide = ("-mprefer-vector-width=512",) if vector_bytes == 64 else ()
+    return Features(vector_bytes, (*tuning, *wide), hashlib.sha256("\n".join(lines).encode()).hexdigest())

@@ -1,0 +1,102 @@
+"""One call from Python for all kernels of a program.
+
+Place: above ``build``; makes the ``launch`` of a compiled program.
+Input: a program, the addresses of its kernels, and the compiled launcher (``launcher.cpp``). Output: a ``Launch``.
+Invariants: a call packs the addresses of its tensors and nothing else, unless parameters change; tables are never
+written after they are made, so threads may run a program at once. The GIL is free while kernels run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.ir.stages import AliasOutput, StridedInput
+from mixbackend.backends.codegen.targets.target import Launch
+
+LAUNCHER_TEXT = (Path(__file__).parent / "launcher.cpp").read_text()
+
+
+_Owned = ctypes.Array[ctypes.c_char]
+_Table = tuple[Sequence[int], Sequence[float], int, tuple[_Owned, ...]]
+"""Parameters and numbers, the address of a ``Program`` of ``launcher.cpp`` made of them, and what owns its memory."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What a program's tables have in common.
+
+    Attributes:
+        calls, slots: packed as ``launcher.cpp`` reads them.
+        call_count, tensor_count, piece_count: of kernel calls, of tensors, and of pieces of the workspace.
+    """
+
+    calls: _Owned
+    slots: _Owned
+    call_count: int
+    tensor_count: int
+    piece_count: int
+
+
+def make_launch(program: Program, addresses: Sequence[int], launcher: int) -> Launch:
+    """The function that runs a program.
+
+    Args:
+        program: what is run.
+        addresses: of the code of ``program.kernels``, in their order.
+        launcher: address of the compiled ``launcher.cpp``.
+    """
+    run: Callable[[int, bytes], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)(launcher)
+    layout = _layout(program, addresses)
+    pack = struct.Struct(f"{layout.tensor_count + 1}P").pack
+    # Replaced whole, so that a reader sees one table or another; the local name keeps its memory while it is used.
+    latest: list[_Table] = [((), (), 0, ())]
+
+    def launch(memory: Sequence[torch.Tensor], parameters: Sequence[int], numbers: Sequence[float]) -> None:
+        kept_parameters, kept_numbers, table, _owner = latest[0]
+        same = kept_parameters is parameters and kept_numbers is numbers
+        # Numbers are not compared by value: 0.0 equals -0.0.
+        if not table or not (same or (not numbers and not kept_numbers and kept_parameters == parameters)):
+            latest[0] = made = _table(layout, tuple(parameters), tuple(numbers))
+            table, _owner = made[2:]
+        run(table, pack(*[tensor.data_ptr() for tensor in memory]))
+
+    return launch
+
+
+def _layout(program: Program, addresses: Sequence[int]) -> _Layout:
+    names = [item.name for item in program.inputs if isinstance(item, StridedInput)]
+    names += [item.name for item in program.outputs if not isinstance(item, AliasOutput)]
+    slot_of = {name: slot for slot, name in enumerate([*names, *(piece.name for piece in program.workspace)])}
+    code = dict(zip(program.kernels, addresses, strict=True))
+    calls, slots = [], []
+    parameter_count = number_count = 0
+    for call in program.calls:
+        calls.append(
+            struct.pack("=Qqqqq", code[call.kernel], len(slots), len(call.buffers), parameter_count, number_count)
+        )
+        slots += [slot_of[name] for name in call.buffers]
+        parameter_count += len(call.parameters)
+        number_count += len(call.numbers)
+    packed_slots = _owned(struct.pack(f"={len(slots)}q", *slots))
+    return _Layout(_owned(b"".join(calls)), packed_slots, len(calls), len(names), len(program.workspace))
+
+
+def _table(layout: _Layout, parameters: tuple[int, ...], numbers: tuple[float, ...]) -> _Table:
+    values = _owned(struct.pack(f"={len(parameters)}q", *parameters))
+    floats = _owned(struct.pack(f"={len(numbers)}d", *numbers))
+    starts = ctypes.addressof(values) + 8 * (len(parameters) - layout.piece_count)
+    places = (ctypes.addressof(layout.calls), ctypes.addressof(layout.slots), starts)
+    head = (layout.call_count, layout.tensor_count, *places, ctypes.addressof(values), ctypes.addressof(floats))
+    program = _owned(struct.pack("=7Q", *head))
+    return parameters, numbers, ctypes.addressof(program), (program, values, floats)
+
+
+def _owned(content: bytes) -> _Owned:
+    return ctypes.create_string_buffer(content, max(len(content), 8))

@@ -1,0 +1,181 @@
+"""The C++ target: kernels as vector code for this machine's processor, with threads where the compiler has OpenMP.
+
+Place: the default target of the code generator. Steps: ``printer`` (kernels to text), ``build`` (text to functions,
+through a cache on disk), ``launcher`` (all kernels of a program in one call).
+Artifacts hold the compiled objects themselves, so that a machine of the same kind loads them without a compiler run;
+they are accepted as far as the artifact store is trusted, and loaded from a folder that only this user can write to.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.targets.cpp.build import PLACEHOLDER, Function, FunctionLibrary, Toolchain
+from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError, find_compiler
+from mixbackend.backends.codegen.targets.cpp.features import machine_features
+from mixbackend.backends.codegen.targets.cpp.launcher import LAUNCHER_TEXT, make_launch
+from mixbackend.backends.codegen.targets.cpp.printer import print_kernel, print_module
+from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
+from mixbackend.backends.common.private_folder import private_cache_folder
+from mixbackend.contracts import Availability, CodegenError
+
+_DTYPES = frozenset(
+    {
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool),
+    }
+)
+_SCRATCH_BYTES = 256 * 1024
+_OPENMP_PROBE = """
+extern "C" int omp_get_max_threads();
+extern "C" int mb_function() {
+    int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+    for (int step = 0; step < omp_get_max_threads(); ++step) sum += step;
+    return sum;
+}
+"""
+
+
+class CppTarget(Target):
+    """See the module's docstring.
+
+    Args:
+        folder: of the cache; the user's unless given.
+        openmp: whether to use threads; ``None`` asks the compiler.
+    """
+
+    name: ClassVar[str] = "cpp"
+
+    def __init__(self, folder: Path | None = None, openmp: bool | None = None) -> None:
+        self._folder = folder
+        self._openmp = openmp
+
+    def availability(self) -> Availability:
+        """Whether there is a C++ compiler that makes loadable objects."""
+        try:
+            self._launcher()
+        except (NoCompilerError, CodegenError, OSError) as error:
+            return Availability(False, reason=str(error))
+        return Availability(True, version=self._toolchain.compiler.version)
+
+    def fingerprint(self) -> str:
+        """Compiler, flags, features, headers and printer, in one hash; the compiler also by name."""
+        toolchain = self._toolchain
+        threads = "openmp" if toolchain.openmp else "one thread"
+        return f"{toolchain.compiler.version}, {toolchain.features.vector_bytes}-byte vectors, {threads}, " + (
+            f"{toolchain.digest[:16]}, printer {_printer_digest()[:16]}"
+        )
+
+    def traits(self) -> TargetTraits:
+        """What the scheduler has to know."""
+        return TargetTraits(
+            device_type="cpu",
+            vector_bytes=self._toolchain.features.vector_bytes,
+            scratch_bytes=_SCRATCH_BYTES,
+            parallel_width=max(1, torch.get_num_threads()) if self._toolchain.openmp else 1,
+            atomic=True,
+            dtypes=_DTYPES,
+        )
+
+    def compile(self, program: Program) -> CompiledProgram:
+        """Compile what no program before had."""
+        texts = [_text(kernel) for kernel in program.kernels]
+        functions = self._library.functions(texts)
+        source = _readable(texts, functions)
+        return CompiledProgram(self._launch(program, functions), source, _pack(self._library, functions, source))
+
+    def load(self, program: Program, artifact: bytes) -> CompiledProgram:
+        """Take the objects from the cache, else from the artifact.
+
+        Raises:
+            CodegenError: the artifact is not one of this program and machine, or cannot be loaded.
+        """
+        try:
+            content = json.loads(zlib.decompress(artifact))
+            keys, source = list(content["keys"]), str(content["source"])
+            objects = {base64.b64decode(item["object"]): list(item["keys"]) for item in content["objects"]}
+        except (ValueError, KeyError, TypeError, zlib.error) as error:
+            raise CodegenError(f"an artifact of compiled kernels cannot be read: {error}") from error
+        if content.get("toolchain") != self._toolchain.digest or len(keys) != len(program.kernels):
+            raise CodegenError("an artifact of compiled kernels belongs to another program or machine")
+        functions = self._library.load(keys)
+        if functions is None:
+            for item, held in objects.items():
+                self._library.install(item, [key for key in held if key in keys])
+            functions = self._library.load(keys)
+        if functions is None:
+            raise CodegenError("an artifact of compiled kernels lacks kernels that it names")
+        return CompiledProgram(self._launch(program, functions), source, artifact)
+
+    @cached_property
+    def _toolchain(self) -> Toolchain:
+        compiler = find_compiler()
+        features = machine_features(compiler)
+        folder = self._folder or private_cache_folder("codegen-cpp")
+        threaded = Toolchain(compiler, features, True, folder)
+        openmp = _openmp_works(threaded) if self._openmp is None else self._openmp
+        return threaded if openmp else Toolchain(compiler, features, False, folder)
+
+    @cached_property
+    def _library(self) -> FunctionLibrary:
+        return FunctionLibrary(self._toolchain, print_module(()))
+
+    def _launch(self, program: Program, functions: Sequence[Function]) -> Launch:
+        return make_launch(program, [function.address for function in functions], self._launcher())
+
+    def _launcher(self) -> int:
+        return FunctionLibrary(self._toolchain, "").functions([LAUNCHER_TEXT])[0].address
+
+
+@lru_cache(maxsize=4096)
+def _text(kernel: Kernel) -> str:
+    return print_kernel(kernel, PLACEHOLDER)
+
+
+def _readable(texts: Sequence[str], functions: Sequence[Function]) -> str:
+    """The text as it was compiled, all kernels in one."""
+    named = [text.replace(PLACEHOLDER, function.symbol) for text, function in zip(texts, functions, strict=True)]
+    return "\n".join([print_module(()), *named])
+
+
+def _pack(library: FunctionLibrary, functions: Sequence[Function], source: str) -> bytes:
+    held: dict[str, list[str]] = {}
+    for function in functions:
+        held.setdefault(function.object_hash, []).append(function.key)
+    content = {
+        "toolchain": library.toolchain.digest,
+        "keys": [function.key for function in functions],
+        "objects": [
+            {"object": base64.b64encode(library.object_bytes(name)).decode(), "keys": keys}
+            for name, keys in held.items()
+        ],
+        "source": source,
+    }
+    return zlib.compress(json.dumps(content).encode(), 1)
+
+
+def _openmp_works(toolchain: Toolchain) -> bool:
+    """Whether the compiler takes OpenMP and its runtime can be loaded."""
+    try:
+        FunctionLibrary(toolchain, "").functions([_OPENMP_PROBE])
+    except CodegenError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1)
+def _printer_digest() -> str:
+    texts = [path.name.encode() + path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()

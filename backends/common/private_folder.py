@@ -1,0 +1,46 @@
+"""A folder for native code of backends: written and read by this user alone.
+
+Place: asked by backends that compile shared objects, before anything is written or loaded.
+Input: a name below the user's cache folder. Output: an existing folder that only this user can write to.
+Invariants: the rule is the artifact store's (``mixbackend.storage.folder``, which backends may not import): native code
+is never loaded from where others can write. If the usual place is not trusted, a temporary folder of this process is
+used.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+@cache
+def private_cache_folder(name: str) -> Path:
+    """A folder of that name in the user's cache, or a temporary one where the cache cannot be trusted or written."""
+    usual = Path(platformdirs.user_cache_dir("mixbackend", appauthor=False)) / name
+    try:
+        usual.mkdir(mode=0o700, parents=True, exist_ok=True)
+        usual = usual.resolve(strict=True)
+        trusted = not distrust(usual) and os.access(usual, os.R_OK | os.W_OK | os.X_OK)
+    except OSError:
+        trusted = False
+    return usual if trusted else Path(tempfile.mkdtemp(prefix="mixbackend-"))
+
+
+def distrust(*places: Path) -> str:
+    """Why a file or folder cannot be trusted; ``""`` if only this user can write to any of them."""
+    for place in places:
+        status = place.stat()
+        if not hasattr(os, "getuid"):
+            continue
+        if status.st_uid != os.getuid():
+            return f"{place} belongs to user {status.st_uid}, not to user {os.getuid()}"
+        if status.st_mode & _WRITABLE_BY_OTHERS:
+            return f"{place} can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
