@@ -1,0 +1,267 @@
+"""Registers that reductions fold into.
+
+Place: used by the printer of reductions. Several sets of registers take turns, so that one addition need not wait for
+the last: the copies of a vector loop over reduced points fold into one result (``across``), the copies of a vector loop
+over kept points have results of their own.
+Invariants: long floating sums and statistics are taken in blocks: partial results of a block are added to a total in
+float64, so no rounding error grows with the length. Lanes out of use fold the identity.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from mixbackend.backends.codegen.ir.kernel import Accumulate
+from mixbackend.backends.codegen.targets.cpp.literals import (
+    compute_type,
+    highest,
+    literal,
+    lowest,
+    vector_type,
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a reduction is printed.
+
+    Attributes:
+        vector: whether folded values are vectors.
+        across: whether lanes and copies are folded into one.
+        copies: sets of registers.
+        blocked: whether blocks are added to totals.
+    """
+
+    vector: bool
+    across: bool
+    copies: int
+    blocked: bool
+
+    @property
+    def results(self) -> int:
+        """Copies that results differ between."""
+        return 1 if self.across else self.copies
+
+
+class Accumulator(ABC):
+    """Prints one ``Accumulate``."""
+
+    def __init__(self, statement: Accumulate, name: str, shape: Shape) -> None:
+        self.statement = statement
+        self.name = name
+        self.shape = shape
+        self.dtype = statement.value.dtype
+
+    @abstractmethod
+    def declare(self) -> list[str]:
+        """Before the reduced loops."""
+
+    @abstractmethod
+    def update(self, copy: int, value: str, position: str, active: str) -> list[str]:
+        """Fold a value in.
+
+        Args:
+            copy: of the statements.
+            value: a vector or scalar, as ``shape`` says.
+            position: where it is, for positions of extremes.
+            active: mask of the lanes in use, empty for all.
+        """
+
+    def flush(self) -> list[str]:
+        """At the end of a block."""
+        return []
+
+    @abstractmethod
+    def finish(self, copy: int) -> tuple[list[str], list[tuple[str, torch.dtype]]]:
+        """After the loops: lines, then text and type of each result."""
+
+    def registers(self, copy: int) -> str:
+        """Name of a set."""
+        return f"{self.name}_{copy}"
+
+
+class Fold(Accumulator):
+    """One value folded by an associative function."""
+
+    def __init__(self, statement: Accumulate, name: str, shape: Shape) -> None:
+        super().__init__(statement, name, shape)
+        kind = statement.kind
+        self.kind = {"max": "any", "min": "all"}.get(kind, kind) if self.dtype == torch.bool else kind
+        self.function = _FUNCTIONS[self.kind]
+        self.identity = _identity(self.kind, self.dtype)
+        self.has_total = shape.blocked and needs_blocks(statement)
+
+    def declare(self) -> list[str]:
+        kind = vector_type(self.dtype) if self.shape.vector else compute_type(self.dtype)
+        lines = [f"{kind} {self.registers(copy)} = {self._start()};" for copy in range(self.shape.copies)]
+        if self.has_total:
+            total = "Vec<double>" if self.shape.vector else "double"
+            start = "broadcast<double>(0)" if self.shape.vector else "0"
+            lines += [f"{total} {self._total(copy)} = {start};" for copy in range(self.shape.results)]
+        return lines
+
+    def update(self, copy: int, value: str, position: str, active: str) -> list[str]:
+        name = self.registers(copy)
+        if active:
+            value = f"select({active}, {value}, {self._start()})"
+        return [f"{name} = {self.function}({name}, {value});"]
+
+    def flush(self) -> list[str]:
+        if not self.has_total:
+            return []
+        totals = [f"{self._total(copy)} = {self._sum(copy)};" for copy in range(self.shape.results)]
+        return totals + [f"{self.registers(copy)} = {self._start()};" for copy in range(self.shape.copies)]
+
+    def finish(self, copy: int) -> tuple[list[str], list[tuple[str, torch.dtype]]]:
+        text = self._sum(copy) if self.has_total else self._folded(copy)
+        if self.shape.across:
+            text = f"{_HORIZONTAL[self.kind]}({text})"
+        if self.has_total:
+            text = f"convert<{compute_type(self.dtype)}>({text})"
+        return [], [(text, self.dtype)]
+
+    def _sum(self, copy: int) -> str:
+        """The total with the last block."""
+        return f"add({self._total(copy)}, convert<double>({self._folded(copy)}))"
+
+    def _folded(self, copy: int) -> str:
+        """A result's registers as one, pairwise."""
+        if not self.shape.across:
+            return self.registers(copy)
+        names = [self.registers(number) for number in range(self.shape.copies)]
+        while len(names) > 1:
+            pairs = zip(names[::2], names[1::2], strict=True)
+            names = [f"{self.function}({first}, {second})" for first, second in pairs]
+        return names[0]
+
+    def _start(self) -> str:
+        if not self.shape.vector:
+            return self.identity
+        if self.dtype == torch.bool:
+            return f"broadcast_mask({self.identity})"
+        return f"broadcast<{compute_type(self.dtype)}>({self.identity})"
+
+    def _total(self, copy: int) -> str:
+        return f"{self.name}_total_{copy}"
+
+
+class Structured(Accumulator):
+    """What the header has a structure for: statistics and positions of extremes."""
+
+    def finish(self, copy: int) -> tuple[list[str], list[tuple[str, torch.dtype]]]:
+        lines = self.flush() if copy == 0 else []
+        name = self._result(copy)
+        if self.shape.across:
+            if not self._has_total():
+                lines += [f"{name}.combine({self.registers(other)});" for other in range(1, self.shape.copies)]
+            lines.append(f"auto {name}_all = {name}.total();")
+            name = f"{name}_all"
+        return lines, self._results(name)
+
+    def _result(self, copy: int) -> str:
+        return f"{self.name}_total_{copy}" if self._has_total() else self.registers(copy)
+
+    def _has_total(self) -> bool:
+        return False
+
+    @abstractmethod
+    def _results(self, name: str) -> list[tuple[str, torch.dtype]]:
+        """Parts of the final structure."""
+
+
+class Statistics(Structured):
+    """Mean and sum of squared distances from it."""
+
+    def declare(self) -> list[str]:
+        lines = [f"{self._kind(self.dtype)} {self.registers(copy)};" for copy in range(self.shape.copies)]
+        if self._has_total():
+            lines += [f"{self._kind(torch.float64)} {self._result(copy)};" for copy in range(self.shape.results)]
+        return lines
+
+    def update(self, copy: int, value: str, position: str, active: str) -> list[str]:
+        name = self.registers(copy)
+        return [f"{name}.add_masked({value}, {active});" if active else f"{name}.add({value});"]
+
+    def flush(self) -> list[str]:
+        if not self._has_total():
+            return []
+        lines = []
+        for copy in range(self.shape.copies):
+            name = self.registers(copy)
+            total = self._result(0 if self.shape.across else copy)
+            lines += [f"{total}.combine(widened({name}));", f"{name} = {{}};"]
+        return lines
+
+    def _has_total(self) -> bool:
+        return self.shape.blocked
+
+    def _kind(self, dtype: torch.dtype) -> str:
+        return f"{'WelfordVec' if self.shape.vector else 'WelfordScalar'}<{compute_type(dtype)}>"
+
+    def _results(self, name: str) -> list[tuple[str, torch.dtype]]:
+        target = compute_type(self.dtype)
+        return [(f"convert<{target}>({name}.finish().{part})", self.dtype) for part in ("mean", "squares")]
+
+
+class Position(Structured):
+    """Where the extreme is."""
+
+    def declare(self) -> list[str]:
+        vector = "Vec" if self.shape.vector else ""
+        is_max = "true" if self.statement.kind == "argmax" else "false"
+        kind = f"ArgBest{vector}<{compute_type(self.dtype)}, {is_max}>"
+        return [f"{kind} {self.registers(copy)};" for copy in range(self.shape.copies)]
+
+    def update(self, copy: int, value: str, position: str, active: str) -> list[str]:
+        name = self.registers(copy)
+        if active:
+            return [f"{name}.add_masked({value}, {position}, {active});"]
+        return [f"{name}.add({value}, {position});"]
+
+    def finish(self, copy: int) -> tuple[list[str], list[tuple[str, torch.dtype]]]:
+        if not self.shape.across:
+            return [], self._results(self.registers(copy))
+        # Lanes first: their structure, unlike the vector's, takes positions in any order.
+        name = f"{self.name}_all"
+        lines = [f"auto {name} = {self.registers(0)}.total();"]
+        lines += [f"{name}.combine({self.registers(other)}.total());" for other in range(1, self.shape.copies)]
+        return lines, self._results(name)
+
+    def _results(self, name: str) -> list[tuple[str, torch.dtype]]:
+        return [(f"{name}.position", torch.int64)]
+
+
+def make_accumulator(statement: Accumulate, name: str, shape: Shape) -> Accumulator:
+    """The printer of an ``Accumulate``."""
+    if statement.kind == "welford":
+        return Statistics(statement, name, shape)
+    if statement.kind in ("argmax", "argmin"):
+        return Position(statement, name, shape)
+    return Fold(statement, name, shape)
+
+
+def needs_blocks(statement: Accumulate) -> bool:
+    """Whether rounding errors would grow with the number of values."""
+    return statement.kind in ("sum", "welford") and statement.value.dtype.is_floating_point
+
+
+def _identity(kind: str, dtype: torch.dtype) -> str:
+    if kind == "max":
+        return lowest(dtype)
+    if kind == "min":
+        return highest(dtype)
+    return literal({"sum": 0, "prod": 1, "any": False, "all": True}[kind], dtype)
+
+
+_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or_", "all": "and_"}
+_HORIZONTAL = {
+    "sum": "reduce_sum",
+    "prod": "reduce_prod",
+    "max": "reduce_max",
+    "min": "reduce_min",
+    "any": "reduce_any",
+    "all": "reduce_all",
+}

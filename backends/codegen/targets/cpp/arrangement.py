@@ -1,0 +1,139 @@
+"""How the loops of a nest run: their order, what the lanes of a vector count, how many vectors at a time.
+
+Place: decided before a nest is printed. Input: a nest. Output: an ``Arrangement``.
+Invariants: the results are the same in any arrangement, up to rounding. A nest whose stores cannot be made by vectors
+runs point by point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import sympy
+
+from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, IndexValue, Local, Read, walk
+from mixbackend.backends.codegen.targets.cpp.accumulators import needs_blocks
+from mixbackend.backends.codegen.targets.cpp.indices import LARGEST_LANES, lane_step
+
+BLOCK_STEPS = 256
+"""Additions to one register before it is added to a total."""
+CHEAP_COST, MODERATE_COST = 8.0, 24.0
+"""Cycles per vector below which four or two vectors at a time hide what one waits for."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """After how many iterations of which reduced loop partial results are added to totals."""
+
+    index: sympy.Symbol
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """See the module's docstring.
+
+    Attributes:
+        loops: in the order they are printed.
+        vector: index that lanes count, if any.
+        across: whether it is reduced.
+        copies: vectors at a time.
+        block: see ``Block``.
+    """
+
+    loops: tuple[KernelLoop, ...]
+    vector: sympy.Symbol | None
+    across: bool
+    copies: int
+    block: Block | None
+
+
+def arrange(nest: Nest) -> Arrangement:
+    """Decide."""
+    vector = _usable_vector(nest)
+    across = vector is not None and any(loop.index == vector for loop in nest.reduced)
+    copies = 1
+    if vector is not None and (nest.reduced or _has_carry(nest)):
+        cost = _cost(nest.body)
+        copies = 4 if cost <= CHEAP_COST else 2 if cost <= MODERATE_COST else 1
+    block = None
+    if any(isinstance(item, Accumulate) and needs_blocks(item) for item in nest.body):
+        block = _block(nest.reduced, vector, copies)
+    return Arrangement(_in_order(nest, vector), vector, across, copies, block)
+
+
+def _in_order(nest: Nest, vector: sympy.Symbol | None) -> tuple[KernelLoop, ...]:
+    """The vector loop comes last: what it repeats is short. A running result stays in registers inside it."""
+    last = [loop for loop in nest.loops if loop.index == vector]
+    carried = [loop for loop in nest.loops if loop.mode == "ordered" and _has_carry(nest)]
+    return (*(loop for loop in nest.loops if loop not in last and loop not in carried), *last, *carried)
+
+
+def _block(reduced: tuple[KernelLoop, ...], vector: sympy.Symbol | None, copies: int) -> Block | None:
+    steps_left = BLOCK_STEPS
+    for loop in reversed(reduced):
+        width = LARGEST_LANES * copies if loop.index == vector else 1
+        steps = -(-int(loop.extent) // width) if loop.extent.is_Integer else None
+        if steps is None or steps > steps_left:
+            return Block(loop.index, steps_left)
+        steps_left = max(steps_left // max(steps, 1), 1)
+    return None
+
+
+def _usable_vector(nest: Nest) -> sympy.Symbol | None:
+    loops = (*nest.loops, *nest.reduced)
+    vectors = [loop.index for loop in loops if loop.mode == "vector"]
+    if not vectors:
+        return None
+    (vector,) = vectors
+    across = any(loop.index == vector for loop in nest.reduced)
+    stores = [item for item in (*nest.body, *(() if across else nest.finish)) if isinstance(item, Store)]
+    if any(loop.extent.has(vector) for loop in loops) or not all(_can_store(item, vector) for item in stores):
+        return None
+    return vector
+
+
+def _can_store(store: Store, vector: sympy.Symbol) -> bool:
+    """Whether the lanes of a vector never meet at one element, so that they can store at once."""
+    if store.atomic:
+        return False
+    varying = {symbol for symbol, value in store.bindings if _may_vary(value, vector)}
+    step = None if store.offset.free_symbols & varying else lane_step(store.offset, vector)
+    return store.mode == "set" if step is None else step != 0
+
+
+def _may_vary(value: Expr, vector: sympy.Symbol) -> bool:
+    for node in walk(value):
+        if isinstance(node, Local):
+            return True
+        if isinstance(node, IndexValue) and node.expression.has(vector):
+            return True
+        if isinstance(node, Read) and node.offset.has(vector):
+            return True
+    return False
+
+
+def _has_carry(nest: Nest) -> bool:
+    return any(isinstance(item, Carry) for item in (*nest.body, *nest.finish))
+
+
+def _cost(statements: Iterable[Statement]) -> float:
+    roots: list[Expr] = []
+    folds = 0.0
+    for item in statements:
+        roots.append(item.value)
+        roots += _parts_of_store(item)
+        folds += 6.0 if isinstance(item, Accumulate) and item.kind in ("welford", "argmax", "argmin") else 1.0
+    nodes = list(walk(*roots))
+    work = sum(SCALAR_OPS[node.op].cost for node in nodes if isinstance(node, Apply))
+    return folds + work + sum(1.0 for node in nodes if isinstance(node, Read))
+
+
+def _parts_of_store(statement: Statement) -> list[Expr]:
+    if not isinstance(statement, Store):
+        assert isinstance(statement, (Let, Accumulate, Carry))
+        return []
+    mask = [] if statement.mask is None else [statement.mask]
+    return [*mask, *(value for _, value in statement.bindings)]

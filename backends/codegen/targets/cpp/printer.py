@@ -1,0 +1,135 @@
+"""Kernels as C++ text.
+
+Place: the first half of the C++ target; ``build`` compiles what is printed here against ``vector.hpp``.
+Input: kernels. Output: one function per kernel, ``extern "C" void NAME(char** buffers, const i64* parameters, const
+double* numbers)``, with buffers, parameters and numbers in the kernel's order.
+Invariants: the text depends on the kernel alone. Parallel outer loops are one range that threads share; what a kernel
+needs besides it gets from the headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest, Store
+from mixbackend.backends.codegen.targets.cpp.indices import index_text
+from mixbackend.backends.codegen.targets.cpp.literals import STORAGE
+from mixbackend.backends.codegen.targets.cpp.loops import nest_lines
+from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
+
+_ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
+
+
+def print_module(kernels: Sequence[tuple[str, Kernel]]) -> str:
+    """A translation unit with a function for each kernel, by name."""
+    head = '#include "vector.hpp"\n#include "kernel.hpp"\n\nusing namespace mb;\n'
+    return "\n".join([head, *(print_kernel(kernel, name) for name, kernel in kernels)])
+
+
+def print_kernel(kernel: Kernel, name: str) -> str:
+    """The functions of one kernel: the points of a piece of its parallel range, and the whole, ``name``."""
+    parallel = _parallel(kernel)
+    others = [loop for loop in kernel.outer if loop not in parallel]
+    nests = [nest_lines(nest, _dtypes(kernel), _stored(nest)) for nest in kernel.nests]
+    inside = nests[0] if len(nests) == 1 else [line for lines in nests for line in ("{", *_indented(lines), "}")]
+    for loop in reversed(others):
+        inside = _loop(loop, inside)
+    head = [*_parameters(kernel), *_memory(kernel)]
+    whole = f'extern "C" void {name}({_ARGUMENTS}) {{'
+    if not parallel:
+        return _function(whole, [*head, *inside])
+    points = f"static void {name}_points({_ARGUMENTS}, i64 first, i64 last) {{"
+    return _function(points, [*head, *_points(parallel, inside)]) + "\n" + _function(whole, _shared(kernel, name))
+
+
+def _parallel(kernel: Kernel) -> tuple[KernelLoop, ...]:
+    """Outer loops that threads share. One whose extent depends on another outer index stays a loop inside."""
+    indices = {loop.index for loop in kernel.outer}
+    return tuple(loop for loop in kernel.outer if loop.mode == "parallel" and not loop.extent.free_symbols & indices)
+
+
+def _dtypes(kernel: Kernel) -> dict[str, torch.dtype]:
+    return {item.name: item.dtype for item in (*kernel.buffers, *kernel.scratch)}
+
+
+def _stored(nest: Nest) -> frozenset[str]:
+    return frozenset(item.buffer for item in (*nest.body, *nest.finish) if isinstance(item, Store))
+
+
+def _text(expression: sympy.Expr) -> str:
+    return index_text(sympy.sympify(expression), str, lambda part: len(part.free_symbols))
+
+
+def _parameters(kernel: Kernel) -> list[str]:
+    lines = [f"const i64 {symbol} = parameters[{place}];" for place, symbol in enumerate(kernel.parameters)]
+    return lines + [f"const double {symbol} = numbers[{place}];" for place, symbol in enumerate(kernel.numbers)]
+
+
+def _memory(kernel: Kernel) -> list[str]:
+    """Pointers to buffers and scratch. What is written overlaps nothing else, so the compiler may reorder freely."""
+    lines = []
+    for place, buffer in enumerate(kernel.buffers):
+        kind = STORAGE[buffer.dtype]
+        pointer = f"const {kind}*" if buffer.access == "read" else f"{kind}* __restrict__"
+        cast = f"const {kind}*" if buffer.access == "read" else f"{kind}*"
+        lines.append(f"{pointer} const {buffer.name} = reinterpret_cast<{cast}>(buffers[{place}]);")
+    for piece in kernel.scratch:
+        kind, size = STORAGE[piece.dtype], _text(piece.elements * piece.dtype.itemsize)
+        lines.append(f"const Scratch {piece.name}_memory({size});")
+        lines.append(
+            f"{kind}* __restrict__ const {piece.name} = reinterpret_cast<{kind}*>({piece.name}_memory.start());"
+        )
+    return lines
+
+
+def _points(parallel: Sequence[KernelLoop], inside: Sequence[str]) -> list[str]:
+    """All points of a piece of the range: indices by division at its start, then counted."""
+    lines, rest = [], "first"
+    for loop in reversed(parallel):
+        extent = _text(loop.extent)
+        outermost = loop is parallel[0]
+        lines.append(f"i64 {loop.index} = {rest if outermost else f'{rest} % {extent}'};")
+        rest = f"{rest} / {extent}"
+    if len(parallel) == 1:
+        index = parallel[0].index
+        return [f"for (i64 {index} = first; {index} < last; ++{index}) {{", *_indented(inside), "}"]
+    lines += ["for (i64 point = first; point < last; ++point) {", *_indented(inside), *_indented(_count(parallel)), "}"]
+    return ["if (first == last) return;", *lines]
+
+
+def _count(parallel: Sequence[KernelLoop]) -> list[str]:
+    """The next point."""
+    lines = [f"++{parallel[0].index};"]
+    for loop in parallel[1:]:
+        lines = [
+            f"if (++{loop.index} == {_text(loop.extent)}) {{",
+            f"{INDENT}{loop.index} = 0;",
+            *_indented(lines),
+            "}",
+        ]
+    return lines
+
+
+def _shared(kernel: Kernel, name: str) -> list[str]:
+    points = _text(sympy.Mul(*(loop.extent for loop in _parallel(kernel))))
+    call = f"{name}_points(buffers, parameters, numbers, first, last);"
+    return [
+        *_parameters(kernel)[: len(kernel.parameters)],
+        f"share_points({points}, {_text(kernel.work)}, [=](i64 first, i64 last) {{ {call} }});",
+    ]
+
+
+def _loop(loop: KernelLoop, inside: Sequence[str]) -> list[str]:
+    head = f"for (i64 {loop.index} = 0; {loop.index} < {_text(loop.extent)}; ++{loop.index}) {{"
+    return [head, *_indented(inside), "}"]
+
+
+def _function(head: str, body: Sequence[str]) -> str:
+    return "\n".join([head, *_indented(body), "}"]) + "\n"
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [INDENT + line for line in lines]

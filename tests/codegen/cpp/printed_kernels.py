@@ -1,0 +1,75 @@
+"""Compile printed kernels without the target's build, run them, and run the interpreter on the same memory."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import sympy
+import torch
+
+import mixbackend.backends.codegen.targets.cpp as cpp
+from mixbackend.backends.codegen.interpret.kernels import interpret_kernel
+from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.targets.cpp.printer import print_module
+
+COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+HEADERS = Path(cpp.__file__).parent
+
+
+class Library:
+    """Kernels compiled for one vector width."""
+
+    def __init__(
+        self, kernels: Mapping[str, Kernel], folder: Path, vector_bytes: int, flags: Sequence[str] = ()
+    ) -> None:
+        assert COMPILER is not None, "these tests need a C++ compiler"
+        self.kernels = kernels
+        source, library = folder / f"kernels{vector_bytes}.cpp", folder / f"kernels{vector_bytes}.so"
+        source.write_text(print_module(list(kernels.items())))
+        command = [
+            COMPILER,
+            "-std=c++17",
+            "-O1",
+            "-march=native",
+            "-fwrapv",
+            "-Wno-psabi",
+            f"-DMB_VECTOR_BYTES={vector_bytes}",
+        ]
+        command += [*flags, "-shared", "-fPIC", f"-I{HEADERS}", str(source), "-o", str(library)]
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, f"{finished.stderr}\n{source.read_text()}"
+        self._library = ctypes.CDLL(str(library))
+
+    def run(
+        self, name: str, buffers: Mapping[str, torch.Tensor], parameters: Sequence[int], numbers: Sequence[float]
+    ) -> None:
+        """Call a kernel on flat memory."""
+        kernel = self.kernels[name]
+        pointers = (ctypes.c_void_p * len(kernel.buffers))(*(buffers[item.name].data_ptr() for item in kernel.buffers))
+        sizes = (ctypes.c_longlong * len(parameters))(*parameters)
+        values = (ctypes.c_double * len(numbers))(*numbers)
+        getattr(self._library, name)(pointers, sizes, values)
+
+
+def interpreted(
+    kernel: Kernel, buffers: Mapping[str, torch.Tensor], parameters: Sequence[int], numbers: Sequence[float] = ()
+) -> dict[str, torch.Tensor]:
+    """What the interpreter leaves in a copy of the memory."""
+    memory = {name: value.clone() for name, value in buffers.items()}
+    sizes = dict(zip(kernel.parameters, parameters, strict=True))
+    interpret_kernel(kernel, memory, sizes, dict(zip(kernel.numbers, numbers, strict=True)))
+    return memory
+
+
+def index(number: int) -> sympy.Symbol:
+    """A loop index."""
+    return sympy.Symbol(f"i{number}", integer=True, nonnegative=True)
+
+
+def parameter(number: int) -> sympy.Symbol:
+    """A size."""
+    return sympy.Symbol(f"p{number}", integer=True, positive=True)
