@@ -133,7 +133,7 @@ def _cost(
     for accesses in moved:
         traffic += max(access.size for _, access in accesses)
         strain += max(access.size * _factor(cluster, fact, access, way, around.lanes) for fact, access in accesses)
-    points = math.prod(max(loop.extent, 1) for loop in cluster.outer)
+    points = 1.0 * math.prod(max(loop.extent, 1) for loop in cluster.outer)
     if way >= 0:
         together = COLUMNS if any(map(cluster.inner_loops, cluster.members)) else around.lanes
         points = points / min(together, max(cluster.outer[way].extent, 1))

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.stages import GraphOutput, StageGraph, targets_of
+from mixbackend.backends.codegen.ir.stages import GraphOutput, StageGraph
 from mixbackend.backends.codegen.schedule.alignment import (
     Cluster,
     align,
@@ -109,8 +109,8 @@ class _Search:
         for first, second in sorted(self._reasons):
             groups = self._dependencies.group(first), self._dependencies.group(second)
             if groups[0] != groups[1] and groups not in found and groups[::-1] not in found:
-                names = (targets_of(self._facts[number].stage)[0] for number in (first, second))
-                found[groups] = Refusal(*names, self._reasons[first, second])
+                one, other = (self._facts[number].targets[0] for number in (first, second))
+                found[groups] = Refusal(one, other, self._reasons[first, second])
         return tuple(found.values())
 
     def _first_gain(self, first: int, second: int) -> float:

@@ -13,7 +13,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.indices import Ranges, substitute
 from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load
-from mixbackend.backends.codegen.ir.stages import Loop, Scatter, Stage
+from mixbackend.backends.codegen.ir.stages import Loop, Reduce, Scatter, Stage
 from mixbackend.backends.codegen.schedule.rewrite import map_stage, rewrite
 
 Index = tuple[sympy.Expr, ...]
@@ -50,13 +50,16 @@ def renamed(stage: Stage, names: Mapping[sympy.Symbol, sympy.Symbol]) -> Stage:
     """Rename loop indices: in loops and in expressions."""
     if all(old == new for old, new in names.items()):
         return stage
-    result = reindexed(stage, names, {})
-
-    def loops(items: tuple[Loop, ...]) -> tuple[Loop, ...]:
-        return tuple(Loop(names.get(loop.index, loop.index), loop.size) for loop in items)
-
-    changes = {field: loops(getattr(stage, field)) for field in _LOOP_FIELDS if hasattr(stage, field)}
-    return replace(result, **changes)
+    return with_loops(
+        reindexed(stage, names, {}),
+        lambda loops: tuple(Loop(names.get(loop.index, loop.index), loop.size) for loop in loops),
+    )
 
 
-_LOOP_FIELDS = ("loops", "reduced", "target_loops")
+def with_loops(stage: Stage, change: Callable[[tuple[Loop, ...]], tuple[Loop, ...]]) -> Stage:
+    """The stage with each of its lists of loops changed; expressions stay."""
+    if isinstance(stage, Reduce):
+        return replace(stage, loops=change(stage.loops), reduced=change(stage.reduced))
+    if isinstance(stage, Scatter):
+        return replace(stage, loops=change(stage.loops), target_loops=change(stage.target_loops))
+    return replace(stage, loops=change(stage.loops))

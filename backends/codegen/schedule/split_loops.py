@@ -29,7 +29,7 @@ from mixbackend.backends.codegen.ir.stages import (
     TensorType,
     targets_of,
 )
-from mixbackend.backends.codegen.schedule.reindex import Index, reindexed
+from mixbackend.backends.codegen.schedule.reindex import Index, reindexed, with_loops
 from mixbackend.backends.codegen.schedule.rewrite import loops_of, ranges_of
 from mixbackend.backends.codegen.schedule.split_points import (
     Points,
@@ -67,7 +67,7 @@ class _Splitter:
 
     def _split_dimensions(self) -> dict[str, tuple[Points, ...]]:
         """Split points of every dimension of every target that has some."""
-        found = {}
+        found: dict[str, tuple[Points, ...]] = {}
         for stage in self._graph.stages:
             loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
             points = tuple(self._points.get(loop.index, ()) for loop in loops)
@@ -79,14 +79,11 @@ class _Splitter:
         used = {loop.index: self._values[loop.index] for loop in loops_of(stage) if loop.index in self._values}
         result = reindexed(stage, used, self._ranges, self._place)
         if isinstance(result, Scatter):
-            result = replace(result, target_loops=self._loops(result.target_loops), destination=self._target(result))
+            result = replace(result, destination=self._place(result.target, result.destination))
         if isinstance(result, (Scan, Concatenate)):
             before = self._loops(result.loops[: result.axis])
             result = replace(result, axis=len(before))
-        changes = {
-            field: self._loops(getattr(result, field)) for field in ("loops", "reduced") if hasattr(result, field)
-        }
-        return replace(result, **changes)
+        return with_loops(result, self._loops)
 
     def _loops(self, loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
         made: list[Loop] = []
@@ -97,9 +94,6 @@ class _Splitter:
                 continue
             made.extend(map(Loop, digit_symbols(loop.index, chosen), digits(loop.size, chosen)))
         return tuple(made)
-
-    def _target(self, stage: Scatter) -> Index:
-        return self._place(stage.target, stage.destination)
 
     def _place(self, tensor: str, index: Index) -> Index:
         """The index of an element after the tensor's dimensions were split."""

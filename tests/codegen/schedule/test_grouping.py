@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from drawn_graphs import Drawing, add, cpu_traits, exp, size
+
 from mixbackend.backends.codegen.ir.stages import Loop, targets_of
 from mixbackend.backends.codegen.schedule.check_groups import check_groups
 from mixbackend.backends.codegen.schedule.group import Group
@@ -298,7 +299,8 @@ def test_the_checker_finds_reads_at_another_point():
     draw.pointwise("y", (64, 64), lambda i, j: exp(turned.at((j, i))))
     graph = draw.graph("y")
     first, second = graph.stages
-    moved = renamed(second, dict(zip((l.index for l in second.loops), (l.index for l in first.loops), strict=True)))
+    pairs = zip(second.loops, first.loops, strict=True)
+    moved = renamed(second, {old.index: new.index for old, new in pairs})
     with pytest.raises(IrError, match="instead of"):
         check_groups(graph, [Group(first.loops, (first, moved), frozenset({"turned"}))])
     with pytest.raises(IrError, match="private and read elsewhere"):

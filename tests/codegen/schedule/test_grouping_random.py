@@ -6,6 +6,7 @@ import torch
 from drawn_graphs import Drawing, add, cpu_traits, random_inputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from mixbackend.backends.codegen.interpret.program import interpret_program
 from mixbackend.backends.codegen.interpret.stages import interpret_stages
 from mixbackend.backends.codegen.ir.indices import flatten, unflatten
