@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import flatten, index_symbol, substitute
-from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, LoopMode, Nest, Scratch, Store
+from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, LoopMode, Nest, Scratch, Store
 from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, Local, Read
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
@@ -205,6 +205,9 @@ class _Writer:
         value = self._value(stage.value)
         name = f"r{next(self._names)}"
         store = self._store(stage.target, stage.loops, Local(value.dtype, name))
+        if axis.size == 1:
+            # A single value is its own fold, and loops over one value vanish later.
+            return Nest((*others, *self._loops((axis,))), (), (Let(name, value), store))
         return Nest((*others, *self._loops((axis,), "ordered")), (), (Carry(name, stage.kind, value), store))
 
     def _scatter(self, stage: Scatter) -> Iterator[Nest]:
