@@ -169,7 +169,8 @@ def _check_access(name: str, index: tuple[sympy.Expr, ...], node: Load | Read, s
         check_index(expression, scope, bound)
     check_mask(node.mask, scope)
     if node.mask is not None:
-        check_number(node.other, node.dtype, scope)
+        # 0 stands for the zero of every type.
+        check_number(False if node.dtype == torch.bool and node.other == 0 else node.other, node.dtype, scope)
     known = scope.memory.get(name)
     if known is None:
         scope.expect(False, f"{name} is read, and not defined before")
