@@ -1,7 +1,8 @@
 """Rules of activation functions.
 
 Place: registered by ``lower.table``.
-Semantics: eager's own formulas, on float32 for 16-bit types; thresholds are rounded to the tensor's type, as in eager.
+Semantics: eager's own formulas, on float32 for 16-bit types; bounds are rounded to the tensor's type where eager
+rounds them.
 """
 
 from __future__ import annotations
@@ -68,7 +69,6 @@ def threshold(lowering: Lowering, self: Tensor, threshold: Number, value: Number
         (self, threshold, value),
         self.dtype,
         lambda own, limit, replacement: where(at_most(own, limit), replacement, own),
-        rounded=True,
     )
 
 

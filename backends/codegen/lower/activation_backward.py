@@ -2,7 +2,7 @@
 
 Place: registered by ``lower.table``.
 Semantics: eager's own formulas, on float32 for 16-bit types; where a gradient is cut off at a bound, the bound belongs
-to the side it belongs to in eager.
+to the side it belongs to in eager, and a NaN does what it does in eager's vectorised loops.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mixbackend.backends.codegen.ir.scalar import Expr, apply
+from mixbackend.backends.codegen.ir.scalar import Expr, apply, compute_dtype
 from mixbackend.backends.codegen.lower.activation import GELU_CUBIC, GELU_SCALE
 from mixbackend.backends.codegen.lower.broadcast import pointwise, read
 from mixbackend.backends.codegen.lower.formula import (
@@ -20,7 +20,6 @@ from mixbackend.backends.codegen.lower.formula import (
     both,
     div,
     either,
-    equal,
     exp,
     greater,
     less,
@@ -31,10 +30,13 @@ from mixbackend.backends.codegen.lower.formula import (
     where,
 )
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.promotion import Number
+from mixbackend.backends.codegen.lower.promotion import Number, convert, rounded_constant
 from mixbackend.backends.codegen.lower.rules import rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.view import slice_axis
+
+_ONE_SIXTH = 0.16666667163372039794921875
+"""A sixth in float32, which is what eager multiplies with in every type."""
 
 
 def _gradient(function: Callable[..., Expr], *, rounded: bool = False) -> Callable[..., Tensor]:
@@ -65,19 +67,19 @@ def _silu(grad: Expr, x: Expr) -> Expr:
 
 def _hardswish(grad: Expr, x: Expr) -> Expr:
     middle = mul(grad, add(div(x, 3.0), 0.5))
-    return where(at_most(x, -3.0), 0.0, where(less(x, 3.0), middle, grad))
+    return where(at_most(x, -3.0), 0.0, where(at_least(x, 3.0), grad, middle))
 
 
 def _hardsigmoid(grad: Expr, x: Expr) -> Expr:
-    return where(both(greater(x, -3.0), less(x, 3.0)), div(grad, 6.0), 0.0)
+    return where(both(greater(x, -3.0), less(x, 3.0)), mul(grad, _ONE_SIXTH), 0.0)
 
 
 def _hardtanh(grad: Expr, x: Expr, low: Expr, high: Expr) -> Expr:
-    return where(either(at_most(x, low), at_least(x, high)), 0.0, grad)
+    return where(both(greater(x, low), less(x, high)), grad, 0.0)
 
 
 def _shrink(grad: Expr, x: Expr, limit: Expr) -> Expr:
-    return where(both(at_least(x, neg(limit)), at_most(x, limit)), 0.0, grad)
+    return where(either(less(x, neg(limit)), greater(x, limit)), grad, 0.0)
 
 
 def _softplus(grad: Expr, x: Expr, beta: Expr, limit: Expr) -> Expr:
@@ -97,11 +99,11 @@ def _dropout(grad: Expr, mask: Expr, scale: Expr) -> Expr:
 
 rule("aten.sigmoid_backward.default")(_gradient(_sigmoid))
 rule("aten.tanh_backward.default")(_gradient(_tanh))
-rule("aten.threshold_backward.default")(_gradient(_threshold, rounded=True))
+rule("aten.threshold_backward.default")(_gradient(_threshold))
 rule("aten.silu_backward.default")(_gradient(_silu))
 rule("aten.hardswish_backward.default")(_gradient(_hardswish))
 rule("aten.hardsigmoid_backward.default")(_gradient(_hardsigmoid))
-rule("aten.hardtanh_backward.default")(_gradient(_hardtanh, rounded=True))
+rule("aten.hardtanh_backward.default")(_gradient(_hardtanh))
 rule("aten.hardshrink_backward.default", "aten.softshrink_backward.default")(_gradient(_shrink, rounded=True))
 rule("aten.softplus_backward.default")(_gradient(_softplus))
 rule("aten.mish_backward.default")(_gradient(_mish))
@@ -139,7 +141,7 @@ def elu_backward(
             negative = mul(mul(grad, input_scale), add(x, factor))
         else:
             negative = mul(mul(mul(grad, input_scale), factor), exp(mul(x, input_scale)))
-        return where(at_most(x, 0.0), negative, mul(grad, scale))
+        return where(greater(x, 0.0), mul(grad, scale), negative)
 
     operands = (grad_output, self_or_result, alpha, scale, input_scale)
     return pointwise(lowering, operands, lowering.output_dtype, value)
@@ -184,17 +186,16 @@ def log_sigmoid_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, 
 def logit_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, eps: Number | None) -> Tensor:
     """``grad / (x (1 - x))``; outside of the bounds 0, or NaN where there are none."""
 
-    def value(grad: Expr, x: Expr, *margin: Expr) -> Expr:
-        inside = div(grad, mul(x, sub(1.0, x)))
-        if not margin:
-            edge = where(either(equal(x, 0.0), equal(x, 1.0)), mul(grad, math.inf), inside)
-            return where(either(less(x, 0.0), greater(x, 1.0)), math.nan, edge)
-        low, high = margin[0], sub(1.0, margin[0])
-        return where(either(less(x, low), greater(x, high)), 0.0, inside)
-
+    dtype = lowering.output_dtype
     unlimited = eps is None or (isinstance(eps, (int, float)) and eps < 0)
-    operands = (grad_output, self) if unlimited else (grad_output, self, eps)
-    return pointwise(lowering, operands, lowering.output_dtype, value)  # type: ignore[arg-type]
+    low = rounded_constant(0.0 if eps is None or unlimited else eps, dtype)
+    high = convert(sub(1.0, low), compute_dtype(dtype), dtype)
+
+    def value(grad: Expr, x: Expr) -> Expr:
+        inside = both(at_least(x, low), at_most(x, high))
+        return where(inside, div(grad, mul(x, sub(1.0, x))), math.nan if unlimited else 0.0)
+
+    return pointwise(lowering, (grad_output, self), dtype, value)
 
 
 @rule("aten._prelu_kernel_backward.default")
