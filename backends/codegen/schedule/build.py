@@ -77,7 +77,7 @@ def share(draft: Draft) -> Draft:
     names = itertools.count()
 
     def fresh() -> str:
-        return f"t{next(names)}"
+        return f"%t{next(names)}"
 
     def shared(nest: Nest) -> Nest:
         return replace(nest, body=share_common(nest.body, fresh), finish=share_common(nest.finish, fresh))

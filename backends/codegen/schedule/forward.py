@@ -29,7 +29,7 @@ Position = tuple[str, sympy.Expr]
 
 def forward_values(draft: Draft) -> Draft:
     """Replace reads of what the same point stored before, then drop what nobody reads any more."""
-    names = (f"v{number}" for number in itertools.count(_named_values(draft)))
+    names = (f"%v{number}" for number in itertools.count(_named_values(draft)))
     nests = tuple(
         replace(nest, body=_forward(nest.body, draft, names), finish=_forward(nest.finish, draft, names))
         for nest in draft.nests

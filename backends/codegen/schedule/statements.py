@@ -189,7 +189,7 @@ class _Writer:
         value = self._value(stage.value)
         results = 2 if stage.kind == "welford" else 1
         dtype = torch.int64 if stage.kind in ("argmax", "argmin") else value.dtype
-        names = tuple(f"r{next(self._names)}" for _ in range(results))
+        names = tuple(f"%r{next(self._names)}" for _ in range(results))
         stores = tuple(
             self._store(target, stage.loops, Local(dtype, name))
             for target, name in zip(stage.targets, names, strict=False)
@@ -203,7 +203,7 @@ class _Writer:
         self._inside(axis, stage.target)
         others = self._loops(tuple(loop for loop in stage.loops if loop is not axis))
         value = self._value(stage.value)
-        name = f"r{next(self._names)}"
+        name = f"%r{next(self._names)}"
         store = self._store(stage.target, stage.loops, Local(value.dtype, name))
         if axis.size == 1:
             # A single value is its own fold, and loops over one value vanish later.

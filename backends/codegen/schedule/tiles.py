@@ -192,7 +192,7 @@ class _Choice:
         if extent <= width:
             return Move(loop, None)
         even = -(-extent // -(-extent // width))
-        step = self._costs.lanes if width % self._costs.lanes == 0 else 1
+        step = next(step for step in (2 * self._costs.lanes, self._costs.lanes, 1) if width % step == 0)
         return Move(loop, -(-even // step) * step)
 
 
