@@ -11,12 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sympy
+import torch
 
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, Nest, Statement, Store
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, IndexValue, Local, Read, walk
 from mixbackend.backends.codegen.targets.cpp.accumulators import needs_blocks
 from mixbackend.backends.codegen.targets.cpp.indices import LARGEST_LANES, lane_step
+from mixbackend.backends.codegen.targets.cpp.literals import compute_type
+from mixbackend.backends.codegen.targets.cpp.memory import Memory
 
+SHORT_COLUMN = 32
+"""Rows that are folded at once."""
 BLOCK_STEPS = 256
 """Additions to one register before it is added to a total."""
 CHEAP_COST, MODERATE_COST = 8.0, 24.0
@@ -32,6 +37,14 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Reads that lanes walk in steps, but that are contiguous along ``loop``, the one around the vector loop."""
+
+    loop: KernelLoop
+    reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True)
 class Arrangement:
     """See the module's docstring.
 
@@ -41,6 +54,8 @@ class Arrangement:
         across: whether it is reduced.
         copies: vectors at a time.
         block: see ``Block``.
+        turn: see ``Turn``.
+        panels: whether columns are folded a few rows at a time.
     """
 
     loops: tuple[KernelLoop, ...]
@@ -48,9 +63,11 @@ class Arrangement:
     across: bool
     copies: int
     block: Block | None
+    turn: Turn | None = None
+    panels: bool = False
 
 
-def arrange(nest: Nest) -> Arrangement:
+def arrange(nest: Nest, memory: Memory) -> Arrangement:
     """Decide."""
     vector = _usable_vector(nest)
     across = vector is not None and any(loop.index == vector for loop in nest.reduced)
@@ -61,14 +78,52 @@ def arrange(nest: Nest) -> Arrangement:
     block = None
     if any(isinstance(item, Accumulate) and needs_blocks(item) for item in nest.body):
         block = _block(nest.reduced, vector, copies)
-    return Arrangement(_in_order(nest, vector), vector, across, copies, block)
+    turn = _turn(nest, vector, memory)
+    loops = _in_order(nest, vector, turn)
+    panels = vector is not None and not across and loops[-1].index == vector and _pays_in_panels(nest)
+    return Arrangement(loops, vector, across, copies, block, turn, panels)
 
 
-def _in_order(nest: Nest, vector: sympy.Symbol | None) -> tuple[KernelLoop, ...]:
+def _in_order(nest: Nest, vector: sympy.Symbol | None, turn: Turn | None) -> tuple[KernelLoop, ...]:
     """The vector loop comes last: what it repeats is short. A running result stays in registers inside it."""
-    last = [loop for loop in nest.loops if loop.index == vector]
+    last = [] if turn is None else [turn.loop]
+    last += [loop for loop in nest.loops if loop.index == vector]
     carried = [loop for loop in nest.loops if loop.mode == "ordered" and _has_carry(nest)]
     return (*(loop for loop in nest.loops if loop not in last and loop not in carried), *last, *carried)
+
+
+def _turn(nest: Nest, vector: sympy.Symbol | None, memory: Memory) -> Turn | None:
+    """The loop along which most reads are contiguous that lanes would gather one by one."""
+    if vector is None or nest.reduced or _has_carry(nest):
+        return None
+    roots = [root for item in nest.body for root in (item.value, *_parts_of_store(item))]
+    reads = [node for node in walk(*roots) if isinstance(node, Read) and _can_turn(node, vector, memory)]
+    best: Turn | None = None
+    for loop in nest.loops:
+        if loop.mode != "serial" or any(other.extent.has(loop.index) for other in nest.loops):
+            continue
+        along = tuple(node for node in reads if lane_step(node.offset, loop.index) == 1)
+        if len(along) > (0 if best is None else len(best.reads)):
+            best = Turn(loop, along)
+    return best
+
+
+def _can_turn(node: Read, vector: sympy.Symbol, memory: Memory) -> bool:
+    step = lane_step(node.offset, vector)
+    plain = node.mask is None and not node.bindings and node.buffer not in memory.stored
+    return plain and step is not None and step not in (0, 1) and compute_type(node.dtype) in ("float", "i32")
+
+
+def _pays_in_panels(nest: Nest) -> bool:
+    """Whether there may be many rows, and results can be kept in memory."""
+    folds = [item for item in nest.body if isinstance(item, Accumulate)]
+    kinds = ("sum", "prod", "max", "min")
+    if not nest.reduced or any(item.kind not in kinds or item.value.dtype == torch.bool for item in folds):
+        return False
+    if any(isinstance(item, Store) for item in nest.body) or nest.reduced[-1].mode == "unrolled":
+        return False
+    rows = sympy.Mul(*(loop.extent for loop in nest.reduced))
+    return not (rows.is_Integer and rows <= SHORT_COLUMN)
 
 
 def _block(reduced: tuple[KernelLoop, ...], vector: sympy.Symbol | None, copies: int) -> Block | None:

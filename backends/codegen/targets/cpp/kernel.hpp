@@ -53,6 +53,37 @@ class Scratch {
     void* memory_;
 };
 
+// ---- squares of values turned in registers ---------------------------------------------------------------------------------
+
+template <int... numbers> struct Sequence {};
+template <int count, int... numbers> struct CountTo : CountTo<count - 1, count - 1, numbers...> {};
+template <int... numbers> struct CountTo<0, numbers...> {
+    using type = Sequence<numbers...>;
+};
+
+// Exchanges the blocks of `step` lanes off the diagonal of two rows that are `step` apart.
+template <int step, class V, int... lane> MB_INLINE void exchange(V& low, V& high, Sequence<lane...>) {
+    const V first = __builtin_shufflevector(low, high, ((lane & step) ? lanes + lane - step : lane)...);
+    high = __builtin_shufflevector(low, high, ((lane & step) ? lanes + lane : lane + step)...);
+    low = first;
+}
+template <int step, class T> MB_INLINE void turn_blocks(Vec<T>* rows) {
+    if constexpr (step < lanes) {
+#pragma GCC unroll 16
+        for (int row = 0; row < lanes; ++row) {
+            if (!(row & step)) exchange<step>(rows[row].v, rows[row + step].v, typename CountTo<lanes>::type{});
+        }
+        turn_blocks<2 * step, T>(rows);
+    }
+}
+// columns[j] has lane i where `pointer[i * stride + j]` is.
+template <class V, class S> MB_INLINE void load_turned(V* columns, const S* pointer, i64 stride) {
+    using T = decltype(lane_of(*columns, 0));
+#pragma GCC unroll 16
+    for (int row = 0; row < lanes; ++row) columns[row] = load<T>(pointer + row * stride);
+    turn_blocks<1, T>(columns);
+}
+
 // Statistics of a block on their way into those of the whole.
 MB_INLINE WelfordScalar<double> widened(const WelfordScalar<float>& block) {
     return {block.mean, block.squares, block.count};

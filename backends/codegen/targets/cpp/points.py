@@ -186,6 +186,10 @@ class PointPrinter:
         value = Value("", dtype, home, varying, buffers)
         return self.stack.define((key, self.lane.copy if varying else None), text, value)
 
+    def alias(self, key: Hashable, value: Value) -> None:
+        """In the current block, a value for this copy is known already."""
+        self.stack.alias((key, self.lane.copy), value)
+
     def broadcast(self, value: Value) -> str:
         """As a vector, where values are vectors."""
         if value.varying or self.lane.vector is None:

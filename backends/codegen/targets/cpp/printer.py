@@ -17,7 +17,7 @@ import torch
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest, Store
 from mixbackend.backends.codegen.targets.cpp.indices import index_text
 from mixbackend.backends.codegen.targets.cpp.literals import STORAGE
-from mixbackend.backends.codegen.targets.cpp.loops import nest_lines
+from mixbackend.backends.codegen.targets.cpp.nests import nest_lines
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
 
 _ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"

@@ -131,6 +131,10 @@ class ScopeStack:
         scope.values[key] = named
         return named
 
+    def alias(self, key: Hashable, value: Value) -> None:
+        """Know a value in the current block under the text it has."""
+        self._scopes[-1].values[key] = value
+
     def has_values(self) -> bool:
         """Whether the current block names anything."""
         return bool(self._scopes[-1].values)
