@@ -76,7 +76,7 @@ def _solve(equations: Sequence[tuple[sympy.Expr, int, str]], values: dict[sympy.
     for expression, actual, _ in equations:
         if expression.is_Symbol:
             values.setdefault(expression, actual)
-    for expression, actual, _ in equations:
+    for expression, actual, what in equations:
         unknown = expression.free_symbols - values.keys()
         if len(unknown) != 1:
             continue
@@ -86,8 +86,9 @@ def _solve(equations: Sequence[tuple[sympy.Expr, int, str]], values: dict[sympy.
         if not factor.is_Integer or (rest - factor * symbol).free_symbols:
             continue
         quotient = (actual - rest.subs(symbol, 0)) / factor
-        if quotient.is_Integer:
-            values[symbol] = int(quotient)
+        if not quotient.is_Integer:
+            raise IrError(f"{what} is declared as {expression}, it is {actual}: {symbol} would be {quotient}")
+        values[symbol] = int(quotient)
 
 
 def _expect(expression: sympy.Expr, actual: int, what: str, values: dict[sympy.Symbol, Value]) -> None:
