@@ -57,11 +57,15 @@ def scattered(
     Raises:
         Refused: arithmetic on bool.
     """
-    if dtype == torch.bool and mode != "set":
-        raise Refused("dtype", f"updates of mode {mode} on bool")
+    _check_arithmetic(dtype, mode)
     wide = compute_dtype(dtype) if mode in ("add", "mul") else dtype
     result = lowering.scatter(sizes, wide, base, updates, destination, value, mode, mask)
     return result if wide == dtype else lowering.map(sizes, dtype, result.at)
+
+
+def _check_arithmetic(dtype: torch.dtype, mode: WriteMode) -> None:
+    if dtype == torch.bool and mode != "set":
+        raise Refused("dtype", f"updates of mode {mode} on bool")
 
 
 def identity(mode: WriteMode, dtype: torch.dtype) -> Constant:
@@ -184,6 +188,7 @@ def _reduced(
     include_self: bool,
 ) -> Tensor:
     mode, dtype = _MODES[reduce], target.dtype
+    _check_arithmetic(dtype, mode)
     if reduce == "mean":
         return _mean(lowering, target, updates, destination, value, include_self)
     base = target.at

@@ -107,9 +107,17 @@ def test_index_copy_and_fill(check_lowering, dtype):
     check_lowering(lambda x, i: x.index_fill(0, i, 1), [torch.tensor(3, dtype=dtype), torch.tensor([0])])
 
 
-def test_adding_bools_is_refused():
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i, v: x.scatter_add(0, i, v),
+        lambda x, i, v: x.scatter_reduce(0, i, v, "amax", include_self=False),
+        lambda x, i, v: x.scatter_reduce(0, i, v, "mean"),
+    ],
+)
+def test_arithmetic_on_bools_is_refused(function):
     inputs = [_values(5) > 0, _positions(5, 3), _values(3) > 0]
-    (view,) = trace_region(lambda x, i, v: x.scatter_add(0, i, v), inputs).views
+    (view,) = trace_region(function, inputs).views
     verdict = judge_op(view)
     assert isinstance(verdict, Unsupported)
     assert verdict.code == "dtype"

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 aten = torch.ops.aten
-DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+DTYPES = [torch.float32, torch.bfloat16]
 
 # kernel, dilation, padding, stride
 WINDOWS = [
@@ -43,7 +43,7 @@ def test_columns_of_other_layouts_and_sizes(check_lowering):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("dim", "size", "step"), [(0, 3, 1), (1, 3, 2), (2, 2, 3), (-1, 4, 4), (1, 40, 1)])
+@pytest.mark.parametrize(("dim", "size", "step"), [(0, 3, 1), (1, 3, 2), (2, 2, 3), (-1, 4, 4), (1, 34, 1)])
 def test_gradient_of_unfold(check_lowering, dtype, dim, size, step):
     sizes = [5, 45, 8]
     gradient = _values(*torch.empty(sizes).unfold(dim, size, step).shape, dtype=dtype)

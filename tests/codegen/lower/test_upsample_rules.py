@@ -14,7 +14,7 @@ from mixbackend.contracts import Unsupported
 from mixbackend.runtime.trace import trace_region
 
 aten = torch.ops.aten
-FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+FLOATS = [torch.bfloat16, torch.float16, torch.float64]
 NEAREST = ["nearest", "nearest-exact"]
 SIZES = [(8, 10), (4, 5), (16, 20), (24, 15), (7, 11), (1, 1), (3, 2), (40, 50)]
 
@@ -24,22 +24,25 @@ def _values(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (torch.randn(sizes, generator=generator) * 3).to(dtype)
 
 
+def _cases(*dtypes: torch.dtype) -> list:
+    """Every size in float32, one of them in every type."""
+    return [*((size, torch.float32) for size in SIZES), *(((7, 11), dtype) for dtype in dtypes)]
+
+
 @pytest.mark.parametrize("mode", NEAREST)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.uint8])
+@pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS, torch.uint8))
 def test_nearest(check_lowering, mode, size, dtype):
     check_lowering(lambda x: functional.interpolate(x, size=size, mode=mode), [_values(2, 3, 8, 10, dtype=dtype)])
 
 
 @pytest.mark.parametrize("name", ["upsample_nearest", "_upsample_nearest_exact"])
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rank", "dtype"), [(1, torch.float32), (2, torch.float64), (3, torch.float32)])
 def test_sources_of_the_nearest_element_are_eagers(name, rank, dtype):
     """Rounding decides here and there: every source is the same, or the sizes are refused; few are."""
     operator, refused, total = getattr(aten, f"{name}{rank}d"), 0, 0
-    for source in (1, 2, 7, 28):
+    for source in (2, 7, 28):
         x = torch.arange(source, dtype=dtype).expand(1, 4, *(2,) * (rank - 1), source).contiguous()
-        for result in (1, 3, 6, 14, 29, 41, 56):
+        for result in (1, 6, 14, 29, 41):
             for scale in (None, result / source, (result + 0.37) / source):
                 resize = lambda x: operator(x, [*(2,) * (rank - 1), result], *(None,) * (rank - 1), scale)  # noqa: B023, E731
                 region, total = trace_region(resize, [x]), total + 1
@@ -67,8 +70,7 @@ def test_nearest_in_other_dimensions_and_layouts(check_lowering, mode, rank):
 
 
 @pytest.mark.parametrize("operator", ["upsample_nearest2d", "_upsample_nearest_exact2d"])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS))
 def test_gradient_of_nearest(check_lowering, operator, size, dtype):
     backward = getattr(aten, f"{operator}_backward")
     check_lowering(lambda g: backward(g, size, [2, 3, 8, 10]), [_values(2, 3, *size, dtype=dtype)])
@@ -84,8 +86,7 @@ def test_gradient_of_repetition_needs_no_scatter():
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("corners", [False, True])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS))
 def test_interpolation(check_lowering, mode, corners, size, dtype):
     resize = lambda x: functional.interpolate(x, size=size, mode=mode, align_corners=corners)  # noqa: E731
     check_lowering(resize, [_values(1, 3, 8, 10, dtype=dtype)])
@@ -112,8 +113,7 @@ def test_interpolation_in_other_dimensions(check_lowering, corners):
 
 @pytest.mark.parametrize("operator", ["upsample_bilinear2d", "upsample_bicubic2d"])
 @pytest.mark.parametrize("corners", [False, True])
-@pytest.mark.parametrize("size", [(8, 10), (16, 20), (7, 11), (1, 1)])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS))
 def test_gradient_of_interpolation(check_lowering, operator, corners, size, dtype):
     backward = getattr(aten, f"{operator}_backward")
     check_lowering(lambda g: backward(g, size, [1, 3, 8, 10], corners), [_values(1, 3, *size, dtype=dtype)])
