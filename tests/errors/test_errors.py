@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,34 @@ def raise_region_text(folder: Path) -> None:
     read_region_text("this is no region")
 
 
+def raise_codegen_ir(folder: Path) -> None:
+    import sympy
+
+    from mixbackend.backends.codegen.ir.check import check_kernel
+    from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
+
+    loop = KernelLoop(sympy.Symbol("i0", integer=True), sympy.Integer(4), "parallel")
+    check_kernel(Kernel((), (), (), (), (), (Nest((loop,), (), ()),), sympy.Integer(1)))
+
+
+def raise_codegen_compile(folder: Path) -> None:
+    """A compiler that answers questions, and fails when it shall compile."""
+    from mixbackend.backends.codegen.backend import CodegenBackend
+    from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
+    from mixbackend.backends.codegen.targets.cpp.target import CppTarget
+    from mixbackend.runtime.trace import trace_region
+
+    compiler = folder / "g++"
+    real = shlex.join(find_compiler().command)
+    fails = 'case "$*" in *-shared*) echo "disk full" >&2; exit 1;; esac'
+    compiler.write_text(f'#!/bin/sh\n{fails}\nexec {real} "$@"\n')
+    compiler.chmod(0o700)
+    region = trace_region(torch.relu, (torch.randn(4),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", str(compiler))
+        CodegenBackend(CppTarget(folder)).compile(region)
+
+
 def resolve(*backends: type[Backend], names: list[str], required: set[str] = frozenset()) -> None:  # type: ignore[assignment]
     with registry.isolated_registry(EagerBackend, *backends):
         registry.resolve(names, required)
@@ -156,6 +185,8 @@ TRIGGERS: dict[str, Callable[[Path], object]] = {
     "verification": lambda folder: compile_with(Wrong, folder),
     "region-text": raise_region_text,
     "storage": raise_storage,
+    "codegen-ir": raise_codegen_ir,
+    "codegen-compile": raise_codegen_compile,
 }
 
 
