@@ -1,0 +1,63 @@
+"""Compiling pieces of C++ against the headers, for every width of vector that this machine can run."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
+from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
+from mixbackend.backends.codegen.targets.cpp.features import Features, machine_features
+
+C_NAMES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+
+
+def levels() -> list[Features]:
+    """The machine's own features, and on x86 the narrower ones that other machines have."""
+    own = machine_features(find_compiler())
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return [own]
+    narrow = [
+        Features(32, ("-march=x86-64-v2", "-mavx2", "-mfma", "-mf16c"), "avx2"),
+        Features(16, ("-march=x86-64-v2",), "sse"),
+    ]
+    return [own, *(level for level in narrow if level.vector_bytes < own.vector_bytes)]
+
+
+def level_name(features: Features) -> str:
+    return f"{features.vector_bytes}bytes"
+
+
+@cache
+def compiled(source: str, features: Features) -> ctypes.CDLL:
+    """A library of the functions in ``source``, which sees the headers and is inside ``extern "C"``."""
+    text = f'#include "vector.hpp"\nusing namespace mb;\nextern "C" {{\n{source}\n}}\n'
+    toolchain = Toolchain(find_compiler(), features, openmp=False, folder=Path(tempfile.gettempdir()))
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(compile_object(text, toolchain))
+        file.flush()
+        return ctypes.CDLL(file.name)
+
+
+def call(library: ctypes.CDLL, name: str, *arguments: torch.Tensor | int) -> None:
+    """Call a function that takes pointers and 64-bit integers."""
+    given = [
+        ctypes.c_void_p(value.data_ptr()) if isinstance(value, torch.Tensor) else ctypes.c_longlong(value)
+        for value in arguments
+    ]
+    getattr(library, name)(*given)
