@@ -41,7 +41,7 @@ template <class V> MB_INLINE V remainder_integer(V a, V b) {
 template <class V> MB_INLINE V floor_div_integer(V a, V b) {
     const V result = trunc_div_integer(a, b);
     const V rest = a - result * b;
-    return ((rest != V{}) & ((rest ^ b) < V{})) ? result - 1 : result;
+    return ((b != V{}) & (rest != V{}) & ((rest ^ b) < V{})) ? result - 1 : result;
 }
 
 // ---- floats ----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 // Offsets and strides are in elements.
 #pragma once
 #include "convert.hpp"
+#include "masked.hpp"
 
 namespace mb {
 
@@ -112,6 +113,9 @@ template <class T, class S> MB_INLINE Vec<T> load(const S* pointer) {
 }
 
 template <class T, class S> MB_INLINE Vec<T> load_partial(const S* pointer, i64 count) {
+#ifdef MB_MASKED_REGISTERS
+    return convert_number<T>(unpack<S>(load_bits<S, Packed<S>>(pointer, bits_of_count(count))));
+#endif
 #if defined(__AVX2__) && !defined(__clang__)
     constexpr bool masked = sizeof(S) >= 4;
 #else
@@ -131,8 +135,12 @@ template <class T, class S> MB_INLINE Vec<T> load_partial(const S* pointer, i64 
 }
 
 template <class T, class S, class Other> MB_INLINE Vec<T> load_masked(const S* pointer, Mask mask, Other other) {
+#ifdef MB_MASKED_REGISTERS
+    const auto packed = load_bits<S, Packed<S>>(pointer, bits_of_mask(mask));
+#else
     const Packed<S> packed =
         assemble<S>([=](int lane) { return mask.v[lane] ? raw_pointer(pointer)[lane] : Raw<S>(0); });
+#endif
     return choose<T>(mask, convert_number<T>(unpack<S>(packed)), broadcast<T>(other));
 }
 
@@ -183,11 +191,17 @@ template <class S, class V> MB_INLINE void store(S* pointer, V value) {
     }
 }
 template <class S, class V> MB_INLINE void store_partial(S* pointer, V value, i64 count) {
+#ifdef MB_MASKED_REGISTERS
+    return store_bits(pointer, pack<S>(value), bits_of_count(count));
+#endif
     if (count >= lanes) return store(pointer, value);
     const Packed<S> packed = pack<S>(value);
     copy_some<S>(reinterpret_cast<char*>(pointer), reinterpret_cast<const char*>(&packed), count);
 }
 template <class S, class V> MB_INLINE void store_masked(S* pointer, V value, Mask mask) {
+#ifdef MB_MASKED_REGISTERS
+    return store_bits(pointer, pack<S>(value), bits_of_mask(mask));
+#endif
     spread<S>(pack<S>(value), [=](int lane, Raw<S> element) {
         if (mask.v[lane]) raw_pointer(pointer)[lane] = element;
     });

@@ -109,16 +109,15 @@ template <class T> struct WelfordVec {
         count += other.count;
         ragged = ragged | other.ragged;
     }
-    // All lanes as one.
+    // All lanes as one. Means are averaged by their distances from that of the first lane, which are small.
     MB_INLINE_MEMBER WelfordScalar<T> total() const {
-        WelfordScalar<T> part[lanes];
-        for (int lane = 0; lane < lanes; ++lane) {
-            part[lane] = {lane_of(mean, lane), lane_of(squares, lane), count + lane_of(extra, lane)};
-        }
-        for (int width = half_lanes; width > 0; width /= 2) {
-            for (int lane = 0; lane < width; ++lane) part[lane].combine(part[lane + width]);
-        }
-        return part[0];
+        const i64 number = count * lanes + reduce_sum(convert<i64>(extra));
+        if (number == 0) return {};
+        const Vec<T> share = mul(counts(), broadcast<T>(T(1) / static_cast<T>(number)));
+        const T start = lane_of(mean, 0);
+        const T average = start + reduce_sum(mul(sub(mean, broadcast<T>(start)), share));
+        const Vec<T> distance = sub(mean, broadcast<T>(average));
+        return {average, reduce_sum(mb::add(squares, mul(mul(distance, distance), counts()))), number};
     }
     // Mean and squares of each lane as the program sees them.
     MB_INLINE_MEMBER WelfordVec finish() const {
