@@ -159,8 +159,9 @@ def batch_norm_backward(
     def value(index: Index) -> Expr:
         channel, item = axes.keep(index), grad(index)
         if train:
-            along = apply("mul", normalized(index), projection.at(channel))
-            item = apply("sub", item, apply("div", apply("add", total.at(channel), along), count))
+            # Divided per channel, not per point.
+            along = apply("mul", normalized(index), apply("div", projection.at(channel), count))
+            item = apply("sub", apply("sub", item, apply("div", total.at(channel), count)), along)
         return apply("mul", item, scaled(lowering, weight, compute, deviation.at(channel), channel))
 
     gradient = lowering.map(input.sizes, lowering.output_dtype, value) if is_wanted(lowering, 0) else None

@@ -79,8 +79,9 @@ class _Exponentials:
         return apply("sub", self._value(index), self.largest.at(self.axes.keep(index)))
 
     def quotient(self, index: Index) -> Expr:
-        """Share of a value in the sum."""
-        return apply("div", self._exponentials.at(index), self.total.at(self.axes.keep(index)))
+        """Share of a value in the sum, which is at least 1: its reciprocal is taken once per row."""
+        reciprocal = apply("reciprocal", self.total.at(self.axes.keep(index)))
+        return apply("mul", self._exponentials.at(index), reciprocal)
 
     def _exponential(self, index: Index) -> Expr:
         return apply("exp", self.shifted(index))

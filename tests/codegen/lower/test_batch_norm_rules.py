@@ -7,6 +7,7 @@ import torch
 
 aten = torch.ops.aten
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+CASES = [*((dtype, False) for dtype in FLOATING), (torch.float32, True)]
 SPACES = [(), (7,), (4, 3)]
 
 
@@ -21,8 +22,7 @@ def parameters(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     return [weight, bias, mean, variance.abs() + 0.1]
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("space", SPACES)
 def test_inference(check_lowering, dtype, dynamic, space):
     x, own = values(4, 5, *space, dtype=dtype), parameters(dtype)
@@ -38,8 +38,7 @@ def test_inference(check_lowering, dtype, dynamic, space):
     check_lowering(lambda *t: aten._native_batch_norm_legit_functional(*t, False, 0.1, 1e-5)[0], [x, *own])
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("space", SPACES)
 def test_training(check_lowering, dtype, dynamic, space):
     x, (weight, bias, mean, variance) = values(4, 5, *space, dtype=dtype), parameters()
@@ -57,8 +56,7 @@ def test_training(check_lowering, dtype, dynamic, space):
         check_lowering(lambda *t: aten._batch_norm_with_update_functional(*t, 0.1, 1e-5), [x, *own], dynamic=dynamic)
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("train", [False, True])
 def test_backward(check_lowering, dtype, dynamic, train):
     for space in SPACES:

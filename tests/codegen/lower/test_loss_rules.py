@@ -9,6 +9,7 @@ import torch
 
 aten = torch.ops.aten
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+CASES = [*((dtype, False) for dtype in FLOATING), (torch.float32, True)]
 REDUCTIONS = (0, 1, 2)
 LOSSES = {
     "mse": (aten.mse_loss, aten.mse_loss_backward, ()),
@@ -38,8 +39,7 @@ def classes(*sizes: int, count: int = 5, ignored: int = -100) -> torch.Tensor:
     return numbers
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_distances(check_lowering, dtype, dynamic, name):
     forward, backward, options = LOSSES[name]
@@ -64,8 +64,7 @@ def test_distances_of_special_values(check_lowering):
         check_lowering(lambda x, y, f=backward, o=options: f(x, x, y, 0, *o), [x, y])
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 def test_binary_cross_entropy(check_lowering, dtype, dynamic):
     x, y, weight = probabilities(4, 5, dtype=dtype), probabilities(4, 5, dtype=dtype, seed=1), values(4, 5, dtype=dtype)
     for reduction in REDUCTIONS:
@@ -78,8 +77,7 @@ def test_binary_cross_entropy(check_lowering, dtype, dynamic):
         check_lowering(lambda g, x, y, f=backward: f(g, x, y, None), [grad, x, y], dynamic=dynamic)
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 def test_binary_cross_entropy_of_logits(check_lowering, dtype, dynamic):
     x, y = values(4, 5, dtype=dtype) * 20, probabilities(4, 5, dtype=dtype, seed=1)
     weight, positive = values(5, dtype=dtype).abs(), values(5, dtype=dtype, seed=2).abs()
@@ -91,8 +89,7 @@ def test_binary_cross_entropy_of_logits(check_lowering, dtype, dynamic):
         check_lowering(lambda x, y, f=loss: f(x, y, None, None), [x, y], dynamic=dynamic)
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("space", [None, (), (3, 2)])
 def test_likelihood(check_lowering, dtype, dynamic, space):
     """One sample without a batch, samples, and samples in the plane."""

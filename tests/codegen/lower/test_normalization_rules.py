@@ -9,6 +9,7 @@ import torch
 
 aten = torch.ops.aten
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+CASES = [*((dtype, False) for dtype in FLOATING), (torch.float32, True)]
 
 
 def values(*sizes: int, dtype: torch.dtype = torch.float32, seed: int = 0, offset: float = 0.5) -> torch.Tensor:
@@ -16,8 +17,7 @@ def values(*sizes: int, dtype: torch.dtype = torch.float32, seed: int = 0, offse
     return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).add(offset).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 def test_layer_norm(check_lowering, dtype, dynamic):
     x, weight, bias = values(4, 5, 6, dtype=dtype), values(6, dtype=dtype, seed=1), values(6, dtype=dtype, seed=2)
     check_lowering(lambda *t: aten.native_layer_norm(t[0], [6], t[1], t[2], 1e-5), [x, weight, bias], dynamic=dynamic)
@@ -25,8 +25,7 @@ def test_layer_norm(check_lowering, dtype, dynamic):
     check_lowering(lambda x: aten.native_layer_norm(x, x.shape[1:], None, None, 1e-3), [x], dynamic=dynamic)
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("last", [1, 2])
 def test_layer_norm_backward(check_lowering, dtype, dynamic, last):
     x, grad = values(4, 5, 6, dtype=dtype), values(4, 5, 6, dtype=dtype, seed=3, offset=0.1)
@@ -98,8 +97,7 @@ def test_layer_norm_of_no_rows(check_lowering):
     check_lowering(backward, [x, weight, mean])
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("space", [(), (7,), (4, 3)])
 def test_group_norm(check_lowering, dtype, dynamic, space):
     x = values(2, 6, *space, dtype=dtype)
@@ -112,8 +110,7 @@ def test_group_norm(check_lowering, dtype, dynamic, space):
     check_lowering(lambda x: aten.native_group_norm(x, None, None, 2, 6, math.prod(space), 2, 1e-5), [x])
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 def test_group_norm_backward(check_lowering, dtype, dynamic):
     x, grad = values(2, 6, 4, 3, dtype=dtype), values(2, 6, 4, 3, dtype=dtype, seed=3, offset=0.1)
     weight = values(6, dtype=dtype, seed=1)

@@ -9,6 +9,7 @@ import torch
 
 aten = torch.ops.aten
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+CASES = [*((dtype, False) for dtype in FLOATING), (torch.float32, True)]
 FORWARDS = [
     aten._softmax.default,
     aten._log_softmax.default,
@@ -26,16 +27,14 @@ def values(*sizes: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> to
     return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).mul(4).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 def test_forward(check_lowering, dtype, dynamic):
     for dim in (-1, 0, 1):
         for function in FORWARDS:
             check_lowering(lambda x, f=function, d=dim: f(x, d, False), [values(4, 5, 3, dtype=dtype)], dynamic=dynamic)
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 def test_backward(check_lowering, dtype, dynamic):
     for dim in (-1, 0):
         for function, forward in zip(BACKWARDS, FORWARDS, strict=False):
