@@ -39,6 +39,9 @@ LEAST_COST = 4.0
 PREFIX = "%hoisted"
 """Of the names of scratch made here; no graph node is called so."""
 
+LEAST_COST_OF_VECTORS = 8.0
+"""Cost of all of an expression from which a vector of values is worth reading back."""
+
 LEAST_REPEATS = 4
 MOST_ELEMENTS = 4096
 
@@ -113,12 +116,15 @@ class _Hoister:
     def _pays(self, node: Apply) -> bool:
         stay = self._loops(node)
         others = [loop for loop in inner_loops(self.nest) if loop not in stay]
-        if points_of(others, self.hints) < LEAST_REPEATS or any(loop.mode == "vector" for loop in stay):
+        if points_of(others, self.hints) < LEAST_REPEATS:
             return False
         elements = sympy.Mul(*map(largest_extent, stay))
         if not elements.is_Integer or estimate(elements, self.hints) > MOST_ELEMENTS:
             return False
-        return any(isinstance(part, Apply) and SCALAR_OPS[part.op].cost >= LEAST_COST for part in walk(node))
+        costs = [SCALAR_OPS[part.op].cost for part in walk(node) if isinstance(part, Apply)]
+        # What differs from lane to lane is a vector read afterwards; what does not, targets keep in registers if cheap.
+        differs = any(loop.mode == "vector" for loop in stay)
+        return sum(costs) >= LEAST_COST_OF_VECTORS if differs else max(costs) >= LEAST_COST
 
     def _loops(self, node: Expr) -> tuple[KernelLoop, ...]:
         used = indices_of(node)

@@ -37,9 +37,10 @@ def schedule(
     """
     hints = hints or {}
     graph, refusals = simplify(graph, hints)
-    graph = split_reductions(split_loops(graph), traits.parallel_width, hints)
-    layouts = choose_layouts(graph)
-    groups, apart = group_stages(graph, layouts, traits, fuel)
+    graph = split_loops(graph)
+    graph = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints)
+    layouts = choose_layouts(graph, hints)
+    groups, apart = group_stages(graph, layouts, traits, fuel, hints)
     kernels = [(build_kernel(group, layouts, traits, hints), _origins(group)) for group in groups]
     return assemble(graph, kernels, layouts, (*refusals, *apart))
 

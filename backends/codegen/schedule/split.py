@@ -11,7 +11,7 @@ Non-goals: positions (``argmax``), whose order over several loops is part of the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sympy
@@ -27,6 +27,7 @@ from mixbackend.backends.codegen.ir.scalar import (
     walk,
 )
 from mixbackend.backends.codegen.ir.stages import Loop, Map, Reduce, Stage, StageGraph, TensorType
+from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
 from mixbackend.backends.codegen.schedule.rewrite import ranges_of, rewrite
 
@@ -35,6 +36,9 @@ MINIMUM_POINTS = 16384
 
 MINIMUM_PIECE = 64
 """Points of a piece at least."""
+
+TOGETHER = 512
+"""Neighbouring results that one thread keeps together: whole lines of every row it reads."""
 
 _SPLITTABLE = frozenset({"sum", "prod", "max", "min", "any", "all", "welford"})
 
@@ -48,10 +52,11 @@ class _Pieces:
     inner: sympy.Expr
 
 
-def split_reductions(graph: StageGraph, parallel_width: int, hints: Hints) -> StageGraph:
+def split_reductions(graph: StageGraph, layouts: Mapping[str, Layout], parallel_width: int, hints: Hints) -> StageGraph:
     """Split every reduction that would otherwise leave cores idle.
 
     Args:
+        layouts: of the graph's tensors.
         parallel_width: how many independent pieces keep the target busy.
     """
     ranges = ranges_of(graph.stages)
@@ -59,7 +64,7 @@ def split_reductions(graph: StageGraph, parallel_width: int, hints: Hints) -> St
     types = dict(graph.types)
     stages: list[Stage] = []
     for stage in graph.stages:
-        pieces = _pieces(stage, parallel_width, hints) if isinstance(stage, Reduce) else None
+        pieces = _pieces(stage, layouts, parallel_width, hints) if isinstance(stage, Reduce) else None
         if pieces is None:
             stages.append(stage)
             continue
@@ -70,7 +75,7 @@ def split_reductions(graph: StageGraph, parallel_width: int, hints: Hints) -> St
     return replace(graph, stages=tuple(stages), types=tuple(types.items()))
 
 
-def _pieces(stage: Reduce, parallel_width: int, hints: Hints) -> _Pieces | None:
+def _pieces(stage: Reduce, layouts: Mapping[str, Layout], parallel_width: int, hints: Hints) -> _Pieces | None:
     """Where to cut, ``None`` to leave the reduction whole."""
     if stage.kind not in _SPLITTABLE or not stage.reduced:
         return None
@@ -78,21 +83,26 @@ def _pieces(stage: Reduce, parallel_width: int, hints: Hints) -> _Pieces | None:
     kept = points((loop.size for loop in stage.loops), hints)
     if folded * max(kept, 1) < MINIMUM_POINTS or folded < 2 * MINIMUM_PIECE:
         return None
-    wanted = 4 * parallel_width
-    independent = _independent_points(stage, kept, hints)
+    wanted = 2 * parallel_width
+    independent = _independent_points(stage, layouts, kept, hints)
     if independent >= wanted:
         return None
     return _cut(stage.reduced, -(-wanted // max(independent, 1)), folded, hints)
 
 
-def _independent_points(stage: Reduce, kept: int, hints: Hints) -> int:
+def _independent_points(stage: Reduce, layouts: Mapping[str, Layout], kept: int, hints: Hints) -> int:
     """Kept points that can run apart: along a contiguous kept dimension, vectors and lines have to stay together."""
-    last = {load.index[-1] for load in _loads(stage.value) if load.index}
-    contiguous = [loop for loop in stage.loops if loop.index in last]
+    loads = [load for load in _loads(stage.value) if load.tensor in layouts]
+    if not loads:
+        return kept
+    largest = max(loads, key=lambda load: points(layouts[load.tensor].type.sizes, hints))
+    pairs = zip(largest.index, layouts[largest.tensor].strides, strict=True)
+    neighbours = {symbol for index, stride in pairs if stride == 1 for symbol in index.free_symbols}
+    contiguous = [loop for loop in stage.loops if loop.index in neighbours]
     if not contiguous:
         return kept
     width = estimate(contiguous[-1].size, hints)
-    return max(kept // max(width, 1), 1) * max(width // 512, 1)
+    return max(kept // max(width, 1), 1) * max(width // TOGETHER, 1)
 
 
 def _loads(value: Expr) -> list[Load]:

@@ -32,11 +32,17 @@ BROADCAST_COST = 0.1
 ACROSS_LANES = 6.0
 """Cost of folding the lanes of one accumulator at the end of a vectorised reduction."""
 
+LOOP_START = 0.5
+"""Vectors of points that could be done in the time it takes to start a loop."""
+
 LINE = 64
 """Bytes of a cache line: steps below it find their neighbours there."""
 
 LARGEST_UNROLLED = 16
 """Points of reduced loops that are written out one by one."""
+
+NEAR_STRIDE = 4
+"""Steps of windows over contiguous memory."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +113,9 @@ class Costs:
         return weight * max(width, 1.0) * self.lanes * (0.5 if near else 1.0)
 
     def _filling(self, loop: KernelLoop) -> float:
-        """How much more instructions there are than full vectors."""
+        """How much more instructions there are than full vectors: lanes of the last one, and the start of the loop."""
         extent = max(points_of((loop,), self.hints), 1)
-        return -(-extent // self.lanes) * self.lanes / extent
+        return (-(-extent // self.lanes) + LOOP_START) * self.lanes / extent
 
 
 def candidates(nest: Nest) -> tuple[KernelLoop, ...]:
@@ -122,7 +128,7 @@ def with_vector(nest: Nest, costs: Costs) -> Nest:
     """Mark the cheapest loop as the vector, and short reductions around it as unrolled."""
     _, vector = costs.best(nest)
     short = [loop for loop in nest.reduced if loop is not vector]
-    unrolled = vector not in nest.reduced and _is_short(short)
+    unrolled = vector not in nest.reduced and _is_short(short) and _is_near(nest, vector)
 
     def mode(loop: KernelLoop) -> LoopMode:
         if loop is vector:
@@ -136,6 +142,14 @@ def with_vector(nest: Nest, costs: Costs) -> Nest:
 def vector_of(nest: Nest) -> sympy.Symbol | None:
     """Index of the loop marked as the vector."""
     return next((loop.index for loop in inner_loops(nest) if loop.mode == "vector"), None)
+
+
+def _is_near(nest: Nest, vector: KernelLoop | None) -> bool:
+    """Whether neighbours along the vector share cache lines: lanes that are gathered make too much code to repeat it."""
+    if vector is None:
+        return True
+    strides = [access.stride(vector.index) for access in accesses_of(nest.body)]
+    return all(stride is not None and stride.is_Integer and abs(int(stride)) <= NEAR_STRIDE for stride in strides)
 
 
 def _is_short(loops: list[KernelLoop]) -> bool:

@@ -8,7 +8,12 @@ from drawn_graphs import Drawing, assert_equal_graphs, random_inputs, size
 
 from mixbackend.backends.codegen.interpret.stages import interpret_stages
 from mixbackend.backends.codegen.ir.stages import Reduce
+from mixbackend.backends.codegen.schedule.layout import choose_layouts
 from mixbackend.backends.codegen.schedule.split import split_reductions
+
+
+def split(graph, width: int, hints: dict):
+    return split_reductions(graph, choose_layouts(graph, hints), width, hints)
 
 
 def reductions(graph) -> list[Reduce]:
@@ -21,10 +26,10 @@ def test_a_full_reduction_is_cut(kind: str) -> None:
     x = drawing.tensor("x", 256, 256)
     drawing.fold("total", (), (256, 256), lambda i, j: x.at((i, j)), kind)
     graph = drawing.graph("total")
-    split = split_reductions(graph, 2, {})
-    first, last = reductions(split)
-    assert [loop.size for loop in first.reduced] == [32, 256] and [loop.size for loop in last.reduced] == [8]
-    assert_equal_graphs(graph, split)
+    pieces = split(graph, 2, {})
+    first, last = reductions(pieces)
+    assert [loop.size for loop in first.reduced] == [64, 256] and [loop.size for loop in last.reduced] == [4]
+    assert_equal_graphs(graph, pieces)
 
 
 def test_column_sums_are_cut_by_rows() -> None:
@@ -32,9 +37,9 @@ def test_column_sums_are_cut_by_rows() -> None:
     x = drawing.tensor("x", 4096, 96)
     drawing.fold("columns", (96,), (4096,), lambda j, i: x.at((i, j)))
     graph = drawing.graph("columns")
-    split = split_reductions(graph, 2, {})
-    assert len(reductions(split)) == 2
-    assert_equal_graphs(graph, split)
+    pieces = split(graph, 2, {})
+    assert len(reductions(pieces)) == 2
+    assert_equal_graphs(graph, pieces)
 
 
 def test_row_sums_of_many_rows_stay_whole() -> None:
@@ -42,7 +47,7 @@ def test_row_sums_of_many_rows_stay_whole() -> None:
     x = drawing.tensor("x", 512, 768)
     drawing.fold("rows", (512,), (768,), lambda i, j: x.at((i, j)))
     graph = drawing.graph("rows")
-    assert split_reductions(graph, 8, {}) == graph
+    assert split(graph, 8, {}) == graph
 
 
 def test_a_symbolic_batch_becomes_the_pieces() -> None:
@@ -51,11 +56,11 @@ def test_a_symbolic_batch_becomes_the_pieces() -> None:
     x = drawing.tensor("x", batch, 3, 32, 32)
     drawing.fold("total", (3,), (batch, 32, 32), lambda c, n, h, w: x.at((n, c, h, w)))
     graph = drawing.graph("total")
-    split = split_reductions(graph, 16, {batch: 16})
-    first, last = reductions(split)
+    pieces = split(graph, 16, {batch: 16})
+    first, last = reductions(pieces)
     assert first.loops[0].size == batch and last.reduced[0].size == batch
     for count in (1, 5):
-        assert_equal_graphs(graph, split, {batch: count})
+        assert_equal_graphs(graph, pieces, {batch: count})
 
 
 @pytest.mark.parametrize("squares", [True, False])
@@ -67,10 +72,10 @@ def test_moments_of_pieces_are_combined(squares: bool) -> None:
     )
     assert len(results) == 2
     graph = drawing.graph(*(["moments", "moments.r1"] if squares else ["moments"]))
-    split = split_reductions(graph, 4, {})
-    assert len(split.stages) > 1
+    pieces = split(graph, 4, {})
+    assert len(pieces.stages) > 1
     inputs = random_inputs(graph)
-    for one, other in zip(interpret_stages(graph, inputs), interpret_stages(split, inputs), strict=True):
+    for one, other in zip(interpret_stages(graph, inputs), interpret_stages(pieces, inputs), strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -79,7 +84,7 @@ def test_positions_are_not_cut() -> None:
     x = drawing.tensor("x", 256, 256)
     drawing.called("place").reduce("argmax", (), (256, 256), lambda kept, inner: x.at(inner), [torch.int64])
     graph = drawing.graph("place")
-    assert split_reductions(graph, 8, {}) == graph
+    assert split(graph, 8, {}) == graph
 
 
 def test_a_prime_number_of_rows_stays_whole() -> None:
@@ -87,4 +92,4 @@ def test_a_prime_number_of_rows_stays_whole() -> None:
     x = drawing.tensor("x", 65537)
     drawing.fold("total", (), (65537,), lambda i: x.at((i,)))
     graph = drawing.graph("total")
-    assert split_reductions(graph, 8, {}) == graph
+    assert split(graph, 8, {}) == graph
