@@ -14,7 +14,7 @@ Shape of a kernel::
 Invariants: different outer points never touch the same element of a written buffer, or only by ``Store.atomic``;
 scratch is private to one outer point and dead after it; a nest sees what earlier nests of the same outer point stored.
 Extents of inner loops may use outer indices (a last tile is smaller). At most one loop per nest is ``vector``: the
-innermost of ``reduced``, or any one of ``loops``. Names are canonical (``b0``, ``s0``, ``p0``, ``x0``), so that equal
+innermost of ``reduced``, or any one of ``loops``. Names are canonical (``b0``, ``s0``, ``p0``, ``j0``), so that equal
 computations are equal kernels, whatever their origin and, where extents are parameters, whatever their sizes.
 """
 

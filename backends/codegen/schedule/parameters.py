@@ -92,7 +92,7 @@ class _Canonicalizer:
     def _name_indices(self) -> None:
         loops = [*self.kernel.outer, *(loop for nest in self.kernel.nests for loop in (*nest.loops, *nest.reduced))]
         for number, loop in enumerate(loops):
-            self._indices[loop.index] = _symbol(f"x{number}")
+            self._indices[loop.index] = _symbol(f"j{number}")
 
     # -- index expressions ----------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ def _ordered(parts: Iterable[sympy.Expr]) -> list[sympy.Expr]:
 
 
 def _without_factor(part: sympy.Expr) -> sympy.Expr:
-    names = ("x", "v")
+    names = ("j", "v")
     kept = [item for item in sympy.Mul.make_args(part) if any(s.name.startswith(names) for s in item.free_symbols)]
     return sympy.Mul(*kept)
 
