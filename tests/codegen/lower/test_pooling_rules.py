@@ -83,17 +83,29 @@ def test_gradient_of_max_pool(check_lowering, dtype, arguments):
     x = _values(2, 3, 9, 11, dtype=dtype).round()
     values, indices = aten.max_pool2d_with_indices(x, *arguments)
     gradient = _values(*values.shape, dtype=dtype)
-    backward = aten.max_pool2d_with_indices_backward
-    check_lowering(lambda g, x, i: backward(g, x, *arguments, i), [gradient, x, indices])
+    backward = lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, *arguments, i)  # noqa: E731
+    check_lowering(backward, [gradient, x, indices])
+    check_lowering(backward, [_channels_last(each) for each in (gradient, x, indices)])
 
 
-def test_gradient_of_max_pool_scatters_where_windows_overlap_much(check_lowering):
-    x = _channels_last(_values(2, 3, 9, 9))
-    values, indices = aten.max_pool2d_with_indices(x, *WIDE)
-    backward = aten.max_pool2d_with_indices_backward
+@pytest.mark.parametrize(
+    ("arguments", "has_rows", "scatters"),
+    [
+        (WIDE, True, 1),
+        (WIDE, False, 1),
+        (WINDOWS[2], True, 1),
+        (WINDOWS[2], False, 0),
+        (WINDOWS[0], True, 0),
+    ],
+)
+def test_gradient_of_max_pool_scatters_where_windows_overlap(check_lowering, arguments, has_rows, scatters):
+    x = _values(2, 3, 9, 9)
+    values, indices = aten.max_pool2d_with_indices(x, *arguments)
+    backward = lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, *arguments, i)  # noqa: E731
     inputs = [_values(*values.shape), x, indices]
-    check_lowering(lambda g, x, i: backward(g, x, *WIDE, i), inputs)
-    assert _stages(lambda g, x, i: backward(g, x, *WIDE, i), inputs, Scatter) == 1
+    inputs = inputs if has_rows else [_channels_last(each) for each in inputs]
+    check_lowering(backward, inputs)
+    assert _stages(backward, inputs, Scatter) == scatters
 
 
 def test_gradient_of_max_pool_with_symbolic_sizes(check_lowering):
