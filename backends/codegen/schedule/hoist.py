@@ -53,7 +53,7 @@ def hoist_invariants(draft: Draft, hints: Hints) -> Draft:
     for nest in draft.nests:
         hoister = _Hoister(nest, hints, names)
         changed = hoister.run()
-        nests += [*hoister.before, changed]
+        nests += [*hoister.before(), changed]
         scratch += hoister.scratch
         dtypes.update({item.name: item.dtype for item in hoister.scratch})
     return replace(draft, nests=tuple(nests), scratch=tuple(scratch), dtypes=dtypes)
@@ -71,7 +71,7 @@ class _Hoister:
     nest: Nest
     hints: Hints
     names: Iterator[str]
-    before: list[Nest] = field(default_factory=list)
+    stores: dict[tuple[KernelLoop, ...], list[Store]] = field(default_factory=dict)
     scratch: list[Scratch] = field(default_factory=list)
 
     def run(self) -> Nest:
@@ -93,6 +93,10 @@ class _Hoister:
         if not replaced:
             return self.nest
         return replace(self.nest, body=tuple(map_statement(item, exchanged) for item in self.nest.body))
+
+    def before(self) -> list[Nest]:
+        """Nests that compute what was moved; those of fewer loops first, for they are read by the others."""
+        return [Nest(loops, (), tuple(self.stores[loops])) for loops in sorted(self.stores, key=len)]
 
     def _outermost(self, root: Expr) -> Iterator[Expr]:
         """The largest expressions below a root that can go, each once."""
@@ -137,5 +141,5 @@ class _Hoister:
         offset = flatten([loop.index for loop in loops], sizes)
         made = Scratch(next(self.names), node.dtype, sympy.Mul(*sizes))
         self.scratch.append(made)
-        self.before.append(Nest(loops, (), (Store(made.name, offset, node),)))
+        self.stores.setdefault(loops, []).append(Store(made.name, offset, node))
         return Read(node.dtype, made.name, offset)

@@ -145,7 +145,7 @@ def vector_of(nest: Nest) -> sympy.Symbol | None:
 
 
 def _is_near(nest: Nest, vector: KernelLoop | None) -> bool:
-    """Whether neighbours along the vector share cache lines: lanes that are gathered make too much code to repeat it."""
+    """Whether neighbours along the vector share cache lines; gathering lanes is too much code to write it out often."""
     if vector is None:
         return True
     strides = [access.stride(vector.index) for access in accesses_of(nest.body)]

@@ -122,6 +122,23 @@ def test_an_invariant_of_some_inner_loops_gets_a_value_for_each():
     assert [int(item.elements) for item in kernel.scratch] == [128]
 
 
+def test_a_vector_of_values_that_all_rows_share_is_computed_once():
+    draw = Drawing()
+    x, angle = draw.tensor("x", 64, 40), draw.tensor("angle", 40)
+    draw.pointwise("z", (64, 40), lambda i, j: apply("mul", x.at((i, j)), apply("cos", angle.at((j,)))))
+    kernel = build(draw.graph("z"), [(0, 1)], width=1)
+    assert [shape(nest)[0] for nest in kernel.nests] == [["vector 40"], ["serial 16", "vector 40"]]
+    assert "cos" in str(kernel.nests[0]) and "cos" not in str(kernel.nests[1])
+
+
+def test_a_loop_of_two_values_is_no_vector():
+    draw = Drawing()
+    x = draw.tensor("x", 40, 56)
+    draw.pointwise("z", (40, 56, 2), lambda i, j, k: x.at((i, j)))
+    kernel = build(draw.graph("z"), [(0, 1, 2)], width=1)
+    assert shape(kernel.nests[0])[0] == ["serial 2", "vector 1120"]
+
+
 def test_common_parts_are_computed_once():
     draw = Drawing()
     x = draw.tensor("x", 40)

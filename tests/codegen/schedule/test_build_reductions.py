@@ -169,6 +169,14 @@ def test_short_windows_are_unrolled_with_masked_reads():
     assert shape(kernel.nests[0])[1] == ["unrolled 3"]
 
 
+def test_short_reductions_of_gathered_lanes_stay_loops():
+    draw = Drawing()
+    x = draw.tensor("x", 400, 9)
+    draw.fold("total", (400,), (9,), lambda i, j: x.at((i, j)))
+    kernel = build(draw.graph("total"), [(0,)], width=1)
+    assert shape(kernel.nests[0]) == (["vector 80"], ["serial 9"])
+
+
 def test_reductions_of_one_or_no_value():
     for columns in (0, 1):
         draw = Drawing()
