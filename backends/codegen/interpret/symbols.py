@@ -37,6 +37,7 @@ def solve_symbols(
     values: dict[sympy.Symbol, Value] = {}
     equations: list[tuple[sympy.Expr, int, str]] = []
     soft: list[tuple[sympy.Expr, int, str]] = []
+    idle: list[tuple[sympy.Expr, int, str]] = []
     for item, actual in zip(declared, inputs, strict=True):
         if isinstance(item, NumberInput):
             values[item.symbol] = _number(item, actual)
@@ -45,13 +46,14 @@ def solve_symbols(
         equations += [
             (size, n, f"a size of {item.name}") for size, n in zip(item.type.sizes, tensor.shape, strict=True)
         ]
-        matters = [n > 1 and tensor.numel() > 0 for n in tensor.shape]
-        soft += [
-            (stride, actual_stride, f"a stride of {item.name}")
-            for stride, actual_stride, counts in zip(item.strides, tensor.stride(), matters, strict=True)
-            if counts
-        ]
+        for stride, size, actual_stride in zip(item.strides, tensor.shape, tensor.stride(), strict=True):
+            counts = size > 1 and tensor.numel() > 0
+            (soft if counts else idle).append((stride, actual_stride, f"a stride of {item.name}"))
     _solve([*equations, *soft], values)
+    # A stride along which there is one element may be anything; it is asked only for symbols that nothing else gives.
+    for expression, actual_value, _ in idle:
+        if expression.is_Symbol:
+            values.setdefault(expression, actual_value)
     for expression, actual_value, what in [*equations, *soft] if strides else equations:
         _expect(expression, actual_value, what, values)
     return values

@@ -1,8 +1,8 @@
 """Operands at an index: broadcasting and reading in the type of an op.
 
 Place: between ``promotion`` and the pointwise rules.
-Invariants: sizes may be symbolic; a dimension is repeated only where its size is the number 1, since a traced graph has
-made up its mind about all others.
+Invariants: sizes may be symbolic; a dimension is repeated only where its size is the number 1; all others must be those
+of the result.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Expr, compute_dtype
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Operand, constant, convert, rounded_constant
+from mixbackend.backends.codegen.lower.rules import Refused
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 ZERO = sympy.Integer(0)
@@ -60,10 +61,25 @@ def pointwise(
         rounded: see ``read``.
     """
 
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            _refuse_undecided(operand.sizes, lowering.output_sizes)
+
     def value(index: Index) -> Expr:
         return function(*(read(operand, index, dtype, rounded=rounded) for operand in operands))
 
     return lowering.map(lowering.output_sizes, lowering.output_dtype, value)
+
+
+def _refuse_undecided(sizes: Index, result: Index) -> None:
+    """Refuse a size that may be 1: torch guards on it, and still writes it as it was computed.
+
+    Raises:
+        Refused: a size is neither the number 1 nor the result's.
+    """
+    for size, whole in zip(reversed(sizes), reversed(result), strict=False):
+        if size != 1 and sympy.expand(size - whole) != 0:
+            raise Refused("dynamic-shape", f"whether {size} is {whole} or 1 depends on sizes")
 
 
 def wide_type(lowering: Lowering) -> torch.dtype:
