@@ -37,8 +37,6 @@ from mixbackend.backends.codegen.lower.view import slice_axis
 
 GELU_SCALE = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
-SELU_ALPHA = 1.6732632423543772848170429916717
-SELU_SCALE = 1.0507009873554804934193349852946
 
 
 @rule("aten.relu.default")
@@ -47,12 +45,6 @@ def relu(lowering: Lowering, self: Tensor) -> Tensor:
     if self.dtype == torch.bool:
         return pointwise(lowering, (self,), self.dtype, lambda value: value)
     return pointwise(lowering, (self, 0), self.dtype, lambda value, zero: apply("maximum", value, zero))
-
-
-@rule("aten.relu6.default")
-def relu6(lowering: Lowering, self: Tensor) -> Tensor:
-    """``min(max(x, 0), 6)``"""
-    return hardtanh(lowering, self, 0, 6)
 
 
 @rule("aten.hardtanh.default")
@@ -115,12 +107,6 @@ def elu(lowering: Lowering, self: Tensor, alpha: Number, scale: Number, input_sc
 def celu(lowering: Lowering, self: Tensor, alpha: float) -> Tensor:
     """``elu`` with its slope continuous at 0."""
     return elu(lowering, self, alpha, 1.0, 1.0 / alpha)
-
-
-@rule("aten.selu.default")
-def selu(lowering: Lowering, self: Tensor) -> Tensor:
-    """``elu`` with the constants that keep mean and variance."""
-    return elu(lowering, self, SELU_ALPHA, SELU_SCALE, 1.0)
 
 
 @rule("aten.silu.default")

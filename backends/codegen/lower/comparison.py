@@ -32,22 +32,21 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_comparison(_name))
 
 
-def _floating_test(test: Callable[[Expr], Expr], otherwise: bool) -> Callable[..., Tensor]:
-    """A test of floating values that has one answer for all others."""
+def _floating_test(test: Callable[[Expr], Expr]) -> Callable[..., Tensor]:
+    """A test of floating values that no others pass."""
 
     def lower(lowering: Lowering, self: Tensor) -> Tensor:
         if self.dtype.is_floating_point:
             return pointwise(lowering, (self,), self.dtype, test)
-        return lowering.lazy(lowering.output_sizes, torch.bool, lambda index: Constant(torch.bool, otherwise))
+        return lowering.lazy(lowering.output_sizes, torch.bool, lambda index: Constant(torch.bool, False))
 
     return lower
 
 
-rule("aten.isnan.default")(_floating_test(lambda value: apply("isnan", value), False))
-rule("aten.isinf.default")(_floating_test(lambda value: equal(apply("abs", value), math.inf), False))
-rule("aten.isfinite.default")(_floating_test(lambda value: less(apply("abs", value), math.inf), True))
-rule("aten.isposinf.default")(_floating_test(lambda value: equal(value, math.inf), False))
-rule("aten.isneginf.default")(_floating_test(lambda value: equal(value, -math.inf), False))
+rule("aten.isnan.default")(_floating_test(lambda value: apply("isnan", value)))
+rule("aten.isinf.default")(_floating_test(lambda value: equal(apply("abs", value), math.inf)))
+rule("aten.isposinf.default")(_floating_test(lambda value: equal(value, math.inf)))
+rule("aten.isneginf.default")(_floating_test(lambda value: equal(value, -math.inf)))
 
 
 @rule("aten.signbit.default")
@@ -106,7 +105,7 @@ def bitwise_not(lowering: Lowering, self: Tensor) -> Tensor:
 # -- selection --------------------------------------------------------------------------------------------------------
 
 
-@rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+@rule("aten.where.self")
 def select_where(lowering: Lowering, condition: Tensor, self: Operand, other: Operand) -> Tensor:
     """``self`` where the condition holds, else ``other``."""
     dtype = lowering.output_dtype

@@ -28,7 +28,7 @@ def to_copy(lowering: Lowering, self: Tensor, **options: Any) -> Tensor:
     return lowering.map(self.sizes, lowering.output_dtype, lambda index: read(self, index, lowering.output_dtype))
 
 
-@rule("aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default")
+@rule("aten.clone.default", "aten.lift_fresh_copy.default")
 def clone(lowering: Lowering, self: Tensor, **options: Any) -> Tensor:
     """The same values."""
     return alias(self)
@@ -47,11 +47,9 @@ def same(lowering: Lowering, self: Tensor) -> Tensor:
 
 
 @rule("getitem")
-def result_of(lowering: Lowering, self: Any, index: int) -> Tensor:
+def result_of(lowering: Lowering, self: tuple[Tensor | None, ...], index: int) -> Tensor:
     """One of an op's results."""
-    if isinstance(self, Tensor):
-        # Judged alone, the op before it is not lowered: only type and sizes of the result are known, and they matter.
-        return lowering.lazy(lowering.output_sizes, lowering.output_dtype, self.at)
-    if self[index] is None:
+    result = self[index]
+    if result is None:
         raise Refused("argument", f"result {index} has no values")
-    return self[index]
+    return result

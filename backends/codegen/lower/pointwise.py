@@ -108,7 +108,7 @@ def interpolate(lowering: Lowering, self: Tensor, end: Tensor, weight: Operand) 
 # -- division ---------------------------------------------------------------------------------------------------------
 
 
-@rule("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
+@rule("aten.div.Tensor", "aten.div.Scalar")
 def divide(lowering: Lowering, self: Operand, other: Operand) -> Tensor:
     """True division."""
     return pointwise(lowering, (self, other), lowering.output_dtype, div)

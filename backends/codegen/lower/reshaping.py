@@ -23,7 +23,7 @@ from mixbackend.contracts import TensorMeta
 _END = 2**63 - 1
 
 
-@rule("aten.reshape.default", "aten.view.default", "aten._unsafe_view.default")
+@rule("aten.reshape.default")
 def reshape(lowering: Lowering, self: Tensor, **sizes: Any) -> Tensor:
     """The same elements under other sizes."""
     return view.reshape(lowering, self, lowering.output_sizes)
@@ -62,9 +62,11 @@ def unsqueeze(lowering: Lowering, self: Tensor, dim: int) -> Tensor:
 @rule("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
 def squeeze(lowering: Lowering, self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Without dimensions of size 1."""
-    if dim is None:
-        return view.squeeze(self, range(self.rank))
-    return view.squeeze(self, [dim] if isinstance(dim, int) else dim)
+    axes = range(self.rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    result = view.squeeze(self, axes)
+    if result.rank != len(lowering.output_sizes):
+        raise Refused("dynamic-shape", f"which of {list(self.sizes)} are 1 depends on sizes")
+    return result
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------

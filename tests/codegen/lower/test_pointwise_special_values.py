@@ -191,3 +191,61 @@ def test_gradients(dtype):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8, torch.int16], ids=str)
 def test_integers(dtype):
     assert not _wrong(INTEGER, *_pairs(torch.tensor(_INTEGERS).to(dtype)))
+
+
+OVERLOADS = {
+    "add_number": lambda x, i: aten.add.Scalar(x, 0.3, 2),
+    "sub_number": lambda x, i: aten.sub.Scalar(x, 0.3, 2),
+    "mul_number": lambda x, i: aten.mul.Scalar(x, 0.3),
+    "div_number": lambda x, i: aten.div.Scalar(x, 0.3),
+    "div_number_mode": lambda x, i: (aten.div.Scalar_mode(x, 0.3, rounding_mode="floor"), torch.div(x, 2.0)),
+    "div_no_mode": lambda x, i: aten.div.Tensor_mode(x, i, rounding_mode=None),
+    "floor_divide_number": lambda x, i: aten.floor_divide.Scalar(i, 3),
+    "remainders": lambda x, i: (torch.fmod(x, 0.7), torch.remainder(x, 0.7), torch.remainder(5, i.abs() + 1)),
+    "copysign_number": lambda x, i: torch.copysign(x, -1.0),
+    "lerp_tensor": lambda x, i: torch.lerp(x, x * 2, x.sigmoid()),
+    "xlog1py_numbers": lambda x, i: (torch.special.xlog1py(x, 2.0), torch.special.xlog1py(2.0, x)),
+    "xlogy_numbers": lambda x, i: (torch.xlogy(x, 2.0), torch.xlogy(2.0, x)),
+    "limits": lambda x, i: (
+        x.clamp_max(1.0),
+        x.clamp_min(0.5),
+        x.clamp_max(x.sin()),
+        x.clamp_min(x.sin()),
+        x.clamp(max=i),
+    ),
+    "bits": lambda x, i: (
+        i & 6,
+        i | 6,
+        i ^ 6,
+        aten.bitwise_and.Scalar_Tensor(6, i),
+        aten.bitwise_or.Scalar_Tensor(6, i),
+    ),
+    "more_bits": lambda x, i: aten.bitwise_xor.Scalar_Tensor(6, i),
+    "shifts": lambda x, i: (i << 2, i >> 1, torch.bitwise_left_shift(i, 2), torch.bitwise_right_shift(2, i.abs())),
+    "shifts_of_tensors": lambda x, i: (i << i.abs(), torch.bitwise_right_shift(i, i.abs()), 1 << i.abs()),
+    "bools": lambda x, i: (
+        (i > 0) + (i > 1),
+        (i > 0) * (i > 1),
+        (i > 0) & (i > 1),
+        (i > 0) ^ (i > 1),
+        (i > 0) | (i > 1),
+    ),
+    "fills": lambda x, i: (x.masked_fill(i > 0, x[0]), i.masked_fill(i > 0, 7), torch.where(i > 0, x[0], x)),
+    "mixed": lambda x, i: (
+        x + i,
+        x * (i > 0),
+        i / 2,
+        i * 2.5,
+        i == 1.5,
+        torch.where(i > 0, i, 1.5),
+        torch.maximum(x, x[1]),
+    ),
+    "aliases": lambda x, i: (aten.alias(x) + 1, aten.lift_fresh_copy(x) + 1, x.detach() * 2),
+    "tests_of_integers": lambda x, i: (i.isnan(), i.isinf(), i.signbit(), (i > 0).signbit(), i.floor(), i.nan_to_num()),
+    "glu": lambda x, i: torch.nn.functional.glu(x[:6].reshape(3, 2)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_overloads(dtype):
+    assert not _wrong(OVERLOADS, torch.linspace(-3.0, 3.0, 9).to(dtype), torch.arange(-4, 5))
