@@ -119,18 +119,17 @@ def _softmax() -> Kernel:
     row = loop(i1, p1, "vector")
     top = Nest((), (row,), (Accumulate(("r0",), "max", load("b0", at)),), (store("s0", 0, Local(FLOAT, "r0")),))
     shifted = apply("exp", apply("sub", load("b0", at), load("s0", 0)))
-    total = Nest(
-        (), (row,), (Let("t0", shifted), store("s1", i1, Local(FLOAT, "t0")), Accumulate(("r0",), "sum", Local(FLOAT, "t0"))),
-        (store("s0", 0, Local(FLOAT, "r0")),),
-    )  # fmt: skip
+    folded = (Let("t0", shifted), store("s1", i1, Local(FLOAT, "t0")), Accumulate(("r0",), "sum", Local(FLOAT, "t0")))
+    total = Nest((), (row,), folded, (store("s0", 0, Local(FLOAT, "r0")),))
     out = Nest((row,), (), (store("b1", at, apply("div", load("s1", i1), load("s0", 0))),))
     scratch = (Scratch("s0", FLOAT, sympy.Integer(1)), Scratch("s1", FLOAT, p1))
     return kernel("read float32, write float32", [top, total, out], [loop(i0, p0, "parallel")], scratch=scratch)
 
 
-def _transposed() -> Kernel:
-    nest = Nest((loop(i0, p0, "vector"), loop(i1, p1)), (), (store("b1", i1 * p0 + i0, load("b0", i0 * p1 + i1)),))
-    return kernel("read float32, write float32", [nest])
+def _transposed(dtype: str) -> Kernel:
+    value = load("b0", i0 * p1 + i1, getattr(torch, dtype))
+    nest = Nest((loop(i0, p0, "vector"), loop(i1, p1)), (), (store("b1", i1 * p0 + i0, value),))
+    return kernel(f"read {dtype}, write {dtype}", [nest])
 
 
 def _scatter_add(atomic: bool) -> Kernel:
@@ -194,6 +193,22 @@ def _blocked_index() -> Kernel:
     odd = load("b0", FloorDiv(i0, 6) * 7 + Modulo(i0, 6))
     value = apply("add", even, apply("mul", odd, apply("to_dtype", IndexValue(LONG, Modulo(i0, 5)), dtype=FLOAT)))
     return kernel("read float32, write float32", [Nest((loop(i0, p0, "vector"),), (), (store("b1", i0, value),))])
+
+
+def _windows() -> Kernel:
+    """Windows in steps of two that overlap the edges, comparisons both ways round, and everything backwards."""
+    before, after = IndexValue(LONG, 2 * i0 - 1), IndexValue(LONG, 2 * i0 + 3)
+    last = IndexValue(LONG, 2 * p0 - 4)
+    inside = apply("and", apply("ge", before, number(0, LONG)), apply("gt", number(40, LONG), before))
+    left = load("b0", 2 * i0 - 1, mask=inside, other=-2.0)
+    right = load("b0", 2 * i0 + 3, mask=apply("le", after, last), other=-3.0)
+    first = apply("lt", last, IndexValue(LONG, i0 + 9))
+    backwards = apply("to_dtype", load("b1", p0 - 1 - i0, torch.int16), dtype=FLOAT)
+    middle = apply("where", first, load("b0", 2 * i0), backwards)
+    value = apply("maximum", apply("add", left, right), middle)
+    return kernel(
+        "read float32, read int16, write float32", [Nest((loop(i0, p0, "vector"),), (), (store("b2", i0, value),))]
+    )
 
 
 def _every_mode() -> Kernel:
@@ -271,7 +286,10 @@ SAMPLES: dict[str, Kernel] = {
     "row_welford": _welford(rows=True),
     "column_welford": _welford(rows=False),
     "softmax": _softmax(),
-    "transposed": _transposed(),
+    "transposed": _transposed("float32"),
+    "transposed_bfloat16": _transposed("bfloat16"),
+    "transposed_int8": _transposed("int8"),
+    "windows": _windows(),
     "scatter_add": _scatter_add(atomic=False),
     "scatter_add_atomic": _scatter_add(atomic=True),
     "histogram": _histogram(),

@@ -131,11 +131,7 @@ class Fold(Accumulator):
         """A result's registers as one, pairwise."""
         if not self.shape.across:
             return self.registers(copy)
-        names = [self.registers(number) for number in range(self.shape.copies)]
-        while len(names) > 1:
-            pairs = zip(names[::2], names[1::2], strict=True)
-            names = [f"{self.function}({first}, {second})" for first, second in pairs]
-        return names[0]
+        return in_pairs(self.function, [self.registers(number) for number in range(self.shape.copies)])
 
     def _start(self) -> str:
         if not self.shape.vector:
@@ -148,65 +144,45 @@ class Fold(Accumulator):
         return f"{self.name}_total_{copy}"
 
 
-class Structured(Accumulator):
-    """What the header has a structure for: statistics and positions of extremes."""
-
-    def finish(self, copy: int) -> tuple[list[str], list[tuple[str, torch.dtype]]]:
-        lines = self.flush() if copy == 0 else []
-        name = self._result(copy)
-        if self.shape.across:
-            if not self._has_total():
-                lines += [f"{name}.combine({self.registers(other)});" for other in range(1, self.shape.copies)]
-            lines.append(f"auto {name}_all = {name}.total();")
-            name = f"{name}_all"
-        return lines, self._results(name)
-
-    def _result(self, copy: int) -> str:
-        return f"{self.name}_total_{copy}" if self._has_total() else self.registers(copy)
-
-    def _has_total(self) -> bool:
-        return False
-
-    @abstractmethod
-    def _results(self, name: str) -> list[tuple[str, torch.dtype]]:
-        """Parts of the final structure."""
-
-
-class Statistics(Structured):
-    """Mean and sum of squared distances from it."""
+class Statistics(Accumulator):
+    """Mean and sum of squared distances from it: in float64, but for blocks of vectors."""
 
     def declare(self) -> list[str]:
-        lines = [f"{self._kind(self.dtype)} {self.registers(copy)};" for copy in range(self.shape.copies)]
-        if self._has_total():
-            lines += [f"{self._kind(torch.float64)} {self._result(copy)};" for copy in range(self.shape.results)]
-        return lines
+        if not self.shape.vector:
+            return [f"WelfordScalar<double> {self._total(0)};"]
+        kind = f"BlockStatistics<{compute_type(self.dtype)}>"
+        lines = [f"{kind} {self.registers(copy)};" for copy in range(self.shape.copies)]
+        return lines + [f"WelfordVec<double> {self._total(copy)};" for copy in range(self.shape.results)]
 
     def update(self, copy: int, value: str, position: str, active: str) -> list[str]:
-        name = self.registers(copy)
+        name = self.registers(copy) if self.shape.vector else self._total(0)
         return [f"{name}.add_masked({value}, {active});" if active else f"{name}.add({value});"]
 
     def flush(self) -> list[str]:
-        if not self._has_total():
-            return []
-        lines = []
-        for copy in range(self.shape.copies):
-            name = self.registers(copy)
-            total = self._result(0 if self.shape.across else copy)
-            lines += [f"{total}.combine(widened({name}));", f"{name} = {{}};"]
-        return lines
+        return [*self._combined(), *(f"{name} = {{}};" for name in self._blocks())]
 
-    def _has_total(self) -> bool:
-        return self.shape.blocked
-
-    def _kind(self, dtype: torch.dtype) -> str:
-        return f"{'WelfordVec' if self.shape.vector else 'WelfordScalar'}<{compute_type(dtype)}>"
-
-    def _results(self, name: str) -> list[tuple[str, torch.dtype]]:
+    def finish(self, copy: int) -> tuple[list[str], list[tuple[str, torch.dtype]]]:
+        lines = self._combined() if copy == 0 else []
+        name = f"{self.name}_result_{copy}"
+        whole = f"{self._total(copy)}.total()" if self.shape.across else self._total(copy)
+        lines.append(f"const auto {name} = {whole}.finish();")
         target = compute_type(self.dtype)
-        return [(f"convert<{target}>({name}.finish().{part})", self.dtype) for part in ("mean", "squares")]
+        return lines, [(f"convert<{target}>({name}.{part})", self.dtype) for part in ("mean", "squares")]
+
+    def _combined(self) -> list[str]:
+        blocks = self._blocks()
+        if self.shape.across and blocks:
+            blocks = [in_pairs("merged", blocks)]
+        return [f"add_block({self._total(copy)}, {block});" for copy, block in enumerate(blocks)]
+
+    def _blocks(self) -> list[str]:
+        return [self.registers(copy) for copy in range(self.shape.copies)] if self.shape.vector else []
+
+    def _total(self, copy: int) -> str:
+        return f"{self.name}_total_{copy}"
 
 
-class Position(Structured):
+class Position(Accumulator):
     """Where the extreme is."""
 
     def declare(self) -> list[str]:
@@ -223,15 +199,17 @@ class Position(Structured):
 
     def finish(self, copy: int) -> tuple[list[str], list[tuple[str, torch.dtype]]]:
         if not self.shape.across:
-            return [], self._results(self.registers(copy))
-        # Lanes first: their structure, unlike the vector's, takes positions in any order.
-        name = f"{self.name}_all"
-        lines = [f"auto {name} = {self.registers(0)}.total();"]
-        lines += [f"{name}.combine({self.registers(other)}.total());" for other in range(1, self.shape.copies)]
-        return lines, self._results(name)
+            return [], [(f"{self.registers(copy)}.position", torch.int64)]
+        best = in_pairs("better", [self.registers(number) for number in range(self.shape.copies)])
+        return [], [(f"first_position({best})", torch.int64)]
 
-    def _results(self, name: str) -> list[tuple[str, torch.dtype]]:
-        return [(f"{name}.position", torch.int64)]
+
+def in_pairs(function: str, names: list[str]) -> str:
+    """A power of two of values folded by a function."""
+    while len(names) > 1:
+        pairs = zip(names[::2], names[1::2], strict=True)
+        names = [f"{function}({first}, {second})" for first, second in pairs]
+    return names[0]
 
 
 def make_accumulator(statement: Accumulate, name: str, shape: Shape) -> Accumulator:

@@ -3,6 +3,7 @@
 // Place: included by every generated module after `vector.hpp`.
 // Invariants: without OpenMP everything runs on the calling thread. Scratch is aligned for vectors and dies with its object.
 #pragma once
+#include "rearranged.hpp"
 
 #ifdef _OPENMP
 extern "C" int omp_get_max_threads();
@@ -53,46 +54,77 @@ class Scratch {
     void* memory_;
 };
 
-// ---- squares of values turned in registers ---------------------------------------------------------------------------------
+// Statistics of a block of values, as distances from the first of them: their rounding errors are those of the distances,
+// however far the values are from zero.
+template <class T> struct BlockStatistics {
+    Vec<T> pivot = broadcast<T>(0);
+    WelfordVec<T> distances;
 
-template <int... numbers> struct Sequence {};
-template <int count, int... numbers> struct CountTo : CountTo<count - 1, count - 1, numbers...> {};
-template <int... numbers> struct CountTo<0, numbers...> {
-    using type = Sequence<numbers...>;
+    MB_INLINE_MEMBER bool empty() const { return distances.count == 0 && !distances.ragged; }
+    MB_INLINE_MEMBER void begin(Vec<T> value) {
+        if (!empty()) return;
+        const Vec<T> zero = broadcast<T>(0);
+        pivot = select(eq(sub(value, value), zero), value, zero);
+    }
+    MB_INLINE_MEMBER void add(Vec<T> value) {
+        begin(value);
+        distances.add(sub(value, pivot));
+    }
+    MB_INLINE_MEMBER void add_masked(Vec<T> value, Mask mask) {
+        begin(value);
+        distances.add_masked(sub(value, pivot), mask);
+    }
+    MB_INLINE_MEMBER WelfordVec<double> widened() const {
+        return {mb::add(convert<double>(pivot), convert<double>(distances.mean)), convert<double>(distances.squares),
+                distances.extra, distances.count, distances.ragged};
+    }
 };
 
-// Exchanges the blocks of `step` lanes off the diagonal of two rows that are `step` apart.
-template <int step, class V, int... lane> MB_INLINE void exchange(V& low, V& high, Sequence<lane...>) {
-    const V first = __builtin_shufflevector(low, high, ((lane & step) ? lanes + lane - step : lane)...);
-    high = __builtin_shufflevector(low, high, ((lane & step) ? lanes + lane : lane + step)...);
-    low = first;
+// Two blocks as one; blocks of whole vectors are mostly of one length, which saves divisions.
+template <class T> MB_INLINE BlockStatistics<T> merged(const BlockStatistics<T>& a, const BlockStatistics<T>& b) {
+    if (b.empty()) return a;
+    if (a.empty()) return b;
+    const bool even = a.distances.count == b.distances.count && !a.distances.ragged && !b.distances.ragged;
+    const Vec<T> mine = a.distances.counts(), theirs = b.distances.counts();
+    const Vec<T> share = even ? broadcast<T>(T(0.5)) : div(theirs, maximum(add(mine, theirs), broadcast<T>(1)));
+    const Vec<T> apart = sub(add(sub(b.pivot, a.pivot), b.distances.mean), a.distances.mean);
+    const Vec<T> squares = add(a.distances.squares, b.distances.squares);
+    return {a.pivot,
+            {add(a.distances.mean, mul(apart, share)), add(squares, mul(mul(mul(apart, apart), mine), share)),
+             add(a.distances.extra, b.distances.extra), a.distances.count + b.distances.count,
+             static_cast<bool>(a.distances.ragged | b.distances.ragged)}};
 }
-template <int step, class T> MB_INLINE void turn_blocks(Vec<T>* rows) {
-    if constexpr (step < lanes) {
-#pragma GCC unroll 16
-        for (int row = 0; row < lanes; ++row) {
-            if (!(row & step)) exchange<step>(rows[row].v, rows[row + step].v, typename CountTo<lanes>::type{});
-        }
-        turn_blocks<2 * step, T>(rows);
+template <class T> MB_INLINE void add_block(WelfordVec<double>& total, const BlockStatistics<T>& block) {
+    if (total.count == 0 && !total.ragged) {
+        total = block.widened();
+    } else {
+        total.combine(block.widened());
     }
 }
-// columns[j] has lane i where `pointer[i * stride + j]` is.
-template <class V, class S> MB_INLINE void load_turned(V* columns, const S* pointer, i64 stride) {
-    using T = decltype(lane_of(*columns, 0));
-#pragma GCC unroll 16
-    for (int row = 0; row < lanes; ++row) columns[row] = load<T>(pointer + row * stride);
-    turn_blocks<1, T>(columns);
+
+// The better of two running extremes in each lane; of equals the one that comes first.
+template <class T, bool is_max>
+MB_INLINE ArgBestVec<T, is_max> better(const ArgBestVec<T, is_max>& a, const ArgBestVec<T, is_max>& b) {
+    const Mask a_unordered = ne(a.best, a.best), b_unordered = ne(b.best, b.best);
+    const Mask beyond = or_(is_max ? gt(b.best, a.best) : lt(b.best, a.best), and_(b_unordered, not_(a_unordered)));
+    const Mask tied = or_(eq(a.best, b.best), and_(a_unordered, b_unordered));
+    const Mask wins = or_(beyond, and_(tied, lt(b.position, a.position)));
+    const Mask unseen = lt(a.position, broadcast<i64>(0)), seen = ge(b.position, broadcast<i64>(0));
+    const Mask take = and_(seen, or_(unseen, wins));
+    return {select(take, b.best, a.best), select(take, b.position, a.position)};
+}
+// Position of the first extreme of all lanes. Lanes are filled from the first one on.
+template <class T, bool is_max> MB_INLINE i64 first_position(const ArgBestVec<T, is_max>& lanes_of) {
+    const Mask seen = ge(lanes_of.position, broadcast<i64>(0));
+    const Vec<T> values = select(seen, lanes_of.best, broadcast<T>(lane_of(lanes_of.best, 0)));
+    const T extreme = is_max ? reduce_max(values) : reduce_min(values);
+    const Mask best = extreme == extreme ? eq(values, broadcast<T>(extreme)) : ne(values, values);
+    const Vec<i64> far = broadcast<i64>(0x7fffffffffffffffLL);
+    return lane_of(seen, 0) ? reduce_min(select(and_(seen, best), lanes_of.position, far)) : -1;
 }
 
-// Statistics of a block on their way into those of the whole.
-MB_INLINE WelfordScalar<double> widened(const WelfordScalar<float>& block) {
-    return {block.mean, block.squares, block.count};
-}
-MB_INLINE WelfordScalar<double> widened(const WelfordScalar<double>& block) { return block; }
-MB_INLINE WelfordVec<double> widened(const WelfordVec<float>& block) {
-    return {convert<double>(block.mean), convert<double>(block.squares), block.extra, block.count, block.ragged};
-}
-MB_INLINE WelfordVec<double> widened(const WelfordVec<double>& block) { return block; }
+// Lanes whose number is below `count`, which may be anything.
+MB_INLINE Mask lanes_below(i64 count) { return first_lanes(count < 0 ? 0 : count); }
 
 // log(exp(a) + exp(b)); infinities of one sign stay, NaN spreads.
 MB_INLINE double log_add_exp(double a, double b) {

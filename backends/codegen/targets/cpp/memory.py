@@ -57,6 +57,8 @@ def _read_text(point: PointPrinter, node: Read, access: Access, mask: Value | No
         text = _load(node.dtype, access, pointer, point.lane.count)
         return text if mask is None else f"({mask.text} ? {text} : {point.constant(node.other, node.dtype, True)})"
     lanes = _active_mask(point, mask)
+    if _is_even(access, node.dtype):
+        return f"load_even_masked<{_type(node)}>({pointer}, {lanes}, {other})"
     if access.kind == "contiguous":
         return f"{_name('load', '_masked', node.dtype)}({pointer}, {lanes}, {other})"
     offsets = _offsets(point, access)
@@ -67,7 +69,11 @@ def _load(dtype: torch.dtype, access: Access, pointer: str, count: str | None) -
     """A load of all lanes, or the first of them."""
     form = {"contiguous": "", "strided": "_strided", "gathered": "_gather"}[access.kind]
     arguments = [pointer]
-    if access.kind == "strided":
+    if _is_even(access, dtype):
+        form = "_even"
+    elif access.step == "-1" and count is None and _has_one_register(dtype):
+        form = "_backwards"
+    elif access.kind == "strided":
         arguments.append(access.step)
     if access.offsets is not None:
         arguments.append(access.offsets.text)
@@ -127,6 +133,14 @@ def _vector_store(
 
 def _combine(node: Store, value: Value) -> str:
     return (_COMBINE_BOOL if value.dtype == torch.bool else _COMBINE)[node.mode]
+
+
+def _is_even(access: Access, dtype: torch.dtype) -> bool:
+    return access.step == "2" and _has_one_register(dtype)
+
+
+def _has_one_register(dtype: torch.dtype) -> bool:
+    return compute_type(dtype) in ("float", "i32")
 
 
 def _offsets(point: PointPrinter, access: Access) -> str:

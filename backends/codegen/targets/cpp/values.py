@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.ir.scalar import (
 from mixbackend.backends.codegen.targets.cpp.literals import conversion_type, literal, wraps
 from mixbackend.backends.codegen.targets.cpp.memory import Memory, read
 from mixbackend.backends.codegen.targets.cpp.points import PointPrinter
+from mixbackend.backends.codegen.targets.cpp.ranges import lanes_below
 from mixbackend.backends.codegen.targets.cpp.scopes import Value
 
 _PLAIN = (
@@ -108,7 +109,10 @@ class ValuePrinter:
 
     def _apply(self, node: Apply, arguments: list[Value]) -> Value:
         varying = any(argument.varying for argument in arguments)
-        if node.op == "to_dtype":
+        below = lanes_below(self.point, node) if varying else ""
+        if below:
+            text = below
+        elif node.op == "to_dtype":
             text = self._conversion(node, arguments[0])
             if not text:
                 return arguments[0]

@@ -1,0 +1,84 @@
+// Loads that put lanes in another order in registers: squares turned, every second element, backwards.
+//
+// Place: above `vector.hpp`, part of `kernel.hpp`.
+// Invariants: no element is read that the plain loads of `memory.hpp` would not read, but those between the first and the
+// last one of `load_even`.
+#pragma once
+
+namespace mb {
+
+template <int... numbers> struct Sequence {};
+template <int count, int... numbers> struct CountTo : CountTo<count - 1, count - 1, numbers...> {};
+template <int... numbers> struct CountTo<0, numbers...> {
+    using type = Sequence<numbers...>;
+};
+using AllLanes = typename CountTo<lanes>::type;
+
+// Exchanges the blocks of `step` lanes off the diagonal of two rows that are `step` apart.
+template <int step, class V, int... lane> MB_INLINE void exchange(V& low, V& high, Sequence<lane...>) {
+    const V first = __builtin_shufflevector(low, high, ((lane & step) ? lanes + lane - step : lane)...);
+    high = __builtin_shufflevector(low, high, ((lane & step) ? lanes + lane : lane + step)...);
+    low = first;
+}
+template <int step, class T> MB_INLINE void turn_blocks(Vec<T>* rows) {
+    if constexpr (step < lanes) {
+#pragma GCC unroll 16
+        for (int row = 0; row < lanes; ++row) {
+            if (!(row & step)) exchange<step>(rows[row].v, rows[row + step].v, AllLanes{});
+        }
+        turn_blocks<2 * step, T>(rows);
+    }
+}
+// columns[j] has lane i where `pointer[i * stride + j]` is.
+template <class V, class S> MB_INLINE void load_turned(V* columns, const S* pointer, i64 stride) {
+    using T = decltype(lane_of(*columns, 0));
+#pragma GCC unroll 16
+    for (int row = 0; row < lanes; ++row) columns[row] = load<T>(pointer + row * stride);
+    turn_blocks<1, T>(columns);
+}
+
+// ---- steps of 2 and -1 ---------------------------------------------------------------------------------------------------
+
+template <class V, int... lane> MB_INLINE V even_lanes(V first, V second, Sequence<lane...>) {
+    return __builtin_shufflevector(first, second, (2 * lane)...);
+}
+template <class V, int... lane> MB_INLINE V even_then_odd(V first, V second, Sequence<lane...>) {
+    return __builtin_shufflevector(first, second, (2 * lane < lanes ? 2 * lane : 2 * lane + 1)...);
+}
+template <class V, int... lane> MB_INLINE V reversed(V value, Sequence<lane...>) {
+    return __builtin_shufflevector(value, value, (lanes - 1 - lane)...);
+}
+
+// Elements 0, 2, 4...; the second load begins one early, so that it ends with the last element needed.
+template <class T, class S> MB_INLINE Vec<T> load_even(const S* pointer) {
+    return {even_then_odd(load<T>(pointer).v, load<T>(pointer + lanes - 1).v, AllLanes{})};
+}
+// Elements 0, -1, -2...
+template <class T, class S> MB_INLINE Vec<T> load_backwards(const S* pointer) {
+    return {reversed(load<T>(pointer - (lanes - 1)).v, AllLanes{})};
+}
+
+#if defined(MB_MASKED_REGISTERS) && defined(__BMI2__)
+template <class T, class S> MB_INLINE Vec<T> load_even_bits(const S* pointer, u16 bits) {
+    const u32 spread = __builtin_ia32_pdep_si(bits, 0x55555555u);
+    const auto first = load_bits<S, Packed<S>>(pointer, static_cast<u16>(spread));
+    const auto second = load_bits<S, Packed<S>>(pointer + lanes, static_cast<u16>(spread >> 16));
+    return {even_lanes(convert_number<T>(unpack<S>(first)).v, convert_number<T>(unpack<S>(second)).v, AllLanes{})};
+}
+template <class T, class S> MB_INLINE Vec<T> load_even_partial(const S* pointer, i64 count) {
+    return load_even_bits<T>(pointer, bits_of_count(count));
+}
+template <class T, class S, class Other> MB_INLINE Vec<T> load_even_masked(const S* pointer, Mask mask, Other other) {
+    return select(mask, load_even_bits<T>(pointer, bits_of_mask(mask)), broadcast<T>(other));
+}
+#else
+template <class T, class S> MB_INLINE Vec<T> load_even_partial(const S* pointer, i64 count) {
+    return load_strided_partial<T>(pointer, 2, count);
+}
+template <class T, class S, class Other> MB_INLINE Vec<T> load_even_masked(const S* pointer, Mask mask, Other other) {
+    const Vec<i64> offsets = iota<i64>(0);
+    return load_gather_masked<T>(pointer, add(offsets, offsets), mask, other);
+}
+#endif
+
+}  // namespace mb
