@@ -1,8 +1,8 @@
 """The codegen contract: what hardware with a compiler for loops, but none for graphs, has to offer.
 
 Place: below the code generator as ``contracts.Backend`` is below the planner: everything above (lowering, fusion,
-layouts, memory) is shared, a target turns kernels into something callable. Register one under the entry point group
-``mixbackend.codegen_targets`` or hand it to ``CodegenBackend(target)``.
+layouts, memory) is shared, a target turns kernels into something callable. Offer one by a subclass of
+``CodegenBackend`` with a name of its own that hands its target to the constructor, registered as any backend is.
 To write a target: print ``Kernel`` (see ``ir.kernel``) in your language, compile, and return a launcher.
 """
 
