@@ -31,7 +31,7 @@ from mixbackend.backends.codegen.schedule.draft import (
 )
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
-from mixbackend.backends.codegen.schedule.vectorize import Costs
+from mixbackend.backends.codegen.schedule.vectorize import LARGEST_UNROLLED, Costs
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 GRAIN = 4096
@@ -100,7 +100,10 @@ class _Choice:
         partner = None if vector is None else self._transposed(vector)
         if vector is not None and partner is not None:
             return [self._cut(vector, TRANSPOSE_TILE), self._cut(partner, TRANSPOSE_TILE)]
-        moves = [] if vector is None else [replace(self._cut(vector, self._width(vector)), contiguous=True)]
+        moves = []
+        if vector is not None:
+            moves.append(replace(self._cut(vector, self._width(vector)), contiguous=True))
+            moves += [Move(loop, None) for loop in self._within_lines(vector)]
         return [*moves, *self._more(moves)]
 
     # -- the vector -----------------------------------------------------------------------------------------------
@@ -114,6 +117,20 @@ class _Choice:
             if cost < lowest and self._fits(loop):
                 best, lowest = loop, cost
         return best
+
+    def _within_lines(self, vector: KernelLoop) -> list[KernelLoop]:
+        """Short loops whose values are written to one cache line: outside, several threads would write it."""
+        if self._draft.scratch:
+            return []
+        stores = [access for nest in self._draft.nests for access in nest_accesses(nest) if access.write]
+        return [
+            loop
+            for loop in self._draft.outer
+            if loop is not vector
+            and loop.extent.is_Integer
+            and loop.extent <= LARGEST_UNROLLED
+            and any(access.stride(loop.index) in (1, 2, 4) for access in stores)
+        ]
 
     def _fits(self, loop: KernelLoop) -> bool:
         """Whether scratch of a few vectors of this loop is small enough."""
