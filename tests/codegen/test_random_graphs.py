@@ -150,7 +150,7 @@ def all_steps(drawn: RandomFunction, dynamic: bool) -> None:
 
 
 @given(drawn=random_functions())
-@examples(250)
+@examples(200)
 def test_stages_and_kernels_of_random_functions_compute_what_eager_does(drawn: RandomFunction) -> None:
     all_steps(drawn, dynamic=False)
 
@@ -162,7 +162,7 @@ def test_the_same_with_symbolic_sizes(drawn: RandomFunction) -> None:
 
 
 @given(drawn=random_functions(), dynamic=st.booleans())
-@examples(20)
+@examples(16)
 def test_compiled_random_functions_compute_what_eager_does(drawn: RandomFunction, dynamic: bool) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
