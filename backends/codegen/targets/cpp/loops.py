@@ -56,7 +56,7 @@ class LoopPrinter:
         if flush is None:
             self.stack.emit(*block(f"for (i64 {name} = {start}; {name} < {stop}; ++{name})", lines))
         else:
-            end = f"const i64 {name}_stop = minimum({_typed(stop)}, {name} + {flush.iterations});"
+            end = f"const i64 {name}_stop = minimum({typed(stop)}, {name} + {flush.iterations});"
             piece = [end, *block(f"for (; {name} < {name}_stop; ++{name})", lines), *flush.lines]
             self.stack.emit(*block(f"for (i64 {name} = {start}; {name} < {stop};)", piece))
         self.close_around(self.stack.has_values())
@@ -89,7 +89,7 @@ class LoopPrinter:
         if flush is None:
             self.stack.emit(*block(whole, lines))
         else:
-            end = f"const i64 {name}_stop = minimum({_typed(stop)}, {name} + {flush.iterations * copies} * lanes);"
+            end = f"const i64 {name}_stop = minimum({typed(stop)}, {name} + {flush.iterations * copies} * lanes);"
             piece = block(f"for (; {name} + {step} <= {name}_stop; {name} += {step})", lines)
             self.stack.emit(*block(f"while ({name} + {step} <= {stop})", [end, *piece, *flush.lines]))
         if copies > 1 and not _is_multiple(loop, copies):
@@ -131,7 +131,8 @@ def block(head: str, lines: Sequence[str]) -> list[str]:
     return [f"{head} {{".lstrip(), *(INDENT + line for line in lines), "}"]
 
 
-def _typed(extent: str) -> str:
+def typed(extent: str) -> str:
+    """An extent as an argument of a function: of type ``i64`` even if it is a number."""
     return f"{extent}ll" if extent.isdigit() else extent
 
 

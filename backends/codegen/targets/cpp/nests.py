@@ -18,11 +18,12 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, Nest
+from mixbackend.backends.codegen.ir.scalar import Read
 from mixbackend.backends.codegen.targets.cpp.accumulators import Accumulator, Fold, Shape, make_accumulator
 from mixbackend.backends.codegen.targets.cpp.arrangement import Turn, arrange
 from mixbackend.backends.codegen.targets.cpp.indices import lane_step
 from mixbackend.backends.codegen.targets.cpp.literals import compute_type
-from mixbackend.backends.codegen.targets.cpp.loops import Flush, LoopPrinter
+from mixbackend.backends.codegen.targets.cpp.loops import Flush, LoopPrinter, typed
 from mixbackend.backends.codegen.targets.cpp.memory import Memory
 from mixbackend.backends.codegen.targets.cpp.points import PointPrinter
 from mixbackend.backends.codegen.targets.cpp.scopes import ScopeStack, Value
@@ -76,6 +77,9 @@ class _NestPrinter:
         if self._nest.reduced:
             self._reduction()
             return
+        self._body()
+
+    def _body(self) -> None:
         self._statements.print(self._nest.body)
 
     # -- reductions -----------------------------------------------------------------------------------------------
@@ -100,7 +104,7 @@ class _NestPrinter:
 
     def _reduced_loops(self, loops: Sequence[KernelLoop], lines: list[str]) -> None:
         if not loops:
-            self._statements.print(self._nest.body)
+            self._body()
             return
         loop, rest, blocks = loops[0], loops[1:], self._plan.block
         flush = Flush(blocks.iterations, lines) if blocks is not None and blocks.index == loop.index else None
@@ -122,7 +126,7 @@ class _NestPrinter:
 
     def _strips(self, columns: KernelLoop) -> None:
         strip = KernelLoop(sympy.Symbol(f"{columns.index}_strip", integer=True, nonnegative=True), columns.extent)
-        stop = f"minimum({_typed(self._point.text(columns.extent))}, {strip.index} + {STRIP_COLUMNS})"
+        stop = f"minimum({typed(self._point.text(columns.extent))}, {strip.index} + {STRIP_COLUMNS})"
         folds = [item for item in self._nest.body if isinstance(item, Accumulate)]
         self._stack.open()
         for number, item in enumerate(folds):
@@ -146,12 +150,11 @@ class _NestPrinter:
             self._loops.plain(loop, lambda: self._panel_loops(columns, strip, rest))
             return
         first = sympy.Symbol(f"{loop.index}_first", integer=True, nonnegative=True)
-        stop = f"minimum({_typed(self._point.text(loop.extent))}, {first} + {PANEL_ROWS})"
+        stop = f"minimum({typed(self._point.text(loop.extent))}, {first} + {PANEL_ROWS})"
 
         def tile() -> None:
             made = self._accumulators(Shape(True, False, len(self._statements.lanes), False))
-            body = lambda: self._statements.print(self._nest.body)  # noqa: E731
-            self._loops.plain(loop, body, str(first), f"{loop.index}_end")
+            self._loops.plain(loop, self._body, str(first), f"{loop.index}_end")
             for number, fold in enumerate(made):
                 assert isinstance(fold, Fold)
                 self._add_to_strip(fold, f"a{number}_strip", strip)
@@ -198,7 +201,7 @@ class _NestPrinter:
                     for node, name in (squares or {}).items():
                         value = Value(f"{name}[{along.index} - {first}]", node.dtype, self._stack.depth, True)
                         self._point.alias(node, value)
-                    self._statements.print(self._nest.body)
+                    self._body()
 
                 self._loops.plain(along, point, str(first), f"{first} + lanes")
 
@@ -206,14 +209,13 @@ class _NestPrinter:
 
         self._stack.open()
         self._loops.steps(KernelLoop(first, along.extent), rows, "lanes", whole=True)
-        left = lambda: self._loops.vector(vector, lambda: self._statements.print(self._nest.body), 1)  # noqa: E731
-        self._loops.plain(along, left, str(first))
+        self._loops.plain(along, lambda: self._loops.vector(vector, self._body, 1), str(first))
         self._loops.close_around(True)
 
     def _load_squares(
         self, along: sympy.Symbol, first: sympy.Symbol, vector: sympy.Symbol, turn: Turn
-    ) -> dict[object, str]:
-        names = {}
+    ) -> dict[Read, str]:
+        names: dict[Read, str] = {}
         for number, node in enumerate(turn.reads):
             name, step = f"x{number}", self._point.text(lane_step(node.offset, vector))
             start = self._point.text(node.offset.xreplace({along: first}))
@@ -230,7 +232,3 @@ def _strip_type(statement: Accumulate) -> str:
     dtype = statement.value.dtype
     is_sum = statement.kind == "sum" and dtype.is_floating_point
     return compute_type(torch.float64 if is_sum else dtype)
-
-
-def _typed(extent: str) -> str:
-    return f"{extent}ll" if extent.isdigit() else extent

@@ -52,7 +52,8 @@ def _parallel(kernel: Kernel) -> tuple[KernelLoop, ...]:
 
 
 def _dtypes(kernel: Kernel) -> dict[str, torch.dtype]:
-    return {item.name: item.dtype for item in (*kernel.buffers, *kernel.scratch)}
+    scratch = {item.name: item.dtype for item in kernel.scratch}
+    return {item.name: item.dtype for item in kernel.buffers} | scratch
 
 
 def _stored(nest: Nest) -> frozenset[str]:

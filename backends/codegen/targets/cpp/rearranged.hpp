@@ -14,11 +14,23 @@ template <int... numbers> struct CountTo<0, numbers...> {
 };
 using AllLanes = typename CountTo<lanes>::type;
 
+// Lane i is lane `number[i]` of the two vectors, one after the other.
+template <int... number, class V> MB_INLINE V picked(V first, V second) {
+#if defined(MB_SHUFFLES)
+    return __builtin_shufflevector(first, second, number...);
+#else
+    V result;
+    int lane = 0;
+    ((result[lane++] = number < lanes ? first[number % lanes] : second[number % lanes]), ...);
+    return result;
+#endif
+}
+
 // Exchanges the blocks of `step` lanes off the diagonal of two rows that are `step` apart.
 template <int step, class V, int... lane> MB_INLINE void exchange(V& low, V& high, Sequence<lane...>) {
-    const V first = __builtin_shufflevector(low, high, ((lane & step) ? lanes + lane - step : lane)...);
-    high = __builtin_shufflevector(low, high, ((lane & step) ? lanes + lane : lane + step)...);
-    low = first;
+    const V upper = picked<((lane & step) ? lanes + lane - step : lane)...>(low, high);
+    high = picked<((lane & step) ? lanes + lane : lane + step)...>(low, high);
+    low = upper;
 }
 template <int step, class T> MB_INLINE void turn_blocks(Vec<T>* rows) {
     if constexpr (step < lanes) {
@@ -40,13 +52,13 @@ template <class V, class S> MB_INLINE void load_turned(V* columns, const S* poin
 // ---- steps of 2 and -1 ---------------------------------------------------------------------------------------------------
 
 template <class V, int... lane> MB_INLINE V even_lanes(V first, V second, Sequence<lane...>) {
-    return __builtin_shufflevector(first, second, (2 * lane)...);
+    return picked<(2 * lane)...>(first, second);
 }
 template <class V, int... lane> MB_INLINE V even_then_odd(V first, V second, Sequence<lane...>) {
-    return __builtin_shufflevector(first, second, (2 * lane < lanes ? 2 * lane : 2 * lane + 1)...);
+    return picked<(2 * lane < lanes ? 2 * lane : 2 * lane + 1)...>(first, second);
 }
 template <class V, int... lane> MB_INLINE V reversed(V value, Sequence<lane...>) {
-    return __builtin_shufflevector(value, value, (lanes - 1 - lane)...);
+    return picked<(lanes - 1 - lane)...>(value, value);
 }
 
 // Elements 0, 2, 4...; the second load begins one early, so that it ends with the last element needed.
