@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from mixbackend.backends.codegen.ir.scalar import Expr, apply, compute_dtype
 from mixbackend.backends.codegen.lower.activation import GELU_CUBIC, GELU_SCALE
-from mixbackend.backends.codegen.lower.broadcast import pointwise, read
+from mixbackend.backends.codegen.lower.broadcast import pointwise, read, refuse_undecided
 from mixbackend.backends.codegen.lower.formula import (
     add,
     at_least,
@@ -201,6 +201,8 @@ def logit_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, eps: N
 @rule("aten._prelu_kernel_backward.default")
 def prelu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of input and weight, both in the input's sizes."""
+
+    refuse_undecided((grad_output, self, weight), lowering.output_sizes)
 
     def of_input(index: Index) -> Expr:
         grad, x, w = (read(operand, index, self.dtype) for operand in (grad_output, self, weight))

@@ -7,7 +7,7 @@ of the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import sympy
 import torch
@@ -61,9 +61,7 @@ def pointwise(
         rounded: see ``read``.
     """
 
-    for operand in operands:
-        if isinstance(operand, Tensor):
-            _refuse_undecided(operand.sizes, lowering.output_sizes)
+    refuse_undecided(operands, lowering.output_sizes)
 
     def value(index: Index) -> Expr:
         return function(*(read(operand, index, dtype, rounded=rounded) for operand in operands))
@@ -71,15 +69,17 @@ def pointwise(
     return lowering.map(lowering.output_sizes, lowering.output_dtype, value)
 
 
-def _refuse_undecided(sizes: Index, result: Index) -> None:
-    """Refuse a size that may be 1: torch guards on it, and still writes it as it was computed.
+def refuse_undecided(operands: Iterable[Operand], sizes: Index) -> None:
+    """Refuse operands with a size that may be 1: torch guards on it, and still writes it as it was computed.
 
     Raises:
-        Refused: a size is neither the number 1 nor the result's.
+        Refused: a size is neither the number 1 nor that of what the operand is broadcast to.
     """
-    for size, whole in zip(reversed(sizes), reversed(result), strict=False):
-        if size != 1 and sympy.expand(size - whole) != 0:
-            raise Refused("dynamic-shape", f"whether {size} is {whole} or 1 depends on sizes")
+    for operand in operands:
+        own = operand.sizes if isinstance(operand, Tensor) else ()
+        for size, whole in zip(reversed(own), reversed(sizes), strict=False):
+            if size not in (1, whole) and sympy.expand(size - whole) != 0:
+                raise Refused("dynamic-shape", f"whether {size} is {whole} or 1 depends on sizes")
 
 
 def wide_type(lowering: Lowering) -> torch.dtype:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, compute_dtype
-from mixbackend.backends.codegen.lower.broadcast import pointwise, read
+from mixbackend.backends.codegen.lower.broadcast import pointwise, read, refuse_undecided
 from mixbackend.backends.codegen.lower.formula import call, equal, less, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Operand, result_type
@@ -109,6 +109,7 @@ def bitwise_not(lowering: Lowering, self: Tensor) -> Tensor:
 def select_where(lowering: Lowering, condition: Tensor, self: Operand, other: Operand) -> Tensor:
     """``self`` where the condition holds, else ``other``."""
     dtype = lowering.output_dtype
+    refuse_undecided((condition, self, other), lowering.output_sizes)
 
     def value(index: Index) -> Expr:
         chosen = read(condition, index, torch.bool)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mixbackend.backends.codegen.lower.broadcast import read
+from mixbackend.backends.codegen.lower.broadcast import read, refuse_undecided
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import Refused, rule
 from mixbackend.backends.codegen.lower.tensor import Tensor
@@ -37,6 +37,7 @@ def clone(lowering: Lowering, self: Tensor, **options: Any) -> Tensor:
 @rule("aten.copy.default")
 def copy(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> Tensor:
     """The values of ``src`` in sizes and type of ``self``."""
+    refuse_undecided((src,), self.sizes)
     return lowering.map(self.sizes, self.dtype, lambda index: read(src, index, self.dtype))
 
 

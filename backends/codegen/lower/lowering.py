@@ -84,6 +84,7 @@ class Lowering:
         self.types: dict[str, TensorType] = {}
         self.stages: list[Stage] = []
         self._values: dict[str, Any] = {}
+        self._named: dict[str, int] = {}
 
     # -- inputs and ops -------------------------------------------------------------------------------------------
 
@@ -177,7 +178,8 @@ class Lowering:
         """A fresh name for a stage of the current op: the node's own, then numbered."""
         assert self.view is not None
         base = self.view.node.name
-        count = sum(1 for name in self.types if name == base or name.startswith(f"{base}."))
+        count = self._named.get(base, 0)
+        self._named[base] = count + 1
         return base if count == 0 else f"{base}.{count}"
 
     # -- constructors of stages -----------------------------------------------------------------------------------

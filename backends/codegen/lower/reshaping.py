@@ -14,6 +14,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.indices import modulo
 from mixbackend.backends.codegen.lower import view
+from mixbackend.backends.codegen.lower.broadcast import refuse_undecided
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import Refused, rule
 from mixbackend.backends.codegen.lower.sizes import import_size
@@ -32,6 +33,7 @@ def reshape(lowering: Lowering, self: Tensor, **sizes: Any) -> Tensor:
 @rule("aten.expand.default")
 def expand(lowering: Lowering, self: Tensor, **sizes: Any) -> Tensor:
     """Repeated without copying."""
+    refuse_undecided((self,), lowering.output_sizes)
     return view.expand(self, lowering.output_sizes)
 
 

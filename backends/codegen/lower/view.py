@@ -246,7 +246,7 @@ def _groups(old: Index, new: Index) -> list[_Group]:
             grow_left = bool(olds) and (not news or _is_less_than_one(ratio))
             if grow_left:
                 left.append(olds.pop(0))
-                ratio = sympy.cancel(ratio * old[left[-1]])
+                ratio = _quotient(ratio * old[left[-1]], _ONE)
             else:
                 right.append(news.pop(0))
                 ratio = _quotient(ratio, new[right[-1]])
@@ -258,7 +258,8 @@ def _groups(old: Index, new: Index) -> list[_Group]:
 
 
 def _quotient(numerator: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
-    return sympy.cancel(numerator / divisor)
+    ratio = numerator / divisor
+    return ratio if ratio.is_Number else sympy.cancel(ratio)
 
 
 def _is_less_than_one(ratio: sympy.Expr) -> bool:
