@@ -23,7 +23,8 @@ def kernels(function, *inputs, dynamic=False, width=16):
     """Outer extents of every kernel; everything that is no output and has no other reader has to be private."""
     traits = cpu_traits(parallel_width=width)
     graph, _ = simplify(lower_region(trace_region(function, inputs, dynamic=dynamic)), {})
-    graph = split_reductions(split_loops(graph), width, {})
+    graph = split_loops(graph)
+    graph = split_reductions(graph, choose_layouts(graph), width, {})
     groups, _ = group_stages(graph, choose_layouts(graph), traits)
     check_groups(graph, groups)
     if len(groups) == 1:
