@@ -9,7 +9,7 @@ of the graph's nodes, so a stage can be traced to its op. Every result has the t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -49,7 +49,7 @@ from mixbackend.contracts import (
 )
 
 ValueFunction = Callable[[Index], Expr]
-Result = Tensor | tuple[Tensor | None, ...]
+Result: TypeAlias = Tensor | tuple[Tensor | None, ...]
 
 TAKE_APART = "getitem"
 """Operator that takes one of several results of an op: nothing to lower."""
