@@ -2,14 +2,14 @@
 //
 // Place: above `convert.hpp`. Every function exists once in `raw`, over a scalar or a native vector, and is lifted to
 // `Vec` register by register.
-// Invariants: integers wrap (compile with -fwrapv); minimum and maximum propagate NaN; dividing an integer by zero gives
-// zero instead of ending the process.
+// Invariants: integers wrap (compile with -fwrapv); minimum and maximum propagate NaN; dividing an integer by zero
+// gives zero instead of ending the process.
 #pragma once
 #include "convert.hpp"
 
 namespace mb {
 
-// ---- lifting: raw::NAME over a scalar or register -> NAME over scalars and Vec ---------------------------------------------
+// ---- lifting: raw::NAME over a scalar or register -> NAME over scalars and Vec ------------------------------------
 
 #define MB_LIFT_UNARY(name, raw_name)                                                                              \
     template <class T> MB_INLINE T name(T a) { return raw::raw_name(a); }                                          \
@@ -227,8 +227,12 @@ MB_INLINE Mask gt(Mask a, Mask b) { return {a.v & ~b.v}; }
 MB_INLINE Mask ge(Mask a, Mask b) { return {a.v | ~b.v}; }
 
 template <class T> MB_INLINE T select(bool condition, T a, T b) { return condition ? a : b; }
-template <class T> MB_INLINE Vec<T> select(Mask condition, VecOf<T, 1> a, VecOf<T, 1> b) { return choose<T>(condition, a, b); }
-template <class T> MB_INLINE Vec<T> select(Mask condition, VecOf<T, 2> a, VecOf<T, 2> b) { return choose<T>(condition, a, b); }
+template <class T> MB_INLINE Vec<T> select(Mask condition, VecOf<T, 1> a, VecOf<T, 1> b) {
+    return choose<T>(condition, a, b);
+}
+template <class T> MB_INLINE Vec<T> select(Mask condition, VecOf<T, 2> a, VecOf<T, 2> b) {
+    return choose<T>(condition, a, b);
+}
 MB_INLINE Mask select(Mask condition, Mask a, Mask b) {
     return {(condition.v & a.v) | (~condition.v & b.v)};
 }

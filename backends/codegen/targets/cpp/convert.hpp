@@ -8,14 +8,22 @@
 
 namespace mb {
 
-// ---- small integers to 32 bits: one instruction, where g++ does not find it by itself ---------------------------------------
+// ---- small integers to 32 bits: one instruction, where g++ does not find it by itself -----------------------------
 
 #if defined(__AVX512F__) && MB_VECTOR_BYTES == 64 && !defined(__clang__)
 typedef char plain_char __attribute__((vector_size(16)));
-MB_INLINE native_i32 widen_small(packed_u8 x) { return __builtin_ia32_pmovzxbd512_mask((plain_char)x, native_i32{}, -1); }
-MB_INLINE native_i32 widen_small(packed_i8 x) { return __builtin_ia32_pmovsxbd512_mask((plain_char)x, native_i32{}, -1); }
-MB_INLINE native_i32 widen_small(packed_u16 x) { return __builtin_ia32_pmovzxwd512_mask((packed_i16)x, native_i32{}, -1); }
-MB_INLINE native_i32 widen_small(packed_i16 x) { return __builtin_ia32_pmovsxwd512_mask(x, native_i32{}, -1); }
+MB_INLINE native_i32 widen_small(packed_u8 x) {
+    return __builtin_ia32_pmovzxbd512_mask((plain_char)x, native_i32{}, -1);
+}
+MB_INLINE native_i32 widen_small(packed_i8 x) {
+    return __builtin_ia32_pmovsxbd512_mask((plain_char)x, native_i32{}, -1);
+}
+MB_INLINE native_i32 widen_small(packed_u16 x) {
+    return __builtin_ia32_pmovzxwd512_mask((packed_i16)x, native_i32{}, -1);
+}
+MB_INLINE native_i32 widen_small(packed_i16 x) {
+    return __builtin_ia32_pmovsxwd512_mask(x, native_i32{}, -1);
+}
 #else
 template <class V> MB_INLINE native_i32 widen_small(V x) { return __builtin_convertvector(x, native_i32); }
 #endif
@@ -92,7 +100,7 @@ template <class S> MB_INLINE S narrow(float value) {
     }
 }
 
-// ---- integers below 32 bits live in i32 -----------------------------------------------------------------------------
+// ---- integers below 32 bits live in i32 ---------------------------------------------------------------------------
 
 template <class S, class V> MB_INLINE V wrap_raw(V value) {
     if constexpr (same<V, i32> || same<V, i64>) {
@@ -110,7 +118,7 @@ template <class S, class V> MB_INLINE V wrap_raw(V value) {
 template <class S> MB_INLINE i32 wrap(i32 value) { return wrap_raw<S>(value); }
 template <class S> MB_INLINE Vec<i32> wrap(Vec<i32> value) { return {wrap_raw<S>(value.v)}; }
 
-// ---- vectors -----------------------------------------------------------------------------------------------------------
+// ---- vectors ------------------------------------------------------------------------------------------------------
 
 template <class To, class From> MB_INLINE Vec<To> convert_number(Vec<From> x) {
     using Half = typename NativeOf<To>::type;
@@ -177,7 +185,7 @@ template <class To> MB_INLINE typename ConvertedOf<To>::type convert(Mask x) {
     }
 }
 
-// ---- scalars -----------------------------------------------------------------------------------------------------------
+// ---- scalars ------------------------------------------------------------------------------------------------------
 
 template <class I, class F> MB_INLINE I truncate_to(F value) {
     // Spelled out where C++ leaves it open: what the instruction gives.

@@ -10,7 +10,7 @@ extern "C" double fmod(double, double) noexcept(true);
 
 namespace mb::raw {
 
-// ---- integers ------------------------------------------------------------------------------------------------------
+// ---- integers -----------------------------------------------------------------------------------------------------
 
 MB_INLINE i64 quotient(i64 a, i64 b) {
     if (b == 0) return 0;
@@ -44,7 +44,7 @@ template <class V> MB_INLINE V floor_div_integer(V a, V b) {
     return ((b != V{}) & (rest != V{}) & ((rest ^ b) < V{})) ? result - 1 : result;
 }
 
-// ---- floats ----------------------------------------------------------------------------------------------------------
+// ---- floats -------------------------------------------------------------------------------------------------------
 
 MB_INLINE float rest(float a, float b) { return ::fmodf(a, b); }
 MB_INLINE double rest(double a, double b) { return ::fmod(a, b); }

@@ -86,7 +86,8 @@ template <class V> MB_INLINE V exp2_single(V x) {
 template <class V> MB_INLINE V expm1_inside(V x) {
     const V n = nearest_integer(x * constant<V>(0x1.715476p+0f));
     const V r = reduce_by_ln2(x, n);
-    const V tail = polynomial(r, 0x1p-1f, 0x1.555554p-3f, 0x1.5554f8p-5f, 0x1.1112d8p-7f, 0x1.6d3a4ap-10f, 0x1.9e738p-13f);
+    const V tail = polynomial(r, 0x1p-1f, 0x1.555554p-3f, 0x1.5554f8p-5f, 0x1.1112d8p-7f, 0x1.6d3a4ap-10f,
+                              0x1.9e738p-13f);
     const V fraction = tail * (r * r) + r;
     const V half_power = power_of_two<V>(integer_bits(n) - 1);
     const V half = fraction * half_power + (half_power - constant<V>(0.5f));

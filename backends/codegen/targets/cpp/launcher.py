@@ -75,7 +75,8 @@ def _layout(program: Program, addresses: Sequence[int]) -> _Layout:
     names += [item.name for item in program.outputs if not isinstance(item, AliasOutput)]
     slot_of = {name: slot for slot, name in enumerate([*names, *(piece.name for piece in program.workspace)])}
     code = dict(zip(program.kernels, addresses, strict=True))
-    calls, slots = [], []
+    calls: list[bytes] = []
+    slots: list[int] = []
     parameter_count = number_count = 0
     for call in program.calls:
         calls.append(

@@ -1,8 +1,8 @@
 // log, log2, log10, log1p, asinh, acosh, atanh of floats.
 //
 // Place: included by `math.hpp`; over a scalar float or a native vector of them. Method: x = 2^e (1 + f) with 1 + f
-// between sqrt(1/2) and sqrt(2), and a polynomial in f, fitted for the least maximal relative error (Remez). log1p finds
-// f = x 2^-e + (2^-e - 1) without rounding 1 + x.
+// between sqrt(1/2) and sqrt(2), and a polynomial in f, fitted for the least maximal relative error (Remez). log1p
+// finds f = x 2^-e + (2^-e - 1) without rounding 1 + x.
 // Invariants: 0 gives -inf, negative numbers NaN, denormals are numbers like any other.
 #pragma once
 #include "exponential.hpp"

@@ -1,7 +1,7 @@
 // Loads and stores: whole vectors, first lanes, masked, strided, gathered.
 //
-// Place: above `convert.hpp`. `load<T>(p)` reads elements of any storage type and converts them to `Vec<T>`; `store(p, v)`
-// converts to the storage type (floats round, integers wrap).
+// Place: above `convert.hpp`. `load<T>(p)` reads elements of any storage type and converts them to `Vec<T>`;
+// `store(p, v)` converts to the storage type (floats round, integers wrap).
 // Invariants: no element outside `count` or the mask is touched; pointers need no alignment beyond their element's.
 // Offsets and strides are in elements.
 #pragma once
@@ -16,11 +16,14 @@ template <> struct RawOf<f16> { using type = u16; };
 template <> struct RawOf<bf16> { using type = u16; };
 template <class S> using Raw = typename RawOf<S>::type;
 
-template <class S, int size> struct PackedOf { typedef Raw<S> type __attribute__((vector_size(MB_VECTOR_BYTES / 4 * size))); };
+template <class S, int size> struct PackedOf {
+    typedef Raw<S> type __attribute__((vector_size(MB_VECTOR_BYTES / 4 * size)));
+};
 template <class S> struct PackedOf<S, 8> { using type = Vec<S>; };
 // The same at any address.
 template <class S, int size> struct LooseOf {
-    typedef Raw<S> type __attribute__((vector_size(MB_VECTOR_BYTES / 4 * (size == 8 ? 4 : size)), aligned(size), may_alias));
+    static constexpr int bytes = MB_VECTOR_BYTES / 4 * (size == 8 ? 4 : size);
+    typedef Raw<S> type __attribute__((vector_size(bytes), aligned(size), may_alias));
 };
 template <class S> using Packed = typename PackedOf<S, sizeof(S)>::type;
 template <class S> using Loose = typename LooseOf<S, sizeof(S)>::type;
@@ -88,7 +91,7 @@ template <class S> MB_INLINE void copy_some(char* to, const char* from, i64 coun
     }
 }
 
-// ---- scalars -----------------------------------------------------------------------------------------------------------
+// ---- scalars ------------------------------------------------------------------------------------------------------
 
 template <class T, class S> MB_INLINE T load_scalar(const S* pointer) { return convert<T>(*pointer); }
 MB_INLINE bool load_flag(const u8* pointer) { return *pointer != 0; }
@@ -101,7 +104,7 @@ template <class S, class T> MB_INLINE void store_scalar(S* pointer, T value) {
     }
 }
 
-// ---- loads ---------------------------------------------------------------------------------------------------------------
+// ---- loads --------------------------------------------------------------------------------------------------------
 
 template <class T, class S> MB_INLINE Vec<T> load(const S* pointer) {
     const Loose<S>* place = reinterpret_cast<const Loose<S>*>(pointer);
@@ -178,7 +181,7 @@ template <class T, class S> MB_INLINE Vec<T> load_gather_partial(const S* pointe
     return load_gather_masked<T>(pointer, offsets, first_lanes(count), 0);
 }
 
-// ---- stores --------------------------------------------------------------------------------------------------------------
+// ---- stores -------------------------------------------------------------------------------------------------------
 
 template <class S, class V> MB_INLINE void store(S* pointer, V value) {
     const Packed<S> packed = pack<S>(value);
@@ -231,7 +234,7 @@ template <class S, class V> MB_INLINE void scatter_masked(S* pointer, Vec<i64> o
     });
 }
 
-// ---- bool: a byte each, anything but zero is true ------------------------------------------------------------------------
+// ---- bool: a byte each, anything but zero is true -----------------------------------------------------------------
 
 MB_INLINE Mask load_mask(const u8* pointer) { return nonzero(load<i32>(pointer)); }
 MB_INLINE Mask load_mask_partial(const u8* pointer, i64 count) { return nonzero(load_partial<i32>(pointer, count)); }
@@ -242,7 +245,9 @@ MB_INLINE Mask load_mask_strided(const u8* pointer, i64 stride) { return nonzero
 MB_INLINE Mask load_mask_strided_partial(const u8* pointer, i64 stride, i64 count) {
     return nonzero(load_strided_partial<i32>(pointer, stride, count));
 }
-MB_INLINE Mask load_mask_gather(const u8* pointer, Vec<i64> offsets) { return nonzero(load_gather<i32>(pointer, offsets)); }
+MB_INLINE Mask load_mask_gather(const u8* pointer, Vec<i64> offsets) {
+    return nonzero(load_gather<i32>(pointer, offsets));
+}
 MB_INLINE Mask load_mask_gather_partial(const u8* pointer, Vec<i64> offsets, i64 count) {
     return nonzero(load_gather_partial<i32>(pointer, offsets, count));
 }
@@ -254,7 +259,9 @@ MB_INLINE Vec<i32> ones_of(Mask mask) { return {-mask.v}; }
 MB_INLINE void store_mask(u8* pointer, Mask value) { store(pointer, ones_of(value)); }
 MB_INLINE void store_mask_partial(u8* pointer, Mask value, i64 count) { store_partial(pointer, ones_of(value), count); }
 MB_INLINE void store_mask_masked(u8* pointer, Mask value, Mask mask) { store_masked(pointer, ones_of(value), mask); }
-MB_INLINE void store_mask_strided(u8* pointer, i64 stride, Mask value) { store_strided(pointer, stride, ones_of(value)); }
+MB_INLINE void store_mask_strided(u8* pointer, i64 stride, Mask value) {
+    store_strided(pointer, stride, ones_of(value));
+}
 MB_INLINE void store_mask_strided_partial(u8* pointer, i64 stride, Mask value, i64 count) {
     store_strided_partial(pointer, stride, ones_of(value), count);
 }

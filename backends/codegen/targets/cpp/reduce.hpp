@@ -1,8 +1,8 @@
 // Folding lanes into one value, running statistics, positions of extremes, atomic updates.
 //
 // Place: above `arithmetic.hpp` and `memory.hpp`.
-// Invariants: maximum and minimum propagate NaN; `ArgBest` gives the first position of the extreme, a NaN being the most
-// extreme; Welford over nothing has mean NaN and 0 squared distance. Lanes are folded pairwise.
+// Invariants: maximum and minimum propagate NaN; `ArgBest` gives the first position of the extreme, a NaN being the
+// most extreme; Welford over nothing has mean NaN and 0 squared distance. Lanes are folded pairwise.
 #pragma once
 #include "arithmetic.hpp"
 #include "memory.hpp"
@@ -48,7 +48,7 @@ MB_INLINE bool reduce_all(Mask mask) {
     return fold_pieces<i32, lanes>(mask.v, [](auto a, auto b) { return a & b; }) != 0;
 }
 
-// ---- mean and sum of squared distances from it ------------------------------------------------------------------------------
+// ---- mean and sum of squared distances from it --------------------------------------------------------------------
 
 template <class T> struct WelfordScalar {
     T mean = 0;
@@ -71,7 +71,9 @@ template <class T> struct WelfordScalar {
         count = total;
     }
     // Mean and squares as the program sees them.
-    MB_INLINE_MEMBER WelfordScalar finish() const { return {count == 0 ? static_cast<T>(__builtin_nanf("")) : mean, squares, count}; }
+    MB_INLINE_MEMBER WelfordScalar finish() const {
+        return {count == 0 ? static_cast<T>(__builtin_nanf("")) : mean, squares, count};
+    }
 };
 
 // One running statistic per lane. Whole additions share one count; masked ones are counted by lane.
@@ -127,7 +129,7 @@ template <class T> struct WelfordVec {
     }
 };
 
-// ---- position of the extreme ------------------------------------------------------------------------------------------------
+// ---- position of the extreme --------------------------------------------------------------------------------------
 
 template <class T, bool is_max> struct ArgBest {
     T best = 0;
@@ -163,7 +165,9 @@ template <class T, bool is_max> struct ArgBestVec {
         position = select(take, at, position);
     }
     MB_INLINE_MEMBER void add(Vec<T> value, Vec<i64> at) { add_masked(value, at, broadcast_mask(true)); }
-    MB_INLINE_MEMBER void add_partial(Vec<T> value, Vec<i64> at, i64 number) { add_masked(value, at, first_lanes(number)); }
+    MB_INLINE_MEMBER void add_partial(Vec<T> value, Vec<i64> at, i64 number) {
+        add_masked(value, at, first_lanes(number));
+    }
     MB_INLINE_MEMBER ArgBest<T, is_max> total() const {
         ArgBest<T, is_max> result;
         for (int lane = 0; lane < lanes; ++lane) result.combine({lane_of(best, lane), lane_of(position, lane)});
@@ -171,7 +175,7 @@ template <class T, bool is_max> struct ArgBestVec {
     }
 };
 
-// ---- atomic updates ------------------------------------------------------------------------------------------------------------
+// ---- atomic updates -----------------------------------------------------------------------------------------------
 
 // `*pointer = function(*pointer)` as one step; the function is over the compute type.
 template <class S, class Function> MB_INLINE void atomic_update(S* pointer, Function function) {

@@ -2,7 +2,7 @@
 //
 // Place: included by `math.hpp`; over a scalar float or a native vector of them. Method: the argument is reduced by
 // multiples of pi/2 in double, with pi/2 in two parts of which the first times the multiple is exact (Cody and Waite);
-// arguments from 2^20 on go to the C library, lane by lane. Polynomials are fitted for the least maximal relative error.
+// arguments from 2^20 on go to the C library, lane by lane. Polynomials have the least maximal relative error.
 #pragma once
 #include "exponential.hpp"
 

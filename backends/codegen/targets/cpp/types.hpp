@@ -1,4 +1,4 @@
-// Types of generated kernels: numbers, native vectors, and `Vec<T>`: as many values of any type as a register has floats.
+// Types of generated kernels: numbers, native vectors, and `Vec<T>`: as many values as a register has floats.
 //
 // Place: the bottom of `vector.hpp`. Built on the compilers' vector extensions alone: no standard header is included,
 // because reading one costs more than compiling a kernel.
@@ -145,8 +145,8 @@ template <class T> MB_INLINE T lane_of(VecOf<T, 2> value, int index) {
 }
 MB_INLINE bool lane_of(Mask mask, int index) { return mask.v[index] != 0; }
 
-// Halves of a vector, as their own type, and back. Shuffles, where the compiler has them (g++ from 12, clang++): copying
-// 16 bytes through memory makes g++ take a vector apart in general registers.
+// Halves of a vector, as their own type, and back. Shuffles, where the compiler has them (g++ from 12, clang++):
+// copying 16 bytes through memory makes g++ take a vector apart in general registers.
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define MB_SHUFFLES
