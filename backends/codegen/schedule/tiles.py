@@ -189,7 +189,7 @@ class _Choice:
             outside = tiles * points_of(
                 [item for item in left if item not in [move.loop for move in found]], self._hints
             )
-            room = min(GRAIN // inside, outside // self._wanted, self._scratch_limit // max(scratch, 1))
+            room = min(GRAIN // max(inside, 1), outside // self._wanted, self._scratch_limit // max(scratch, 1))
             # Together, several nests go through memory of their own instead of registers: only for very small points.
             if room < (2 if len(self._draft.nests) == 1 else 8):
                 break
