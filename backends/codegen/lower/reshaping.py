@@ -232,6 +232,8 @@ def repeat(lowering: Lowering, self: Tensor, repeats: Sequence[Any]) -> Tensor:
     """Copies side by side."""
     wanted = lowering.output_sizes
     fresh = len(wanted) - self.rank
+    if any(size == 0 for size in wanted):
+        return view.alias(view.nothing(self, wanted))
 
     def at(index: Index) -> Any:
         own = zip(self.sizes, wanted[fresh:], index[fresh:], strict=True)
@@ -239,7 +241,7 @@ def repeat(lowering: Lowering, self: Tensor, repeats: Sequence[Any]) -> Tensor:
             tuple(place if size == target else modulo(place, size, lowering.ranges) for size, target, place in own)
         )
 
-    return Tensor(wanted, self.dtype, at if all(size != 0 for size in wanted) else lambda index: self.at(index[fresh:]))
+    return Tensor(wanted, self.dtype, at)
 
 
 @rule("aten.pixel_shuffle.default")

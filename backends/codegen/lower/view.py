@@ -184,7 +184,7 @@ def reshape(lowering: Lowering, tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
     if wanted == tensor.sizes:
         return tensor
     if any(size == 0 for size in wanted):
-        return _empty(tensor, wanted)
+        return nothing(tensor, wanted)
     groups = _groups(tensor.sizes, wanted)
 
     def at(index: Index) -> Any:
@@ -213,12 +213,13 @@ def _unmerged(
     return unflatten(position, wanted, lowering.ranges)
 
 
-def _empty(tensor: Tensor, sizes: Index) -> Tensor:
-    nothing = Constant(tensor.compute, torch.zeros((), dtype=tensor.compute).item())
+def nothing(tensor: Tensor, sizes: Index) -> Tensor:
+    """A tensor without elements, of which nothing is ever read."""
+    value = Constant(tensor.compute, torch.zeros((), dtype=tensor.compute).item())
     strided = None
     if tensor.strided is not None:
         strided = StridedView(tensor.strided.input, contiguous_strides(sizes), tensor.strided.offset)
-    return Tensor(sizes, tensor.dtype, lambda index: nothing, strided)
+    return Tensor(sizes, tensor.dtype, lambda index: value, strided)
 
 
 def contiguous_strides(sizes: Sequence[Any]) -> Index:
