@@ -27,6 +27,7 @@ def run(sizes: str, dtypes: str, only: str, rounds: int, as_json: bool) -> None:
     chosen_dtypes = _chosen(dtypes, list(measure.DTYPES), "dtype")
     with quiet_stdout(), Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("kernels", total=None)
+        measure.keep_freed_memory()
         bandwidth = measure.copy_bandwidth()
         rows = measure.measure_all(
             chosen_sizes, chosen_dtypes, only, rounds, lambda text: progress.update(task, description=text)

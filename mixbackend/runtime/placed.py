@@ -149,7 +149,7 @@ class PlacedGraph:
     def _compile(self, regions: Sequence[BoundRegion]) -> tuple[tuple[Compiled, ...], BoundRegion | None]:
         """Compile all regions; stops at the first that fails and returns it."""
         compiled: list[Compiled] = []
-        jobs = [(self._session.backend(bound.planned.backend), bound.region) for bound in regions]
+        jobs = [(self._owner(bound), bound.region) for bound in regions]
         results = self._session.compile_all(jobs)
         for (backend, _), bound in zip(jobs, regions, strict=True):
             try:
@@ -158,6 +158,15 @@ class PlacedGraph:
                 self._compile_failed(backend, bound, error)
                 return (), bound
         return tuple(compiled), None
+
+    def _owner(self, bound: BoundRegion) -> Backend:
+        """Who compiles a region: its backend, or the reference where views of one storage are read and written."""
+        owner = self._session.backend(bound.planned.backend)
+        if not bound.entangled or owner.traits().takes_effects:
+            return owner
+        detail = "eager runs the region: it writes into storage that several of its inputs share"
+        self._event("fallback", bound.planned.id, owner.name, detail)
+        return self._session.reference
 
     def _compile_failed(self, backend: Backend, bound: BoundRegion, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"

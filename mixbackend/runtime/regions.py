@@ -47,12 +47,14 @@ class BoundRegion:
         region: what the owner compiles.
         inputs: names of captured nodes, one per region input.
         outputs: names of captured nodes, one per region output.
+        entangled: whether it writes into storage that several of its inputs share: only eager keeps track of that.
     """
 
     planned: PlannedRegion
     region: Region
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    entangled: bool = False
 
 
 def cut_regions(
@@ -142,7 +144,14 @@ class _Cutter:
             matches=planned.matches,
             sources=tuple(dict.fromkeys(view.node.source for view in views if view.node.source)),
         )
-        return BoundRegion(planned, region, inputs, outputs)
+        return BoundRegion(planned, region, inputs, outputs, self._is_entangled(ordered, inputs))
+
+    def _is_entangled(self, ordered: Sequence[str], inputs: Sequence[str]) -> bool:
+        """Whether two inputs share storage that an op of the region writes into."""
+        nodes = (self._graph.node_by_name[name] for name in ordered)
+        written = {self._root.get(node.name, node.name) for node in nodes if OpTag.MUTATES in node.tags}
+        roots = [self._root.get(name, name) for name in inputs]
+        return any(roots.count(root) > 1 for root in written)
 
     def _val(self, name: str) -> object:
         return self._nodes[name].meta.get("val")

@@ -3,7 +3,8 @@
 Place: between the stitched function and the code a backend compiled.
 Input: the region's arguments at each call. Output: its results, with the strides that consumers rely on.
 Invariants: the caller always gets a right result unless the policy is to raise: a call that fails or is found wrong is
-answered by eager, and the failure is reported once to the graph, which places the region anew for later calls.
+answered by eager, and the failure is reported once to the graph, which places the region anew for later calls. Inputs
+that the region writes into are put back before eager answers, and their versions count up as eager's do.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from mixbackend.contracts import (
     VerificationError,
 )
 from mixbackend.contracts.numerics import Deviation
+from mixbackend.contracts.region import RunFunction
 from mixbackend.runtime.strides import Restride, restrider
-from mixbackend.runtime.verify import eager_result, verify_region
+from mixbackend.runtime.verify import before_writing, eager_result, verify_region
 
 VerifyWhen = Literal["off", "first_call", "sampled", "always"]
 
@@ -87,7 +89,9 @@ class RegionSlot:
         self._on_failure = on_failure
         self._on_verified = on_verified
         self._traits = backend.traits()
-        self._run = compiled.run if self._traits.reentrant else _serialised(compiled.run)
+        self._written = region.written
+        run = compiled.run if self._traits.reentrant else _serialised(compiled.run)
+        self._run = run if self._traits.reference or not self._written else _counted(run, self._written)
         self._restriders = _restriders(region, compiled)
         self._conditions = tuple((_size_reader(region, item), item) for item in compiled.preconditions)
         self._seconds: list[float] = []
@@ -123,13 +127,17 @@ class RegionSlot:
         """A call whose result is held against the reference."""
         if not self._admissible(inputs):
             return eager_result(self.region, inputs)
+        before = before_writing(self.region, inputs)
         try:
             outputs = tuple(self._run(inputs))
             problem = self._malformed(inputs, outputs)
         except Exception as error:
+            self._restore(inputs, before)
             return self._failed(inputs, error)
-        deviation = problem or verify_region(self.region, inputs, outputs, self._budget())
+        written = [inputs[place] for place in self._written]
+        deviation = problem or verify_region(self.region, before, outputs, self._budget(), written)
         if deviation is not None:
+            self._restore(inputs, before)
             return self._wrong(inputs, deviation)
         if self._policy.verify != "always":
             self._call = self._sampled if self._policy.verify == "sampled" else self._timed
@@ -173,6 +181,11 @@ class RegionSlot:
         for index, restride in self._restriders:
             changed[index] = restride(changed[index])
         return changed
+
+    def _restore(self, inputs: Sequence[Any], before: Sequence[Any]) -> None:
+        with torch.no_grad():
+            for place in self._written:
+                inputs[place].copy_(before[place])
 
     def _admissible(self, inputs: list[Any]) -> bool:
         return all(condition.holds(read(inputs)) for read, condition in self._conditions)
@@ -255,6 +268,17 @@ def _serialised(run: Callable[[Sequence[Any]], Sequence[Any]]) -> Callable[[Sequ
             return run(inputs)
 
     return locked
+
+
+def _counted(run: RunFunction, written: tuple[int, ...]) -> RunFunction:
+    """A run that tells autograd what it wrote into, so that stale saved tensors are found as in eager."""
+
+    def counted(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        outputs = run(inputs)
+        torch.autograd.graph.increment_version([inputs[place] for place in written])
+        return outputs
+
+    return counted
 
 
 def _size_reader(region: Region, condition: Condition) -> Callable[[Sequence[Any]], int]:

@@ -1,7 +1,8 @@
-"""Verify: hold what a region returned against eager and a float64 reference.
+"""Verify: hold what a region returned, and what it wrote into its inputs, against eager and a float64 reference.
 
 Place: around a region's first call (or sampled, or every call), between the backend's code and the rest of the graph.
-Input: a region, the inputs of one call, and the outputs its owner gave. Output: the worst deviation.
+Input: a region, the inputs of one call as they were before it, the outputs its owner gave and the inputs it wrote.
+Output: the first deviation; inputs that were written count after the outputs.
 Invariants: torch's random state is what it was; inputs are not changed; nothing is kept.
 Non-goals: deciding what happens to a wrong region, see ``runtime.slots``.
 """
@@ -23,21 +24,41 @@ BYTE_CAP = 2 * 1024**3
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
 
+def before_writing(region: Region, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, with those that the region writes into replaced by copies of what they hold now."""
+    copies = list(inputs)
+    with torch.no_grad():
+        for place in region.written:
+            copies[place] = inputs[place].clone()
+    return copies
+
+
 def eager_result(region: Region, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """What eager returns for a region."""
     return tuple(region.graph_module.forward(*inputs))
 
 
 def verify_region(
-    region: Region, inputs: Sequence[Any], outputs: Sequence[torch.Tensor], budget: ErrorBudget
+    region: Region,
+    inputs: Sequence[Any],
+    outputs: Sequence[torch.Tensor],
+    budget: ErrorBudget,
+    written: Sequence[torch.Tensor] = (),
 ) -> Deviation | None:
-    """The first deviation beyond the budget, ``None`` if all outputs are right."""
+    """The first deviation beyond the budget, ``None`` if everything is right.
+
+    Args:
+        inputs: as they were before the call.
+        outputs: what the call returned.
+        written: the inputs at ``region.written``, as they are after it.
+    """
     with torch.no_grad(), torch.random.fork_rng():
         if len(outputs) != len(region.outputs):
             return Deviation(min(len(outputs), len(region.outputs)), float("inf"), 0.0, 0.0, "shape")
-        eager = eager_result(region, inputs)
-        reference = eager if _too_large(inputs, eager) else reference_result(region, inputs, eager)
-        for index, (result, expected, exact) in enumerate(zip(outputs, eager, reference, strict=True)):
+        own = before_writing(region, inputs)
+        eager = (*eager_result(region, own), *(own[place] for place in region.written))
+        reference = eager if _too_large(inputs, eager) else _reference(region, inputs, eager)
+        for index, (result, expected, exact) in enumerate(zip((*outputs, *written), eager, reference, strict=True)):
             deviation = find_deviation(index, result, expected, exact, budget)
             if deviation is not None:
                 return deviation
@@ -48,12 +69,17 @@ def reference_result(
     region: Region, inputs: Sequence[Any], eager: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """A region's result computed in float64; eager's own where an operator has no float64 kernel."""
+    return _reference(region, inputs, eager)[: len(region.outputs)]
+
+
+def _reference(region: Region, inputs: Sequence[Any], eager: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Outputs in float64, then the inputs that were written; what eager has of them where there is no such kernel."""
     try:
-        wide = [_widen(value) for value in inputs]
+        wide = [_widen(value) for value in before_writing(region, inputs)]
         result = _Float64Interpreter(region.graph_module).run(*wide)
     except (RuntimeError, NotImplementedError, TypeError):
         return eager
-    return tuple(result)
+    return (*result, *(wide[place] for place in region.written))
 
 
 def _too_large(inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> bool:
