@@ -44,6 +44,7 @@ from mixbackend.contracts.graph import GraphInput, OpGraph
 from mixbackend.contracts.legality import check_plan, dependencies, find_problems
 from mixbackend.contracts.opclass import OP_CLASSES, OpClass, op_class_of
 from mixbackend.contracts.ops import (
+    COPY_INTO,
     Argument,
     InputRole,
     InputView,
@@ -76,6 +77,7 @@ from mixbackend.contracts.version import CONTRACT_VERSION, check_contract_versio
 __all__ = [
     "BOOLEANS",
     "CONTRACT_VERSION",
+    "COPY_INTO",
     "FLOATS",
     "INTEGERS",
     "OP_CLASSES",

@@ -77,6 +77,8 @@ class Traits:
         reentrant: whether one compiled region may run in several threads at once; if not, calls are serialised.
         keeps_random_stream: whether random ops draw exactly what eager would draw; only then may it get them.
         takes_effects: whether it runs mutation, collectives and higher-order ops as eager would.
+        writes_inputs: whether it takes ``copy_`` into an input of its region: the value is written into the very
+            storage, what comes before in graph order reads the old one, and a ``run`` that raises has written nothing.
         importable: whether a fresh process can construct it from its entry point (needed for isolation).
         error_budget: see ``ErrorBudget``.
         fused: (producer class, consumer class) pairs between which it keeps values out of memory.
@@ -95,6 +97,7 @@ class Traits:
     reentrant: bool = True
     keeps_random_stream: bool = False
     takes_effects: bool = False
+    writes_inputs: bool = False
     importable: bool = True
     error_budget: ErrorBudget = field(default_factory=ErrorBudget)
     fused: frozenset[tuple[OpClass, OpClass]] = frozenset()

@@ -46,6 +46,10 @@ ValueMeta = Union[TensorMeta, SymbolicSize, int, float, bool, None]
 """What one output of a node is: a tensor, a symbolic or plain number, or nothing."""
 
 
+COPY_INTO = "aten.copy_.default"
+"""The one operator of captured graphs that writes into its first argument: updates of buffers end in it."""
+
+
 class OpTag(Enum):
     """Facts about an op that restrict where and when it may run."""
 

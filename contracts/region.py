@@ -1,7 +1,8 @@
 """A region: what a backend compiles, and what it gives back.
 
 Place: cut out of the captured graph by node names of a plan; compiled by the owner; called by the stitched code.
-Invariants of a region's graph: functional (no mutation of inputs, no random ops unless the owner is eager);
+Invariants of a region's graph: functional (no mutation of inputs, no random ops unless the owner is eager; ``copy_``
+into an input for owners that declare ``Traits.writes_inputs``, and then no other input shares the written storage);
 placeholders are tensors and integers in the order of ``inputs``; it returns a tuple of tensors in the order of
 ``outputs``; every node's ``meta["val"]`` holds its fake value; ``view`` never appears, it is written ``reshape``.
 """
@@ -15,7 +16,7 @@ from typing import Any, Literal
 import torch
 import torch.fx
 
-from mixbackend.contracts.ops import InputRole, OpView, Phase, ValueMeta
+from mixbackend.contracts.ops import InputRole, OpTag, OpView, Phase, ValueMeta
 from mixbackend.contracts.sizes import Condition
 from mixbackend.contracts.tensors import TensorMeta
 
@@ -89,6 +90,20 @@ class Region:
         return self.key.startswith(LOCAL_KEY)
 
     @property
+    def written(self) -> tuple[int, ...]:
+        """Positions of the inputs that its ops write into (through views, too), in order."""
+        names = [item.name for item in self.inputs]
+        root = {name: name for name in names}
+        found = set()
+        for view in self.views:
+            alias = view.node.aliased()
+            if alias is not None:
+                root[view.node.name] = root.get(alias, alias)
+            if OpTag.MUTATES in view.node.tags and alias is not None:
+                found.add(root[view.node.name])
+        return tuple(place for place, name in enumerate(names) if name in found)
+
+    @property
     def dynamic(self) -> bool:
         """Whether a tensor on the boundary has a symbolic size."""
         metas = [item.meta for item in self.inputs] + [item.meta for item in self.outputs]
@@ -113,7 +128,8 @@ class RegionSketch:
 
 RunFunction = Callable[[Sequence[Any]], Sequence[torch.Tensor]]
 """Takes the inputs in order (tensors and Python numbers) and returns the outputs in order. It must not keep or change
-the inputs. Outputs are fresh storage, disjoint from one another, except where ``RegionOutput.alias_of`` allows."""
+the inputs, but for the values of those in ``Region.written``. Outputs are fresh storage, disjoint from one another,
+except where ``RegionOutput.alias_of`` allows."""
 
 
 @dataclass(frozen=True)

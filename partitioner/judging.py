@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from mixbackend.contracts import (
+    COPY_INTO,
     Backend,
     OpGraph,
     OpNode,
@@ -171,8 +172,9 @@ def refused_by_traits(backend: Backend, view: OpView) -> Unsupported | None:
     if OpTag.RANDOM in tags and not traits.keeps_random_stream:
         return Unsupported("random", f"{view.op} draws from torch's random stream")
     if tags and not traits.takes_effects:
+        writes = traits.writes_inputs and view.op == COPY_INTO
         for tag, code, detail in _EFFECTS:
-            if tag in tags:
+            if tag in tags and not (writes and tag is OpTag.MUTATES):
                 return Unsupported(code, f"{view.op} {detail}")  # type: ignore[arg-type]
     for meta in (*view.input_tensors, *view.output_tensors):
         if meta.device.type not in traits.device_types:

@@ -84,6 +84,7 @@ class CodegenBackend(Backend):
             exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
+            writes_inputs=True,
             concurrent_compile=True,
         )
 
@@ -91,14 +92,19 @@ class CodegenBackend(Backend):
         """It takes what a lowering rule covers, on the target's device and types."""
         from mixbackend.backends.codegen.lower.judging import judge_op
 
-        special = refuse_special(view) or self._refuse_values(view)
+        special = refuse_special(view, writes_inputs=True) or self._refuse_values(view)
         if special is not None:
             return special
         # Parts of a result stay with the op that made it; its verdict is theirs.
         return Supported() if view.op == "getitem" else judge_op(view)
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
-        """Views and constants alone are quicker in eager, which copies nothing."""
+        """Views and constants alone are quicker in eager, which copies nothing; some writes only eager can order."""
+        from mixbackend.backends.codegen.lower.writing import refuse_writes
+
+        refusal = refuse_writes(sketch.views)
+        if refusal is not None:
+            return refusal
         if any(view.op_class not in _FREE and view.op != "getitem" for view in sketch.views):
             return None
         return Unsupported("region-too-small", "nothing but views and constants")

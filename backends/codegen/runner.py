@@ -5,7 +5,8 @@ made of it. Output: a ``RunFunction``.
 The function is straight-line Python, generated once: sizes that are numbers are written as numbers, symbols are read
 from the inputs that carry them, aliases are views, the workspace comes from a list of free pieces.
 Invariants: safe for many threads; nothing is checked that holds by the contract (inputs have the traced strides and
-types); outputs are fresh memory. Of a program whose outputs are all empty nothing is launched.
+types); outputs are fresh memory; what can fail happens before anything is written into an input. Of a program that
+computes no element nothing is launched.
 """
 
 from __future__ import annotations
@@ -158,9 +159,11 @@ def _is_contiguous(output: OutputBuffer) -> bool:
 
 
 def _is_empty(program: Program) -> bool:
-    """Whether there is nothing to compute: no kernels, or no output that could have an element."""
-    fresh = [output for output in program.outputs if isinstance(output, OutputBuffer)]
-    return not program.calls or all(any(sympy.sympify(size) == 0 for size in output.sizes) for output in fresh)
+    """Whether there is nothing to compute: no kernels, or no memory to write to that could have an element."""
+    made = [output.sizes for output in program.outputs if isinstance(output, OutputBuffer)]
+    inputs = (item for item in program.inputs if isinstance(item, StridedInput))
+    made += [item.type.sizes for item in inputs if item.name in program.written]
+    return not program.calls or all(any(sympy.sympify(size) == 0 for size in sizes) for sizes in made)
 
 
 def _launch(program: Program, results: Sequence[str], text: _Text) -> list[str]:

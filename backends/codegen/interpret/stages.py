@@ -1,7 +1,8 @@
 """The meaning of stages: run a ``StageGraph`` with torch.
 
 Place: the oracle of the code generator's tests; what ``schedule`` and the targets make of a graph must give the same.
-Input: a graph and actual inputs of any strides. Output: its outputs, strided as declared.
+Input: a graph and actual inputs of any strides; those that the graph writes into are changed. Output: its outputs,
+strided as declared.
 Invariants: reads and writes outside a tensor are errors, also where the value would not matter; nothing is fused,
 every target exists in its storage type.
 Non-goals: speed.
@@ -32,6 +33,7 @@ from mixbackend.backends.codegen.ir.stages import (
     StageGraph,
     StridedInput,
     TensorType,
+    destinations,
     targets_of,
 )
 from mixbackend.contracts import IrError
@@ -55,10 +57,13 @@ def interpret_stages(graph: StageGraph, inputs: Sequence[Input]) -> list[torch.T
     for stage in graph.stages:
         run.stage(stage)
     declared = {item.name: item for item in graph.inputs if isinstance(item, StridedInput)}
-    return [
-        run.alias(output, declared) if isinstance(output, AliasOutput) else run.output(output)
-        for output in graph.outputs
+    returned = [item for item in graph.outputs if isinstance(item, AliasOutput) or item.destination is None]
+    results = [
+        run.alias(output, declared) if isinstance(output, AliasOutput) else run.output(output) for output in returned
     ]
+    for tensor, destination in destinations(graph).items():
+        run.write(tensor, destination)
+    return results
 
 
 class _StagePoints(Points):
@@ -155,6 +160,11 @@ class _Run:
         shared = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
         result[shared].copy_(tensor[shared])
         return result
+
+    def write(self, tensor: str, destination: str) -> None:
+        """The values of a tensor, in row-major order, into an input."""
+        target = self._tensors[destination]
+        target.copy_(self._tensors[tensor].reshape(target.shape))
 
     def alias(self, output: AliasOutput, declared: dict[str, StridedInput]) -> torch.Tensor:
         """A view of an input."""

@@ -104,7 +104,8 @@ class _ProgramCheck:
         dtype = self._types[name]
         message = f"{name} is {type_text(dtype)}, the kernel's {parameter.name} is {type_text(parameter.dtype)}"
         expect(dtype == parameter.dtype, message, call)
-        expect(parameter.access == "read" or name not in self._inputs, f"the input {name} is written", call)
+        is_kept = name in self._inputs and name not in self._program.written
+        expect(parameter.access == "read" or not is_kept, f"the input {name} is written", call)
         is_fresh = parameter.access != "write" and name not in self._written
         expect(not is_fresh, f"{name} is read before a call wrote it", call)
 

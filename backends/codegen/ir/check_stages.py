@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.ir.check_expressions import (
     kind_of,
 )
 from mixbackend.backends.codegen.ir.errors import Problems
+from mixbackend.backends.codegen.ir.scalar import Load, walk
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
     Concatenate,
@@ -40,6 +41,7 @@ from mixbackend.backends.codegen.ir.stages import (
     StageGraph,
     StridedInput,
     TensorType,
+    expressions_of,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.text import listing, type_text
@@ -132,9 +134,27 @@ class _GraphCheck:
                 check_index(stride, self._scope(output))
         named = [output.tensor for output in tensors]
         self._problems.expect(len(set(named)) == len(named), "two outputs name one tensor", listing(named))
+        self._writes([output for output in tensors if output.destination is not None])
         for alias in self._graph.outputs:
             if isinstance(alias, AliasOutput):
                 check_outputs(self._graph.inputs, [alias], self._scope(alias))
+
+    def _writes(self, outputs: Sequence[GraphOutput]) -> None:
+        """Check what is written into inputs: that it fits, and that no later stage reads what was there before."""
+        inputs = {item.name: item for item in self._graph.inputs if isinstance(item, StridedInput)}
+        named = [output.destination for output in outputs]
+        self._problems.expect(len(set(named)) == len(named), "two tensors are written into one input", listing(named))
+        makers = {name: place for place, stage in enumerate(self._graph.stages) for name in targets_of(stage)}
+        for output in outputs:
+            item, type_ = inputs.get(output.destination or ""), self._types.get(output.tensor)
+            if not self._problems.expect(item is not None, f"{output.destination} is no input tensor", output):
+                continue
+            same = item is None or type_ is None or item.type.dtype == type_.dtype
+            self._problems.expect(same, f"{output.destination} is of another type", output)
+            for stage in self._graph.stages[makers.get(output.tensor, -1) + 1 :]:
+                loads = (node for node in walk(*expressions_of(stage)) if isinstance(node, Load))
+                late = any(load.tensor == output.destination for load in loads)
+                self._problems.expect(not late, f"{output.destination} is read after it was written into", stage)
 
     # -- stages ---------------------------------------------------------------------------------------------------
 

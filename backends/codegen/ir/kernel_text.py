@@ -143,6 +143,7 @@ def program_text(program: Program) -> str:
             output_buffer_text(item) if isinstance(item, OutputBuffer) else output_text(item)
             for item in program.outputs
         ),
+        *(f"written {name}" for name in program.written),
         f"workspace {program.workspace_bytes} bytes",
         *(INDENT + workspace_text(item) for item in program.workspace),
         *(call_text(call, names[call.kernel]) for call in program.calls),

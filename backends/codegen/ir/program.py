@@ -2,7 +2,7 @@
 
 Place: the result of ``schedule``; a target compiles its kernels, ``runner`` allocates and calls.
 Invariants: kernels run in order; workspace pieces that live at the same time do not overlap; outputs are fresh memory,
-disjoint from everything else.
+disjoint from everything else; inputs are only read, but for those in ``written``.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Program(Printed):
         workspace: memory for what is neither; ``workspace_bytes`` is all of it.
         calls: in order.
         refusals: see ``Refusal``.
+        written: names of the inputs that calls write into.
     """
 
     inputs: tuple[StridedInput | NumberInput, ...]
@@ -91,6 +92,7 @@ class Program(Printed):
     workspace_bytes: sympy.Expr
     calls: tuple[KernelCall, ...]
     refusals: tuple[Refusal, ...] = ()
+    written: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -178,6 +178,8 @@ class GraphOutput(Printed):
 
     Attributes:
         strides: one per dimension of ``tensor``.
+        destination: the input into whose memory it is written instead of fresh memory; what reads the input has the
+            value from before. ``None`` for outputs of the region.
         returned: what the caller sees where ``tensor`` has other dimensions over the same memory, in the same
             row-major order of elements (``split_loops`` makes them); ``None`` where it has not.
     """
@@ -186,6 +188,7 @@ class GraphOutput(Printed):
     tensor: str
     strides: tuple[sympy.Expr, ...]
     returned: Returned | None = None
+    destination: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +210,21 @@ class StageGraph(Printed):
         inputs: in the order of the region's inputs.
         types: of every input tensor and every target, by name, in order of definition.
         stages: in execution order.
-        outputs: in the order of the region's outputs. Two outputs never name one tensor.
+        outputs: in the order of the region's outputs, then what is written into inputs, each into another one. Two
+            outputs never name one tensor. No stage after the one that makes what is written into an input reads that
+            input, and this one itself reads it only at the point it makes (a scatter: in its base).
     """
 
     inputs: tuple[StridedInput | NumberInput, ...]
     types: tuple[tuple[str, TensorType], ...]
     stages: tuple[Stage, ...]
     outputs: tuple[GraphOutput | AliasOutput, ...]
+
+
+def destinations(graph: StageGraph) -> dict[str, str]:
+    """Inputs that are written into, by the tensor that is."""
+    written = (item for item in graph.outputs if isinstance(item, GraphOutput))
+    return {item.tensor: item.destination for item in written if item.destination is not None}
 
 
 def targets_of(stage: Stage) -> tuple[str, ...]:

@@ -197,7 +197,8 @@ def output_text(item: GraphOutput | AliasOutput) -> str:
     if isinstance(item, GraphOutput):
         seen = item.returned
         outside = "" if seen is None else f" returned as {listing(seen.sizes)} strides {listing(seen.strides)}"
-        return f"output {item.name} = {item.tensor} strides {listing(item.strides)}{outside}"
+        head = f"output {item.name}" if item.destination is None else f"into {item.destination}"
+        return f"{head} = {item.tensor} strides {listing(item.strides)}{outside}"
     where = f"{listing(item.sizes)} strides {listing(item.strides)} offset {item.offset}"
     return f"output {item.name} = view of {item.input} {where}"
 

@@ -41,6 +41,29 @@ def copy(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> T
     return lowering.map(self.sizes, self.dtype, lambda index: read(src, index, self.dtype))
 
 
+@rule("aten.copy_.default")
+def copy_into(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> Tensor:
+    """The values of ``src`` in the memory of a region input, which whoever reads it later sees."""
+    refuse_undecided((src,), self.sizes)
+    name = _written_input(lowering, self)
+    lowering.write_input(name, lowering.map(self.sizes, self.dtype, lambda index: read(src, index, self.dtype)))
+    return self
+
+
+def _written_input(lowering: Lowering, target: Tensor) -> str:
+    """The input that is all of a tensor, each element once.
+
+    Raises:
+        Refused: it is a part, or something that was computed; or its elements share memory.
+    """
+    view = target.strided
+    if view is None or lowering.value(view.input).strided != view or lowering.types[view.input].sizes != target.sizes:
+        raise Refused("effect", "only a whole region input can be written into")
+    if any(size != 1 and not stride.is_positive for size, stride in zip(target.sizes, view.strides, strict=True)):
+        raise Refused("layout", f"elements of {view.input} share memory, strides {list(view.strides)}")
+    return view.input
+
+
 @rule("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
 def same(lowering: Lowering, self: Tensor) -> Tensor:
     """The tensor itself."""

@@ -9,6 +9,7 @@ of the graph's nodes, so a stage can be traced to its op. Every result has the t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import sympy
@@ -38,6 +39,7 @@ from mixbackend.backends.codegen.ir.stages import (
 from mixbackend.backends.codegen.lower.rules import RULES, Refused
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.tensor import Index, StridedView, Tensor
+from mixbackend.backends.codegen.lower.writing import refuse_writes
 from mixbackend.contracts import (
     InputView,
     NodeRef,
@@ -84,6 +86,8 @@ class Lowering:
         self.types: dict[str, TensorType] = {}
         self.stages: list[Stage] = []
         self._values: dict[str, Any] = {}
+        self._contents: dict[str, str] = {}
+        self._fixed: set[str] = set()
         self._named: dict[str, int] = {}
 
     # -- inputs and ops -------------------------------------------------------------------------------------------
@@ -100,6 +104,42 @@ class Lowering:
         view = StridedView(name, strides, sympy.Integer(0))
         self.bind(name, Tensor(sizes, meta.dtype, self._reader(name, meta.dtype), view))
         return StridedInput(name, self.types[name], strides)
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """Inputs that were written into, with the tensor that each holds now."""
+        return dict(self._contents)
+
+    def write_input(self, name: str, value: Tensor) -> None:
+        """Let an input hold other values from now on, for whoever reads it or a view of it.
+
+        Args:
+            name: of the input.
+            value: a stage's result.
+        """
+        before = dict(self._contents)
+        for node in self._values.keys() - self._fixed:
+            self._values[node] = self._as_before(self._values[node], before)
+            self._fixed.add(node)
+        load = value.at((sympy.Integer(0),) * value.rank)
+        assert isinstance(load, Load)
+        self._contents[name] = load.tensor
+
+    def _as_before(self, value: Any, contents: dict[str, str]) -> Any:
+        """A value that no write changes any more; views of inputs are left as they are."""
+        if isinstance(value, tuple):
+            return tuple(self._as_before(item, contents) for item in value)
+        if not isinstance(value, Tensor) or value.strided is not None:
+            return value
+
+        def at(index: Index) -> Expr:
+            now, self._contents = self._contents, contents
+            try:
+                return value.at(index)
+            finally:
+                self._contents = now
+
+        return replace(value, at=at)
 
     def lower(self, view: OpView) -> None:
         """Lower one op and bind its result.
@@ -301,7 +341,9 @@ class Lowering:
         return Tensor(sizes, dtype, self._reader(name, dtype))
 
     def _reader(self, name: str, dtype: torch.dtype) -> ValueFunction:
-        return lambda index: Load(compute_dtype(dtype), name, tuple(map(sympy.sympify, index)))
+        return lambda index: Load(
+            compute_dtype(dtype), self._contents.get(name, name), tuple(map(sympy.sympify, index))
+        )
 
     def _origins(self) -> tuple[str, ...]:
         return () if self.view is None else (self.view.node.name,)
@@ -324,10 +366,17 @@ def lower_region(region: Region) -> StageGraph:
             inputs.append(lowering.input(item.name, item.meta))
             continue
         inputs.append(_number(lowering, item.name, item.meta))
+    refusal = refuse_writes(region.views)
+    if refusal is not None:
+        raise Refused(refusal.code, refusal.detail)
     for view in region.views:
         lowering.lower(view)
-    outputs = tuple(_output(lowering, output) for output in region.outputs)
-    return StageGraph(tuple(inputs), tuple(lowering.types.items()), tuple(lowering.stages), outputs)
+    outputs = [_output(lowering, output, region) for output in region.outputs]
+    strides = {item.name: item.strides for item in inputs if isinstance(item, StridedInput)}
+    for name, tensor in lowering.contents.items():
+        final = _final(lowering, f"{name}.new", lowering.value(name), (tensor,))
+        outputs.append(GraphOutput(name, final, strides[name], destination=name))
+    return StageGraph(tuple(inputs), tuple(lowering.types.items()), tuple(lowering.stages), tuple(outputs))
 
 
 def _number(lowering: Lowering, name: str, meta: Any) -> NumberInput:
@@ -339,16 +388,22 @@ def _number(lowering: Lowering, name: str, meta: Any) -> NumberInput:
     return NumberInput(name, symbol)
 
 
-def _output(lowering: Lowering, output: RegionOutput) -> GraphOutput | AliasOutput:
+def _output(lowering: Lowering, output: RegionOutput, region: Region) -> GraphOutput | AliasOutput:
     """Give an output a tensor of its own, or say which input it is a view of."""
     tensor = lowering.value(output.name)
     strides = tuple(map(import_size, output.meta.stride))
     if output.alias_of is not None and tensor.strided is not None:
         view = tensor.strided
         return AliasOutput(output.name, view.input, tensor.sizes, view.strides, view.offset)
-    name = f"{output.name}.out"
+    if output.alias_of is not None and region.inputs[output.alias_of].name in lowering.contents:
+        raise Refused("effect", f"whether {output.name} shares storage that is written into is not known")
+    return GraphOutput(output.name, _final(lowering, f"{output.name}.out", tensor, (output.name,)), strides)
+
+
+def _final(lowering: Lowering, name: str, tensor: Tensor, origins: tuple[str, ...]) -> str:
+    """A stage that nobody in the graph reads, with the values of a tensor."""
     loops = lowering.loops(tensor.sizes)
     value = lowering.cast(tensor.at(_indices(loops)), tensor.compute)
     lowering.types[name] = TensorType(tensor.sizes, tensor.dtype)
-    lowering.stages.append(Map(name, loops, value, (output.name,)))
-    return GraphOutput(output.name, name, strides)
+    lowering.stages.append(Map(name, loops, value, origins))
+    return name

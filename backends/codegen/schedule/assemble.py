@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from mixbackend.backends.codegen.ir.kernel import Kernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, Refusal
-from mixbackend.backends.codegen.ir.stages import AliasOutput, GraphOutput, Returned, StageGraph, StridedInput
+from mixbackend.backends.codegen.ir.stages import (
+    AliasOutput,
+    GraphOutput,
+    Returned,
+    StageGraph,
+    StridedInput,
+    destinations,
+)
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.memory import Usage, plan_workspace
 from mixbackend.backends.codegen.schedule.parameters import canonical
@@ -38,8 +45,10 @@ def assemble(
     for kernel, origins in kernels:
         made = canonical(kernel)
         calls.append(KernelCall(made.kernel, made.buffers, made.parameters, made.numbers, origins))
-    outputs = tuple(_output(item, layouts) for item in graph.outputs)
-    return Program(graph.inputs, outputs, workspace, total, tuple(calls), tuple(refusals))
+    returned = (item for item in graph.outputs if isinstance(item, AliasOutput) or item.destination is None)
+    outputs = tuple(_output(item, layouts) for item in returned)
+    written = tuple(destinations(graph).values())
+    return Program(graph.inputs, outputs, workspace, total, tuple(calls), tuple(refusals), written)
 
 
 def _usage(kernel: Kernel) -> Usage:

@@ -17,6 +17,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Scatter,
     Stage,
     StageGraph,
+    destinations,
     expressions_of,
     targets_of,
 )
@@ -30,8 +31,8 @@ def check_groups(graph: StageGraph, groups: Sequence[Group]) -> None:
 
     Raises:
         IrError: with everything that is wrong: a stage that is missing, twice or changed; a read before its write;
-            an outer loop that a stage does not keep, or that different outer points would race on; a tensor of the
-            group read at another outer point; a private tensor that others need.
+            an input read after it was written into; an outer loop that a stage does not keep, or that different outer
+            points would race on; a tensor of the group read at another outer point; a private tensor that others need.
     """
     problems = [*_coverage(graph, groups), *_order(graph, groups), *_privacy(graph, groups)]
     for group in groups:
@@ -64,6 +65,19 @@ def _order(graph: StageGraph, groups: Iterable[Group]) -> Iterator[str]:
             early = sorted({load.tensor for load in _loads(stage)} & unmade)
             yield from (f"{targets_of(stage)} reads {name} before it is made" for name in early)
             unmade.difference_update(targets_of(stage))
+    yield from _late_reads(graph, groups)
+
+
+def _late_reads(graph: StageGraph, groups: Iterable[Group]) -> Iterator[str]:
+    """Reads of what an input held before it was written into, by other stages of the same kernel or later ones."""
+    written = destinations(graph)
+    gone: set[str] = set()
+    for group in groups:
+        mine = {written[name]: stage for stage in group.stages for name in targets_of(stage) if name in written}
+        gone.update(mine)
+        for stage in group.stages:
+            late = {load.tensor for load in _loads(stage) if load.tensor in gone and mine.get(load.tensor) is not stage}
+            yield from (f"{targets_of(stage)} reads {name}, which is written into" for name in sorted(late))
 
 
 def _privacy(graph: StageGraph, groups: Iterable[Group]) -> Iterator[str]:

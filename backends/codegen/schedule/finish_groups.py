@@ -20,14 +20,21 @@ from mixbackend.backends.codegen.schedule.group import Group
 from mixbackend.backends.codegen.schedule.reindex import renamed
 
 
-def in_order(clusters: Iterable[Cluster]) -> Iterator[Cluster]:
-    """Clusters so that each comes after those it reads from; otherwise by their first stages."""
+def in_order(clusters: Iterable[Cluster], before: Iterable[tuple[Cluster, Cluster]] = ()) -> Iterator[Cluster]:
+    """Clusters so that each comes after those it reads from; otherwise by their first stages.
+
+    Args:
+        before: pairs of which the first must run before the second.
+    """
     clusters = list(clusters)
     owner = {name: number for number, cluster in enumerate(clusters) for name in cluster.shared}
     needs = [
         {owner[name] for name in cluster.readings if name in owner} - {number}
         for number, cluster in enumerate(clusters)
     ]
+    place = {id(cluster): number for number, cluster in enumerate(clusters)}
+    for first, second in before:
+        needs[place[id(second)]].add(place[id(first)])
     readers: dict[int, list[int]] = {number: [] for number in range(len(clusters))}
     for number, read in enumerate(needs):
         for source in read:

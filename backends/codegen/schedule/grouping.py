@@ -33,6 +33,7 @@ from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.layout import choose_layouts
 from mixbackend.backends.codegen.schedule.rewrite import loops_of
 from mixbackend.backends.codegen.schedule.stage_facts import StageFacts, gather_facts
+from mixbackend.backends.codegen.schedule.write_inputs import readers_before_writers
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 MAXIMUM_BUFFERS = 30
@@ -68,7 +69,8 @@ def group_stages(
     """
     search = _Search(graph, layouts, traits, fuel, hints or {})
     search.run()
-    groups = tuple(make_group(cluster, search.around) for cluster in in_order(search.clusters()))
+    clusters = in_order(search.clusters(), search.overwritten())
+    groups = tuple(make_group(cluster, search.around) for cluster in clusters)
     return groups, search.refusals()
 
 
@@ -81,10 +83,12 @@ class _Search:
         facts = [gather_facts(number, stage, layouts, hints) for number, stage in enumerate(graph.stages)]
         makers = {name: fact.number for fact in facts for name in fact.targets}
         sources = [sorted({makers[name] for name in fact.reads if name in makers}) for fact in facts]
+        self._readers = readers_before_writers(graph)
+        before = [sorted({*read, *self._readers.get(number, ())}) for number, read in enumerate(sources)]
         self.around = _surroundings(graph, facts, traits, hints)
         self._facts = facts
         self._fuel = fuel
-        self._dependencies = Dependencies(sources)
+        self._dependencies = Dependencies(before)
         self._cluster = {fact.number: single(fact) for fact in facts}
         self._cost: dict[Cluster, Cost] = {}
         self._tried: set[tuple[Cluster, Cluster]] = set()
@@ -102,6 +106,12 @@ class _Search:
     def clusters(self) -> list[Cluster]:
         """What is left, by their first stages."""
         return list(self._cluster.values())
+
+    def overwritten(self) -> list[tuple[Cluster, Cluster]]:
+        """Pairs of which the first reads an input that the second writes into."""
+        group = self._dependencies.group
+        numbers = {(group(first), group(last)) for last, readers in self._readers.items() for first in readers}
+        return [(self._cluster[first], self._cluster[last]) for first, last in sorted(numbers)]
 
     def refusals(self) -> tuple[Refusal, ...]:
         """One reason for each two clusters that a pair lies in."""
@@ -143,6 +153,8 @@ class _Search:
     def _merge(self, one: Cluster, other: Cluster, first: int, second: int) -> tuple[Cluster | None, str]:
         if self._dependencies.makes_cycle(first, second):
             return None, "a third kernel would have to run between them"
+        if self._overwrites(one, other) or self._overwrites(other, one):
+            return None, "one writes into an input that the other reads"
         if len(one.members) + len(other.members) > MAXIMUM_STAGES:
             return None, f"more than {MAXIMUM_STAGES} stages in one kernel"
         both = merged(one, other, align(one, other))
@@ -152,6 +164,10 @@ class _Search:
         if self._fuel is not None and self._fuel <= 0:
             return None, "out of fuel"
         return both, ""
+
+    def _overwrites(self, one: Cluster, other: Cluster) -> bool:
+        readers = (reader for fact in one.members for reader in self._readers.get(fact.number, ()))
+        return any(other.stages >> reader & 1 for reader in readers)
 
     def _objection(self, one: Cluster, other: Cluster, both: Cluster) -> str | None:
         """Why two clusters are better off as two kernels."""

@@ -10,14 +10,16 @@ from collections.abc import Mapping
 import sympy
 
 from mixbackend.backends.codegen.ir.program import Program
-from mixbackend.backends.codegen.ir.stages import Stage, StageGraph
+from mixbackend.backends.codegen.ir.stages import Stage, StageGraph, destinations
 from mixbackend.backends.codegen.schedule.assemble import assemble
 from mixbackend.backends.codegen.schedule.build import build_kernel
 from mixbackend.backends.codegen.schedule.group import Group
 from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_stages
+from mixbackend.backends.codegen.schedule.in_place import in_place
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.split import split_reductions
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
+from mixbackend.backends.codegen.schedule.write_inputs import place_writes
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 
@@ -37,11 +39,15 @@ def schedule(
     """
     hints = hints or {}
     graph, refusals = simplify(graph, hints)
-    graph = split_loops(graph)
+    graph = split_loops(place_writes(graph))
     graph = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints)
     layouts = choose_layouts(graph, hints)
     groups, apart = group_stages(graph, layouts, traits, fuel, hints)
-    kernels = [(build_kernel(group, layouts, traits, hints), _origins(group)) for group in groups]
+    homes = destinations(graph)
+    built = [
+        (in_place(build_kernel(group, layouts, traits, hints), homes, traits), _origins(group)) for group in groups
+    ]
+    kernels = [(kernel, origins) for kernel, origins in built if kernel is not None]
     return assemble(graph, kernels, layouts, (*refusals, *apart))
 
 

@@ -23,6 +23,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Reduce,
     Stage,
     StageGraph,
+    destinations,
     expressions_of,
     targets_of,
 )
@@ -68,10 +69,12 @@ def _store_into_outputs(graph: StageGraph) -> StageGraph:
     makers = {name: stage for stage in graph.stages for name in targets_of(stage)}
     types = dict(graph.types)
     outputs = {output.tensor for output in graph.outputs if isinstance(output, GraphOutput)}
+    # What is written into an input waits for all that reads it: it stays last.
+    fresh = outputs - destinations(graph).keys()
     renamed: dict[str, str] = {}
     copies: set[str] = set()
     for stage in graph.stages:
-        source = _copied(stage) if targets_of(stage)[0] in outputs else None
+        source = copied(stage) if targets_of(stage)[0] in fresh else None
         if source is None or source in renamed or source not in makers or source in outputs:
             continue
         target = targets_of(stage)[0]
@@ -81,13 +84,13 @@ def _store_into_outputs(graph: StageGraph) -> StageGraph:
     stages = tuple(
         _renamed(stage, renamed)
         for stage in graph.stages
-        if not (isinstance(stage, Map) and stage.target in copies and _copied(stage) in renamed)
+        if not (isinstance(stage, Map) and stage.target in copies and copied(stage) in renamed)
     )
     kept = tuple((name, type_) for name, type_ in graph.types if name not in renamed)
     return replace(graph, stages=stages, types=kept)
 
 
-def _copied(stage: Stage) -> str | None:
+def copied(stage: Stage) -> str | None:
     """The tensor that a stage copies as it is."""
     if not isinstance(stage, Map) or not isinstance(stage.value, Load):
         return None
@@ -228,4 +231,4 @@ def _cost(value: Expr) -> tuple[float, int]:
     return cost, loads
 
 
-__all__ = ["CHEAP", "MAXIMUM_NODES", "loads_of", "simplify"]
+__all__ = ["CHEAP", "MAXIMUM_NODES", "copied", "loads_of", "simplify"]

@@ -1,0 +1,68 @@
+"""In place: what a kernel writes into an input, and what that input held before, become one buffer.
+
+Place: after ``build``, before ``assemble``.
+Input: a kernel in whose text an input ``x`` and the tensor written into it, ``x.new``, are two buffers.
+Output: the same with one. What would store an element where it was read from is dropped, so that an update of some rows
+of a large buffer touches those rows only.
+Invariants: the kernel reads ``x`` only at points before they are written, see ``write_inputs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Expr, Read
+from mixbackend.backends.codegen.schedule.draft import Draft, map_statement
+from mixbackend.backends.codegen.schedule.finished import work_of
+from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.targets.target import TargetTraits
+
+
+def in_place(kernel: Kernel, homes: Mapping[str, str], traits: TargetTraits) -> Kernel | None:
+    """The kernel on memory that there is; ``None`` if nothing is left to do.
+
+    Args:
+        homes: inputs that are written into, by the tensor that is.
+    """
+    if not any(buffer.name in homes for buffer in kernel.buffers):
+        return kernel
+    nests = tuple(nest for nest in (_nest(nest, homes) for nest in kernel.nests) if nest.body or nest.finish)
+    if not nests:
+        return None
+    buffers: dict[str, BufferParameter] = {}
+    for buffer in kernel.buffers:
+        name = homes.get(buffer.name, buffer.name)
+        is_read = buffer.access == "read" and buffers.get(name, buffer).access == "read"
+        is_input = name in homes.values()
+        access = "read" if is_read else "update" if is_input else buffer.access
+        buffers[name] = BufferParameter(name, buffer.dtype, access)
+    dtypes = {item.name: item.dtype for item in (*buffers.values(), *kernel.scratch)}
+    work = work_of(Draft(kernel.outer, nests, kernel.scratch, dtypes), traits)
+    return replace(kernel, buffers=tuple(buffers.values()), nests=nests, work=work)
+
+
+def _nest(nest: Nest, homes: Mapping[str, str]) -> Nest:
+    def node(item: Expr) -> Expr:
+        return replace(item, buffer=homes[item.buffer]) if isinstance(item, Read) and item.buffer in homes else item
+
+    def moved(statement: Statement) -> Statement:
+        statement = map_statement(statement, lambda root: rewrite(root, node))
+        if isinstance(statement, Store) and statement.buffer in homes:
+            return replace(statement, buffer=homes[statement.buffer])
+        return statement
+
+    def kept(part: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple(item for item in map(moved, part) if not _changes_nothing(item))
+
+    return replace(nest, body=kept(nest.body), finish=kept(nest.finish))
+
+
+def _changes_nothing(statement: Statement) -> bool:
+    """Whether a statement stores an element where it was just read."""
+    if not isinstance(statement, Store) or not isinstance(statement.value, Read):
+        return False
+    value = statement.value
+    is_plain = statement.mode == "set" and not statement.bindings and not value.bindings and value.mask is None
+    return is_plain and (value.buffer, value.offset) == (statement.buffer, statement.offset)
