@@ -79,9 +79,11 @@ def _measure_one(
             call(f"inductor {state}", Request("speed", model, phase, backend="inductor"), inductor)
         for verify, suffix in (("first_call", ""), ("off", ", unverified")):
             configuration = _configuration(backends, Path(folder, verify), verify)
+            # Compiled kernels live in the user's cache folder, whatever the configuration says.
+            variables = {"MIXBACKEND_CALIBRATE": "0", "XDG_CACHE_HOME": configuration["cache"]["dir"]}
             for state in COLD_AND_WARM:
                 request = Request("speed", model, phase, backend=MIXTURE, configuration=configuration)
-                call(f"mixture {state}{suffix}", request, {"MIXBACKEND_CALIBRATE": "0"})
+                call(f"mixture {state}{suffix}", request, variables)
     return FirstCalls(model, phase, seconds, problems)
 
 
