@@ -20,6 +20,7 @@ from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, Inde
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import Refused
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
+from mixbackend.contracts.verdict import RefusalCode
 
 INDEX_DTYPES = (torch.int64, torch.int32)
 
@@ -77,12 +78,12 @@ def run_time_index(lowering: Lowering, value: Expr, size: Any, wrap: bool) -> tu
         Refused: the dimension may be empty, so that no index is in range.
     """
     size = sympy.sympify(size)
-    if not (size.is_positive or size == 0):
-        raise Refused("dynamic-shape", f"an indexed dimension of size {size} may be empty")
+    if not size.is_positive:
+        code: RefusalCode = "declined" if size == 0 else "dynamic-shape"
+        raise Refused(code, f"an indexed dimension of size {size} is or may be empty: no index is in range")
     value, zero = lowering.cast(value, torch.int64), integer(0)
     if wrap:
         value = apply("where", apply("lt", value, zero), apply("add", value, integer(size)), value)
-    # An empty dimension is indexed by nothing but empty indices: the last clamp only keeps the symbol's promise.
     value = apply("maximum", apply("minimum", value, integer(size - 1)), zero)
     symbol = lowering.bound_symbol(size)
     return symbol, ((symbol, value),)

@@ -72,7 +72,13 @@ def test_index_with_symbolic_sizes(check_lowering):
 def test_index_of_nothing(check_lowering):
     check_lowering(lambda x, i: x[i], [_values(5, 3), _positions(5, 0)])
     check_lowering(lambda x, i: x[i], [_values(5, 0), _positions(5, 2)])
-    check_lowering(lambda x, i: x[i], [_values(0, 3), _positions(5, 0)])
+
+
+def test_nothing_to_index_is_refused():
+    (view,) = trace_region(lambda x, i: x[i], [_values(0, 3), _positions(5, 0)]).views
+    verdict = judge_op(view)
+    assert isinstance(verdict, Unsupported)
+    assert verdict.code == "declined"
 
 
 def test_places_out_of_range_stay_inside():
