@@ -15,7 +15,7 @@ from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, compute
 from mixbackend.backends.codegen.lower.broadcast import pointwise, read, refuse_undecided
 from mixbackend.backends.codegen.lower.formula import call, equal, less, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.promotion import Operand, result_type
+from mixbackend.backends.codegen.lower.promotion import Operand, as_stored, result_type
 from mixbackend.backends.codegen.lower.rules import Refused, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
@@ -23,7 +23,11 @@ from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 def _comparison(name: str) -> Callable[..., Tensor]:
     def lower(lowering: Lowering, self: Tensor, other: Operand) -> Tensor:
         dtype = result_type(self, other)
-        return pointwise(lowering, (self, other), dtype, lambda a, b: apply(name, a, b), rounded=True)
+
+        def compare(first: Expr, second: Expr) -> Expr:
+            return apply(name, as_stored(first, dtype), as_stored(second, dtype))
+
+        return pointwise(lowering, (self, other), dtype, compare, rounded=True)
 
     return lower
 

@@ -95,15 +95,23 @@ def float_type(*operands: Operand) -> torch.dtype:
 def convert(value: Expr, source: torch.dtype, target: torch.dtype) -> Expr:
     """A value stored as ``source``, converted to ``target`` and widened to its compute type.
 
-    Rounds to 16-bit types where the source has more digits.
+    Rounds to 16-bit types where the source has more digits. A 16-bit source that becomes an integer or a truth value
+    is rounded first: the digits that a fused value has beyond its type would decide on another integer than eager's.
     """
     if source == target:
         return value
     wide = compute_dtype(target)
+    if not wide.is_floating_point:
+        value = as_stored(value, source)
     converted = value if value.dtype == wide else apply("to_dtype", value, dtype=wide)
     if target not in _ROUNDING or source in _EXACT_IN_HALF[target]:
         return converted
     return apply(_ROUNDING[target], converted)
+
+
+def as_stored(value: Expr, dtype: torch.dtype) -> Expr:
+    """A value with the digits that memory of its type would keep, for decisions that a digit more would change."""
+    return apply(_ROUNDING[dtype], value) if dtype in _ROUNDING else value
 
 
 def constant(value: Number, dtype: torch.dtype) -> Expr:
