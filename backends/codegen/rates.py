@@ -25,9 +25,9 @@ _LOOPS: tuple[OpClass, ...] = (
 FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(itertools.product(_LOOPS, _LOOPS))
 """Pairs of classes between which values stay in registers or in a core's own cache."""
 
-_ENTRY_S = 4e-6
-_CROSSING_S = 0.3e-6
-_LOOP_OVERHEAD_S = 0.3e-6
+_ENTRY_S = 1.5e-6
+_CROSSING_S = 0.1e-6
+_LOOP_OVERHEAD_S = 0.1e-6
 _SHARE_OF_PEAK: dict[OpClass, float] = {
     "normalization": 0.2,
     "softmax": 0.2,
