@@ -44,7 +44,12 @@ LEAST_COLUMNS = 64
 """Contiguous values of a tile at least, so that cache lines and vectors are whole."""
 
 MOST_COLUMNS = 1024
-TRANSPOSE_TILE = 32
+
+TRANSPOSE_AREA = 16384
+"""Elements of a tile of a transpose. With rows of several kilobytes every row is a page of its own: a tile takes longer
+pieces of few of them, and fits into the second cache."""
+
+LEAST_TRANSPOSE_SIDE, MOST_TRANSPOSE_SIDE = 32, 256
 LEAST_GAIN = 0.8
 """Share of the cost of nests that vectorise by themselves below which an outer loop is taken from them."""
 
@@ -99,7 +104,7 @@ class _Choice:
         vector = self._vector_loop()
         partner = None if vector is None else self._transposed(vector)
         if vector is not None and partner is not None:
-            return [self._cut(vector, TRANSPOSE_TILE), self._cut(partner, TRANSPOSE_TILE)]
+            return self._square(vector, partner)
         moves = []
         if vector is not None:
             moves.append(replace(self._cut(vector, self._width(vector)), contiguous=True))
@@ -169,6 +174,16 @@ class _Choice:
         best = max(others, key=lambda loop: counts[loop], default=None)
         return best if best is not None and counts[best] else None
 
+    def _square(self, vector: KernelLoop, partner: KernelLoop) -> list[Move]:
+        """Tiles of a transpose, longer along the vector, where whole lines are written."""
+        least, most = LEAST_TRANSPOSE_SIDE, MOST_TRANSPOSE_SIDE
+        total = points_of(self._draft.outer, self._hints)
+        area = _power_of_two(min(TRANSPOSE_AREA, max(total // self._wanted, least * least)))
+        rows, columns = (_power_of_two(2 * points_of((loop,), self._hints) - 1) for loop in (partner, vector))
+        width = min(most, columns, max(least, area // min(2 * least, rows)))
+        height = min(most, max(least, area // width))
+        return [self._cut(vector, width), self._cut(partner, height)]
+
     def _is_long(self, loop: KernelLoop) -> bool:
         return points_of((loop,), self._hints) >= self._costs.lanes // 2
 
@@ -211,6 +226,11 @@ class _Choice:
         even = -(-extent // -(-extent // width))
         step = next(step for step in (2 * self._costs.lanes, self._costs.lanes, 1) if width % step == 0)
         return Move(loop, -(-even // step) * step)
+
+
+def _power_of_two(number: int) -> int:
+    """The largest that is not above a positive number."""
+    return 1 << (number.bit_length() - 1)
 
 
 # -- moving -------------------------------------------------------------------------------------------------------

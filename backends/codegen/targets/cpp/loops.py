@@ -41,18 +41,25 @@ class LoopPrinter:
         self.statements = statements
 
     def plain(
-        self, loop: KernelLoop, inside: Inside, start: str = "0", stop: str = "", flush: Flush | None = None
+        self,
+        loop: KernelLoop,
+        inside: Inside,
+        start: str = "0",
+        stop: str = "",
+        flush: Flush | None = None,
+        unroll: str = "",
     ) -> None:
         """One iteration after the other.
 
         Args:
             start, stop: a piece of the loop's range; all of it unless given.
+            unroll: number of iterations to write out, besides loops whose mode asks for all of them.
         """
         name, stop = str(loop.index), stop or self.point.text(loop.extent)
         self.stack.open()
         lines = self.body(loop, inside)
-        if loop.mode == "unrolled":
-            self.stack.emit(f"#pragma GCC unroll {self.point.text(loop.extent)}")
+        if loop.mode == "unrolled" or unroll:
+            self.stack.emit(f"#pragma GCC unroll {unroll or self.point.text(loop.extent)}")
         if flush is None:
             self.stack.emit(*block(f"for (i64 {name} = {start}; {name} < {stop}; ++{name})", lines))
         else:

@@ -21,7 +21,7 @@ from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, Nest
 from mixbackend.backends.codegen.ir.scalar import Read
 from mixbackend.backends.codegen.targets.cpp.accumulators import Accumulator, Fold, Shape, make_accumulator
 from mixbackend.backends.codegen.targets.cpp.arrangement import Turn, arrange
-from mixbackend.backends.codegen.targets.cpp.indices import lane_step
+from mixbackend.backends.codegen.targets.cpp.indices import LARGEST_LANES, lane_step
 from mixbackend.backends.codegen.targets.cpp.literals import compute_type
 from mixbackend.backends.codegen.targets.cpp.loops import Flush, LoopPrinter, typed
 from mixbackend.backends.codegen.targets.cpp.memory import Memory
@@ -203,7 +203,7 @@ class _NestPrinter:
                         self._point.alias(node, value)
                     self._body()
 
-                self._loops.plain(along, point, str(first), f"{first} + lanes")
+                self._loops.plain(along, point, str(first), f"{first} + lanes", unroll=str(LARGEST_LANES))
 
             self._loops.vector(vector, square, 1)
 

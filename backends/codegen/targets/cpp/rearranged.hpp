@@ -49,7 +49,7 @@ template <class V, class S> MB_INLINE void load_turned(V* columns, const S* poin
     turn_blocks<1, T>(columns);
 }
 
-// ---- steps of 2 and -1 ---------------------------------------------------------------------------------------------------
+// ---- steps of 2 and -1 --------------------------------------------------------------------------------------------
 
 template <class V, int... lane> MB_INLINE V even_lanes(V first, V second, Sequence<lane...>) {
     return picked<(2 * lane)...>(first, second);

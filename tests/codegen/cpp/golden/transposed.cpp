@@ -11,12 +11,14 @@ extern "C" void transposed(char** buffers, const i64* parameters, const double* 
                 for (; i0 + lanes <= p0; i0 += lanes) {
                     Vec<float> x0[lanes];
                     load_turned(x0, b0 + i1_first + (p1 * i0), p1);
+                    #pragma GCC unroll 16
                     for (i64 i1 = i1_first; i1 < i1_first + lanes; ++i1) {
                         store(b1 + i0 + (p0 * i1), x0[i1 - i1_first]);
                     }
                 }
                 if (i0 < p0) {
                     const i64 i0_rest = p0 - i0;
+                    #pragma GCC unroll 16
                     for (i64 i1 = i1_first; i1 < i1_first + lanes; ++i1) {
                         const auto t0 = load_strided_partial<float>(b0 + (p1 * i0) + i1, p1, i0_rest);
                         store_partial(b1 + i0 + (p0 * i1), t0, i0_rest);
