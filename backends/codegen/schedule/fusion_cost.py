@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import sympy
 
 from mixbackend.backends.codegen.schedule.alignment import Cluster
 from mixbackend.backends.codegen.schedule.stage_facts import Access, StageFacts
@@ -29,6 +31,12 @@ STRIDED = 4.0
 
 TILED = 1.25
 """What an element costs that is read in short runs of neighbours: a tile of outer points."""
+
+JUMP = 1 << 13
+"""Bytes that could be read on while memory beyond the caches is taken up at another place."""
+
+LONG_PIECE = 4 * JUMP
+"""Bytes from which on that no longer shows."""
 
 COLUMNS = 64
 """Contiguous outer points that stay together where they are such a tile."""
@@ -132,7 +140,7 @@ def _cost(
     traffic, strain = 0.0, 0.0
     for accesses in moved:
         traffic += max(access.size for _, access in accesses)
-        strain += max(access.size * _factor(cluster, fact, access, way, around.lanes) for fact, access in accesses)
+        strain += max(access.size * _factor(cluster, fact, access, way, around) for fact, access in accesses)
     points = 1.0 * math.prod(max(loop.extent, 1) for loop in cluster.outer)
     if way >= 0:
         together = COLUMNS if any(map(cluster.inner_loops, cluster.members)) else around.lanes
@@ -142,7 +150,7 @@ def _cost(
     return Cost(LAUNCH * width + (strain + work) * width / busy, traffic, strain, busy)
 
 
-def _factor(cluster: Cluster, fact: StageFacts, access: Access, way: int, lanes: int) -> float:
+def _factor(cluster: Cluster, fact: StageFacts, access: Access, way: int, around: Surroundings) -> float:
     """What an element of an access costs against one among neighbours."""
     inner = cluster.inner_loops(fact)
     if way >= 0:
@@ -152,5 +160,18 @@ def _factor(cluster: Cluster, fact: StageFacts, access: Access, way: int, lanes:
         return STRIDED if stride > 1 else TILED if stride == 1 and is_tile else 1.0
     if not inner:
         return STRIDED
-    unfilled = min(STRIDED, max(1.0, lanes / (2 * fact.extents[inner[0]])))
-    return STRIDED if access.strides.get(inner[0], 0) > 1 else unfilled
+    unfilled = min(STRIDED, max(1.0, around.lanes / (2 * fact.extents[inner[0]])))
+    return STRIDED if access.strides.get(inner[0], 0) > 1 else unfilled * _jumps(fact, access, inner, around)
+
+
+def _jumps(fact: StageFacts, access: Access, inner: Sequence[sympy.Symbol], around: Surroundings) -> float:
+    """What an element costs where one outer point reads pieces that lie apart, against one long piece."""
+    if access.size <= around.traits.scratch_bytes:
+        return 1.0
+    run = 1
+    for step, extent in sorted((access.strides.get(symbol, 0), fact.extents[symbol]) for symbol in inner):
+        if step > run:
+            piece = run * access.item_bytes
+            return 1.0 if piece >= LONG_PIECE else min(STRIDED, 1.0 + JUMP / piece)
+        run *= extent if step else 1
+    return 1.0

@@ -43,12 +43,14 @@ class Access:
         loops: see ``IndexLoops``.
         strides: distance in memory, in elements, between neighbouring values of each loop.
         size: bytes that are touched.
+        item_bytes: of one element.
     """
 
     tensor: str
     loops: IndexLoops
     strides: Mapping[sympy.Symbol, int]
     size: int
+    item_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +155,8 @@ def _access(load: Load, extents: Mapping[sympy.Symbol, int], layout: Layout, hin
         # Run-time integers jump with every loop that the index does not name.
         strides = {**dict.fromkeys(extents, _JUMP), **strides}
     touched = min(points(layout.type.sizes, hints), math.prod(extents.values()))
-    return Access(load.tensor, tuple(loops), strides, touched * layout.type.dtype.itemsize)
+    item_bytes = layout.type.dtype.itemsize
+    return Access(load.tensor, tuple(loops), strides, touched * item_bytes, item_bytes)
 
 
 _JUMP = 1 << 10

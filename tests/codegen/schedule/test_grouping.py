@@ -6,7 +6,7 @@ import pytest
 import torch
 from drawn_graphs import Drawing, add, cpu_traits, exp, size
 
-from mixbackend.backends.codegen.ir.stages import Loop, targets_of
+from mixbackend.backends.codegen.ir.stages import Loop, StageGraph, targets_of
 from mixbackend.backends.codegen.schedule.check_groups import check_groups
 from mixbackend.backends.codegen.schedule.group import Group
 from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_stages
@@ -63,14 +63,25 @@ def test_slices_too_large_for_scratch_live_in_memory():
     assert group.private == {"top", "total"}
 
 
-def test_statistics_over_channels_share_the_channel_loop():
+def drawn_channel_statistics(count: int) -> StageGraph:
     draw = Drawing()
-    x = draw.tensor("x", 32, 64, 14, 14)
-    mean = draw.fold("mean", (64,), (32, 14, 14), lambda c, n, h, w: x.at((n, c, h, w)))
-    square = draw.fold("square", (64,), (32, 14, 14), lambda c, n, h, w: exp(x.at((n, c, h, w))))
-    draw.pointwise("y", (32, 64, 14, 14), lambda n, c, h, w: add(x.at((n, c, h, w)), mean.at((c,)), square.at((c,))))
-    (group,), _ = grouped(draw.graph("y"))
+    x = draw.tensor("x", count, 64, 14, 14)
+    mean = draw.fold("mean", (64,), (count, 14, 14), lambda c, n, h, w: x.at((n, c, h, w)))
+    square = draw.fold("square", (64,), (count, 14, 14), lambda c, n, h, w: exp(x.at((n, c, h, w))))
+    sizes = (count, 64, 14, 14)
+    draw.pointwise("y", sizes, lambda n, c, h, w: add(x.at((n, c, h, w)), mean.at((c,)), square.at((c,))))
+    return draw.graph("y")
+
+
+def test_statistics_over_channels_share_the_channel_loop():
+    (group,), _ = grouped(drawn_channel_statistics(4))
     assert extents(group) == ["64"] and group.private == {"mean", "square"}
+
+
+def test_memory_beyond_the_caches_is_not_walked_in_short_pieces_twice():
+    groups, _ = grouped(drawn_channel_statistics(256))
+    assert names(groups) == [["mean", "square"], ["y"]]
+    assert extents(groups[1]) == ["256", "64", "14", "14"]
 
 
 def test_channels_last_statistics_stay_apart_from_what_they_normalise():
