@@ -14,6 +14,7 @@ from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import Refused, rule
 from mixbackend.backends.codegen.lower.tensor import Tensor
 from mixbackend.backends.codegen.lower.view import alias
+from mixbackend.contracts import NodeRef
 
 
 @rule("aten._to_copy.default")
@@ -44,20 +45,29 @@ def copy(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> T
 @rule("aten.copy_.default")
 def copy_into(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> Tensor:
     """The values of ``src`` in the memory of a region input, which whoever reads it later sees."""
+    assert lowering.view is not None
     refuse_undecided((src,), self.sizes)
-    name = _written_input(lowering, self)
-    lowering.write_input(name, lowering.map(self.sizes, self.dtype, lambda index: read(src, index, self.dtype)))
-    return self
+    written = None if self.strided is None else _written_input(lowering, self)
+    value = lowering.map(self.sizes, self.dtype, lambda index: read(src, index, self.dtype))
+    if written is not None:
+        lowering.write_input(written, value)
+        return self
+    # Memory that the region made: its name stands for the new value.
+    target = lowering.view.argument("self")
+    assert isinstance(target, NodeRef)
+    lowering.bind(target.name, value)
+    return value
 
 
 def _written_input(lowering: Lowering, target: Tensor) -> str:
     """The input that is all of a tensor, each element once.
 
     Raises:
-        Refused: it is a part, or something that was computed; or its elements share memory.
+        Refused: it is a part of one, or its elements share memory.
     """
     view = target.strided
-    if view is None or lowering.value(view.input).strided != view or lowering.types[view.input].sizes != target.sizes:
+    assert view is not None
+    if lowering.value(view.input).strided != view or lowering.types[view.input].sizes != target.sizes:
         raise Refused("effect", "only a whole region input can be written into")
     if any(size != 1 and not stride.is_positive for size, stride in zip(target.sizes, view.strides, strict=True)):
         raise Refused("layout", f"elements of {view.input} share memory, strides {list(view.strides)}")

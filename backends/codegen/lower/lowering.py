@@ -185,7 +185,9 @@ class Lowering:
             agrees = tensor.rank == meta.rank and tensor.dtype == meta.dtype
             for own, size in zip(tensor.sizes, meta.shape, strict=agrees):
                 agrees = agrees and (own == size or not own.is_Integer or not isinstance(size, int))
-            assert agrees, f"{self.view.op} gives {tensor.dtype}{list(tensor.sizes)}, torch promises {meta}"
+            if not agrees:
+                found = f"{tensor.dtype}{list(tensor.sizes)}"
+                raise Refused("backend-error", f"the rule of {self.view.op} gives {found}, torch promises {meta}")
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, NodeRef):
@@ -366,7 +368,7 @@ def lower_region(region: Region) -> StageGraph:
             inputs.append(lowering.input(item.name, item.meta))
             continue
         inputs.append(_number(lowering, item.name, item.meta))
-    refusal = refuse_writes(region.views)
+    refusal = refuse_writes(region.views, (output.name for output in region.outputs))
     if refusal is not None:
         raise Refused(refusal.code, refusal.detail)
     for view in region.views:

@@ -1,4 +1,4 @@
-"""Writes into inputs: which of them a region can have.
+"""Writes: which of them a region can have.
 
 Place: asked by the backend's ``decline`` and again by ``lower_region``; the rule of ``copy_`` is in ``conversion``.
 Invariants: what the graphs of AOTAutograd do, writing each mutated input once everything is computed, is never refused.
@@ -11,26 +11,33 @@ from collections.abc import Iterable
 from mixbackend.contracts import COPY_INTO, OpView, Unsupported
 
 
-def refuse_writes(views: Iterable[OpView]) -> Unsupported | None:
-    """A reason why the ops of a region cannot be one, given in their order; ``None`` if nothing speaks against it.
+def refuse_writes(views: Iterable[OpView], outputs: Iterable[str] = ()) -> Unsupported | None:
+    """A reason why ops cannot be one region, ``None`` if nothing speaks against it.
 
-    Refused are writes into something that the region itself makes or views, and what was a view of an input before the
-    input was written and is read after it: whether it is a view or a copy may depend on sizes.
+    Refused are writes into views of what the region itself makes, and reads of what was a view of anything before this
+    was written into: whether it is a view or a copy may depend on sizes.
+
+    Args:
+        views: the ops in their order.
+        outputs: names of the values that leave; views of inputs may.
     """
     roots: dict[str, str] = {}
     made: set[str] = set()
     stale: set[str] = set()
     for view in views:
         name, alias = view.node.name, view.node.aliased()
-        for reference in view.node.references():
-            if reference in stale:
-                return Unsupported("effect", f"{name} reads {reference}, a view of what was written into")
-        root = roots.get(alias, alias) if alias is not None else name
-        if view.op == COPY_INTO and alias in made:
-            return Unsupported("effect", f"{name} writes into {alias}, which is no input of the region")
-        if view.op == COPY_INTO:
-            stale.update(earlier for earlier in made if roots[earlier] == root)
-        else:
+        late = next((reference for reference in view.node.references() if reference in stale), None)
+        if late is not None:
+            return Unsupported("effect", f"{name} reads {late}, a view of what was written into")
+        root = name if alias is None else roots.get(alias, alias)
+        if view.op != COPY_INTO:
             made.add(name)
+        elif root != alias and (root in made or alias in made):
+            return Unsupported("effect", f"{name} writes into {alias}, a view")
+        else:
+            # What copies into an input return is this input; other names of a value are not kept up to date.
+            others = (earlier for earlier in roots if earlier != root and roots[earlier] == root)
+            stale.update(earlier for earlier in others if root in made or earlier in made)
         roots[name] = root
-    return None
+    late = next((output for output in outputs if output in stale and roots[output] in made), None)
+    return None if late is None else Unsupported("effect", f"{late} leaves, a view of what was written into")

@@ -1,0 +1,288 @@
+"""Backends that write into inputs of regions: what they wrote is verified, put back after a failure, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.contracts import (
+    CompiledRegion,
+    Plan,
+    PlannedRegion,
+    Region,
+    Supported,
+    Unsupported,
+    VerificationError,
+    refuse_special,
+)
+from mixbackend.partitioner.judging import refused_by_traits
+from mixbackend.runtime.regions import cut_regions
+from mixbackend.runtime.slots import RegionSlot, SlotPolicy
+from mixbackend.runtime.trace import trace_graph, trace_region
+
+COPY = torch.ops.aten.copy_.default
+Damage = Callable[[Sequence[Any], list[torch.Tensor]], None]
+
+
+def writer(loopback_class: type, damage: Damage | None = None):
+    """A loopback that takes ``copy_`` and, given one, damages inputs or outputs after each run."""
+
+    class Writer(loopback_class):
+        name = "writer"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.damage = damage
+
+        def traits(self):
+            return replace(super().traits(), writes_inputs=True)
+
+        def judge(self, view):
+            return refuse_special(view, writes_inputs=True) or Supported()
+
+        def compile(self, region: Region) -> CompiledRegion:
+            self.compiled.append(region)
+
+            def run(inputs):
+                self.calls += 1
+                # A foreign runtime knows nothing of versions: it works on aliases that have their own.
+                outputs = list(region.graph_module.forward(*[_detached(value) for value in inputs]))
+                if self.damage is not None:
+                    self.damage([_detached(inputs[place]) for place in region.written], outputs)
+                pairs = zip(outputs, region.outputs, strict=True)
+                return [value.clone() if item.alias_of is None else inputs[item.alias_of] for value, item in pairs]
+
+            return CompiledRegion(run, strides="unknown")
+
+    return Writer()
+
+
+def _detached(value: Any) -> Any:
+    return value.data if isinstance(value, torch.Tensor) else value
+
+
+class Counter(nn.Module):
+    """Remembers a running sum and the number of calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.total.add_(value.sum(0))
+        self.calls.add_(1)
+        return value * self.total / self.calls
+
+
+def spoil_output(written, outputs):
+    outputs[0].add_(1.0)
+
+
+def spoil_buffer(written, outputs):
+    written[0].add_(1)
+
+
+def break_down(written, outputs):
+    written[0].add_(1)
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("when", ["first_call", "sampled", "always"])
+def test_right_writes_are_taken(make_mixture, loopback, when):
+    backend = writer(type(loopback))
+    mixture = make_mixture(backend, verify={"when": when})
+    eager, compiled = Counter(), Counter()
+    run = torch.compile(compiled, backend=mixture)
+    for step in range(4):
+        value = torch.randn(3, 4)
+        torch.testing.assert_close(run(value), eager(value))
+        torch.testing.assert_close(compiled.total, eager.total)
+        assert compiled.calls == step + 1, "every call is counted once, verified or not"
+    assert mixture.report().events == ()
+    assert backend.calls == 4
+    assert any(region.written for region in backend.compiled)
+
+
+@pytest.mark.parametrize("damage", [spoil_output, spoil_buffer, break_down])
+def test_after_a_failed_first_call_buffers_are_as_eager_leaves_them(make_mixture, loopback, damage):
+    backend = writer(type(loopback), damage)
+    mixture = make_mixture(backend, on_failure="repair")
+    eager, compiled = Counter(), Counter()
+    run = torch.compile(compiled, backend=mixture)
+    for step in range(3):
+        value = torch.randn(3, 4)
+        torch.testing.assert_close(run(value), eager(value))
+        torch.testing.assert_close(compiled.total, eager.total)
+        assert compiled.calls == step + 1
+    kinds = [event["kind"] for event in mixture.report().to_dict()["events"]]
+    assert kinds == ["quarantine" if damage is break_down else "verify_failed", "repair"]
+    assert backend.calls == 1
+
+
+def test_a_wrong_buffer_is_named_after_the_outputs(make_mixture, loopback):
+    mixture = make_mixture(writer(type(loopback), spoil_buffer))
+    module = Counter()
+    with pytest.raises(VerificationError, match="output 1 is off"):
+        torch.compile(module, backend=mixture)(torch.randn(3, 4))
+    assert module.calls == 0, "nothing has happened"
+    assert not module.total.any()
+
+
+@pytest.mark.parametrize("when", ["first_call", "always"])
+def test_a_later_failure_loses_no_update(make_mixture, loopback, when):
+    backend = writer(type(loopback))
+    mixture = make_mixture(backend, on_failure="repair", verify={"when": when})
+    eager, compiled = Counter(), Counter()
+    run = torch.compile(compiled, backend=mixture)
+    for step in range(6):
+        if step == 3:
+            refuse = replace_run(mixture)
+        value = torch.randn(3, 4)
+        torch.testing.assert_close(run(value), eager(value))
+        torch.testing.assert_close(compiled.total, eager.total)
+        assert compiled.calls == step + 1
+    assert refuse, "the failure was met"
+    assert [event["kind"] for event in mixture.report().to_dict()["events"]] == ["quarantine", "repair"]
+
+
+def replace_run(mixture) -> list[str]:
+    """Let every compiled region of a mixture raise before it does anything."""
+    met: list[str] = []
+
+    def refuse(inputs):
+        met.append("refused")
+        raise RuntimeError("device lost")
+
+    for graph in mixture._graphs:
+        for slot in graph._build.slots:
+            if slot.backend.name == "writer":
+                slot._run = refuse
+    return met
+
+
+def test_versions_count_up_as_in_eager(loopback):
+    backend = writer(type(loopback))
+
+    def function(total, value):
+        COPY(total, total + value)
+        return (value * 2,)
+
+    region = trace_region(function, [torch.zeros(4), torch.ones(4)])
+    policy = SlotPolicy("first_call", 3.0, True, False)
+    slot = RegionSlot(region, backend, backend.compile(region), policy, pytest.fail, lambda *_: None)
+    total, value = torch.zeros(4), torch.ones(4)
+    for step in range(3):
+        before = total._version, value._version
+        slot([total, value])
+        assert total._version > before[0]
+        assert value._version == before[1]
+        torch.testing.assert_close(total, torch.full((4,), step + 1.0))
+
+
+def test_stale_saved_tensors_are_found(make_mixture, loopback):
+    mixture = make_mixture(writer(type(loopback)))
+    module = torch.compile(Counter(), backend=mixture)
+    weight = torch.randn(4, requires_grad=True)
+    product = weight * module.total
+    module(torch.randn(3, 4))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
+def test_other_backends_are_not_asked(loopback):
+    region = trace_region(lambda total, value: COPY(total, value), [torch.zeros(4), torch.ones(4)])
+    (view,) = region.views
+    assert refused_by_traits(loopback, view) == Unsupported("effect", "aten.copy_.default writes into an input")
+    assert refused_by_traits(writer(type(loopback)), view) is None
+
+
+def test_random_and_other_mutating_ops_stay_refused(loopback):
+    region = trace_region(
+        lambda total, value: torch.ops.aten.add_.Tensor(total, value), [torch.zeros(4), torch.ones(4)]
+    )
+    assert isinstance(refused_by_traits(writer(type(loopback)), region.views[0]), Unsupported)
+
+
+def test_written_inputs_of_a_region():
+    def function(first, second, value):
+        COPY(first.view(-1), value)
+        return (second + value,)
+
+    region = trace_region(function, [torch.zeros(2, 2), torch.zeros(4), torch.ones(4)])
+    assert [region.inputs[place].name for place in region.written] == ["arg0_1"]
+
+
+def views_of_one_storage(total, value):
+    part, new = total.select(0, 0), total + value
+    COPY(total, new)
+    return (part * new,)
+
+
+def test_a_region_that_writes_what_another_input_shares_is_marked():
+    module, graph = trace_graph(views_of_one_storage, [torch.zeros(2, 4), torch.ones(2, 4)])
+    (view,) = (node.name for node in graph.placed_nodes if node.op == "aten.select.int")
+    rest = [node.name for node in graph.placed_nodes if node.name != view]
+    apart = (PlannedRegion("r0", "eager", (view,)), PlannedRegion("r1", "writer", tuple(rest)))
+    together = (PlannedRegion("r0", "writer", (view, *rest)),)
+    marks = [
+        [bound.entangled for bound in cut_regions(module, graph, Plan(graph.id, graph.phase, False, regions))]
+        for regions in (apart, together)
+    ]
+    assert marks == [[False, True], [False]]
+
+
+def test_eager_runs_a_region_that_writes_what_another_input_shares(make_mixture, loopback):
+    class NoViews(type(writer(type(loopback)))):
+        name = "writer"
+
+        def judge(self, view):
+            refused = Unsupported("layout", "no views") if view.op == "aten.select.int" else None
+            return refused or super().judge(view)
+
+    backend = NoViews()
+    mixture = make_mixture(backend)
+    module, _ = trace_graph(views_of_one_storage, [torch.zeros(2, 4), torch.ones(2, 4)])
+    run = mixture.compile_captured(module, "inference", {})
+    total, other = torch.zeros(2, 4), torch.zeros(2, 4)
+    for _ in range(2):
+        mine, theirs = run([total, torch.ones(2, 4)]), views_of_one_storage(other, torch.ones(2, 4))
+        torch.testing.assert_close(mine[0], theirs[0])
+        torch.testing.assert_close(total, other)
+    assert backend.compiled == []
+    (event,) = mixture.report().to_dict()["events"]
+    assert event["kind"] == "fallback"
+    assert "several of its inputs share" in event["detail"]
+
+
+def test_writes_into_different_storages_need_no_order_among_them():
+    def function(first, second, value):
+        COPY(first, value)
+        noise = torch.rand(4)
+        COPY(second, first + noise)
+        return (noise,)
+
+    _, graph = trace_graph(function, [torch.zeros(4), torch.zeros(4), torch.ones(4)])
+    writes = [node.name for node in graph.nodes if node.op == "aten.copy_.default"]
+    assert tuple(writes) not in graph.effects
+    (noise,) = (node.name for node in graph.nodes if node.op.startswith("aten.rand"))
+    assert (writes[0], noise) not in graph.effects
+    assert (noise, writes[1]) not in graph.effects
+    reader = next(node.name for node in graph.nodes if node.op == "aten.add.Tensor")
+    assert (writes[0], reader) in graph.effects, "who reads the storage afterwards waits for the write"
+
+
+def test_eager_is_not_counted_twice():
+    region = trace_region(lambda total, value: COPY(total, value), [torch.zeros(4), torch.ones(4)])
+    backend = EagerBackend()
+    policy = SlotPolicy("first_call", 3.0, True, False)
+    slot = RegionSlot(region, backend, backend.compile(region), policy, pytest.fail, lambda *_: None)
+    total = torch.zeros(4)
+    slot([total, torch.ones(4)])
+    assert total._version == 1
