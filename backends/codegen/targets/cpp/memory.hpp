@@ -78,6 +78,9 @@ template <class S> MB_INLINE const Raw<S>* raw_pointer(const S* pointer) {
     return reinterpret_cast<const Raw<S>*>(pointer);
 }
 template <class S> MB_INLINE Raw<S>* raw_pointer(S* pointer) { return reinterpret_cast<Raw<S>*>(pointer); }
+// 16-bit floats as what they are in memory.
+template <class S> MB_INLINE const i16* bits_at(const S* pointer) { return reinterpret_cast<const i16*>(pointer); }
+template <class S> MB_INLINE i16* bits_at(S* pointer) { return reinterpret_cast<i16*>(pointer); }
 
 // `count` below `lanes` elements, in pieces of powers of two.
 template <class S> MB_INLINE void copy_some(char* to, const char* from, i64 count) {

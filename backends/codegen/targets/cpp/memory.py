@@ -1,6 +1,8 @@
 """Reads and stores as C++.
 
 Place: used by the printer of values (reads) and of statements (stores).
+Values of 16-bit floating types that are only moved are not converted: ``moved_as_bits`` makes them 16-bit integers, and
+a pointer whose elements are accessed so is printed as one to integers.
 Invariants: nothing outside the lanes in use and the mask is touched. Memory that the nest writes is read where the
 program reads it, everything else as early as it can be.
 """
@@ -8,16 +10,17 @@ program reads it, everything else as early as it can be.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import Store
-from mixbackend.backends.codegen.ir.scalar import Read
+from mixbackend.backends.codegen.ir.kernel import Nest, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Read
 from mixbackend.backends.codegen.targets.cpp.literals import compute_type, literal
 from mixbackend.backends.codegen.targets.cpp.points import Access, Bound, PointPrinter
 from mixbackend.backends.codegen.targets.cpp.scopes import Value
 
+_HALF = (torch.float16, torch.bfloat16)
 _COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _COMBINE_BOOL = {"add": "or_", "mul": "and_", "max": "or_", "min": "and_"}
 
@@ -35,6 +38,46 @@ class Memory:
     stored: frozenset[str]
 
 
+def moved_as_bits(nest: Nest, memory: Memory) -> Nest:
+    """Before and after, where both buffers hold bfloat16::
+
+    y[i] = where(m[i], x[i]: float32, 1.0)      ->      y[i] = where(m[i], x[i]: int16, 0x3f80)
+    """
+
+    def statement(item: Statement) -> Statement:
+        if not isinstance(item, Store) or item.mode != "set" or memory.dtypes[item.buffer] not in _HALF:
+            return item
+        bits = _bits_of(item.value, memory.dtypes[item.buffer], memory)
+        return item if bits is None or isinstance(bits, Constant) else replace(item, value=bits)
+
+    return replace(nest, body=tuple(map(statement, nest.body)), finish=tuple(map(statement, nest.finish)))
+
+
+def _bits_of(value: Expr, dtype: torch.dtype, memory: Memory) -> Expr | None:
+    """What a value is as an element of a type, as an integer; ``None`` if it is more than chosen among elements."""
+    if isinstance(value, Constant):
+        return Constant(torch.int16, _bits(value.value, dtype))
+    if isinstance(value, Read) and memory.dtypes[value.buffer] == dtype:
+        return replace(value, dtype=torch.int16, other=_bits(value.other, dtype))
+    if not isinstance(value, Apply) or value.op != "where":
+        return None
+    condition, *choices = value.arguments
+    bits = [_bits_of(choice, dtype, memory) for choice in choices]
+    if any(item is None for item in bits):
+        return None
+    return Apply(torch.int16, "where", (condition, *(item for item in bits if item is not None)))
+
+
+def _bits(number: float, dtype: torch.dtype) -> int:
+    return int(torch.tensor(number, dtype=torch.float64).to(dtype).view(torch.int16).item())
+
+
+def pointer_text(memory: Memory, buffer: str, dtype: torch.dtype, offset: str) -> str:
+    """Pointer to elements of a buffer that are loaded or stored as values of a type."""
+    text = buffer if offset == "0" else f"{buffer} + {offset}"
+    return f"bits_at({text})" if dtype == torch.int16 and memory.dtypes[buffer] in _HALF else text
+
+
 def read(point: PointPrinter, memory: Memory, node: Read, bound: Bound, mask: Value | None) -> Value:
     """The value of a read."""
     parts = [*bound.values(), *(() if mask is None else (mask,))]
@@ -42,13 +85,13 @@ def read(point: PointPrinter, memory: Memory, node: Read, bound: Bound, mask: Va
     buffers = frozenset().union(*(part.buffers for part in parts)) | ({node.buffer} & memory.stored)
     access = point.access(node.offset, bound)
     varying = access.kind != "same" or (mask is not None and mask.varying)
-    text = _read_text(point, node, access, mask)
+    pointer = pointer_text(memory, node.buffer, node.dtype, access.start)
+    text = _read_text(point, node, access, pointer, mask)
     otherwise = point.constant(0, node.dtype, varying)
     return point.name(node, text, node.dtype, depth, varying, buffers, otherwise)
 
 
-def _read_text(point: PointPrinter, node: Read, access: Access, mask: Value | None) -> str:
-    pointer = _pointer(node.buffer, access.start)
+def _read_text(point: PointPrinter, node: Read, access: Access, pointer: str, mask: Value | None) -> str:
     other = literal(node.other, node.dtype)
     if mask is None or not mask.varying:
         if access.kind == "same":
@@ -85,7 +128,7 @@ def _load(dtype: torch.dtype, access: Access, pointer: str, count: str | None) -
 def store(point: PointPrinter, memory: Memory, node: Store, value: Value, bound: Bound, mask: Value | None) -> None:
     """Print a store."""
     access = point.access(node.offset, bound)
-    pointer = _pointer(node.buffer, access.start)
+    pointer = pointer_text(memory, node.buffer, value.dtype, access.start)
     if point.lane.vector is None:
         line = _scalar_store(node, pointer, value, compute_type(memory.dtypes[node.buffer]))
     else:
@@ -152,10 +195,6 @@ def _offsets(point: PointPrinter, access: Access) -> str:
 
 def _active_mask(point: PointPrinter, mask: Value) -> str:
     return mask.text if point.lane.count is None else f"and_({mask.text}, {point.active()})"
-
-
-def _pointer(buffer: str, offset: str) -> str:
-    return buffer if offset == "0" else f"{buffer} + {offset}"
 
 
 def _name(function: str, form: str, dtype: torch.dtype) -> str:

@@ -24,7 +24,7 @@ from mixbackend.backends.codegen.targets.cpp.arrangement import Turn, arrange
 from mixbackend.backends.codegen.targets.cpp.indices import LARGEST_LANES, lane_step
 from mixbackend.backends.codegen.targets.cpp.literals import compute_type
 from mixbackend.backends.codegen.targets.cpp.loops import Flush, LoopPrinter, typed
-from mixbackend.backends.codegen.targets.cpp.memory import Memory
+from mixbackend.backends.codegen.targets.cpp.memory import Memory, moved_as_bits, pointer_text
 from mixbackend.backends.codegen.targets.cpp.points import PointPrinter
 from mixbackend.backends.codegen.targets.cpp.scopes import ScopeStack, Value
 from mixbackend.backends.codegen.targets.cpp.statements import StatementPrinter
@@ -45,11 +45,12 @@ def nest_lines(nest: Nest, dtypes: Mapping[str, torch.dtype], stored: frozenset[
 
 class _NestPrinter:
     def __init__(self, nest: Nest, memory: Memory) -> None:
-        self._nest = nest
+        self._nest = nest = moved_as_bits(nest, memory)
+        self._memory = memory
         self._plan = arrange(nest, memory)
         self._stack = ScopeStack()
         self._point = PointPrinter(self._stack)
-        self._statements = StatementPrinter(nest, self._point, memory)
+        self._statements = StatementPrinter(nest, self._point, memory, self._plan.running)
         self._loops = LoopPrinter(self._stack, self._point, self._statements)
 
     def run(self) -> list[str]:
@@ -67,6 +68,8 @@ class _NestPrinter:
         elif self._plan.panels and loop.index == self._plan.vector:
             self._strips(loop)
         elif loop.index == self._plan.vector:
+            if self._plan.running:
+                self._statements.start_carries()
             self._loops.vector(loop, lambda: self._kept_loops(rest), self._plan.copies)
         else:
             if loop.mode == "ordered":
@@ -219,9 +222,10 @@ class _NestPrinter:
         for number, node in enumerate(turn.reads):
             name, step = f"x{number}", self._point.text(lane_step(node.offset, vector))
             start = self._point.text(node.offset.xreplace({along: first}))
+            pointer = pointer_text(self._memory, node.buffer, node.dtype, start)
             self._stack.emit(
                 f"Vec<{compute_type(node.dtype)}> {name}[lanes];",
-                f"load_turned({name}, {node.buffer} + {start}, {step});",
+                f"load_turned({name}, {pointer}, {step});",
             )
             names[node] = name
         return names
