@@ -38,7 +38,8 @@ def in_place(kernel: Kernel, homes: Mapping[str, str], traits: TargetTraits) -> 
         is_input = name in homes.values()
         access = "read" if is_read else "update" if is_input else buffer.access
         buffers[name] = BufferParameter(name, buffer.dtype, access)
-    dtypes = {item.name: item.dtype for item in (*buffers.values(), *kernel.scratch)}
+    dtypes = {name: buffer.dtype for name, buffer in buffers.items()}
+    dtypes.update((item.name, item.dtype) for item in kernel.scratch)
     work = work_of(Draft(kernel.outer, nests, kernel.scratch, dtypes), traits)
     return replace(kernel, buffers=tuple(buffers.values()), nests=nests, work=work)
 
