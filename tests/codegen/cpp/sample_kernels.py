@@ -151,7 +151,7 @@ def _histogram() -> Kernel:
 
 
 def _cumulative(kind: Any, across: bool) -> Kernel:
-    """Along rows point by point, or down columns by vectors."""
+    """Along rows or down columns."""
     x = load("b0", i0 * p1 + i1)
     body = (Carry("c0", kind, x), store("b1", i0 * p1 + i1, Local(FLOAT, "c0")))
     loops = (loop(i0, p0, "ordered"), loop(i1, p1, "vector")) if across else (loop(i0, p0), loop(i1, p1, "ordered"))
@@ -295,6 +295,9 @@ SAMPLES: dict[str, Kernel] = {
     "histogram": _histogram(),
     "cumsum_rows": _cumulative("sum", across=False),
     "cumsum_columns": _cumulative("sum", across=True),
+    "cumprod_rows": _cumulative("prod", across=False),
+    "cummax_rows": _cumulative("max", across=False),
+    "cummin_rows": _cumulative("min", across=False),
     "cummax_columns": _cumulative("max", across=True),
     "logcumsumexp_rows": _cumulative("logsumexp", across=False),
     "logcumsumexp_columns": _cumulative("logsumexp", across=True),

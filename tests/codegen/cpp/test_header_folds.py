@@ -19,6 +19,17 @@ void folds_KIND(KIND* out, const KIND* in) {
     out[2] = reduce_max(value);
     out[3] = reduce_min(value);
 }
+void running_KIND(KIND* out, const KIND* in, i64 n) {
+    Vec<KIND> sum = broadcast<KIND>(0), product = broadcast<KIND>(1);
+    Vec<KIND> most = broadcast<KIND>(in[0]), least = most;
+    for (i64 i = 0; i < n; i += lanes) {
+        const auto value = load_partial<KIND>(in + i, n - i);
+        store_partial(out + i, running_sum(sum, value, 0), n - i);
+        store_partial(out + n + i, running_prod(product, value, 1), n - i);
+        store_partial(out + 2 * n + i, running_max(most, value, -9), n - i);
+        store_partial(out + 3 * n + i, running_min(least, value, 9), n - i);
+    }
+}
 void argmax_KIND(i64* out, const KIND* in, i64 n) {
     ArgBestVec<KIND, true> most;
     ArgBestVec<KIND, false> least;
@@ -92,6 +103,32 @@ def test_lanes_fold_to_what_torch_gives(features, kind: str) -> None:  # type: i
         out = torch.empty(4, dtype=dtype)
         call(library, f"folds_{kind}", out, values)
         assert out.tolist() == [values.sum(), values.prod(), values.max(), values.min()]
+
+
+@_LEVELS
+@pytest.mark.parametrize("kind", _KINDS)
+def test_results_run_along_the_lanes(features, kind: str) -> None:  # type: ignore[no-untyped-def]
+    library, dtype = compiled(_SOURCE, features), _TORCH[kind]
+    torch.manual_seed(0)
+    for count in (1, 7, 16, 37, 64):
+        # Few factors of 2: all products are exact.
+        values = torch.where(torch.rand(count) < 0.3, 2, 1).to(dtype) * torch.where(torch.rand(count) < 0.5, -1, 1)
+        values = values.to(dtype)
+        out = torch.empty(4 * count, dtype=dtype)
+        call(library, f"running_{kind}", out, values, count)
+        expected = (values.cumsum(0), values.cumprod(0), values.cummax(0).values, values.cummin(0).values)
+        assert out.tolist() == torch.cat([item.to(dtype) for item in expected]).tolist()
+
+
+@_LEVELS
+def test_a_nan_stays_in_running_results_and_none_comes_early(features) -> None:  # type: ignore[no-untyped-def]
+    library = compiled(_SOURCE, features)
+    for lane in range(33):
+        values, out = torch.linspace(0.5, 1, 37), torch.empty(4, 37)
+        values[lane] = float("nan")
+        call(library, "running_float", out, values, 37)
+        assert not out[:2, :lane].isnan().any() and (lane == 0 or not out[2:, :lane].isnan().any())
+        assert out[:, lane:].isnan().all()
 
 
 @_LEVELS

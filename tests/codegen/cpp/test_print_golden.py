@@ -14,7 +14,7 @@ from sample_kernels import SAMPLES
 from mixbackend.backends.codegen.targets.cpp.printer import print_kernel
 
 FOLDER = Path(__file__).parent / "golden"
-NAMES = ("flat_gelu", "row_sum", "softmax", "transposed", "windows", "cumsum_columns")
+NAMES = ("flat_gelu", "row_sum", "softmax", "transposed", "windows", "cumsum_rows", "cumsum_columns")
 
 
 @pytest.mark.parametrize("name", NAMES)

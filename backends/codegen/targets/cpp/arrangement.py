@@ -56,6 +56,7 @@ class Arrangement:
         block: see ``Block``.
         turn: see ``Turn``.
         panels: whether columns are folded a few rows at a time.
+        running: whether lanes count an ordered loop, so that running results are folded along the lanes.
     """
 
     loops: tuple[KernelLoop, ...]
@@ -65,11 +66,16 @@ class Arrangement:
     block: Block | None
     turn: Turn | None = None
     panels: bool = False
+    running: bool = False
 
 
 def arrange(nest: Nest, memory: Memory) -> Arrangement:
     """Decide."""
     vector = _usable_vector(nest)
+    ordered = _ordered_vector(nest, vector)
+    if ordered is not None:
+        loops = (*(loop for loop in nest.loops if loop is not ordered), ordered)
+        return Arrangement(loops, ordered.index, False, 1, None, running=True)
     across = vector is not None and any(loop.index == vector for loop in nest.reduced)
     copies = 1
     if vector is not None and (nest.reduced or _has_carry(nest)):
@@ -90,6 +96,32 @@ def _in_order(nest: Nest, vector: sympy.Symbol | None, turn: Turn | None) -> tup
     last += [loop for loop in nest.loops if loop.index == vector]
     carried = [loop for loop in nest.loops if loop.mode == "ordered" and _has_carry(nest)]
     return (*(loop for loop in nest.loops if loop not in last and loop not in carried), *last, *carried)
+
+
+def _ordered_vector(nest: Nest, vector: sympy.Symbol | None) -> KernelLoop | None:
+    """The ordered loop, where memory is contiguous along it, but not along the vector loop."""
+    carries = [item for item in nest.body if isinstance(item, Carry)]
+    if not carries or nest.reduced or not all(map(_folds_in_any_order, carries)):
+        return None
+    (ordered,) = (loop for loop in nest.loops if loop.mode == "ordered")
+    roots = [root for item in nest.body for root in (item.value, *_parts_of_store(item))]
+    touched = [node for node in walk(*roots) if isinstance(node, Read)]
+    stores = [item for item in nest.body if isinstance(item, Store)]
+    if any(item.bindings for item in (*touched, *stores)) or not all(
+        _can_store(item, ordered.index) for item in stores
+    ):
+        return None
+    offsets = [item.offset for item in (*touched, *stores)]
+    if any(lane_step(offset, ordered.index) not in (0, 1) for offset in offsets):
+        return None
+    short = ordered.extent.is_Integer and ordered.extent < LARGEST_LANES // 2
+    is_even = vector is not None and all(lane_step(offset, vector) in (0, 1) for offset in offsets)
+    return None if short or is_even or any(loop.extent.has(ordered.index) for loop in nest.loops) else ordered
+
+
+def _folds_in_any_order(carry: Carry) -> bool:
+    """Whether pieces can be folded before they meet: a product of some factors may overflow where no other does."""
+    return carry.kind in ("sum", "max", "min") or (carry.kind == "prod" and not carry.value.dtype.is_floating_point)
 
 
 def _turn(nest: Nest, vector: sympy.Symbol | None, memory: Memory) -> Turn | None:

@@ -1,4 +1,4 @@
-// Folding lanes into one value, running statistics, positions of extremes, atomic updates.
+// Folding lanes into one value, running results and statistics, positions of extremes, atomic updates.
 //
 // Place: above `arithmetic.hpp` and `memory.hpp`.
 // Invariants: maximum and minimum propagate NaN; `ArgBest` gives the first position of the extreme, a NaN being the
@@ -47,6 +47,73 @@ MB_INLINE bool reduce_any(Mask mask) {
 MB_INLINE bool reduce_all(Mask mask) {
     return fold_pieces<i32, lanes>(mask.v, [](auto a, auto b) { return a & b; }) != 0;
 }
+
+// ---- running results along the lanes -------------------------------------------------------------------------------
+
+// `__builtin_shufflevector` of all lanes, with the indices `first`, `first + step`...
+template <int count, int first, int step, class V> MB_INLINE V shuffled(V a, V b) {
+#if defined(MB_SHUFFLES)
+#define MB_PLACE(lane) (first + (lane) * step)
+    if constexpr (count == 16) {
+        return __builtin_shufflevector(a, b, MB_PLACE(0), MB_PLACE(1), MB_PLACE(2), MB_PLACE(3), MB_PLACE(4),
+                                       MB_PLACE(5), MB_PLACE(6), MB_PLACE(7), MB_PLACE(8), MB_PLACE(9), MB_PLACE(10),
+                                       MB_PLACE(11), MB_PLACE(12), MB_PLACE(13), MB_PLACE(14), MB_PLACE(15));
+    } else if constexpr (count == 8) {
+        return __builtin_shufflevector(a, b, MB_PLACE(0), MB_PLACE(1), MB_PLACE(2), MB_PLACE(3), MB_PLACE(4),
+                                       MB_PLACE(5), MB_PLACE(6), MB_PLACE(7));
+    } else if constexpr (count == 4) {
+        return __builtin_shufflevector(a, b, MB_PLACE(0), MB_PLACE(1), MB_PLACE(2), MB_PLACE(3));
+    } else {
+        return __builtin_shufflevector(a, b, MB_PLACE(0), MB_PLACE(1));
+    }
+#undef MB_PLACE
+#else
+    V result;
+    for (int lane = 0; lane < count; ++lane) {
+        const int place = first + lane * step;
+        result[lane] = place < count ? a[place] : b[place - count];
+    }
+    return result;
+#endif
+}
+// Every lane becomes the fold of all lanes up to it; `identity` is folded where there are none.
+template <int count, int distance = 1, class V, class Function>
+MB_INLINE V fold_up(V value, V identity, Function function) {
+    if constexpr (distance >= count) {
+        return value;
+    } else {
+        const V earlier = shuffled<count, count - distance, 1>(identity, value);
+        return fold_up<count, 2 * distance>(function(earlier, value), identity, function);
+    }
+}
+// `carry` has the result so far in all lanes. It waits for one operation only: lanes are folded without it.
+template <class T, class S, class Function>
+MB_INLINE Vec<T> run_along(VecOf<T, 1>& carry, VecOf<T, 1> value, S identity, Function function) {
+    const Native<T> start = fill<Native<T>>(static_cast<T>(identity));
+    const Native<T> folded = fold_up<lanes>(value.v, start, function);
+    const Vec<T> result = {function(carry.v, folded)};
+    carry.v = function(carry.v, shuffled<lanes, lanes - 1, 0>(folded, folded));
+    return result;
+}
+template <class T, class S, class Function>
+MB_INLINE Vec<T> run_along(VecOf<T, 2>& carry, VecOf<T, 2> value, S identity, Function function) {
+    const Native<T> start = fill<Native<T>>(static_cast<T>(identity));
+    const Native<T> low = fold_up<half_lanes>(value.low, start, function);
+    const Native<T> upper = fold_up<half_lanes>(value.high, start, function);
+    const Native<T> high = function(shuffled<half_lanes, half_lanes - 1, 0>(low, low), upper);
+    const Vec<T> result = {function(carry.low, low), function(carry.low, high)};
+    carry.low = function(carry.low, shuffled<half_lanes, half_lanes - 1, 0>(high, high));
+    return result;
+}
+#define MB_RUNNING(name, expression)                                                             \
+    template <class V, class S> MB_INLINE V name(V& carry, V value, S identity) {                \
+        return run_along(carry, value, identity, [](auto a, auto b) { return expression; });     \
+    }
+MB_RUNNING(running_sum, a + b)
+MB_RUNNING(running_prod, a * b)
+MB_RUNNING(running_max, raw::maximum(a, b))
+MB_RUNNING(running_min, raw::minimum(a, b))
+#undef MB_RUNNING
 
 // ---- mean and sum of squared distances from it --------------------------------------------------------------------
 

@@ -27,10 +27,12 @@ class StatementPrinter:
 
     Attributes:
         lanes: copies to print for.
+        running: whether lanes count the ordered loop.
         accumulators: of the reduction that is open, by first name.
     """
 
-    def __init__(self, nest: Nest, point: PointPrinter, memory: Memory) -> None:
+    def __init__(self, nest: Nest, point: PointPrinter, memory: Memory, running: bool = False) -> None:
+        self.running = running
         self._nest = nest
         self._point = point
         self._memory = memory
@@ -96,7 +98,9 @@ class StatementPrinter:
         carries = [item for item in (*self._nest.body, *self._nest.finish) if isinstance(item, Carry)]
         for number, item in enumerate(carries):
             for lane in self.lanes:
-                self._point.stack.emit(_start_of_carry(item, f"c{number}_{lane.copy}", lane.vector is not None))
+                self._point.stack.emit(
+                    _declared(item, f"c{number}_{lane.copy}", self.running or lane.vector is not None)
+                )
 
     def _carry(self, statement: Carry, value: Value) -> None:
         carries = [item for item in (*self._nest.body, *self._nest.finish) if isinstance(item, Carry)]
@@ -105,8 +109,13 @@ class StatementPrinter:
         text = self._point.broadcast(value)
         if running != value.dtype:
             text = f"convert<double>({text})"
-        self._point.stack.emit(f"{name} = {_CARRY[statement.kind]}({name}, {text});")
-        result = name if running == value.dtype else f"convert<{compute_type(value.dtype)}>({name})"
+        result = name
+        if self.running:
+            result = f"running_{statement.kind}({name}, {text}, {_start(statement)})"
+        else:
+            self._point.stack.emit(f"{name} = {_CARRY[statement.kind]}({name}, {text});")
+        if running != value.dtype:
+            result = f"convert<{compute_type(value.dtype)}>({result})"
         self.define(statement.name, result, value.dtype, self._point.lane.copy)
 
 
@@ -125,13 +134,16 @@ def _carry_dtype(statement: Carry) -> torch.dtype:
     return dtype if statement.kind in ("max", "min") or not dtype.is_floating_point else torch.float64
 
 
-def _start_of_carry(statement: Carry, name: str, vector: bool) -> str:
+def _start(statement: Carry) -> str:
+    """The result of nothing."""
     dtype = _carry_dtype(statement)
     if statement.kind in ("max", "logsumexp"):
-        start = lowest(dtype)
-    elif statement.kind == "min":
-        start = highest(dtype)
-    else:
-        start = literal(0 if statement.kind == "sum" else 1, dtype)
-    kind = compute_type(dtype)
+        return lowest(dtype)
+    if statement.kind == "min":
+        return highest(dtype)
+    return literal(0 if statement.kind == "sum" else 1, dtype)
+
+
+def _declared(statement: Carry, name: str, vector: bool) -> str:
+    kind, start = compute_type(_carry_dtype(statement)), _start(statement)
     return f"Vec<{kind}> {name} = broadcast<{kind}>({start});" if vector else f"{kind} {name} = {start};"
