@@ -153,7 +153,10 @@ class _Choice:
         balanced = max(total // self._wanted, 1)
         if inside == 1:
             return min(GRAIN, max(balanced, LEAST_GRAIN))
-        width = min(MOST_COLUMNS, max(LEAST_COLUMNS, min(balanced, 4 * GRAIN // inside)))
+        if len(self._draft.nests) > 1:
+            # Every nest goes over the tile: it should stay in the cache from one to the next.
+            balanced = min(balanced, 4 * GRAIN // inside)
+        width = min(MOST_COLUMNS, max(LEAST_COLUMNS, balanced))
         bytes_each = self._scratch_bytes()
         if bytes_each:
             width = min(width, max(self._scratch_limit // bytes_each, 1))

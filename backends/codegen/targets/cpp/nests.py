@@ -29,7 +29,7 @@ from mixbackend.backends.codegen.targets.cpp.points import PointPrinter
 from mixbackend.backends.codegen.targets.cpp.scopes import ScopeStack, Value
 from mixbackend.backends.codegen.targets.cpp.statements import StatementPrinter
 
-PANEL_ROWS = 8
+PANEL_ROWS = 16
 STRIP_COLUMNS = 512
 
 
