@@ -55,8 +55,9 @@ MB_INLINE native_f32 erf_by_table(native_f32 x) {
     const native_f32 d = a - (shifted - constant<native_f32>(rounding_shift)) * 0.25f;
     native_f32 value = pick(erf_table[5], index);
     for (int power = 4; power > 0; --power) value = value * d + pick(erf_table[power], index);
-    // Around 0 the polynomial is what a itself lacks: a is exact, so that only the last addition rounds.
-    value = value * d + (a < constant<native_f32>(0.125f) ? a : pick(erf_table[0], index));
+    // Around 0 the polynomial is what a itself lacks: a is exact, so that only the last addition rounds. At 1/8 the index
+    // is 0 still, since halves round to even.
+    value = value * d + (a <= constant<native_f32>(0.125f) ? a : pick(erf_table[0], index));
     // From here on 1 is the nearest float, or its neighbour.
     return copysign(a > constant<native_f32>(3.8325f) ? constant<native_f32>(1.0f) : value, x);
 }
