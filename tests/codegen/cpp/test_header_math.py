@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -81,11 +82,14 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
 
 
 def _floats(count: int) -> torch.Tensor:
-    """Random bits, which are numbers of every exponent, and dense samples where functions change."""
+    """Round numbers, where pieces meet, and their neighbours; random bits, which are numbers of every exponent; dense
+    samples where functions change."""
     torch.manual_seed(5)
+    seams = torch.arange(-4096, 4097) / 64
+    seams = torch.cat([seams, *(torch.nextafter(seams, torch.tensor(end)) for end in (-math.inf, math.inf))])
     every = torch.randint(-(2**31), 2**31, (count,)).to(torch.int32).view(torch.float32)
     dense = [torch.empty(count // 4).uniform_(-limit, limit) for limit in (0.5, 1.3, 5.0, 20.0, 110.0)]
-    return torch.cat([every, *dense, 1 + torch.empty(count // 8).uniform_(-0.01, 0.01)])
+    return torch.cat([seams, every, *dense, 1 + torch.empty(count // 8).uniform_(-0.01, 0.01)])
 
 
 def _distance(actual: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
