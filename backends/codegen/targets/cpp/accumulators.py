@@ -33,12 +33,15 @@ class Shape:
         across: whether lanes and copies are folded into one.
         copies: sets of registers.
         blocked: whether blocks are added to totals.
+        one_block: condition under which all values were one block, which was added to no total; empty if there is
+            none.
     """
 
     vector: bool
     across: bool
     copies: int
     blocked: bool
+    one_block: str = ""
 
     @property
     def results(self) -> int:
@@ -107,7 +110,8 @@ class Fold(Accumulator):
         name = self.registers(copy)
         if active:
             value = f"select({active}, {value}, {self._start()})"
-        return [f"{name} = {self.function}({name}, {value});"]
+        # The value comes first: extremes look at their first argument twice, and the result waits for the second only.
+        return [f"{name} = {self.function}({value}, {name});"]
 
     def flush(self) -> list[str]:
         if not self.has_total:
@@ -116,12 +120,14 @@ class Fold(Accumulator):
         return totals + [f"{self.registers(copy)} = {self._start()};" for copy in range(self.shape.copies)]
 
     def finish(self, copy: int) -> tuple[list[str], list[tuple[str, torch.dtype]]]:
-        text = self._sum(copy) if self.has_total else self._folded(copy)
-        if self.shape.across:
-            text = f"{_HORIZONTAL[self.kind]}({text})"
+        text = self._across(self._folded(copy))
         if self.has_total:
-            text = f"convert<{compute_type(self.dtype)}>({text})"
+            total = f"convert<{compute_type(self.dtype)}>({self._across(self._sum(copy))})"
+            text = f"{self.shape.one_block} ? {text} : {total}" if self.shape.one_block else total
         return [], [(text, self.dtype)]
+
+    def _across(self, text: str) -> str:
+        return f"{_HORIZONTAL[self.kind]}({text})" if self.shape.across else text
 
     def _sum(self, copy: int) -> str:
         """The total with the last block."""

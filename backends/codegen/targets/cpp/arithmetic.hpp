@@ -6,6 +6,7 @@
 // gives zero instead of ending the process.
 #pragma once
 #include "convert.hpp"
+#include "masked.hpp"
 
 namespace mb {
 
@@ -99,6 +100,21 @@ template <class V> MB_INLINE V sign(V a) {
     // NaN gives 0, as in eager.
     return a > V{} ? one : (a < V{} ? -one : V{});
 }
+#ifdef MB_MASKED_REGISTERS
+// The instruction gives `b` where either is NaN: the lanes where `a` is NaN are left out. Only `a` is looked at twice.
+MB_INLINE native_f32 minimum(native_f32 a, native_f32 b) {
+    return __builtin_ia32_minps512_mask(a, b, a, __builtin_ia32_cmpps512_mask(a, a, 7, -1, 4), 4);
+}
+MB_INLINE native_f64 minimum(native_f64 a, native_f64 b) {
+    return __builtin_ia32_minpd512_mask(a, b, a, __builtin_ia32_cmppd512_mask(a, a, 7, -1, 4), 4);
+}
+MB_INLINE native_f32 maximum(native_f32 a, native_f32 b) {
+    return __builtin_ia32_maxps512_mask(a, b, a, __builtin_ia32_cmpps512_mask(a, a, 7, -1, 4), 4);
+}
+MB_INLINE native_f64 maximum(native_f64 a, native_f64 b) {
+    return __builtin_ia32_maxpd512_mask(a, b, a, __builtin_ia32_cmppd512_mask(a, a, 7, -1, 4), 4);
+}
+#endif
 template <class V> MB_INLINE V minimum(V a, V b) {
     if constexpr (is_floating<V>) {
         const V least = a < b ? a : b;

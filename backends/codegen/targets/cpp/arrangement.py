@@ -7,7 +7,7 @@ runs point by point.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import sympy
@@ -72,10 +72,11 @@ class Arrangement:
 def arrange(nest: Nest, memory: Memory) -> Arrangement:
     """Decide."""
     vector = _usable_vector(nest)
-    ordered = _ordered_vector(nest, vector)
+    ordered = _contiguous_order(nest, vector)
     if ordered is not None:
         loops = (*(loop for loop in nest.loops if loop is not ordered), ordered)
-        return Arrangement(loops, ordered.index, False, 1, None, running=True)
+        running = _folds_in_any_order(nest)
+        return Arrangement(loops, ordered.index if running else None, False, 1, None, running=running)
     across = vector is not None and any(loop.index == vector for loop in nest.reduced)
     copies = 1
     if vector is not None and (nest.reduced or _has_carry(nest)):
@@ -98,18 +99,18 @@ def _in_order(nest: Nest, vector: sympy.Symbol | None, turn: Turn | None) -> tup
     return (*(loop for loop in nest.loops if loop not in last and loop not in carried), *last, *carried)
 
 
-def _ordered_vector(nest: Nest, vector: sympy.Symbol | None) -> KernelLoop | None:
+def _contiguous_order(nest: Nest, vector: sympy.Symbol | None) -> KernelLoop | None:
     """The ordered loop, where memory is contiguous along it, but not along the vector loop."""
     carries = [item for item in nest.body if isinstance(item, Carry)]
-    if not carries or nest.reduced or not all(map(_folds_in_any_order, carries)):
+    # Sums of exponentials are worth gathering lanes from different rows.
+    if not carries or nest.reduced or any(item.kind == "logsumexp" for item in carries):
         return None
     (ordered,) = (loop for loop in nest.loops if loop.mode == "ordered")
     roots = [root for item in nest.body for root in (item.value, *_parts_of_store(item))]
     touched = [node for node in walk(*roots) if isinstance(node, Read)]
     stores = [item for item in nest.body if isinstance(item, Store)]
-    if any(item.bindings for item in (*touched, *stores)) or not all(
-        _can_store(item, ordered.index) for item in stores
-    ):
+    bound = any(item.bindings for item in (*touched, *stores))
+    if bound or not all(_can_store(item, ordered.index) for item in stores):
         return None
     offsets = [item.offset for item in (*touched, *stores)]
     if any(lane_step(offset, ordered.index) not in (0, 1) for offset in offsets):
@@ -119,9 +120,10 @@ def _ordered_vector(nest: Nest, vector: sympy.Symbol | None) -> KernelLoop | Non
     return None if short or is_even or any(loop.extent.has(ordered.index) for loop in nest.loops) else ordered
 
 
-def _folds_in_any_order(carry: Carry) -> bool:
+def _folds_in_any_order(nest: Nest) -> bool:
     """Whether pieces can be folded before they meet: a product of some factors may overflow where no other does."""
-    return carry.kind in ("sum", "max", "min") or (carry.kind == "prod" and not carry.value.dtype.is_floating_point)
+    carries = [item for item in nest.body if isinstance(item, Carry)]
+    return not any(item.kind == "prod" and item.value.dtype.is_floating_point for item in carries)
 
 
 def _turn(nest: Nest, vector: sympy.Symbol | None, memory: Memory) -> Turn | None:
@@ -212,10 +214,13 @@ def _cost(statements: Iterable[Statement]) -> float:
     for item in statements:
         roots.append(item.value)
         roots += _parts_of_store(item)
-        folds += 6.0 if isinstance(item, Accumulate) and item.kind in ("welford", "argmax", "argmin") else 1.0
+        folds += _FOLD_COSTS.get(item.kind, 1.0) if isinstance(item, Accumulate) else 1.0
     nodes = list(walk(*roots))
     work = sum(SCALAR_OPS[node.op].cost for node in nodes if isinstance(node, Apply))
     return folds + work + sum(1.0 for node in nodes if isinstance(node, Read))
+
+
+_FOLD_COSTS: Mapping[str, float] = {"welford": 6.0, "argmax": 6.0, "argmin": 6.0}
 
 
 def _parts_of_store(statement: Statement) -> list[Expr]:

@@ -106,21 +106,16 @@ template <class T> MB_INLINE void add_block(WelfordVec<double>& total, const Blo
 template <class T, bool is_max>
 MB_INLINE ArgBestVec<T, is_max> better(const ArgBestVec<T, is_max>& a, const ArgBestVec<T, is_max>& b) {
     const Mask a_unordered = ne(a.best, a.best), b_unordered = ne(b.best, b.best);
-    const Mask beyond = or_(is_max ? gt(b.best, a.best) : lt(b.best, a.best), and_(b_unordered, not_(a_unordered)));
-    const Mask tied = or_(eq(a.best, b.best), and_(a_unordered, b_unordered));
-    const Mask wins = or_(beyond, and_(tied, lt(b.position, a.position)));
-    const Mask unseen = lt(a.position, broadcast<i64>(0)), seen = ge(b.position, broadcast<i64>(0));
-    const Mask take = and_(seen, or_(unseen, wins));
-    return {select(take, b.best, a.best), select(take, b.position, a.position)};
+    const Mask tied = or_(eq(a.best, b.best), and_(ne(a.best, a.best), ne(b.best, b.best)));
+    ArgBestVec<T, is_max> best = a;
+    best.take(b.best, b.position, or_(a.beaten_by(b.best), and_(tied, lt(b.position, a.position))));
+    return best;
 }
-// Position of the first extreme of all lanes. Lanes are filled from the first one on.
+// Position of the first extreme of all lanes.
 template <class T, bool is_max> MB_INLINE i64 first_position(const ArgBestVec<T, is_max>& lanes_of) {
-    const Mask seen = ge(lanes_of.position, broadcast<i64>(0));
-    const Vec<T> values = select(seen, lanes_of.best, broadcast<T>(lane_of(lanes_of.best, 0)));
-    const T extreme = is_max ? reduce_max(values) : reduce_min(values);
-    const Mask best = extreme == extreme ? eq(values, broadcast<T>(extreme)) : ne(values, values);
-    const Vec<i64> far = broadcast<i64>(0x7fffffffffffffffLL);
-    return lane_of(seen, 0) ? reduce_min(select(and_(seen, best), lanes_of.position, far)) : -1;
+    const T extreme = is_max ? reduce_max(lanes_of.best) : reduce_min(lanes_of.best);
+    const Mask best = extreme == extreme ? eq(lanes_of.best, broadcast<T>(extreme)) : ne(lanes_of.best, lanes_of.best);
+    return reduce_min(select(best, lanes_of.position, broadcast<i64>(0x7fffffffffffffffLL)));
 }
 
 // Lanes whose number is below `count`, which may be anything.

@@ -26,10 +26,21 @@ Inside = Callable[[], None]
 
 @dataclass(frozen=True)
 class Flush:
-    """What to do after every so many iterations (of a vector loop: steps)."""
+    """What to do after every so many iterations (of a vector loop: steps).
+
+    Attributes:
+        iterations: how many.
+        lines: what to do.
+        at_end: whether to do it after the last piece as well.
+    """
 
     iterations: int
     lines: Sequence[str]
+    at_end: bool = True
+
+    def if_due(self, more: str) -> list[str]:
+        """Lines after a piece; ``more`` is true if another one follows."""
+        return [*self.lines] if self.at_end else block(f"if ({more})", self.lines)
 
 
 class LoopPrinter:
@@ -64,7 +75,8 @@ class LoopPrinter:
             self.stack.emit(*block(f"for (i64 {name} = {start}; {name} < {stop}; ++{name})", lines))
         else:
             end = f"const i64 {name}_stop = minimum({typed(stop)}, {name} + {flush.iterations});"
-            piece = [end, *block(f"for (; {name} < {name}_stop; ++{name})", lines), *flush.lines]
+            piece = [end, *block(f"for (; {name} < {name}_stop; ++{name})", lines)]
+            piece += flush.if_due(f"{name} < {stop}")
             self.stack.emit(*block(f"for (i64 {name} = {start}; {name} < {stop};)", piece))
         self.close_around(self.stack.has_values())
 
@@ -98,7 +110,8 @@ class LoopPrinter:
         else:
             end = f"const i64 {name}_stop = minimum({typed(stop)}, {name} + {flush.iterations * copies} * lanes);"
             piece = block(f"for (; {name} + {step} <= {name}_stop; {name} += {step})", lines)
-            self.stack.emit(*block(f"while ({name} + {step} <= {stop})", [end, *piece, *flush.lines]))
+            more = f"{name} + {step} <= {stop}"
+            self.stack.emit(*block(f"while ({more})", [end, *piece, *flush.if_due(more)]))
         if copies > 1 and not _is_multiple(loop, copies):
             lines = self._copies(loop, inside, (Lane(loop.index),))
             self.stack.emit(*block(f"for (; {name} + lanes <= {stop}; {name} += lanes)", lines))

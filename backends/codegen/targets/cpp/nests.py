@@ -91,11 +91,20 @@ class _NestPrinter:
         plan = self._plan
         # In a rest of single vectors, kept points need one set of registers; reduced points share all sets.
         copies = plan.copies if plan.across else len(self._statements.lanes)
-        made = self._accumulators(Shape(plan.vector is not None, plan.across, copies, plan.block is not None))
+        shape = Shape(plan.vector is not None, plan.across, copies, plan.block is not None, self._one_block())
+        made = self._accumulators(shape)
         self._reduced_loops(self._nest.reduced, [line for accumulator in made for line in accumulator.flush()])
         for accumulator in made:
             self._finish(accumulator)
         self._statements.print(self._nest.finish)
+
+    def _one_block(self) -> str:
+        """Condition under which the one reduced loop that there is ends with its first block."""
+        if self._plan.block is None or len(self._nest.reduced) != 1:
+            return ""
+        extent = self._point.text(self._nest.reduced[0].extent)
+        steps = self._plan.block.iterations
+        return f"{extent} <= {steps * self._plan.copies} * lanes" if self._plan.across else f"{extent} <= {steps}"
 
     def _accumulators(self, shape: Shape) -> list[Accumulator]:
         folds = [item for item in self._nest.body if isinstance(item, Accumulate)]
@@ -110,7 +119,9 @@ class _NestPrinter:
             self._body()
             return
         loop, rest, blocks = loops[0], loops[1:], self._plan.block
-        flush = Flush(blocks.iterations, lines) if blocks is not None and blocks.index == loop.index else None
+        flush = None
+        if blocks is not None and blocks.index == loop.index:
+            flush = Flush(blocks.iterations, lines, len(self._nest.reduced) > 1)
         if loop.index == self._plan.vector:
             self._loops.vector(loop, lambda: self._reduced_loops(rest, lines), self._plan.copies, flush=flush)
         else:

@@ -37,9 +37,32 @@ template <class T, int count, class Pieces, class Function> MB_INLINE T fold_pie
     }
 MB_FOLD(reduce_sum, a + b)
 MB_FOLD(reduce_prod, a * b)
-MB_FOLD(reduce_max, ((a > b) | (a != a)) ? a : b)
-MB_FOLD(reduce_min, ((a < b) | (a != a)) ? a : b)
+MB_FOLD(fold_greater, a > b ? a : b)
+MB_FOLD(fold_less, a < b ? a : b)
+MB_FOLD(fold_maximum, ((a > b) | (a != a)) ? a : b)
+MB_FOLD(fold_minimum, ((a < b) | (a != a)) ? a : b)
 #undef MB_FOLD
+
+// Whether lanes may be NaN; without a register for comparisons, asking costs as much as minding each.
+template <class V> MB_INLINE bool may_have_nan(V value) {
+#ifdef MB_MASKED_REGISTERS
+    if constexpr (same<V, Vec<float>>) return __builtin_ia32_cmpps512_mask(value.v, value.v, 3, -1, 4) != 0;
+    if constexpr (same<V, Vec<double>>) return __builtin_ia32_cmppd512_mask(value.low, value.high, 3, -1, 4) != 0;
+    return false;
+#else
+    return true;
+#endif
+}
+#define MB_EXTREME(name, plain, with_nan)                                                       \
+    template <class T> MB_INLINE T name(VecOf<T, 1> value) {                                    \
+        return __builtin_expect(may_have_nan(value), false) ? with_nan(value) : plain(value);   \
+    }                                                                                           \
+    template <class T> MB_INLINE T name(VecOf<T, 2> value) {                                    \
+        return __builtin_expect(may_have_nan(value), false) ? with_nan(value) : plain(value);   \
+    }
+MB_EXTREME(reduce_max, fold_greater, fold_maximum)
+MB_EXTREME(reduce_min, fold_less, fold_minimum)
+#undef MB_EXTREME
 
 MB_INLINE bool reduce_any(Mask mask) {
     return fold_pieces<i32, lanes>(mask.v, [](auto a, auto b) { return a | b; }) != 0;
@@ -220,18 +243,33 @@ template <class T, bool is_max> struct ArgBest {
     }
 };
 
-template <class T, bool is_max> struct ArgBestVec {
-    Vec<T> best = broadcast<T>(0);
-    Vec<i64> position = broadcast<i64>(-1);
-
-    MB_INLINE_MEMBER void add_masked(Vec<T> value, Vec<i64> at, Mask mask) {
-        const Mask beyond = is_max ? gt(value, best) : lt(value, best);
-        const Mask beats = or_(beyond, and_(ne(value, value), eq(best, best)));
-        const Mask take = and_(mask, or_(beats, lt(position, broadcast<i64>(0))));
-        best = select(take, value, best);
-        position = select(take, at, position);
+// What nothing is beyond in the other direction.
+template <class T, bool is_max> constexpr T farthest() {
+    if constexpr (same<T, float> || same<T, double>) {
+        return is_max ? -__builtin_inff() : __builtin_inff();
+    } else {
+        constexpr T highest = static_cast<T>(~(T(1) << (8 * sizeof(T) - 1)));
+        return is_max ? -highest - 1 : highest;
     }
-    MB_INLINE_MEMBER void add(Vec<T> value, Vec<i64> at) { add_masked(value, at, broadcast_mask(true)); }
+}
+
+// At the start every lane has the least of all values at position 0: where no value is beyond it, that is the answer.
+template <class T, bool is_max> struct ArgBestVec {
+    Vec<T> best = broadcast<T>(farthest<T, is_max>());
+    Vec<i64> position = broadcast<i64>(0);
+
+    // A NaN is beyond everything but another NaN.
+    MB_INLINE_MEMBER Mask beaten_by(Vec<T> value) const {
+        return and_(not_(is_max ? le(value, best) : ge(value, best)), eq(best, best));
+    }
+    MB_INLINE_MEMBER void take(Vec<T> value, Vec<i64> at, Mask mask) {
+        best = select(mask, value, best);
+        position = select(mask, at, position);
+    }
+    MB_INLINE_MEMBER void add_masked(Vec<T> value, Vec<i64> at, Mask mask) {
+        take(value, at, and_(mask, beaten_by(value)));
+    }
+    MB_INLINE_MEMBER void add(Vec<T> value, Vec<i64> at) { take(value, at, beaten_by(value)); }
     MB_INLINE_MEMBER void add_partial(Vec<T> value, Vec<i64> at, i64 number) {
         add_masked(value, at, first_lanes(number));
     }

@@ -98,9 +98,8 @@ class StatementPrinter:
         carries = [item for item in (*self._nest.body, *self._nest.finish) if isinstance(item, Carry)]
         for number, item in enumerate(carries):
             for lane in self.lanes:
-                self._point.stack.emit(
-                    _declared(item, f"c{number}_{lane.copy}", self.running or lane.vector is not None)
-                )
+                is_vector = self.running or lane.vector is not None
+                self._point.stack.emit(_declared(item, f"c{number}_{lane.copy}", is_vector))
 
     def _carry(self, statement: Carry, value: Value) -> None:
         carries = [item for item in (*self._nest.body, *self._nest.finish) if isinstance(item, Carry)]

@@ -20,23 +20,23 @@ static void softmax_points(char** buffers, const i64* parameters, const double* 
                     const i64 i1_2 = i1 + 2 * lanes;
                     const i64 i1_3 = i1 + 3 * lanes;
                     const auto t0 = load<float>(b0 + (i0 * p1) + i1);
-                    a0_0 = maximum(a0_0, t0);
+                    a0_0 = maximum(t0, a0_0);
                     const auto t1 = load<float>(b0 + (i0 * p1) + i1_1);
-                    a0_1 = maximum(a0_1, t1);
+                    a0_1 = maximum(t1, a0_1);
                     const auto t2 = load<float>(b0 + (i0 * p1) + i1_2);
-                    a0_2 = maximum(a0_2, t2);
+                    a0_2 = maximum(t2, a0_2);
                     const auto t3 = load<float>(b0 + (i0 * p1) + i1_3);
-                    a0_3 = maximum(a0_3, t3);
+                    a0_3 = maximum(t3, a0_3);
                 }
                 for (; i1 + lanes <= p1; i1 += lanes) {
                     const auto t4 = load<float>(b0 + (i0 * p1) + i1);
-                    a0_0 = maximum(a0_0, t4);
+                    a0_0 = maximum(t4, a0_0);
                 }
                 if (i1 < p1) {
                     const i64 i1_rest = p1 - i1;
                     const auto t5 = load_partial<float>(b0 + (i0 * p1) + i1, i1_rest);
                     const auto t6 = first_lanes(i1_rest);
-                    a0_0 = maximum(a0_0, select(t6, t5, broadcast<float>(-__builtin_inff())));
+                    a0_0 = maximum(select(t6, t5, broadcast<float>(-__builtin_inff())), a0_0);
                 }
             }
             const auto t7 = reduce_max(maximum(maximum(a0_0, a0_1), maximum(a0_2, a0_3)));
@@ -57,16 +57,18 @@ static void softmax_points(char** buffers, const i64* parameters, const double* 
                         const auto t2 = sub(t0, broadcast<float>(t1));
                         const auto t3 = exp_(t2);
                         store(s1 + i1, t3);
-                        a0_0 = add(a0_0, t3);
+                        a0_0 = add(t3, a0_0);
                         const auto t4 = load<float>(b0 + (i0 * p1) + i1_1);
                         const auto t5 = sub(t4, broadcast<float>(t1));
                         const auto t6 = exp_(t5);
                         store(s1 + i1_1, t6);
-                        a0_1 = add(a0_1, t6);
+                        a0_1 = add(t6, a0_1);
                     }
-                    a0_total_0 = add(a0_total_0, convert<double>(add(a0_0, a0_1)));
-                    a0_0 = broadcast<float>(0.0f);
-                    a0_1 = broadcast<float>(0.0f);
+                    if (i1 + 2 * lanes <= p1) {
+                        a0_total_0 = add(a0_total_0, convert<double>(add(a0_0, a0_1)));
+                        a0_0 = broadcast<float>(0.0f);
+                        a0_1 = broadcast<float>(0.0f);
+                    }
                 }
                 for (; i1 + lanes <= p1; i1 += lanes) {
                     const auto t7 = load<float>(b0 + (i0 * p1) + i1);
@@ -74,7 +76,7 @@ static void softmax_points(char** buffers, const i64* parameters, const double* 
                     const auto t9 = sub(t7, broadcast<float>(t8));
                     const auto t10 = exp_(t9);
                     store(s1 + i1, t10);
-                    a0_0 = add(a0_0, t10);
+                    a0_0 = add(t10, a0_0);
                 }
                 if (i1 < p1) {
                     const i64 i1_rest = p1 - i1;
@@ -84,10 +86,10 @@ static void softmax_points(char** buffers, const i64* parameters, const double* 
                     const auto t14 = exp_(t13);
                     store_partial(s1 + i1, t14, i1_rest);
                     const auto t15 = first_lanes(i1_rest);
-                    a0_0 = add(a0_0, select(t15, t14, broadcast<float>(0.0f)));
+                    a0_0 = add(select(t15, t14, broadcast<float>(0.0f)), a0_0);
                 }
             }
-            const auto t16 = convert<float>(reduce_sum(add(a0_total_0, convert<double>(add(a0_0, a0_1)))));
+            const auto t16 = p1 <= 512 * lanes ? reduce_sum(add(a0_0, a0_1)) : convert<float>(reduce_sum(add(a0_total_0, convert<double>(add(a0_0, a0_1)))));
             store_scalar(s0, t16);
         }
         {
