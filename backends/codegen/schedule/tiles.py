@@ -13,6 +13,7 @@ Invariants: scratch gets one more dimension for every loop that moves inside.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from mixbackend.backends.codegen.ir.indices import FloorDiv, index_symbol
 from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Scratch, Statement, Store
 from mixbackend.backends.codegen.ir.scalar import Expr, Read
 from mixbackend.backends.codegen.schedule.draft import (
+    Access,
     Draft,
     inner_loops,
     map_statement,
@@ -48,6 +50,12 @@ MOST_COLUMNS = 1024
 TRANSPOSE_AREA = 16384
 """Elements of a tile of a transpose. With rows of several kilobytes every row is a page of its own: a tile takes longer
 pieces of few of them, and fits into the second cache."""
+
+LONGEST_RUN = 512
+"""Elements that are contiguous on both sides up to which the order of runs matters: shorter than a page."""
+
+PAGE = 4096
+"""Bytes of the smallest pages of memory."""
 
 LEAST_TRANSPOSE_SIDE, MOST_TRANSPOSE_SIDE = 32, 256
 LEAST_GAIN = 0.8
@@ -108,7 +116,7 @@ class _Choice:
         moves = []
         if vector is not None:
             moves.append(replace(self._cut(vector, self._width(vector)), contiguous=True))
-            moves += [Move(loop, None) for loop in self._within_lines(vector)]
+            moves += [Move(loop, None) for loop in self._within_lines(vector)] or self._crossed(vector)
         return [*moves, *self._more(moves)]
 
     # -- the vector -----------------------------------------------------------------------------------------------
@@ -180,12 +188,50 @@ class _Choice:
     def _square(self, vector: KernelLoop, partner: KernelLoop) -> list[Move]:
         """Tiles of a transpose, longer along the vector, where whole lines are written."""
         least, most = LEAST_TRANSPOSE_SIDE, MOST_TRANSPOSE_SIDE
-        total = points_of(self._draft.outer, self._hints)
-        area = _power_of_two(min(TRANSPOSE_AREA, max(total // self._wanted, least * least)))
+        area = self._transpose_area()
         rows, columns = (_power_of_two(2 * points_of((loop,), self._hints) - 1) for loop in (partner, vector))
         width = min(most, columns, max(least, area // min(2 * least, rows)))
         height = min(most, max(least, area // width))
         return [self._cut(vector, width), self._cut(partner, height)]
+
+    def _crossed(self, vector: KernelLoop) -> list[Move]:
+        """Tiles of two loops where short runs are read in one order and written in another, far apart."""
+        run = points_of((vector,), self._hints)
+        if len(self._draft.nests) != 1 or self._draft.scratch or not 0 < run <= LONGEST_RUN:
+            return []
+        (nest,) = self._draft.nests
+        others = [loop for loop in self._draft.outer if loop is not vector]
+        runs = [access for access in nest_accesses(nest) if access.stride(vector.index) == 1]
+        near = {access: self._nearest(access, others) for access in runs}
+        written = next((loop for access, loop in near.items() if access.write), None)
+        if inner_loops(nest) or written is None or None in near.values():
+            return []
+        crossed = (loop for access, loop in near.items() if loop is not written and self._leaves_page(access, written))
+        other = next(crossed, None)
+        if other is None:
+            return []
+        pieces = self._transpose_area() // _power_of_two(2 * run - 1)
+        side = _power_of_two(max(math.isqrt(pieces), 1))
+        return [self._cut(written, side), self._cut(other, pieces // side)] if side > 1 else []
+
+    def _leaves_page(self, access: Access, loop: KernelLoop) -> bool:
+        """Whether neighbours along a loop lie on different pages."""
+        stride = access.stride(loop.index)
+        size = self._draft.dtypes[access.buffer].itemsize
+        return stride is not None and estimate(sympy.Abs(stride), self._hints) * size > PAGE
+
+    def _nearest(self, access: Access, loops: Sequence[KernelLoop]) -> KernelLoop | None:
+        """The loop of the smallest step, if the access moves along all of them."""
+        strides = {loop: access.stride(loop.index) for loop in loops}
+        steps = {loop: estimate(stride, self._hints) for loop, stride in strides.items() if stride is not None}
+        if len(steps) < len(loops) or not all(steps.values()):
+            return None
+        return min(loops, key=lambda loop: steps[loop], default=None)
+
+    def _transpose_area(self) -> int:
+        """Elements of a tile, a power of two: fewer where there are few tiles for the threads."""
+        total = points_of(self._draft.outer, self._hints)
+        return _power_of_two(min(TRANSPOSE_AREA, max(total // self._wanted, LEAST_TRANSPOSE_SIDE**2)))
 
     def _is_long(self, loop: KernelLoop) -> bool:
         return points_of((loop,), self._hints) >= self._costs.lanes // 2

@@ -72,6 +72,38 @@ def test_a_transpose_is_cut_along_both_loops():
     assert shape(kernel.nests[0])[0] == ["serial Min(32, 70 - 32*i0_tile)", "vector 32"]
 
 
+def test_tiles_of_a_large_transpose_are_long_where_lines_are_written():
+    draw = Drawing()
+    x = draw.tensor("x", 4096, 2048)
+    draw.pointwise("z", (2048, 4096), lambda i, j: exp(x.at((j, i))))
+    kernel = build(draw.graph("z"), [(0, 1)])
+    assert shape(kernel.nests[0])[0] == ["serial 64", "vector 256"]
+
+
+def test_tiles_of_a_transpose_with_a_short_side_are_long_along_the_other():
+    draw = Drawing()
+    x = draw.tensor("x", 8, 64, 3136)
+    draw.pointwise("z", (8, 3136, 64), lambda n, i, j: exp(x.at((n, j, i))))
+    kernel = build(draw.graph("z"), [(0, 1, 2)])
+    assert shape(kernel.nests[0])[0] == ["serial Min(256, 3136 - 256*i1_tile)", "vector 64"]
+
+
+def test_runs_in_another_order_go_in_tiles_of_both_orders_if_they_are_pages_apart():
+    draw = Drawing()
+    x = draw.tensor("x", 2048, 64, 64)
+    draw.pointwise("z", (64, 2048, 64), lambda h, r, c: exp(x.at((r, h, c))))
+    kernel = build(draw.graph("z"), [(0, 1, 2)])
+    assert shape(kernel.nests[0])[0] == ["serial 16", "serial 16", "vector 64"]
+
+
+def test_runs_on_the_same_page_go_in_the_order_they_are_written():
+    draw = Drawing()
+    x = draw.tensor("x", 2048, 8, 64)
+    draw.pointwise("z", (8, 2048, 64), lambda h, r, c: exp(x.at((r, h, c))))
+    kernel = build(draw.graph("z"), [(0, 1, 2)])
+    assert shape(kernel.nests[0])[0] == ["serial 64", "vector 64"]
+
+
 def test_maps_of_one_point_are_one_body_and_pass_values_by_name():
     draw = Drawing()
     x = draw.tensor("x", 30, 40)
