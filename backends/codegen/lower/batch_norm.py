@@ -1,7 +1,7 @@
 """Rules of batch norm in its functional forms, and of its gradient.
 
 Place: rule module, see ``lower.rules``.
-Invariants: training folds every channel once for both moments, in the precision eager has; the running statistics are
+Invariants: training folds every channel for both moments, in the precision eager has; the running statistics are
 results, never updated in place. Inference uses the running statistics and returns empty saved ones, as eager does.
 """
 
@@ -26,7 +26,7 @@ from mixbackend.backends.codegen.lower.saved_statistics import (
     statistic_dtype,
 )
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
-from mixbackend.backends.codegen.lower.variance import Moments, moments, wide_accumulator
+from mixbackend.backends.codegen.lower.variance import Moments, moments_of_rows, wide_accumulator
 
 Saved = tuple[Tensor, Tensor]
 
@@ -225,7 +225,7 @@ def _by_batch(
     check_announced(lowering, dtypes)
     axes = _channel_axes(input)
     require_values(lowering, input, axes, "input")
-    found = moments(lowering, input, axes, wide_accumulator(lowering, input.dtype))
+    found = moments_of_rows(lowering, input, axes, wide_accumulator(lowering, input.dtype))
     mean = _in_type(lowering, found.mean, input.compute)
     deviation = reciprocal_deviation(lowering, found, axes.count, eps, input.compute)
     result = _normalized(lowering, input, weight, bias, mean, deviation)

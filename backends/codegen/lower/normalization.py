@@ -29,7 +29,7 @@ from mixbackend.backends.codegen.lower.saved_statistics import (
     statistic_dtype,
 )
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
-from mixbackend.backends.codegen.lower.variance import moments
+from mixbackend.backends.codegen.lower.variance import moments_of_rows
 
 
 @rule("aten.native_layer_norm.default")
@@ -47,7 +47,7 @@ def layer_norm(
     check_announced(lowering, {1: saved, 2: saved})
     axes, compute = last_axes(input, len(normalized_shape)), input.compute
     require_values(lowering, input, axes, "input")
-    found = moments(lowering, input, axes, compute)
+    found = moments_of_rows(lowering, input, axes, compute)
     deviation = reciprocal_deviation(lowering, found, axes.count, eps, compute)
 
     def value(index: Index) -> Expr:
@@ -109,7 +109,7 @@ def group_norm(
     grouped, compute = grouped_channels(lowering, input, sizes["N"], sizes["C"], group), input.compute
     require_values(lowering, input, Axes(input.sizes, tuple(range(1, input.rank))), "input")
     axes = Axes(grouped.sizes, tuple(range(2, grouped.rank)))
-    found = moments(lowering, grouped, axes, compute)
+    found = moments_of_rows(lowering, grouped, axes, compute)
     deviation = reciprocal_deviation(lowering, found, axes.count, eps, compute)
 
     def value(index: Index) -> Expr:
