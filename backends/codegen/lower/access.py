@@ -18,7 +18,7 @@ import torch
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, IndexValue, Load, apply
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.contracts.verdict import RefusalCode
 
@@ -75,12 +75,12 @@ def run_time_index(lowering: Lowering, value: Expr, size: Any, wrap: bool) -> tu
             clamped.
 
     Raises:
-        Refused: the dimension may be empty, so that no index is in range.
+        RefusedError: the dimension may be empty, so that no index is in range.
     """
     size = sympy.sympify(size)
     if not size.is_positive:
         code: RefusalCode = "declined" if size == 0 else "dynamic-shape"
-        raise Refused(code, f"an indexed dimension of size {size} is or may be empty: no index is in range")
+        raise RefusedError(code, f"an indexed dimension of size {size} is or may be empty: no index is in range")
     value, zero = lowering.cast(value, torch.int64), integer(0)
     if wrap:
         value = apply("where", apply("lt", value, zero), apply("add", value, integer(size)), value)
@@ -93,12 +93,12 @@ def check_index(index: Tensor) -> None:
     """Refuse what is no integer index.
 
     Raises:
-        Refused: masks, whose result depends on values, and other types.
+        RefusedError: masks, whose result depends on values, and other types.
     """
     if index.dtype in (torch.bool, torch.uint8):
-        raise Refused("data-dependent", "indexing with a mask gives a size that depends on its values")
+        raise RefusedError("data-dependent", "indexing with a mask gives a size that depends on its values")
     if index.dtype not in INDEX_DTYPES:
-        raise Refused("dtype", f"an index of type {index.dtype}; int64 and int32 are taken")
+        raise RefusedError("dtype", f"an index of type {index.dtype}; int64 and int32 are taken")
 
 
 def conditions_inside(position: Any, size: Any, least: Any, most: Any) -> tuple[Expr, ...]:

@@ -19,7 +19,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply
 from mixbackend.backends.codegen.ir.stages import ReductionKind
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.contracts import TensorMeta
 from mixbackend.contracts.sizes import Condition, known
@@ -138,7 +138,7 @@ def require_values(lowering: Lowering, tensor: Tensor, axes: Axes, argument: str
         argument: name under which the op takes the tensor.
 
     Raises:
-        Refused: eager raises there, or whether it does is known only at run time.
+        RefusedError: eager raises there, or whether it does is known only at run time.
     """
     assert lowering.view is not None
     meta = lowering.view.tensor(argument)
@@ -147,7 +147,7 @@ def require_values(lowering: Lowering, tensor: Tensor, axes: Axes, argument: str
         return
     for place in axes.reduced:
         if known(Condition(meta.shape[place], "at_least", 1)) != "yes":
-            raise Refused("dynamic-shape", f"dimension {place} of size {tensor.sizes[place]} may be empty")
+            raise RefusedError("dynamic-shape", f"dimension {place} of size {tensor.sizes[place]} may be empty")
 
 
 def converted(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> ValueFunction:

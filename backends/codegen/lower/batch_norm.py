@@ -14,7 +14,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
 from mixbackend.backends.codegen.lower.axes import Axes, converted, count_of, fold, require_values
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.saved_statistics import (
     as_announced,
     check_announced,
@@ -58,7 +58,7 @@ def batch_norm_without_running(
 ) -> tuple[Tensor, ...]:
     """Normalised by the batch's own statistics; nothing runs along."""
     if not training:
-        raise Refused("argument", "inference without running statistics")
+        raise RefusedError("argument", "inference without running statistics")
     return _by_batch(lowering, input, weight, bias, None, None, eps)[0]
 
 
@@ -114,11 +114,11 @@ def batch_norm(
 ) -> tuple[Tensor, ...]:
     """Either kind, as far as no running statistics change."""
     if training and running_mean is not None:
-        raise Refused("effect", "updates its running statistics in place")
+        raise RefusedError("effect", "updates its running statistics in place")
     if training:
         return _by_batch(lowering, input, weight, bias, None, None, eps)[0]
     if running_mean is None or running_var is None:
-        raise Refused("argument", "inference without running statistics")
+        raise RefusedError("argument", "inference without running statistics")
     return _by_running(lowering, input, weight, bias, running_mean, running_var, eps)
 
 
@@ -183,7 +183,7 @@ def _statistics_of_backward(
     """Mean and reciprocal deviation that the forward used, in the compute type."""
     mean, spread = saved if train else running
     if mean is None or spread is None:
-        raise Refused("argument", "no statistics to go back by")
+        raise RefusedError("argument", "no statistics to go back by")
     if train:
         return _in_type(lowering, mean, compute), _in_type(lowering, spread, compute)
     return _in_type(lowering, mean, compute), _running_deviation(lowering, spread, eps, compute)
@@ -297,8 +297,8 @@ def _channel_axes(tensor: Tensor) -> Axes:
     """Everything but the channels, dimension 1, reduced.
 
     Raises:
-        Refused: there are no channels.
+        RefusedError: there are no channels.
     """
     if tensor.rank < 2:
-        raise Refused("rank", f"{tensor.rank} dimensions; samples and channels are needed")
+        raise RefusedError("rank", f"{tensor.rank} dimensions; samples and channels are needed")
     return Axes(tensor.sizes, tuple(place for place in range(tensor.rank) if place != 1))

@@ -15,7 +15,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Expr, compute_dtype
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Operand, constant, convert, rounded_constant
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 ZERO = sympy.Integer(0)
@@ -73,13 +73,13 @@ def refuse_undecided(operands: Iterable[Operand], sizes: Index) -> None:
     """Refuse operands with a size that may be 1: torch guards on it, and still writes it as it was computed.
 
     Raises:
-        Refused: a size is neither the number 1 nor that of what the operand is broadcast to.
+        RefusedError: a size is neither the number 1 nor that of what the operand is broadcast to.
     """
     for operand in operands:
         own = operand.sizes if isinstance(operand, Tensor) else ()
         for size, whole in zip(reversed(own), reversed(sizes), strict=False):
             if size not in (1, whole) and sympy.expand(size - whole) != 0:
-                raise Refused("dynamic-shape", f"whether {size} is {whole} or 1 depends on sizes")
+                raise RefusedError("dynamic-shape", f"whether {size} is {whole} or 1 depends on sizes")
 
 
 def wide_type(lowering: Lowering) -> torch.dtype:

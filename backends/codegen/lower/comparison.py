@@ -16,7 +16,7 @@ from mixbackend.backends.codegen.lower.broadcast import pointwise, read, refuse_
 from mixbackend.backends.codegen.lower.formula import call, equal, less, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Operand, as_stored, result_type
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 
@@ -87,7 +87,7 @@ def _bitwise(name: str) -> Callable[..., Tensor]:
     def lower(lowering: Lowering, self: Operand, other: Operand) -> Tensor:
         dtype = lowering.output_dtype
         if dtype.is_floating_point:
-            raise Refused("dtype", f"bits of {dtype}")
+            raise RefusedError("dtype", f"bits of {dtype}")
         return pointwise(lowering, (self, other), dtype, lambda a, b: apply(name, a, b))
 
     return lower
@@ -126,5 +126,5 @@ def select_where(lowering: Lowering, condition: Tensor, self: Operand, other: Op
 def fill_masked(lowering: Lowering, self: Tensor, mask: Tensor, value: Operand) -> Tensor:
     """``value`` where the mask holds, else ``self``."""
     if isinstance(value, float) and not math.isfinite(value) and not compute_dtype(self.dtype).is_floating_point:
-        raise Refused("argument", f"{value} is no {self.dtype}")
+        raise RefusedError("argument", f"{value} is no {self.dtype}")
     return select_where(lowering, mask, value, self)

@@ -11,7 +11,7 @@ from typing import Any
 
 from mixbackend.backends.codegen.lower.broadcast import read, refuse_undecided
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Tensor
 from mixbackend.backends.codegen.lower.view import alias
 from mixbackend.contracts import NodeRef
@@ -23,7 +23,7 @@ def to_copy(lowering: Lowering, self: Tensor, **options: Any) -> Tensor:
     assert lowering.view is not None
     device = lowering.view.input_tensors[0].device
     if lowering.output.device != device:
-        raise Refused("device", f"a copy from {device} to {lowering.output.device}")
+        raise RefusedError("device", f"a copy from {device} to {lowering.output.device}")
     if lowering.output_dtype == self.dtype:
         return alias(self)
     return lowering.map(self.sizes, lowering.output_dtype, lambda index: read(self, index, lowering.output_dtype))
@@ -63,14 +63,14 @@ def _written_input(lowering: Lowering, target: Tensor) -> str:
     """The input that is all of a tensor, each element once.
 
     Raises:
-        Refused: it is a part of one, or its elements share memory.
+        RefusedError: it is a part of one, or its elements share memory.
     """
     view = target.strided
     assert view is not None
     if lowering.value(view.input).strided != view or lowering.types[view.input].sizes != target.sizes:
-        raise Refused("effect", "only a whole region input can be written into")
+        raise RefusedError("effect", "only a whole region input can be written into")
     if any(size != 1 and not stride.is_positive for size, stride in zip(target.sizes, view.strides, strict=True)):
-        raise Refused("layout", f"elements of {view.input} share memory, strides {list(view.strides)}")
+        raise RefusedError("layout", f"elements of {view.input} share memory, strides {list(view.strides)}")
     return view.input
 
 
@@ -85,5 +85,5 @@ def result_of(lowering: Lowering, self: tuple[Tensor | None, ...], index: int) -
     """One of an op's results."""
     result = self[index]
     if result is None:
-        raise Refused("argument", f"result {index} has no values")
+        raise RefusedError("argument", f"result {index} has no values")
     return result

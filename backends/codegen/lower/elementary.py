@@ -29,7 +29,7 @@ from mixbackend.backends.codegen.lower.formula import (
 )
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Number, Operand, constant
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Tensor
 
 _FLOAT_FUNCTIONS = (
@@ -176,9 +176,9 @@ def round_decimals(lowering: Lowering, self: Tensor, decimals: int) -> Tensor:
     """Rounded to so many digits after the point, or before it where negative."""
     dtype = self.dtype
     if not dtype.is_floating_point:
-        raise Refused("dtype", "rounding integers to decimals")
+        raise RefusedError("dtype", "rounding integers to decimals")
     if dtype in (torch.float16, torch.bfloat16):
-        raise Refused("dtype", f"eager scales and rounds in {dtype}, not in float32")
+        raise RefusedError("dtype", f"eager scales and rounds in {dtype}, not in float32")
     scale = 10.0 ** abs(decimals)
 
     def value(value: Expr) -> Expr:

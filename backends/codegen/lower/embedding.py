@@ -12,7 +12,7 @@ from typing import Any
 from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, apply, compute_dtype
 from mixbackend.backends.codegen.lower.access import addressable, check_index, load, run_time_index
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.scatter import scattered
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
@@ -42,7 +42,7 @@ def embedding_dense_backward(
 ) -> Tensor:
     """Gradients of rows added up per row of the table; those of the padding row are left out."""
     if scale_grad_by_freq:
-        raise Refused("argument", "scale_grad_by_freq needs how often every row occurs")
+        raise RefusedError("argument", "scale_grad_by_freq needs how often every row occurs")
     check_index(indices)
     dtype = grad_output.dtype
 

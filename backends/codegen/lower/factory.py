@@ -18,14 +18,14 @@ from mixbackend.backends.codegen.lower.broadcast import read
 from mixbackend.backends.codegen.lower.formula import add, at_most, equal, less, mul, sub, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Number, Operand, constant, convert, rounded_constant
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 
 def _filled(lowering: Lowering, value: Number) -> Tensor:
     dtype = lowering.output_dtype
     if isinstance(value, float) and not math.isfinite(value) and not dtype.is_floating_point:
-        raise Refused("argument", f"{value} is no {dtype}")
+        raise RefusedError("argument", f"{value} is no {dtype}")
     expression = rounded_constant(value, dtype)
     return lowering.lazy(lowering.output_sizes, dtype, lambda index: expression)
 
@@ -73,7 +73,7 @@ def arange(lowering: Lowering, end: Number, start: Number = 0, step: Number = 1,
         first, distance = sympy.sympify(_whole(start)), sympy.sympify(_whole(step))
         return lowering.lazy(lowering.output_sizes, dtype, lambda index: _position(first + index[0] * distance, dtype))
     if not dtype.is_floating_point:
-        raise Refused("dtype", f"a range of {dtype} with fractions")
+        raise RefusedError("dtype", f"a range of {dtype} with fractions")
     wide = torch.float64
 
     def value(index: Index) -> Expr:
@@ -105,10 +105,10 @@ def linspace(lowering: Lowering, start: Number, end: Number, steps: Any, **optio
     """From both ends to the middle, as eager does, so that both ends are met exactly."""
     dtype, wide = lowering.output_dtype, torch.float64
     if not dtype.is_floating_point:
-        raise Refused("dtype", f"a range of {dtype} with fractions")
+        raise RefusedError("dtype", f"a range of {dtype} with fractions")
     count = lowering.output_sizes[0]
     if not count.is_Integer:
-        raise Refused("dynamic-shape", "the number of steps divides the distance")
+        raise RefusedError("dynamic-shape", "the number of steps divides the distance")
     first, last = (constant(number, wide) for number in (start, end))
     if count == 1:
         return lowering.lazy(lowering.output_sizes, dtype, lambda index: convert(first, wide, dtype))

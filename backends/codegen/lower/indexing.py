@@ -30,7 +30,7 @@ from mixbackend.backends.codegen.lower.access import (
 from mixbackend.backends.codegen.lower.broadcast import broadcast_index, broadcast_sizes
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import convert
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.scatter import scattered
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.view import reshape
@@ -124,17 +124,17 @@ def _put_where(
     """``self[mask] = values`` where all chosen places get the same values: no position among them is needed.
 
     Raises:
-        Refused: every chosen place has a value of its own, or there are other indices beside the mask.
+        RefusedError: every chosen place has a value of its own, or there are other indices beside the mask.
     """
     masks = [place for place, index in enumerate(indices) if index is not None]
     mask = indices[masks[0]]
     if len(masks) > 1 or mask is None or mask.dtype != torch.bool:
-        raise Refused("data-dependent", "a mask beside other indices, or a mask of type uint8")
+        raise RefusedError("data-dependent", "a mask beside other indices, or a mask of type uint8")
     start = masks[0]
     end = start + mask.rank
     after = tensor.rank - end
     if values.rank > after and values.sizes[values.rank - after - 1] != 1:
-        raise Refused("data-dependent", "values for the places of a mask depend on how many there are")
+        raise RefusedError("data-dependent", "values for the places of a mask depend on how many there are")
 
     def value(index: Index) -> Expr:
         places = (*index[:start], sympy.Integer(0), *index[end:])
@@ -144,7 +144,7 @@ def _put_where(
         return apply("where", mask.at(index[start:end]), new, old)
 
     if accumulate and tensor.dtype == torch.bool:
-        raise Refused("dtype", "adding bool values")
+        raise RefusedError("dtype", "adding bool values")
     return lowering.map(tensor.sizes, tensor.dtype, value)
 
 
@@ -196,7 +196,7 @@ def put(lowering: Lowering, self: Tensor, index: Tensor, source: Tensor, accumul
     """Elements written, or added, at row-major positions."""
     check_index(index)
     if source.dtype != self.dtype:
-        raise Refused("dtype", f"values of type {source.dtype} for a tensor of {self.dtype}")
+        raise RefusedError("dtype", f"values of type {source.dtype} for a tensor of {self.dtype}")
     positions, values = _flat(lowering, index), _flat(lowering, source)
     count = sympy.prod(self.sizes)
 
@@ -213,7 +213,7 @@ def masked_scatter(lowering: Lowering, self: Tensor, mask: Tensor, source: Tenso
     """Places of a mask filled, in order, with the elements of ``source``; its last serves for all that it lacks."""
     sizes = lowering.output_sizes
     if mask.dtype != torch.bool or source.dtype != self.dtype:
-        raise Refused("dtype", f"a mask of type {mask.dtype}, a source of {source.dtype} for {self.dtype}")
+        raise RefusedError("dtype", f"a mask of type {mask.dtype}, a source of {source.dtype} for {self.dtype}")
     whole = Tensor(sizes, torch.bool, lambda index: mask.at(broadcast_index(mask.sizes, index)))
     chosen = _flat(lowering, whole)
     count = lowering.scan(
@@ -221,7 +221,7 @@ def masked_scatter(lowering: Lowering, self: Tensor, mask: Tensor, source: Tenso
     )
     flat, order = addressable(lowering, _flat(lowering, source)), reshape(lowering, count, sizes)
     if flat.sizes[0] == 0:
-        raise Refused("argument", "an empty source")
+        raise RefusedError("argument", "an empty source")
 
     def value(index: Index) -> Expr:
         position = apply("sub", order.at(index), integer(1))

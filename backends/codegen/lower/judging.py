@@ -11,7 +11,7 @@ import functools
 import sympy
 
 from mixbackend.backends.codegen.lower.lowering import TAKE_APART, Lowering
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.table import RULES
 from mixbackend.contracts import OpView, Supported, SymbolicSize, TensorMeta, Unsupported, Verdict
@@ -39,6 +39,6 @@ def _judge(view: OpView) -> Verdict:
             else:
                 lowering.bind(item.name, sympy.Symbol(f"n_{item.name}", real=True))
         lowering.lower(view)
-    except Refused as refused:
+    except RefusedError as refused:
         return refused.verdict
     return Supported()

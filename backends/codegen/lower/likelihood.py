@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.lower.axes import axes_of, fold
 from mixbackend.backends.codegen.lower.broadcast import read
 from mixbackend.backends.codegen.lower.loss import MEAN, NONE
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.saved_statistics import announced
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
@@ -100,14 +100,14 @@ def _check(tensor: Tensor, target: Tensor) -> None:
     """Refuse other types and ranks than those of classes and scores.
 
     Raises:
-        Refused: scores that are not floating, targets that are no int64 or not one per sample.
+        RefusedError: scores that are not floating, targets that are no int64 or not one per sample.
     """
     if target.rank != tensor.rank - 1:
-        raise Refused("rank", f"targets of {target.rank} dimensions for scores of {tensor.rank}")
+        raise RefusedError("rank", f"targets of {target.rank} dimensions for scores of {tensor.rank}")
     if not tensor.dtype.is_floating_point:
-        raise Refused("dtype", f"scores of type {tensor.dtype}")
+        raise RefusedError("dtype", f"scores of type {tensor.dtype}")
     if target.dtype != torch.int64:
-        raise Refused("dtype", f"targets of type {target.dtype}")
+        raise RefusedError("dtype", f"targets of type {target.dtype}")
 
 
 def _class_place(tensor: Tensor) -> int:

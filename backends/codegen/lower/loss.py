@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, compute
 from mixbackend.backends.codegen.lower.axes import axes_of, count_of, fold
 from mixbackend.backends.codegen.lower.broadcast import broadcast_sizes, read
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -199,7 +199,7 @@ def reduce_loss(lowering: Lowering, reduction: int, sizes: Index, value: ValueFu
     if reduction == NONE:
         return lowering.map(sizes, dtype, value)
     if reduction not in (MEAN, SUM):
-        raise Refused("argument", f"reduction {reduction}")
+        raise RefusedError("argument", f"reduction {reduction}")
     axes = axes_of(Tensor(sizes, compute, value), None)
     (total,) = fold(lowering, "sum", axes, value, [compute])
     count = count_of(axes.count, compute)
@@ -240,10 +240,10 @@ def _computed_in(lowering: Lowering, operands: tuple[Tensor, ...]) -> torch.dtyp
     """Compute type of the result.
 
     Raises:
-        Refused: the operands are not floating.
+        RefusedError: the operands are not floating.
     """
     if not all(operand.dtype.is_floating_point for operand in operands):
-        raise Refused("dtype", f"a loss of {', '.join(str(operand.dtype) for operand in operands)}")
+        raise RefusedError("dtype", f"a loss of {', '.join(str(operand.dtype) for operand in operands)}")
     return compute_dtype(lowering.output_dtype)
 
 

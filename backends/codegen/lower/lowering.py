@@ -36,7 +36,7 @@ from mixbackend.backends.codegen.ir.stages import (
     TensorType,
     WriteMode,
 )
-from mixbackend.backends.codegen.lower.rules import RULES, Refused
+from mixbackend.backends.codegen.lower.rules import RULES, RefusedError
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.tensor import Index, StridedView, Tensor
 from mixbackend.backends.codegen.lower.writing import refuse_writes
@@ -145,7 +145,7 @@ class Lowering:
         """Lower one op and bind its result.
 
         Raises:
-            Refused: no rule, or its rule does not cover this use.
+            RefusedError: no rule, or its rule does not cover this use.
         """
         self.view = view
         if view.op == TAKE_APART:
@@ -153,10 +153,10 @@ class Lowering:
             return
         function = RULES.get(view.op)
         if function is None:
-            raise Refused("unknown-op", f"no lowering rule for {view.op}")
+            raise RefusedError("unknown-op", f"no lowering rule for {view.op}")
         for meta in (*view.input_tensors, *view.output_tensors):
             if meta.dtype not in STORAGE_TYPES:
-                raise Refused("dtype", f"{meta.dtype} has no compute type")
+                raise RefusedError("dtype", f"{meta.dtype} has no compute type")
         for item in view.inputs:
             if item.name not in self._values:
                 self._bind_number(item)
@@ -172,7 +172,7 @@ class Lowering:
     def _bind_number(self, item: InputView) -> None:
         """A number that the graph computes from sizes: an expression over the symbols that come in."""
         if not isinstance(item.meta, (int, SymbolicSize)):
-            raise Refused("argument", f"{item.name} is a number that only the run knows")
+            raise RefusedError("argument", f"{item.name} is a number that only the run knows")
         self.bind(item.name, import_size(item.meta))
 
     def _check(self, result: Result) -> None:
@@ -187,7 +187,7 @@ class Lowering:
                 agrees = agrees and (own == size or not own.is_Integer or not isinstance(size, int))
             if not agrees:
                 found = f"{tensor.dtype}{list(tensor.sizes)}"
-                raise Refused("backend-error", f"the rule of {self.view.op} gives {found}, torch promises {meta}")
+                raise RefusedError("backend-error", f"the rule of {self.view.op} gives {found}, torch promises {meta}")
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, NodeRef):
@@ -359,7 +359,7 @@ def lower_region(region: Region) -> StageGraph:
     """Lower a whole region.
 
     Raises:
-        Refused: an op is not covered; ``judge`` would have said so.
+        RefusedError: an op is not covered; ``judge`` would have said so.
     """
     lowering = Lowering()
     inputs: list[StridedInput | NumberInput] = []
@@ -370,7 +370,7 @@ def lower_region(region: Region) -> StageGraph:
         inputs.append(_number(lowering, item.name, item.meta))
     refusal = refuse_writes(region.views, (output.name for output in region.outputs))
     if refusal is not None:
-        raise Refused(refusal.code, refusal.detail)
+        raise RefusedError(refusal.code, refusal.detail)
     for view in region.views:
         lowering.lower(view)
     outputs = [_output(lowering, output, region) for output in region.outputs]
@@ -398,7 +398,7 @@ def _output(lowering: Lowering, output: RegionOutput, region: Region) -> GraphOu
         view = tensor.strided
         return AliasOutput(output.name, view.input, tensor.sizes, view.strides, view.offset)
     if output.alias_of is not None and region.inputs[output.alias_of].name in lowering.contents:
-        raise Refused("effect", f"whether {output.name} shares storage that is written into is not known")
+        raise RefusedError("effect", f"whether {output.name} shares storage that is written into is not known")
     return GraphOutput(output.name, _final(lowering, f"{output.name}.out", tensor, (output.name,)), strides)
 
 

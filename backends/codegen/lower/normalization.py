@@ -18,7 +18,7 @@ from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
 from mixbackend.backends.codegen.lower import view
 from mixbackend.backends.codegen.lower.axes import Axes, count_of, fold, require_values, with_dimensions
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.saved_statistics import (
     as_announced,
     check_announced,
@@ -135,12 +135,12 @@ def grouped_channels(lowering: Lowering, tensor: Tensor, batch: Any, channels: A
     """The tensor as batch, group, channel of the group, and space.
 
     Raises:
-        Refused: the tensor's first dimensions are not batch and channels, or their number is not known.
+        RefusedError: the tensor's first dimensions are not batch and channels, or their number is not known.
     """
     if tensor.rank < 2 or tensor.sizes[0] != batch or tensor.sizes[1] != channels:
-        raise Refused("argument", f"a tensor of sizes {tensor.sizes} as {batch} samples of {channels} channels")
+        raise RefusedError("argument", f"a tensor of sizes {tensor.sizes} as {batch} samples of {channels} channels")
     if not sympy.sympify(channels).is_Integer:
-        raise Refused("dynamic-shape", f"{channels} channels in {groups} groups; their number must be known")
+        raise RefusedError("dynamic-shape", f"{channels} channels in {groups} groups; their number must be known")
     return view.reshape(lowering, tensor, (batch, groups, int(channels) // groups, *tensor.sizes[2:]))
 
 

@@ -27,7 +27,7 @@ from mixbackend.backends.codegen.lower.formula import (
 )
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Number, Operand, constant
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Tensor
 
 # -- sums and products ------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def add_quotient(lowering: Lowering, self: Tensor, tensor1: Tensor, tensor2: Ten
 
 def _need_numeric(dtype: torch.dtype) -> None:
     if dtype == torch.bool:
-        raise Refused("dtype", "arithmetic on bools")
+        raise RefusedError("dtype", "arithmetic on bools")
 
 
 @rule("aten.lerp.Scalar", "aten.lerp.Tensor")

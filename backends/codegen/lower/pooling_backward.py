@@ -24,7 +24,7 @@ from mixbackend.backends.codegen.lower.pooling import (
     strided_divisor,
     strided_windows,
 )
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.scatter import scattered
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.windows import Windows, folded, is_unrolled, joined
@@ -171,7 +171,7 @@ def _avg_backward(
     divisor: Callable[[Index], sympy.Expr],
 ) -> Tensor:
     if not grad_output.dtype.is_floating_point:
-        raise Refused("dtype", "gradients of an integer type")
+        raise RefusedError("dtype", "gradients of an integer type")
     gradient = addressable(lowering, grad_output)
 
     def term(index: Index, choice: Sequence[Any]) -> Expr:

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply, compute_dtype
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Tensor
 
 Number = Union[int, float, bool, sympy.Expr]
@@ -33,7 +33,7 @@ def result_type(*operands: Operand) -> torch.dtype:
     """Type in which an op on these operands is done: ``torch.result_type`` of all of them.
 
     Raises:
-        Refused: a complex number.
+        RefusedError: a complex number.
     """
     return _combined(tuple((dtype_of(operand), _kind(operand)) for operand in operands), torch.get_default_dtype())
 
@@ -42,7 +42,7 @@ def dtype_of(operand: Operand) -> torch.dtype:
     """Storage type of a tensor; for a number, the type torch gives a tensor made of it.
 
     Raises:
-        Refused: a complex number.
+        RefusedError: a complex number.
     """
     if isinstance(operand, Tensor):
         return operand.dtype
@@ -54,7 +54,7 @@ def dtype_of(operand: Operand) -> torch.dtype:
         return torch.get_default_dtype()
     if isinstance(operand, sympy.Expr):
         return torch.int64 if operand.is_integer else torch.get_default_dtype()
-    raise Refused("argument", f"{operand!r} is no real number")
+    raise RefusedError("argument", f"{operand!r} is no real number")
 
 
 def _kind(operand: Operand) -> _Kind:
@@ -118,17 +118,17 @@ def constant(value: Number, dtype: torch.dtype) -> Expr:
     """A number in the compute type of ``dtype``; not rounded to 16 bits, as eager keeps numbers in the wide type.
 
     Raises:
-        Refused: a complex number, or a number that only the run knows where an integer is needed.
+        RefusedError: a complex number, or a number that only the run knows where an integer is needed.
     """
     wide = compute_dtype(dtype)
     if isinstance(value, sympy.Expr) and not value.is_number:
         if not value.is_integer and not (value.is_Symbol and wide.is_floating_point):
-            raise Refused("argument", f"the number {value} is known at run time only")
+            raise RefusedError("argument", f"the number {value} is known at run time only")
         return IndexValue(wide, value)
     if isinstance(value, sympy.Expr):
         value = int(value) if value.is_integer else float(value)
     if isinstance(value, complex):
-        raise Refused("argument", f"{value!r} is no real number")
+        raise RefusedError("argument", f"{value!r} is no real number")
     if wide == torch.bool:
         return Constant(wide, bool(value))
     if wide.is_floating_point:

@@ -25,7 +25,7 @@ from mixbackend.backends.codegen.lower.axes import (
     with_dimensions,
 )
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Tensor
 
 Dimensions = int | Iterable[int] | None
@@ -78,7 +78,7 @@ def _fold_as_result(lowering: Lowering, kind: ReductionKind, tensor: Tensor, dim
     """A fold in the type of the result."""
     dtype = lowering.output_dtype
     if dtype == torch.bool:
-        raise Refused("dtype", f"{kind} with a result of type bool")
+        raise RefusedError("dtype", f"{kind} with a result of type bool")
     axes = axes_of(tensor, dim)
     (result,) = fold(lowering, kind, axes, converted(lowering, tensor, compute_dtype(dtype)), [dtype])
     return with_dimensions(lowering, result, axes, keepdim)

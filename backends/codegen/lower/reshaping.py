@@ -16,7 +16,7 @@ from mixbackend.backends.codegen.ir.indices import modulo
 from mixbackend.backends.codegen.lower import view
 from mixbackend.backends.codegen.lower.broadcast import refuse_undecided
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.contracts import TensorMeta
@@ -67,7 +67,7 @@ def squeeze(lowering: Lowering, self: Tensor, dim: int | Sequence[int] | None = 
     axes = range(self.rank) if dim is None else [dim] if isinstance(dim, int) else dim
     result = view.squeeze(self, axes)
     if result.rank != len(lowering.output_sizes):
-        raise Refused("dynamic-shape", f"which of {list(self.sizes)} are 1 depends on sizes")
+        raise RefusedError("dynamic-shape", f"which of {list(self.sizes)} are 1 depends on sizes")
     return result
 
 
@@ -78,14 +78,14 @@ def position_in(index: Any, size: sympy.Expr) -> sympy.Expr:
     """A position counted from the end where negative.
 
     Raises:
-        Refused: its sign is known at run time only.
+        RefusedError: its sign is known at run time only.
     """
     index = sympy.sympify(index)
     if index.is_nonnegative:
         return index
     if index.is_negative:
         return size + index
-    raise Refused("dynamic-shape", f"the sign of position {index} is known at run time only")
+    raise RefusedError("dynamic-shape", f"the sign of position {index} is known at run time only")
 
 
 def first_of_slice(start: Any, end: Any, step: Any, size: sympy.Expr, length: sympy.Expr) -> sympy.Expr:
@@ -106,7 +106,7 @@ def first_of_slice(start: Any, end: Any, step: Any, size: sympy.Expr, length: sy
         return sympy.expand(size - length)
     if start.is_negative:
         return sympy.Max(0, size + start)
-    raise Refused("dynamic-shape", f"the sign of position {start} is known at run time only")
+    raise RefusedError("dynamic-shape", f"the sign of position {start} is known at run time only")
 
 
 @rule("aten.select.int")

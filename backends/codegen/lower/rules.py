@@ -3,7 +3,7 @@
 Place: filled by the rule modules of this package when ``table`` imports them; read by ``lowering`` and ``judging``.
 A rule is called with the ``Lowering`` and the op's arguments by schema name: tensors as ``Tensor``, symbolic sizes as
 sympy expressions, everything else as it is. It returns a ``Tensor``, a tuple of them (``None`` for an output nobody can
-have), or raises ``Refused``.
+have), or raises ``RefusedError``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mixbackend.contracts.verdict import RefusalCode, Unsupported
 Rule = Callable[..., Any]
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A rule does not cover this use of its op; becomes the verdict."""
 
     def __init__(self, code: RefusalCode, detail: str) -> None:

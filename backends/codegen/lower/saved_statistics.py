@@ -15,7 +15,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
 from mixbackend.backends.codegen.lower.axes import count_of
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.variance import Moments
 from mixbackend.contracts import TensorMeta
@@ -67,7 +67,7 @@ def check_announced(lowering: Lowering, dtypes: dict[int, torch.dtype]) -> None:
         dtypes: that eager gives, by number of the output.
 
     Raises:
-        Refused: torch announces another type than eager gives; neither would do for the reader.
+        RefusedError: torch announces another type than eager gives; neither would do for the reader.
     """
     assert lowering.view is not None
     if lowering.view.phase == "inference":
@@ -75,18 +75,18 @@ def check_announced(lowering: Lowering, dtypes: dict[int, torch.dtype]) -> None:
     for place, dtype in dtypes.items():
         meta = lowering.view.outputs[place]
         if isinstance(meta, TensorMeta) and meta.dtype != dtype:
-            raise Refused("dtype", f"output {place} is announced as {meta.dtype}, eager gives {dtype}")
+            raise RefusedError("dtype", f"output {place} is announced as {meta.dtype}, eager gives {dtype}")
 
 
 def check_floating(*tensors: Tensor | None) -> None:
     """Refuse what is not floating.
 
     Raises:
-        Refused: a normalisation of integers or complex numbers.
+        RefusedError: a normalisation of integers or complex numbers.
     """
     for tensor in tensors:
         if tensor is not None and not tensor.dtype.is_floating_point:
-            raise Refused("dtype", f"a normalisation of {tensor.dtype}")
+            raise RefusedError("dtype", f"a normalisation of {tensor.dtype}")
 
 
 def scaled(lowering: Lowering, parameter: Tensor | None, dtype: torch.dtype, value: Expr, index: Index) -> Expr:

@@ -12,7 +12,7 @@ from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, ap
 from mixbackend.backends.codegen.ir.stages import ScanKind
 from mixbackend.backends.codegen.lower.axes import converted
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.variance import wide_accumulator
 
@@ -33,7 +33,7 @@ def cumprod(lowering: Lowering, self: Tensor, dim: int, dtype: torch.dtype | Non
 def logcumsumexp(lowering: Lowering, self: Tensor, dim: int) -> Tensor:
     """Logarithm of the sum of the exponentials of everything up to here."""
     if not self.dtype.is_floating_point:
-        raise Refused("dtype", f"logarithms of {self.dtype}")
+        raise RefusedError("dtype", f"logarithms of {self.dtype}")
     return _accumulated(lowering, "logsumexp", self, dim)
 
 
@@ -52,7 +52,7 @@ def cummin(lowering: Lowering, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _accumulated(lowering: Lowering, kind: ScanKind, tensor: Tensor, dim: int) -> Tensor:
     dtype = lowering.output_dtype
     if dtype == torch.bool:
-        raise Refused("dtype", f"a scan of type {dtype}")
+        raise RefusedError("dtype", f"a scan of type {dtype}")
     accumulator = wide_accumulator(lowering, dtype)
     value = converted(lowering, tensor, accumulator)
     if tensor.rank == 0:

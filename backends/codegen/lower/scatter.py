@@ -25,7 +25,7 @@ from mixbackend.backends.codegen.lower.access import (
 )
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
 from mixbackend.backends.codegen.lower.promotion import constant, convert, rounded_constant
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 Destination = Callable[[Index], tuple[Index, Bindings]]
@@ -55,7 +55,7 @@ def scattered(
     """``Lowering.scatter``, with 16-bit sums and products rounded only at the end.
 
     Raises:
-        Refused: arithmetic on bool.
+        RefusedError: arithmetic on bool.
     """
     _check_arithmetic(dtype, mode)
     wide = compute_dtype(dtype) if mode in ("add", "mul") else dtype
@@ -65,7 +65,7 @@ def scattered(
 
 def _check_arithmetic(dtype: torch.dtype, mode: WriteMode) -> None:
     if dtype == torch.bool and mode != "set":
-        raise Refused("dtype", f"updates of mode {mode} on bool")
+        raise RefusedError("dtype", f"updates of mode {mode} on bool")
 
 
 def identity(mode: WriteMode, dtype: torch.dtype) -> Constant:
@@ -109,7 +109,7 @@ def _as_declared(lowering: Lowering, result: Tensor) -> Tensor:
 
 def _source(lowering: Lowering, target: Tensor, source: Tensor) -> ValueFunction:
     if source.dtype != target.dtype:
-        raise Refused("dtype", f"updates of type {source.dtype} for a tensor of {target.dtype}")
+        raise RefusedError("dtype", f"updates of type {source.dtype} for a tensor of {target.dtype}")
     return at_least_one_dimension(source).at
 
 

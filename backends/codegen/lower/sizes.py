@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.contracts import SymbolicSize
 
 _FUNCTIONS: dict[str, Any] = {
@@ -29,12 +29,12 @@ def import_size(size: Any) -> sympy.Expr:
     """A size or integer argument as an expression.
 
     Raises:
-        Refused: it depends on data, or is made of functions that index expressions do not have.
+        RefusedError: it depends on data, or is made of functions that index expressions do not have.
     """
     if not isinstance(size, SymbolicSize):
         return sympy.Integer(size)
     if size.hint is None:
-        raise Refused("data-dependent", f"size {size} depends on values")
+        raise RefusedError("data-dependent", f"size {size} depends on values")
     return _imported(size.expression)
 
 
@@ -46,5 +46,5 @@ def _imported(expression: sympy.Expr) -> sympy.Expr:
         return sympy.expand(expression.func(*parts))
     function = _FUNCTIONS.get(expression.func.__name__)
     if function is None:
-        raise Refused("dynamic-shape", f"size {expression} is made of {expression.func.__name__}")
+        raise RefusedError("dynamic-shape", f"size {expression} is made of {expression.func.__name__}")
     return function(*parts)

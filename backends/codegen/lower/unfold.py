@@ -18,7 +18,7 @@ from mixbackend.backends.codegen.ir.scalar import Expr, apply
 from mixbackend.backends.codegen.lower.access import addressable, all_of, conditions_inside, integer, load
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.pooling import strided_windows
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.windows import StridedWindows, folded, joined
 
@@ -107,7 +107,7 @@ def unfold_backward(
     """Gradient of overlapping windows along one dimension, whose taps are the last dimension."""
     gradient, sizes = addressable(lowering, grad_in), lowering.output_sizes
     if not sizes:
-        raise Refused("rank", "windows of a tensor without dimensions")
+        raise RefusedError("rank", "windows of a tensor without dimensions")
     axis = dim % len(sizes)
     windows = StridedWindows(sizes[axis], gradient.sizes[axis], int(size), int(step))
 

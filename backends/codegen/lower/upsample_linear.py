@@ -19,7 +19,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, IndexValue, apply
 from mixbackend.backends.codegen.lower.access import added, addressable, integer, load, run_time_index
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.scatter import scattered
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
@@ -132,11 +132,11 @@ def _axes(
     """The resized dimensions, which are the last ones; scales are the op's last arguments, outermost first."""
     assert lowering.view is not None
     if not tensor.dtype.is_floating_point:
-        raise Refused("dtype", f"interpolation of {tensor.dtype}")
+        raise RefusedError("dtype", f"interpolation of {tensor.dtype}")
     given, is_cubic = list(scales.values()), "cubic" in lowering.view.op
     resized = (source[-len(given) :], result[-len(given) :])
     if not all(size.is_Integer and size > 0 for size in itertools.chain(*resized)):
-        raise Refused("dynamic-shape", f"resizing from {resized[0]} to {resized[1]}")
+        raise RefusedError("dynamic-shape", f"resizing from {resized[0]} to {resized[1]}")
     return tuple(
         _Axis(int(before), int(after), scale, align_corners, is_cubic, tensor.compute)
         for before, after, scale in zip(*resized, given, strict=True)

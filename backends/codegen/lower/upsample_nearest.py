@@ -22,7 +22,7 @@ from mixbackend.backends.codegen.ir.indices import floor_div
 from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, IndexValue, apply
 from mixbackend.backends.codegen.lower.access import addressable, load, run_time_index
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.scatter import scattered
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.windows import folded
@@ -62,12 +62,12 @@ def _axis(source: int, result: int, scale: float | None, is_exact: bool) -> _Axi
     """One dimension.
 
     Raises:
-        Refused: eager's kernels take different sources.
+        RefusedError: eager's kernels take different sources.
     """
     scale = scale if scale is not None and scale > 0.0 else None
     table, *others = _tables(source, result, scale, is_exact)
     if not all(torch.equal(table, other) for other in others):
-        raise Refused("argument", f"eager's kernels disagree on the nearest of {source} for {result} elements")
+        raise RefusedError("argument", f"eager's kernels disagree on the nearest of {source} for {result} elements")
     factor, rest = divmod(result, source)
     is_repetition = rest == 0 and torch.equal(table, torch.arange(result) // factor)
     ratio = _single_ratio(source, result, scale).item()
@@ -118,7 +118,7 @@ def _axes(lowering: Lowering, source: Index, result: Index, scales: dict[str, fl
     given, is_exact = list(scales.values()), "exact" in lowering.view.op
     resized = (source[-len(given) :], result[-len(given) :])
     if not all(size.is_Integer and size > 0 for size in itertools.chain(*resized)):
-        raise Refused("dynamic-shape", f"resizing from {resized[0]} to {resized[1]}")
+        raise RefusedError("dynamic-shape", f"resizing from {resized[0]} to {resized[1]}")
     return tuple(
         _axis(int(before), int(after), scale, is_exact) for before, after, scale in zip(*resized, given, strict=True)
     )

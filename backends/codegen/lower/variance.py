@@ -23,7 +23,7 @@ from mixbackend.backends.codegen.lower.axes import (
 )
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.reduction import Dimensions
-from mixbackend.backends.codegen.lower.rules import Refused, rule
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 LONGEST_ROW = 1 << 17
@@ -123,7 +123,7 @@ def _spread(
 ) -> tuple[Tensor, Tensor]:
     """Variance or its root, and the mean."""
     if not tensor.dtype.is_floating_point:
-        raise Refused("dtype", f"variance of {tensor.dtype}")
+        raise RefusedError("dtype", f"variance of {tensor.dtype}")
     axes, freedom = axes_of(tensor, dim), 1.0 if correction is None else float(correction)
     if freedom < 0:
         # Over nothing torch says NaN, the division here 0 / -correction = 0.

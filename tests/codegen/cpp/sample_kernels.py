@@ -289,6 +289,8 @@ SAMPLES: dict[str, Kernel] = {
     "transposed": _transposed("float32"),
     "transposed_bfloat16": _transposed("bfloat16"),
     "transposed_int8": _transposed("int8"),
+    "transposed_int64": _transposed("int64"),
+    "transposed_double": _transposed("float64"),
     "windows": _windows(),
     "scatter_add": _scatter_add(atomic=False),
     "scatter_add_atomic": _scatter_add(atomic=True),

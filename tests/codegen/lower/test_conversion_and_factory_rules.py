@@ -11,7 +11,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Constant
 from mixbackend.backends.codegen.lower.lowering import STORAGE_TYPES
 from mixbackend.backends.codegen.lower.promotion import constant, result_type
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Tensor
 
 _TYPES = sorted(STORAGE_TYPES, key=str)
@@ -40,9 +40,9 @@ def test_result_type_with_a_number_is_torchs(rank, number):
 def test_constants_wrap_and_refuse():
     assert constant(-1, torch.uint8) == Constant(torch.uint8, 255)
     assert constant(2.7, torch.int32) == Constant(torch.int32, 2)
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         constant(1j, torch.float32)
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         constant(sympy.Symbol("n", real=True), torch.int64)
 
 

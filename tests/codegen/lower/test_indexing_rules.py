@@ -9,7 +9,7 @@ from mixbackend.backends.codegen.interpret.stages import interpret_stages
 from mixbackend.backends.codegen.lower.indexing import index_put
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import TensorMeta, Unsupported
 from mixbackend.runtime.trace import trace_region
@@ -131,7 +131,7 @@ def test_a_value_for_every_place_of_a_mask_is_refused():
     for name, tensor in (("x", _values(4)), ("m", _values(4) > 0), ("v", _values(2))):
         lowering.input(name, TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device))
     x, m, v = map(lowering.value, "xmv")
-    with pytest.raises(Refused, match="how many there are"):
+    with pytest.raises(RefusedError, match="how many there are"):
         index_put(lowering, x, (m,), v)
 
 

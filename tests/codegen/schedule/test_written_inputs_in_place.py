@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.ir.check import check_program, check_stages
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.ir.stages import StageGraph
 from mixbackend.backends.codegen.lower.judging import judge_op
-from mixbackend.backends.codegen.lower.rules import Refused
+from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.codegen.schedule.check_groups import check_groups
 from mixbackend.backends.codegen.schedule.group import Group
@@ -225,7 +225,7 @@ def refused(function: Callable[..., Any], inputs: Sequence[Any]) -> Unsupported 
     if answer is None:
         lower_region(region)
         return None
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         lower_region(region)
     return answer
 
