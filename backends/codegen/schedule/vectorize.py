@@ -110,7 +110,7 @@ class Costs:
         near = (
             stride is not None and stride.is_Integer and abs(int(stride)) * self.dtypes[access.buffer].itemsize < LINE
         )
-        return weight * max(width, 1.0) * self.lanes * (0.5 if near else 1.0)
+        return weight * self.lanes * (0.5 if near else 1.0)
 
     def _filling(self, loop: KernelLoop) -> float:
         """How much more instructions there are than full vectors: lanes of the last one, and the start of the loop."""

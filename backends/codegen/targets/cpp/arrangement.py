@@ -17,7 +17,6 @@ from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop,
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, IndexValue, Local, Read, walk
 from mixbackend.backends.codegen.targets.cpp.accumulators import needs_blocks
 from mixbackend.backends.codegen.targets.cpp.indices import LARGEST_LANES, lane_step
-from mixbackend.backends.codegen.targets.cpp.literals import compute_type
 from mixbackend.backends.codegen.targets.cpp.memory import Memory
 
 SHORT_COLUMN = 32
@@ -145,7 +144,7 @@ def _turn(nest: Nest, vector: sympy.Symbol | None, memory: Memory) -> Turn | Non
 def _can_turn(node: Read, vector: sympy.Symbol, memory: Memory) -> bool:
     step = lane_step(node.offset, vector)
     plain = node.mask is None and not node.bindings and node.buffer not in memory.stored
-    return plain and step is not None and step not in (0, 1) and compute_type(node.dtype) in ("float", "i32")
+    return plain and step is not None and step not in (0, 1) and node.dtype != torch.bool
 
 
 def _pays_in_panels(nest: Nest) -> bool:

@@ -14,39 +14,65 @@ template <int... numbers> struct CountTo<0, numbers...> {
 };
 using AllLanes = typename CountTo<lanes>::type;
 
+using HalfLanes = typename CountTo<half_lanes>::type;
+
 // Lane i is lane `number[i]` of the two vectors, one after the other.
 template <int... number, class V> MB_INLINE V picked(V first, V second) {
 #if defined(MB_SHUFFLES)
     return __builtin_shufflevector(first, second, number...);
 #else
+    constexpr int count = sizeof...(number);
     V result;
     int lane = 0;
-    ((result[lane++] = number < lanes ? first[number % lanes] : second[number % lanes]), ...);
+    ((result[lane++] = number < count ? first[number % count] : second[number % count]), ...);
     return result;
 #endif
 }
 
 // Exchanges the blocks of `step` lanes off the diagonal of two rows that are `step` apart.
 template <int step, class V, int... lane> MB_INLINE void exchange(V& low, V& high, Sequence<lane...>) {
-    const V upper = picked<((lane & step) ? lanes + lane - step : lane)...>(low, high);
-    high = picked<((lane & step) ? lanes + lane : lane + step)...>(low, high);
+    constexpr int count = sizeof...(lane);
+    const V upper = picked<((lane & step) ? count + lane - step : lane)...>(low, high);
+    high = picked<((lane & step) ? count + lane : lane + step)...>(low, high);
     low = upper;
 }
-template <int step, class T> MB_INLINE void turn_blocks(Vec<T>* rows) {
-    if constexpr (step < lanes) {
+// A square of as many registers as one has lanes.
+template <int step, class V, int... lane> MB_INLINE void turn_blocks(V* rows, Sequence<lane...> all) {
+    constexpr int count = sizeof...(lane);
+    if constexpr (step < count) {
 #pragma GCC unroll 16
-        for (int row = 0; row < lanes; ++row) {
-            if (!(row & step)) exchange<step>(rows[row].v, rows[row + step].v, AllLanes{});
+        for (int row = 0; row < count; ++row) {
+            if (!(row & step)) exchange<step>(rows[row], rows[row + step], all);
         }
-        turn_blocks<2 * step, T>(rows);
+        turn_blocks<2 * step>(rows, all);
     }
 }
 // columns[j] has lane i where `pointer[i * stride + j]` is.
-template <class V, class S> MB_INLINE void load_turned(V* columns, const S* pointer, i64 stride) {
-    using T = decltype(lane_of(*columns, 0));
+template <class T, class S> MB_INLINE void load_turned(VecOf<T, 1>* columns, const S* pointer, i64 stride) {
+    Native<T> rows[lanes];
 #pragma GCC unroll 16
-    for (int row = 0; row < lanes; ++row) columns[row] = load<T>(pointer + row * stride);
-    turn_blocks<1, T>(columns);
+    for (int row = 0; row < lanes; ++row) rows[row] = load<T>(pointer + row * stride).v;
+    turn_blocks<1>(rows, AllLanes{});
+#pragma GCC unroll 16
+    for (int row = 0; row < lanes; ++row) columns[row].v = rows[row];
+}
+// Four squares, of half the rows and half the columns each.
+template <class T> MB_INLINE void load_turned(VecOf<T, 2>* columns, const T* pointer, i64 stride) {
+    typedef T Place __attribute__((vector_size(MB_VECTOR_BYTES), aligned(8), may_alias));
+#pragma GCC unroll 4
+    for (int square = 0; square < 4; ++square) {
+        const int right = square % 2 * half_lanes, below = square / 2 * half_lanes;
+        Native<T> rows[half_lanes];
+#pragma GCC unroll 8
+        for (int row = 0; row < half_lanes; ++row) {
+            rows[row] = *reinterpret_cast<const Place*>(pointer + (below + row) * stride + right);
+        }
+        turn_blocks<1>(rows, HalfLanes{});
+#pragma GCC unroll 8
+        for (int row = 0; row < half_lanes; ++row) {
+            (below ? columns[right + row].high : columns[right + row].low) = rows[row];
+        }
+    }
 }
 
 // ---- steps of 2 and -1 --------------------------------------------------------------------------------------------
