@@ -127,7 +127,8 @@ def _rotate(value: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> to
 
 
 def _embed(tokens: torch.Tensor, table: torch.Tensor, position: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(F.embedding(tokens, table) + position, (table.shape[1],), *weights)
+    scale, shift = weights
+    return F.layer_norm(F.embedding(tokens, table) + position, (table.shape[1],), scale, shift)
 
 
 def _quantize(value: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from rich import box
@@ -16,6 +16,7 @@ from rich.table import Table
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:
+    from mixbackend.benchmarks.accuracy import Phase
     from mixbackend.benchmarks.first_calls import FirstCalls
 
 
@@ -29,7 +30,11 @@ def run(models: str, phase: str, backends: str, timeout: float, as_json: bool) -
     with quiet_stdout(), Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("first calls", total=None)
         rows = first_calls.measure(
-            chosen, phase, _names(backends), timeout, lambda text: progress.update(task, description=text)
+            chosen,
+            cast("Phase", phase),
+            _names(backends),
+            timeout,
+            lambda text: progress.update(task, description=text),
         )
     if as_json:
         print_json({"summary": summary(rows), "rows": [vars(row) for row in rows]})

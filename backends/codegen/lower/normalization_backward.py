@@ -123,10 +123,11 @@ def group_norm_backward(
         return scaled(lowering, weight, compute, value, (channel_of(values, index),))
 
     channels = Axes(values.sizes[:3], (2,))
-    sums = [
-        fold(lowering, "sum", channels, lambda index, part=part: weighted(index, part.at(index)), [compute])[0]
-        for part in (total, projection)
-    ]
+
+    def weighted_sum(part: Tensor) -> Tensor:
+        return fold(lowering, "sum", channels, lambda index: weighted(index, part.at(index)), [compute])[0]
+
+    sums = [weighted_sum(part) for part in (total, projection)]
     count = count_of(Axes(values.sizes, tuple(range(2, values.rank))).count, compute)
 
     def value(index: Index) -> Expr:

@@ -77,7 +77,8 @@ def _forward(statements: Iterable[Statement], draft: Draft, names: Iterator[str]
 
 
 def _read_positions(statements: Iterable[Statement]) -> set[Position]:
-    return {(node.buffer, node.offset) for item in statements for node in walk(*roots_of(item)) if _is_static(node)}
+    nodes = (node for item in statements for node in walk(*roots_of(item)))
+    return {(node.buffer, node.offset) for node in nodes if isinstance(node, Read) and _is_static(node)}
 
 
 def _is_static(node: Expr) -> bool:

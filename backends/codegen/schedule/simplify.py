@@ -102,8 +102,9 @@ def copied(stage: Stage) -> str | None:
 
 def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
     def once(node: Expr) -> Expr:
-        is_renamed = isinstance(node, Load) and node.tensor in names
-        return replace(node, tensor=names[node.tensor]) if is_renamed else node
+        if not isinstance(node, Load) or node.tensor not in names:
+            return node
+        return replace(node, tensor=names[node.tensor])
 
     for target in targets_of(stage):
         if target in names:
