@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import sympy
 
-from mixbackend.backends.codegen.ir.indices import unflatten
+from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, unflatten
+from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, walk
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
     Concatenate,
@@ -27,6 +28,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     TensorType,
+    expressions_of,
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.reindex import Index, reindexed, with_loops
@@ -43,7 +45,24 @@ from mixbackend.backends.codegen.schedule.split_points import (
 def split_loops(graph: StageGraph) -> StageGraph:
     """Split every loop whose index is divided somewhere, or whose dimension is read in pieces."""
     points = split_points(graph)
-    return _Splitter(graph, points).run() if points else graph
+    if not points:
+        return graph
+    split = _Splitter(graph, points).run()
+    # Reads in pieces that do not nest can ask for more divisions than they spare: then everything stays whole.
+    return split if divisions(split) <= divisions(graph) else graph
+
+
+def divisions(graph: StageGraph) -> int:
+    """Indices with a division, over all stages."""
+    nodes = (node for stage in graph.stages for node in walk(*expressions_of(stage)))
+    indices = (part for node in nodes for part in _indices(node))
+    return sum(part.has(FloorDiv, Modulo) for part in indices)
+
+
+def _indices(node: Expr) -> tuple[sympy.Expr, ...]:
+    if isinstance(node, Load):
+        return node.index
+    return (node.expression,) if isinstance(node, IndexValue) else ()
 
 
 class _Splitter:

@@ -8,21 +8,10 @@ from drawn_graphs import Drawing, add, assert_equal_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, flatten, floor_div, modulo, unflatten
-from mixbackend.backends.codegen.ir.scalar import IndexValue, Load, apply, walk
-from mixbackend.backends.codegen.ir.stages import Stage, StageGraph, expressions_of
-from mixbackend.backends.codegen.schedule.split_loops import split_loops
-
-
-def divisions(graph: StageGraph) -> int:
-    """Indices with a division, over all stages."""
-    count = 0
-    for stage in graph.stages:
-        for node in walk(*expressions_of(stage)):
-            parts = node.index if isinstance(node, Load) else ()
-            parts = (node.expression,) if isinstance(node, IndexValue) else parts
-            count += sum(part.has(FloorDiv, Modulo) for part in parts)
-    return count
+from mixbackend.backends.codegen.ir.indices import flatten, floor_div, modulo, unflatten
+from mixbackend.backends.codegen.ir.scalar import IndexValue, apply
+from mixbackend.backends.codegen.ir.stages import Stage, StageGraph
+from mixbackend.backends.codegen.schedule.split_loops import divisions, split_loops
 
 
 def sizes_of(graph: StageGraph, name: str) -> list[str]:
