@@ -14,8 +14,8 @@ from mixbackend.contracts import COPY_INTO, OpView, Unsupported
 def refuse_writes(views: Iterable[OpView], outputs: Iterable[str] = ()) -> Unsupported | None:
     """A reason why ops cannot be one region, ``None`` if nothing speaks against it.
 
-    RefusedError are writes into views of what the region itself makes, and reads of what was a view of anything before this
-    was written into: whether it is a view or a copy may depend on sizes.
+    Refused are writes into views of what the region itself makes, and reads of what was a view of anything before
+    this was written into: whether it is a view or a copy may depend on sizes.
 
     Args:
         views: the ops in their order.

@@ -84,7 +84,7 @@ class Costs:
         Args:
             more: loops that are not the nest's yet.
         """
-        choices = [(self.nest(nest, None), None)]
+        choices: list[tuple[float, KernelLoop | None]] = [(self.nest(nest, None), None)]
         choices += [(self.nest(nest, loop), loop) for loop in (*candidates(nest), *more)]
         return min(choices, key=lambda choice: choice[0])
 

@@ -108,10 +108,11 @@ def _contiguous_order(nest: Nest, vector: sympy.Symbol | None) -> KernelLoop | N
     roots = [root for item in nest.body for root in (item.value, *_parts_of_store(item))]
     touched = [node for node in walk(*roots) if isinstance(node, Read)]
     stores = [item for item in nest.body if isinstance(item, Store)]
-    bound = any(item.bindings for item in (*touched, *stores))
+    accesses: tuple[Read | Store, ...] = (*touched, *stores)
+    bound = any(item.bindings for item in accesses)
     if bound or not all(_can_store(item, ordered.index) for item in stores):
         return None
-    offsets = [item.offset for item in (*touched, *stores)]
+    offsets = [item.offset for item in accesses]
     if any(lane_step(offset, ordered.index) not in (0, 1) for offset in offsets):
         return None
     short = ordered.extent.is_Integer and ordered.extent < LARGEST_LANES // 2
