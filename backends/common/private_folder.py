@@ -2,9 +2,8 @@
 
 Place: asked by backends that compile shared objects, before anything is written or loaded.
 Input: a name below the user's cache folder. Output: an existing folder that only this user can write to.
-Invariants: the rule is the artifact store's (``mixbackend.storage.folder``, which backends may not import): native code
-is never loaded from where others can write. If the usual place is not trusted, a temporary folder of this process is
-used.
+Invariants: native code is never loaded from where others can write; ``untrusted`` is the one rule for that, and the
+artifact store's too. If the usual place is not trusted, a temporary folder of this process is used.
 """
 
 from __future__ import annotations
@@ -36,11 +35,18 @@ def private_cache_folder(name: str) -> Path:
 def distrust(*places: Path) -> str:
     """Why a file or folder cannot be trusted; ``""`` if only this user can write to any of them."""
     for place in places:
-        status = place.stat()
-        if not hasattr(os, "getuid"):
-            continue
-        if status.st_uid != os.getuid():
-            return f"{place} belongs to user {status.st_uid}, not to user {os.getuid()}"
-        if status.st_mode & _WRITABLE_BY_OTHERS:
-            return f"{place} can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
+        problem = untrusted(place.stat())
+        if problem:
+            return f"{place} {problem}"
+    return ""
+
+
+def untrusted(status: os.stat_result) -> str:
+    """Why a file or folder cannot be trusted; ``""`` if only this user can write to it."""
+    if not hasattr(os, "getuid"):
+        return ""
+    if status.st_uid != os.getuid():
+        return f"belongs to user {status.st_uid}, not to user {os.getuid()}"
+    if status.st_mode & _WRITABLE_BY_OTHERS:
+        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
     return ""

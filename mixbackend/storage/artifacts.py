@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mixbackend.backends.common.private_folder import untrusted
 from mixbackend.contracts import CONTRACT_VERSION, WeightPolicy
 from mixbackend.storage import entry
 from mixbackend.storage.events import Report, StorageEvent, log_event
-from mixbackend.storage.folder import private_folder, untrusted
+from mixbackend.storage.folder import private_folder
 from mixbackend.storage.remote import Remote
 
 _SUFFIX = ".artifact"

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import platformdirs
 
+from mixbackend.backends.common.private_folder import untrusted
 from mixbackend.contracts import StorageError
 from mixbackend.storage.events import Report, StorageEvent, log_event
-
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def private_folder(configured: str | os.PathLike[str] | None = None, report: Report = log_event) -> Path:
@@ -39,17 +38,6 @@ def private_folder(configured: str | os.PathLike[str] | None = None, report: Rep
         folder = Path(tempfile.mkdtemp(prefix="mixbackend-"))
         report(StorageEvent("temporary", f"{error.what}; using {folder} for this process"))
         return folder
-
-
-def untrusted(status: os.stat_result) -> str:
-    """Why a file or folder cannot be trusted; ``""`` if only this user can write to it."""
-    if not hasattr(os, "getuid"):
-        return ""
-    if status.st_uid != os.getuid():
-        return f"belongs to user {status.st_uid}, not to user {os.getuid()}"
-    if status.st_mode & _WRITABLE_BY_OTHERS:
-        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})"
-    return ""
 
 
 def _claim(folder: Path) -> Path:

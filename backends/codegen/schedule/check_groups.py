@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sympy
 
-from mixbackend.backends.codegen.ir.scalar import Load, walk
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     GraphOutput,
@@ -18,11 +17,11 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     destinations,
-    expressions_of,
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.group import Group
 from mixbackend.backends.codegen.schedule.rewrite import loops_of
+from mixbackend.backends.codegen.schedule.simplify import loads_of
 from mixbackend.contracts import IrError
 
 
@@ -62,7 +61,7 @@ def _order(graph: StageGraph, groups: Iterable[Group]) -> Iterator[str]:
     unmade = {name for stage in graph.stages for name in targets_of(stage)}
     for group in groups:
         for stage in group.stages:
-            early = sorted({load.tensor for load in _loads(stage)} & unmade)
+            early = sorted({load.tensor for load in loads_of(stage)} & unmade)
             yield from (f"{targets_of(stage)} reads {name} before it is made" for name in early)
             unmade.difference_update(targets_of(stage))
     yield from _late_reads(graph, groups)
@@ -76,7 +75,9 @@ def _late_reads(graph: StageGraph, groups: Iterable[Group]) -> Iterator[str]:
         mine = {written[name]: stage for stage in group.stages for name in targets_of(stage) if name in written}
         gone.update(mine)
         for stage in group.stages:
-            late = {load.tensor for load in _loads(stage) if load.tensor in gone and mine.get(load.tensor) is not stage}
+            late = {
+                load.tensor for load in loads_of(stage) if load.tensor in gone and mine.get(load.tensor) is not stage
+            }
             yield from (f"{targets_of(stage)} reads {name}, which is written into" for name in sorted(late))
 
 
@@ -87,7 +88,7 @@ def _privacy(graph: StageGraph, groups: Iterable[Group]) -> Iterator[str]:
         yield from (f"{name} is private to a group that does not make it" for name in sorted(group.private - made))
         yield from (f"{name} is private and an output" for name in sorted(group.private & outputs))
         for other in groups:
-            read = {load.tensor for stage in other.stages for load in _loads(stage)}
+            read = {load.tensor for stage in other.stages for load in loads_of(stage)}
             if other is not group:
                 yield from (f"{name} is private and read elsewhere" for name in sorted(group.private & read))
 
@@ -108,7 +109,7 @@ def _outer_points(group: Group) -> Iterator[str]:
     outer = {loop.index for loop in group.outer}
     places: dict[str, Mapping[sympy.Symbol, int]] = {}
     for stage in group.stages:
-        for load in _loads(stage):
+        for load in loads_of(stage):
             for index, dimension in places.get(load.tensor, {}).items():
                 if load.index[dimension] != index:
                     yield f"{targets_of(stage)} reads {load.tensor} at {load.index[dimension]} instead of {index}"
@@ -127,7 +128,3 @@ def _dimensions(stage: Stage) -> dict[sympy.Symbol, int]:
         }
     whole = stage.axis if isinstance(stage, (Scan, Concatenate)) else None
     return {loop.index: place for place, loop in enumerate(stage.loops) if place != whole}
-
-
-def _loads(stage: Stage) -> Iterator[Load]:
-    return (node for node in walk(*expressions_of(stage)) if isinstance(node, Load))

@@ -65,7 +65,7 @@ class CppTarget(Target):
     def availability(self) -> Availability:
         """Whether there is a C++ compiler that makes loadable objects."""
         try:
-            self._launcher()
+            _ = self._launcher
         except (NoCompilerError, CodegenError, OSError) as error:
             return Availability(False, reason=str(error))
         return Availability(True, version=self._toolchain.compiler.version)
@@ -133,9 +133,11 @@ class CppTarget(Target):
         return FunctionLibrary(self._toolchain, print_module(()))
 
     def _launch(self, program: Program, functions: Sequence[Function]) -> Launch:
-        return make_launch(program, [function.address for function in functions], self._launcher())
+        return make_launch(program, [function.address for function in functions], self._launcher)
 
+    @cached_property
     def _launcher(self) -> int:
+        """Address of the compiled launcher, loaded once for all programs."""
         return FunctionLibrary(self._toolchain, "").functions([LAUNCHER_TEXT])[0].address
 
 
