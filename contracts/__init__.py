@@ -61,6 +61,8 @@ from mixbackend.contracts.patterns import Any, Literal, Match, Op, Pattern
 from mixbackend.contracts.plan import Plan, PlannedRegion, Refusal
 from mixbackend.contracts.preferences import NodeMatch, Preference
 from mixbackend.contracts.region import (
+    BindFunction,
+    BoundRun,
     CompiledRegion,
     Region,
     RegionConditions,
@@ -88,6 +90,8 @@ __all__ = [
     "Backend",
     "BackendRates",
     "BackendUnavailableError",
+    "BindFunction",
+    "BoundRun",
     "CodegenError",
     "CompiledRegion",
     "Condition",

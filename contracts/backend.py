@@ -24,8 +24,9 @@ from mixbackend.contracts.verdict import Supported, Unsupported, Verdict
 from mixbackend.contracts.version import CONTRACT_VERSION
 
 WeightPolicy = Literal["live", "refit", "baked"]
-"""How a compiled region takes weights: as inputs at every call (``live``), inside but replaceable (``refit``), or
-inside for good (``baked``)."""
+"""What a backend makes of constant inputs: nothing, they are inputs of every call (``live``); code bound to their values
+in about the time of copying them (``refit``); code bound to their values by compiling again (``baked``). The last two
+return ``CompiledRegion.bind`` for regions with constant inputs."""
 
 DecompositionLevel = Literal["none", "core_aten", "prims", "inductor"]
 """How far ops are decomposed before a backend with this level compiles its region: not at all (the planning level),
@@ -86,6 +87,8 @@ class Traits:
             of the traced shape must be fine.
         reference: whether it runs exactly what eager runs; its results are the standard and need no verification.
         concurrent_compile: whether ``compile`` may run in several threads at once; a graph's regions then do.
+        thread_pool: name of the pool of threads that its kernels run on. Backends that name the same pool share its
+            threads; going from one pool to another costs the time in which the first falls asleep and the other wakes.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})
@@ -104,6 +107,7 @@ class Traits:
     exact_input_strides: bool = False
     reference: bool = False
     concurrent_compile: bool = False
+    thread_pool: str = "torch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,8 @@ class InputRole(Enum):
     PARAMETER = "parameter"
     BUFFER = "buffer"
     CONSTANT = "constant"
-    """A tensor that was lifted out of the traced code and never changes."""
+    """A tensor whose value is known when the region's code is bound: lifted out of the traced code, or a weight in
+    inference that somebody watches for changes. See ``CompiledRegion.bind``."""
     TANGENT = "tangent"
     SAVED = "saved"
     """Saved by the forward graph for this backward graph."""

@@ -133,11 +133,36 @@ except where ``RegionOutput.alias_of`` allows."""
 
 
 @dataclass(frozen=True)
+class BoundRun:
+    """A region's code with its constants inside.
+
+    Attributes:
+        run: see ``RunFunction``; takes the same list of inputs and does not look at those that are constants.
+        constant_bytes: memory that it holds on its own for the constants (packed copies, folded weights); tensors
+            that it shares with the caller do not count.
+        notes: facts for the report, for instance "12 weights packed".
+    """
+
+    run: RunFunction
+    constant_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+BindFunction = Callable[[Sequence[torch.Tensor | None]], BoundRun]
+"""Takes one entry per region input, the tensor where its role is ``InputRole.CONSTANT`` and ``None`` elsewhere, and
+returns code for these very values: packed, folded, or kept inside a session. Called when a graph is built and again
+when a constant has changed; each result keeps working while it is referenced. It must not write into the tensors; what
+it shares with them instead of copying may be read at any later call. Runs outside torch's dispatch modes and without
+gradients. Safe for several threads."""
+
+
+@dataclass(frozen=True)
 class CompiledRegion:
     """What a backend returns from ``compile`` or ``load``.
 
     Attributes:
-        run: see ``RunFunction``.
+        run: see ``RunFunction``. With ``bind`` it is still right for every value of the constants, only slower.
+        bind: makes code for known values of the constant inputs; ``None`` if that would win nothing.
         artifact: bytes from which ``load`` rebuilds it in another process; ``None`` if the backend stores nothing.
         source: what was generated or lowered to, for people (C++, ONNX text); ``""`` if there is none.
         preconditions: conditions on sizes under which ``run`` is right; checked by the stitched code before each call,

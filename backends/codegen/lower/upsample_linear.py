@@ -50,6 +50,11 @@ class _Axis:
     is_cubic: bool
     dtype: torch.dtype
 
+    @property
+    def number(self) -> int:
+        """How many taps an element has."""
+        return 4 if self.is_cubic else 2
+
     def taps(self, lowering: Lowering, index: sympy.Expr) -> list[_Tap]:
         """What an element of the result is made of along this dimension."""
         position = self._position(lowering, index)
@@ -147,24 +152,39 @@ def _axes(
 def upsample(
     lowering: Lowering, self: Tensor, output_size: Sequence[Any], align_corners: bool, **scales: float | None
 ) -> Tensor:
-    """Weighted sums of neighbours, one dimension inside the other."""
+    """Weighted sums of neighbours: along all dimensions but the last, where they are whole rows, then along that."""
     source, sizes = addressable(lowering, self), lowering.output_sizes
     axes = _axes(lowering, self, self.sizes, sizes, align_corners, scales)
-    lead = len(sizes) - len(axes)
+    *others, last = axes
+    if others and last.number * last.result >= last.source:
+        # What is between is never rounded: it is as wide as it is computed.
+        rows = _resized(lowering, source, (*sizes[:-1], self.sizes[-1]), self.compute, others, 1)
+        return _resized(lowering, rows, sizes, self.dtype, [last], 0)
+    return _resized(lowering, source, sizes, self.dtype, axes, 0)
+
+
+def _resized(
+    lowering: Lowering, source: Tensor, sizes: Index, dtype: torch.dtype, axes: Sequence[_Axis], kept: int
+) -> Tensor:
+    """One stage that resizes dimensions; ``kept`` of them, which follow, stay as they are."""
+    end = len(sizes) - kept
+    lead = end - len(axes)
 
     def value(index: Index) -> Expr:
-        taps = [axis.taps(lowering, position) for axis, position in zip(axes, index[lead:], strict=True)]
-        return _interpolated(source, index[:lead], (), taps)
+        taps = [axis.taps(lowering, position) for axis, position in zip(axes, index[lead:end], strict=True)]
+        return _interpolated(source, index[:lead], (), taps, index[end:])
 
-    return lowering.map(sizes, self.dtype, value)
+    return lowering.map(sizes, dtype, value)
 
 
-def _interpolated(source: Tensor, place: Index, bindings: Bindings, taps: Sequence[Sequence[_Tap]]) -> Expr:
-    """Weighted sum over the taps of the dimensions that ``place`` does not have yet."""
+def _interpolated(
+    source: Tensor, place: Index, bindings: Bindings, taps: Sequence[Sequence[_Tap]], rest: Index
+) -> Expr:
+    """Weighted sum over the taps of the dimensions between ``place`` and ``rest``."""
     if not taps:
-        return load(source, place, bindings)
+        return load(source, (*place, *rest), bindings)
     terms = [
-        apply("mul", weight, _interpolated(source, (*place, position), (*bindings, *binding), taps[1:]))
+        apply("mul", weight, _interpolated(source, (*place, position), (*bindings, *binding), taps[1:], rest))
         for position, binding, weight in taps[0]
     ]
     return added(terms)
@@ -183,7 +203,7 @@ def upsample_backward(
     sizes, result = lowering.output_sizes, grad_output.sizes
     axes = _axes(lowering, grad_output, sizes, result, align_corners, scales)
     rank, lead = len(sizes), len(sizes) - len(axes)
-    numbers = [4 if axis.is_cubic else 2 for axis in axes]
+    numbers = [axis.number for axis in axes]
 
     def chosen(index: Index, place: int) -> _Tap:
         """The tap of one dimension that the index's last part names, picked at run time."""

@@ -130,7 +130,7 @@ def store(point: PointPrinter, memory: Memory, node: Store, value: Value, bound:
     access = point.access(node.offset, bound)
     pointer = pointer_text(memory, node.buffer, value.dtype, access.start)
     if point.lane.vector is None:
-        line = _scalar_store(node, pointer, value, compute_type(memory.dtypes[node.buffer]))
+        line = _scalar_store(node, pointer, value)
     else:
         line = _vector_store(point, node, access, pointer, value, mask)
     if mask is not None and not mask.varying:
@@ -139,10 +139,11 @@ def store(point: PointPrinter, memory: Memory, node: Store, value: Value, bound:
     point.stack.forget(node.buffer)
 
 
-def _scalar_store(node: Store, pointer: str, value: Value, compute: str) -> str:
+def _scalar_store(node: Store, pointer: str, value: Value) -> str:
     if node.mode == "set":
         return f"store_scalar({pointer}, {value.text});"
-    function = _combine(node, value)
+    # What is in memory is combined in the type of the value: 16-bit floats are widened first.
+    function, compute = _combine(node, value), compute_type(value.dtype)
     if node.atomic:
         return f"atomic_update({pointer}, [=]({compute} old) {{ return {function}(old, {value.text}); }});"
     old = f"load_flag({pointer})" if value.dtype == torch.bool else f"load_scalar<{compute}>({pointer})"
