@@ -24,9 +24,9 @@ from mixbackend.contracts.verdict import Supported, Unsupported, Verdict
 from mixbackend.contracts.version import CONTRACT_VERSION
 
 WeightPolicy = Literal["live", "refit", "baked"]
-"""What a backend makes of constant inputs: nothing, they are inputs of every call (``live``); code bound to their values
-in about the time of copying them (``refit``); code bound to their values by compiling again (``baked``). The last two
-return ``CompiledRegion.bind`` for regions with constant inputs."""
+"""What a backend makes of constant inputs: nothing, they are inputs of every call (``live``); code bound to their
+values in about the time of copying them (``refit``); code bound to their values by compiling again (``baked``). The
+last two return ``CompiledRegion.bind`` for regions with constant inputs."""
 
 DecompositionLevel = Literal["none", "core_aten", "prims", "inductor"]
 """How far ops are decomposed before a backend with this level compiles its region: not at all (the planning level),

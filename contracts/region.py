@@ -173,6 +173,7 @@ class CompiledRegion:
     """
 
     run: RunFunction
+    bind: BindFunction | None = None
     artifact: bytes | None = None
     source: str = ""
     preconditions: tuple[Condition, ...] = ()
