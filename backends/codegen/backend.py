@@ -3,6 +3,7 @@
 Place: registered under the entry point group ``mixbackend.backends``; the fallback of first resort.
 Input: regions of every phase, static or dynamic. Output: compiled regions with live weights and traced strides.
 Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
+What they made is kept as an ``artifact``, and runs again without them.
 Non-goals: products of matrices, convolutions, sorting, random numbers: libraries and eager own those.
 """
 
@@ -10,12 +11,13 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import sympy
 
-from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.artifact import RegionArtifact
 from mixbackend.backends.codegen.rates import FUSED, codegen_rates
+from mixbackend.backends.codegen.runner import make_runner
 from mixbackend.backends.codegen.targets.target import Target
 from mixbackend.contracts import (
     Availability,
@@ -37,8 +39,11 @@ from mixbackend.contracts import (
     refuse_special,
 )
 
+if TYPE_CHECKING:
+    from mixbackend.backends.codegen.ir.program import Program
+
 LOWERING_VERSION = "1"
-"""Counts changes of lowering and scheduling that change what is generated for a region."""
+"""Counts changes of lowering, scheduling and ``runner_text`` that change what is generated for a region."""
 
 _FREE = frozenset({"view", "factory"})
 
@@ -115,25 +120,29 @@ class CodegenBackend(Backend):
 
     def compile(self, region: Region) -> CompiledRegion:
         """Lower, schedule, compile."""
-        from mixbackend.backends.codegen.runner import make_runner
+        from mixbackend.backends.codegen.runner_text import runner_text
 
+        device = self.target.traits().device_type
         program = self.program(region)
+        text = runner_text(program, device)
         compiled = self.target.compile(program)
+        artifact = None
+        if compiled.artifact is not None:
+            artifact = RegionArtifact(text, program.call_table, compiled.artifact).to_bytes()
         return CompiledRegion(
-            run=make_runner(program, compiled),
-            artifact=compiled.artifact,
+            run=make_runner(text, compiled.launch, device),
+            artifact=artifact,
             source=compiled.source,
             strides="as_traced",
             notes=(f"{len(program.calls)} kernels, {len(program.refusals)} refused fusions",),
         )
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
-        """Schedule again, which is quick, and take the machine code from the artifact."""
-        from mixbackend.backends.codegen.runner import make_runner
-
-        program = self.program(region)
-        compiled = self.target.load(program, artifact)
-        return CompiledRegion(run=make_runner(program, compiled), source=compiled.source, strides="as_traced")
+        """Everything comes from the artifact: nothing is lowered or scheduled."""
+        content = RegionArtifact.from_bytes(artifact)
+        compiled = self.target.load(content.calls, content.compiled)
+        run = make_runner(content.runner, compiled.launch, self.target.traits().device_type)
+        return CompiledRegion(run=run, source=compiled.source, strides="as_traced")
 
     def program(self, region: Region) -> Program:
         """The kernels of a region, before a target sees them."""

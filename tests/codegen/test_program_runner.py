@@ -14,9 +14,11 @@ from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, index_symbo
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
 from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput, TensorType
-from mixbackend.backends.codegen.runner import Workspaces, make_runner, runner_text
-from mixbackend.backends.codegen.targets.target import CompiledProgram
+from mixbackend.backends.codegen.runner import Workspaces, make_runner
+from mixbackend.backends.codegen.runner_text import runner_text
+from mixbackend.backends.codegen.targets.target import Launch
 from mixbackend.contracts import CodegenError
+from mixbackend.contracts.region import RunFunction
 
 F = torch.float32
 n, m, a = (
@@ -53,9 +55,9 @@ class Recorder:
     def __call__(self, memory: Sequence[torch.Tensor], parameters: Sequence[int], numbers: Sequence[float]) -> None:
         self.calls.append((tuple(memory), tuple(parameters), tuple(numbers)))
 
-    @property
-    def compiled(self) -> CompiledProgram:
-        return CompiledProgram(self)
+
+def _runner(program: Program, launch: Launch, device: str = "cpu") -> RunFunction:
+    return make_runner(runner_text(program, device), launch, device)
 
 
 def test_a_static_program_gets_numbers_and_fresh_outputs_in_their_strides() -> None:
@@ -63,7 +65,7 @@ def test_a_static_program_gets_numbers_and_fresh_outputs_in_their_strides() -> N
     outputs = (_output("p", (2, 3), (3, 1)), _output("q", (2, 3), (1, 2), torch.int64))
     program = Program(inputs, outputs, (), sympy.Integer(0), (_call("xp", (6, 1)), _call("yq", (7,))))
     recorder = Recorder()
-    run = make_runner(program, recorder.compiled)
+    run = _runner(program, recorder)
     x, y = torch.randn(2, 3), torch.randn(2, 3).t()
     p, q = run([x, y])
     again = run([x, y])
@@ -90,7 +92,7 @@ def test_symbols_come_from_numbers_first_and_else_from_shapes_and_strides() -> N
     outputs = (_output("p", (n, 4), (4, 1)), _output("q", (FloorDiv(n + 1, sympy.Integer(2)), n**2), (n**2, 1)))
     program = Program(inputs, outputs, (), sympy.Integer(0), (_call("xpq", expressions),))
     recorder = Recorder()
-    run = make_runner(program, recorder.compiled)
+    run = _runner(program, recorder)
     for rows, stride, number in ((5, 7, 11), (2, 4, 1)):
         x = torch.empty_strided((rows, 4), (stride, 1))
         p, q = run([x, number])
@@ -103,9 +105,7 @@ def test_floating_numbers_are_passed_once_for_each_use() -> None:
     inputs = (_input("x", (4,), (1,)), NumberInput("a", a))
     calls = (_call("xp", (), (a,)), _call("xp", (), (a, a)))
     recorder = Recorder()
-    make_runner(Program(inputs, (_output("p", (4,), (1,)),), (), sympy.Integer(0), calls), recorder.compiled)(
-        [torch.ones(4), 2]
-    )
+    _runner(Program(inputs, (_output("p", (4,), (1,)),), (), sympy.Integer(0), calls), recorder)([torch.ones(4), 2])
     assert recorder.calls[0][2] == (2.0, 2.0, 2.0)
     assert all(isinstance(number, float) for number in recorder.calls[0][2])
 
@@ -114,7 +114,7 @@ def test_aliases_are_views_of_the_input_at_its_own_offset() -> None:
     inputs = (_input("x", (n, 4), (4, 1)),)
     alias = AliasOutput("v", "x", _sizes(4, n - 1), _sizes(1, 4), sympy.Integer(4))
     recorder = Recorder()
-    run = make_runner(Program(inputs, (alias,), (), sympy.Integer(0), ()), recorder.compiled)
+    run = _runner(Program(inputs, (alias,), (), sympy.Integer(0), ()), recorder)
     base = torch.arange(40.0)
     x = base[8:28].view(5, 4)
     (view,) = run([x])
@@ -127,7 +127,7 @@ def test_the_workspace_is_large_enough_and_its_pieces_follow_the_parameters() ->
     pieces = (WorkspaceBuffer("w", F, sympy.Integer(0), 4 * n), WorkspaceBuffer("v", F, 64 * n, 4 * n))
     program = Program(inputs, (_output("p", (n,), (1,)),), pieces, 128 * n, (_call("xwvp", (n,)),))
     recorder = Recorder()
-    run = make_runner(program, recorder.compiled)
+    run = _runner(program, recorder)
     for size in (3, 5000, 4):
         run([torch.empty(size)])
         memory, parameters, _ = recorder.calls[-1]
@@ -147,7 +147,7 @@ def test_the_workspace_is_reused_but_never_by_two_calls_at_once() -> None:
         used.append(memory[-1].data_ptr())
         barrier.wait()
 
-    run = make_runner(program, CompiledProgram(launch))
+    run = _runner(program, launch)
     for _ in range(2):
         threads = [threading.Thread(target=run, args=([torch.ones(8)],)) for _ in range(4)]
         for thread in threads:
@@ -168,7 +168,7 @@ def test_a_failed_launch_is_raised_and_the_next_call_works() -> None:
         if failing.pop() if failing else False:
             raise RuntimeError("no such kernel")
 
-    run = make_runner(program, CompiledProgram(launch))
+    run = _runner(program, launch)
     with pytest.raises(RuntimeError, match="no such kernel"):
         run([torch.ones(8)])
     assert len(run([torch.ones(8)])) == 1
@@ -178,7 +178,7 @@ def test_nothing_is_launched_for_outputs_without_elements() -> None:
     inputs = (_input("x", (0, 3), (3, 1)),)
     program = Program(inputs, (_output("p", (0, 3), (3, 1)),), (), sympy.Integer(0), (_call("xp", (0,)),))
     recorder = Recorder()
-    (p,) = make_runner(program, recorder.compiled)([torch.empty(0, 3)])
+    (p,) = _runner(program, recorder)([torch.empty(0, 3)])
     assert p.shape == (0, 3) and p.stride() == (3, 1) and not recorder.calls
 
 
@@ -189,7 +189,7 @@ def test_a_size_that_may_be_zero_keeps_the_declared_strides() -> None:
         inputs, (_output("p", (4, size, 3), (3 * size, 3, 1)),), (), sympy.Integer(0), (_call("xp", (size,)),)
     )
     recorder = Recorder()
-    run = make_runner(program, recorder.compiled)
+    run = _runner(program, recorder)
     for rows in (0, 2):
         (p,) = run([torch.empty(rows, 3)])
         assert p.shape == (4, rows, 3) and p.stride() == (3 * rows, 3, 1)
@@ -199,14 +199,14 @@ def test_a_size_that_no_input_tells_is_an_error() -> None:
     inputs = (_input("x", (2 * n,), (1,)),)
     program = Program(inputs, (_output("p", (n,), (1,)),), (), sympy.Integer(0), (_call("xp", (n,)),))
     with pytest.raises(CodegenError, match="no input of the region tells the size n"):
-        make_runner(program, Recorder().compiled)
+        _runner(program, Recorder())
 
 
 def test_an_expression_without_python_text_is_an_error() -> None:
     inputs = (_input("x", (n,), (1,)),)
     program = Program(inputs, (_output("p", (sympy.gamma(n),), (1,)),), (), sympy.Integer(0), (_call("xp", (n,)),))
     with pytest.raises(CodegenError, match="has no Python text"):
-        make_runner(program, Recorder().compiled)
+        _runner(program, Recorder())
 
 
 def test_elsewhere_than_on_a_processor_the_allocator_keeps_the_workspace() -> None:
@@ -220,5 +220,5 @@ def test_elsewhere_than_on_a_processor_the_allocator_keeps_the_workspace() -> No
 def test_outputs_live_on_the_device_of_the_program() -> None:
     inputs = (_input("x", (3,), (1,)),)
     outputs = (_output("p", (3,), (1,)), _output("q", (3, 2), (1, 3)))
-    run = make_runner(Program(inputs, outputs, (), sympy.Integer(0), (_call("xpq"),)), Recorder().compiled, "meta")
+    run = _runner(Program(inputs, outputs, (), sympy.Integer(0), (_call("xpq"),)), Recorder(), "meta")
     assert [output.device.type for output in run([torch.ones(3)])] == ["meta", "meta"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.call_table import CallTable, TabledCall
 from mixbackend.backends.codegen.ir.kernel import Kernel
 from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput
@@ -98,3 +99,22 @@ class Program(Printed):
     def kernels(self) -> tuple[Kernel, ...]:
         """Distinct kernels in order of first use."""
         return tuple(dict.fromkeys(call.kernel for call in self.calls))
+
+    @property
+    def call_table(self) -> CallTable:
+        """How the kernels are called, without the kernels."""
+        tensors = [item.name for item in self.inputs if isinstance(item, StridedInput)]
+        tensors += [item.name for item in self.outputs if isinstance(item, OutputBuffer)]
+        slot_of = {name: slot for slot, name in enumerate([*tensors, *(piece.name for piece in self.workspace)])}
+        kernels = self.kernels
+        place_of = {kernel: place for place, kernel in enumerate(kernels)}
+        calls = tuple(
+            TabledCall(
+                place_of[call.kernel],
+                tuple(slot_of[name] for name in call.buffers),
+                len(call.parameters),
+                len(call.numbers),
+            )
+            for call in self.calls
+        )
+        return CallTable(len(kernels), len(tensors), tuple(piece.dtype for piece in self.workspace), calls)

@@ -11,12 +11,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.ir.call_table import CallTable
 from mixbackend.contracts import Availability
+
+if TYPE_CHECKING:
+    from mixbackend.backends.codegen.ir.program import Program
 
 Launch = Callable[[Sequence[torch.Tensor], Sequence[int], Sequence[float]], None]
 """Runs all calls of a program in order. Takes the memory (one tensor per input tensor, then per output buffer, then one
@@ -53,7 +56,7 @@ class CompiledProgram:
     Attributes:
         launch: see ``Launch``. Safe to call from several threads.
         source: generated code, for people.
-        artifact: from which ``load`` rebuilds it for the same program; ``None`` if the target stores nothing.
+        artifact: from which ``load`` rebuilds it, with the program's call table; ``None`` if the target stores nothing.
     """
 
     launch: Launch
@@ -86,10 +89,11 @@ class Target(ABC):
             CodegenError: with the kernel's text and the compiler's words.
         """
 
-    def load(self, program: Program, artifact: bytes) -> CompiledProgram:
-        """Rebuild what ``compile`` made.
+    def load(self, calls: CallTable, artifact: bytes) -> CompiledProgram:
+        """Rebuild what ``compile`` made of the program with this call table, without the program.
 
         Raises:
             NotImplementedError: it stores nothing.
+            CodegenError: the artifact cannot be used here.
         """
         raise NotImplementedError(f"target {self.name!r} stores no artifacts")

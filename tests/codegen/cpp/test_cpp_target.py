@@ -123,7 +123,7 @@ def test_an_artifact_is_enough_where_nothing_was_compiled(folder: Path, tmp_path
     target = CppTarget(elsewhere)
     target.availability()
     before = len(runs)
-    loaded = target.load(program, made.artifact)
+    loaded = target.load(program.call_table, made.artifact)
     assert len(runs) == before and loaded.source == made.source
     x = torch.randn(19)
     assert torch.equal(_run(loaded, program, x, 2.0), (x + 2) * 2)
@@ -135,15 +135,15 @@ def test_an_artifact_of_another_program_toolchain_or_nothing_is_refused(folder: 
     artifact = target.compile(program).artifact
     assert artifact is not None
     with pytest.raises(CodegenError, match="another program"):
-        target.load(_program(19, "add"), artifact)
+        target.load(_program(19, "add").call_table, artifact)
     with pytest.raises(CodegenError, match="or machine"):
-        CppTarget(folder, openmp=False).load(program, artifact)
+        CppTarget(folder, openmp=False).load(program.call_table, artifact)
     with pytest.raises(CodegenError, match="cannot be read"):
-        target.load(program, artifact[:-9])
+        target.load(program.call_table, artifact[:-9])
     content = json.loads(zlib.decompress(artifact))
     content["objects"], content["keys"] = [], ["0" * 64] * 2
     with pytest.raises(CodegenError, match="lacks kernels"):
-        target.load(program, zlib.compress(json.dumps(content).encode()))
+        target.load(program.call_table, zlib.compress(json.dumps(content).encode()))
 
 
 def test_threads_run_one_program_at_once_with_different_numbers(folder: Path) -> None:

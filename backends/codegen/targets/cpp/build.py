@@ -33,6 +33,9 @@ from mixbackend.contracts import CodegenError
 PLACEHOLDER = "mb_function"
 """Name under which a function is given to ``FunctionLibrary``; it gets one of its own from its text."""
 
+MODULE_HEAD = '#include "vector.hpp"\n#include "kernel.hpp"\n\nusing namespace mb;\n'
+"""What an object with printed kernels begins with."""
+
 _HEADERS = Path(__file__).parent
 _FLAGS = (
     *("-std=gnu++17", "-O2", "-fPIC", "-shared"),

@@ -1,7 +1,7 @@
 """One call from Python for all kernels of a program.
 
 Place: above ``build``; makes the ``launch`` of a compiled program.
-Input: a program, the addresses of its kernels, and the compiled launcher (``launcher.cpp``). Output: a ``Launch``.
+Input: a call table, the addresses of its kernels, and the compiled launcher (``launcher.cpp``). Output: a ``Launch``.
 Invariants: a call packs the addresses of its tensors and nothing else, unless parameters change; tables are never
 written after they are made, so threads may run a program at once. The GIL is free while kernels run.
 """
@@ -16,8 +16,7 @@ from pathlib import Path
 
 import torch
 
-from mixbackend.backends.codegen.ir.program import Program
-from mixbackend.backends.codegen.ir.stages import AliasOutput, StridedInput
+from mixbackend.backends.codegen.ir.call_table import CallTable
 from mixbackend.backends.codegen.targets.target import Launch
 
 LAUNCHER_TEXT = (Path(__file__).parent / "launcher.cpp").read_text()
@@ -44,16 +43,16 @@ class _Layout:
     piece_count: int
 
 
-def make_launch(program: Program, addresses: Sequence[int], launcher: int) -> Launch:
+def make_launch(table: CallTable, addresses: Sequence[int], launcher: int) -> Launch:
     """The function that runs a program.
 
     Args:
-        program: what is run.
-        addresses: of the code of ``program.kernels``, in their order.
+        table: the calls of the program.
+        addresses: of the code of its kernels, in their order.
         launcher: address of the compiled ``launcher.cpp``.
     """
     run: Callable[[int, bytes], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)(launcher)
-    layout = _layout(program, addresses)
+    layout = _layout(table, addresses)
     pack = struct.Struct(f"{layout.tensor_count + 1}P").pack
     # Replaced whole, so that a reader sees one table or another; the local name keeps its memory while it is used.
     latest: list[_Table] = [((), (), 0, ())]
@@ -70,23 +69,18 @@ def make_launch(program: Program, addresses: Sequence[int], launcher: int) -> La
     return launch
 
 
-def _layout(program: Program, addresses: Sequence[int]) -> _Layout:
-    names = [item.name for item in program.inputs if isinstance(item, StridedInput)]
-    names += [item.name for item in program.outputs if not isinstance(item, AliasOutput)]
-    slot_of = {name: slot for slot, name in enumerate([*names, *(piece.name for piece in program.workspace)])}
-    code = dict(zip(program.kernels, addresses, strict=True))
+def _layout(table: CallTable, addresses: Sequence[int]) -> _Layout:
     calls: list[bytes] = []
     slots: list[int] = []
     parameter_count = number_count = 0
-    for call in program.calls:
-        calls.append(
-            struct.pack("=Qqqqq", code[call.kernel], len(slots), len(call.buffers), parameter_count, number_count)
-        )
-        slots += [slot_of[name] for name in call.buffers]
-        parameter_count += len(call.parameters)
-        number_count += len(call.numbers)
+    for call in table.calls:
+        places = (len(slots), len(call.slots), parameter_count, number_count)
+        calls.append(struct.pack("=Qqqqq", addresses[call.kernel], *places))
+        slots += call.slots
+        parameter_count += call.parameter_count
+        number_count += call.number_count
     packed_slots = _owned(struct.pack(f"={len(slots)}q", *slots))
-    return _Layout(_owned(b"".join(calls)), packed_slots, len(calls), len(names), len(program.workspace))
+    return _Layout(_owned(b"".join(calls)), packed_slots, len(calls), table.tensor_count, len(table.pieces))
 
 
 def _table(layout: _Layout, parameters: tuple[int, ...], numbers: tuple[float, ...]) -> _Table:

@@ -15,6 +15,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest, Store
+from mixbackend.backends.codegen.targets.cpp.build import MODULE_HEAD
 from mixbackend.backends.codegen.targets.cpp.indices import index_text
 from mixbackend.backends.codegen.targets.cpp.literals import STORAGE
 from mixbackend.backends.codegen.targets.cpp.nests import nest_lines
@@ -25,8 +26,7 @@ _ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
 
 def print_module(kernels: Sequence[tuple[str, Kernel]]) -> str:
     """A translation unit with a function for each kernel, by name."""
-    head = '#include "vector.hpp"\n#include "kernel.hpp"\n\nusing namespace mb;\n'
-    return "\n".join([head, *(print_kernel(kernel, name) for name, kernel in kernels)])
+    return "\n".join([MODULE_HEAD, *(print_kernel(kernel, name) for name, kernel in kernels)])
 
 
 def print_kernel(kernel: Kernel, name: str) -> str:

@@ -15,20 +15,28 @@ import zlib
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import Kernel
-from mixbackend.backends.codegen.ir.program import Program
-from mixbackend.backends.codegen.targets.cpp.build import PLACEHOLDER, Function, FunctionLibrary, Toolchain
+from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.targets.cpp.build import (
+    MODULE_HEAD,
+    PLACEHOLDER,
+    Function,
+    FunctionLibrary,
+    Toolchain,
+)
 from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError, find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import machine_features
 from mixbackend.backends.codegen.targets.cpp.launcher import LAUNCHER_TEXT, make_launch
-from mixbackend.backends.codegen.targets.cpp.printer import print_kernel, print_module
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts import Availability, CodegenError
+
+if TYPE_CHECKING:
+    from mixbackend.backends.codegen.ir.kernel import Kernel
+    from mixbackend.backends.codegen.ir.program import Program
 
 _DTYPES = frozenset(
     {
@@ -94,9 +102,10 @@ class CppTarget(Target):
         texts = [_text(kernel) for kernel in program.kernels]
         functions = self._library.functions(texts)
         source = _readable(texts, functions)
-        return CompiledProgram(self._launch(program, functions), source, _pack(self._library, functions, source))
+        launch = self._launch(program.call_table, functions)
+        return CompiledProgram(launch, source, _pack(self._library, functions, source))
 
-    def load(self, program: Program, artifact: bytes) -> CompiledProgram:
+    def load(self, calls: CallTable, artifact: bytes) -> CompiledProgram:
         """Take the objects from the cache, else from the artifact.
 
         Raises:
@@ -108,7 +117,7 @@ class CppTarget(Target):
             objects = {base64.b64decode(item["object"]): list(item["keys"]) for item in content["objects"]}
         except (ValueError, KeyError, TypeError, zlib.error) as error:
             raise CodegenError(f"an artifact of compiled kernels cannot be read: {error}") from error
-        if content.get("toolchain") != self._toolchain.digest or len(keys) != len(program.kernels):
+        if content.get("toolchain") != self._toolchain.digest or len(keys) != calls.kernel_count:
             raise CodegenError("an artifact of compiled kernels belongs to another program or machine")
         functions = self._library.load(keys)
         if functions is None:
@@ -117,7 +126,7 @@ class CppTarget(Target):
             functions = self._library.load(keys)
         if functions is None:
             raise CodegenError("an artifact of compiled kernels lacks kernels that it names")
-        return CompiledProgram(self._launch(program, functions), source, artifact)
+        return CompiledProgram(self._launch(calls, functions), source, artifact)
 
     @cached_property
     def _toolchain(self) -> Toolchain:
@@ -130,10 +139,10 @@ class CppTarget(Target):
 
     @cached_property
     def _library(self) -> FunctionLibrary:
-        return FunctionLibrary(self._toolchain, print_module(()))
+        return FunctionLibrary(self._toolchain, MODULE_HEAD)
 
-    def _launch(self, program: Program, functions: Sequence[Function]) -> Launch:
-        return make_launch(program, [function.address for function in functions], self._launcher)
+    def _launch(self, calls: CallTable, functions: Sequence[Function]) -> Launch:
+        return make_launch(calls, [function.address for function in functions], self._launcher)
 
     @cached_property
     def _launcher(self) -> int:
@@ -143,13 +152,16 @@ class CppTarget(Target):
 
 @lru_cache(maxsize=4096)
 def _text(kernel: Kernel) -> str:
+    # Only here: what is loaded from artifacts is not printed.
+    from mixbackend.backends.codegen.targets.cpp.printer import print_kernel
+
     return print_kernel(kernel, PLACEHOLDER)
 
 
 def _readable(texts: Sequence[str], functions: Sequence[Function]) -> str:
     """The text as it was compiled, all kernels in one."""
     named = [text.replace(PLACEHOLDER, function.symbol) for text, function in zip(texts, functions, strict=True)]
-    return "\n".join([print_module(()), *named])
+    return "\n".join([MODULE_HEAD, *named])
 
 
 def _pack(library: FunctionLibrary, functions: Sequence[Function], source: str) -> bytes:

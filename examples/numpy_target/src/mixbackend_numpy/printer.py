@@ -17,6 +17,9 @@ from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, Kernel, KernelLoop, Let, Nest, Statement, Store
 from mixbackend.backends.codegen.ir.scalar import Apply, Bindings, Constant, Expr, IndexValue, Local, Read
 
+PRINTER_VERSION = "1"
+"""Counts changes of what is printed: text that was stored before is printed again."""
+
 NUMPY_TYPES = {
     torch.float64: "float64",
     torch.float32: "float32",

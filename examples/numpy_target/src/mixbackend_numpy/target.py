@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from mixbackend.backends.codegen import CodegenBackend
+from mixbackend.backends.codegen.ir.call_table import CallTable
 from mixbackend.backends.codegen.ir.program import Program
-from mixbackend.backends.codegen.ir.stages import AliasOutput, StridedInput
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.contracts import Availability
 from mixbackend_numpy import operators
-from mixbackend_numpy.printer import NUMPY_TYPES, print_kernel
+from mixbackend_numpy.printer import NUMPY_TYPES, PRINTER_VERSION, print_kernel
 
 Function = Callable[[list[Any], Sequence[int], Sequence[float]], None]
 
@@ -28,7 +28,7 @@ class NumpyTarget(Target):
         return Availability(True, version=np.__version__)
 
     def fingerprint(self) -> str:
-        return f"numpy {np.__version__}"
+        return f"numpy {np.__version__}, printer {PRINTER_VERSION}"
 
     def traits(self) -> TargetTraits:
         return TargetTraits(
@@ -42,31 +42,32 @@ class NumpyTarget(Target):
 
     def compile(self, program: Program) -> CompiledProgram:
         texts = [print_kernel(kernel, f"kernel{number}") for number, kernel in enumerate(program.kernels)]
-        source = "\n".join(texts)
+        return self.load(program.call_table, "\n".join(texts).encode())
+
+    def load(self, calls: CallTable, artifact: bytes) -> CompiledProgram:
+        source = artifact.decode()
         names: dict[str, Any] = {**vars(operators), "np": np}
-        exec(compile(source, "<numpy target>", "exec"), names)  # our own text, printed from the program
-        functions = {kernel: names[f"kernel{number}"] for number, kernel in enumerate(program.kernels)}
-        return CompiledProgram(_launch(program, functions), source)
+        exec(compile(source, "<numpy target>", "exec"), names)  # our own text, printed from a program
+        functions = [names[f"kernel{number}"] for number in range(calls.kernel_count)]
+        return CompiledProgram(_launch(calls, functions), source, artifact)
 
 
-def _launch(program: Program, functions: dict[Any, Function]) -> Launch:
-    names = [item.name for item in program.inputs if isinstance(item, StridedInput)]
-    names += [item.name for item in program.outputs if not isinstance(item, AliasOutput)]
+def _launch(table: CallTable, functions: Sequence[Function]) -> Launch:
+    types = [getattr(np, NUMPY_TYPES[dtype]) for dtype in table.pieces]
 
     def launch(memory: Sequence[torch.Tensor], parameters: Sequence[int], numbers: Sequence[float]) -> None:
-        arrays = {name: _flat(tensor) for name, tensor in zip(names, memory[:-1], strict=True)}
-        starts = parameters[len(parameters) - len(program.workspace) :]
-        for piece, start in zip(program.workspace, starts, strict=True):
+        arrays = [_flat(tensor) for tensor in memory[:-1]]
+        for dtype, start in zip(types, parameters[len(parameters) - len(types) :], strict=True):
             rest = memory[-1].numpy()[start:]
-            itemsize = piece.dtype.itemsize
-            arrays[piece.name] = rest[: rest.size // itemsize * itemsize].view(getattr(np, NUMPY_TYPES[piece.dtype]))
+            itemsize = np.dtype(dtype).itemsize
+            arrays.append(rest[: rest.size // itemsize * itemsize].view(dtype))
         place = number = 0
         with np.errstate(all="ignore"):
-            for call in program.calls:
-                given = parameters[place : place + len(call.parameters)]
-                floats = numbers[number : number + len(call.numbers)]
-                functions[call.kernel]([arrays[name] for name in call.buffers], given, floats)
-                place, number = place + len(call.parameters), number + len(call.numbers)
+            for call in table.calls:
+                given = parameters[place : place + call.parameter_count]
+                floats = numbers[number : number + call.number_count]
+                functions[call.kernel]([arrays[slot] for slot in call.slots], given, floats)
+                place, number = place + call.parameter_count, number + call.number_count
 
     return launch
 

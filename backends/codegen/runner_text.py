@@ -1,0 +1,160 @@
+"""The Python text of a compiled program's run function: allocate, evaluate sizes, launch.
+
+Place: the last step of the code generator; ``runner`` makes the function of it, here or in a later process.
+Input: a program. Output: the text of ``run(inputs)``, which uses the names that ``runner`` gives it.
+The function is straight-line Python, generated once: sizes that are numbers are written as numbers, symbols are read
+from the inputs that carry them, aliases are views, the workspace comes from a list of free pieces.
+Invariants: nothing is checked that holds by the contract (inputs have the traced strides and types); outputs are fresh
+memory; what can fail happens before anything is written into an input. Of a program that computes no element nothing is
+launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+
+from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
+from mixbackend.backends.codegen.ir.program import OutputBuffer, Program
+from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput
+from mixbackend.contracts import CodegenError
+
+
+def runner_text(program: Program, device: str = "cpu") -> str:
+    """The Python text of the run function.
+
+    Args:
+        program: what was compiled.
+        device: where outputs live.
+
+    Raises:
+        CodegenError: a size depends on something that no input tells.
+    """
+    sources = _sources(program)
+    text = _Text({symbol: f"n{place}" for place, symbol in enumerate(sources)})
+    lines = [f"({_tuple(f'x{place}' for place in range(len(program.inputs)))}) = inputs"] if program.inputs else []
+    used = _used_symbols(program)
+    lines += [f"{text(symbol)} = {source}" for symbol, source in sources.items() if symbol in used]
+    results = [f"y{place}" for place in range(len(program.outputs))]
+    for result, output in zip(results, program.outputs, strict=True):
+        lines.append(f"{result} = {_output(output, program, text, device)}")
+    if not _is_empty(program):
+        lines += _launch(program, results, text)
+    lines.append(f"return [{', '.join(results)}]")
+    return "def run(inputs):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def _sources(program: Program) -> dict[sympy.Symbol, str]:
+    """Python text that gives each symbol: a number input, else a size or stride of a tensor."""
+    found: dict[sympy.Symbol, str] = {}
+    for place, item in enumerate(program.inputs):
+        if isinstance(item, NumberInput):
+            found.setdefault(item.symbol, f"x{place}")
+    for place, item in enumerate(program.inputs):
+        if not isinstance(item, StridedInput):
+            continue
+        for axis, (size, stride) in enumerate(zip(item.type.sizes, item.strides, strict=True)):
+            for expression, method in ((size, "shape"), (stride, "stride()")):
+                if sympy.sympify(expression).is_Symbol:
+                    found.setdefault(expression, f"x{place}.{method}[{axis}]")
+    return found
+
+
+def _expressions(program: Program) -> list[sympy.Expr]:
+    found: list[Any] = [program.workspace_bytes, *(piece.start for piece in program.workspace)]
+    for output in program.outputs:
+        found += [*output.sizes, *output.strides]
+        found += [output.offset] if isinstance(output, AliasOutput) else []
+    for call in program.calls:
+        found += [*call.parameters, *call.numbers]
+    return [sympy.sympify(expression) for expression in found]
+
+
+def _used_symbols(program: Program) -> set[sympy.Symbol]:
+    return {symbol for expression in _expressions(program) for symbol in expression.free_symbols}
+
+
+def _output(output: OutputBuffer | AliasOutput, program: Program, text: _Text, device: str) -> str:
+    sizes, strides = text.tuple(output.sizes), text.tuple(output.strides)
+    if isinstance(output, AliasOutput):
+        place = next(place for place, item in enumerate(program.inputs) if item.name == output.input)
+        return f"as_strided(x{place}, {sizes}, {strides}, x{place}.storage_offset() + {text(output.offset)})"
+    where = "" if device == "cpu" else f", device={device!r}"
+    if _is_contiguous(output):
+        return f"empty({sizes}, dtype={output.dtype}{where})"
+    return f"empty_strided({sizes}, {strides}, dtype={output.dtype}{where})"
+
+
+def _is_contiguous(output: OutputBuffer) -> bool:
+    """Whether the strides are those that ``torch.empty`` gives, for every value of the symbols."""
+    expected = sympy.Integer(1)
+    for size, stride in zip(reversed(output.sizes), reversed(output.strides), strict=True):
+        size = sympy.sympify(size)
+        if not size.is_positive or sympy.expand(sympy.sympify(stride) - expected) != 0:
+            return False
+        expected = expected * size
+    return True
+
+
+def _is_empty(program: Program) -> bool:
+    """Whether there is nothing to compute: no kernels, or no memory to write to that could have an element."""
+    made = [output.sizes for output in program.outputs if isinstance(output, OutputBuffer)]
+    inputs = (item for item in program.inputs if isinstance(item, StridedInput))
+    made += [item.type.sizes for item in inputs if item.name in program.written]
+    return not program.calls or all(any(sympy.sympify(size) == 0 for size in sizes) for sizes in made)
+
+
+def _launch(program: Program, results: Sequence[str], text: _Text) -> list[str]:
+    tensors = [f"x{place}" for place, item in enumerate(program.inputs) if isinstance(item, StridedInput)]
+    outputs = zip(results, program.outputs, strict=True)
+    tensors += [result for result, output in outputs if isinstance(output, OutputBuffer)]
+    values = [value for call in program.calls for value in call.parameters]
+    parameters = text.tuple([*values, *(piece.start for piece in program.workspace)])
+    numbers = _tuple(f"float({text(symbol)})" for call in program.calls for symbol in call.numbers)
+    if sympy.sympify(program.workspace_bytes) == 0:
+        return [f"launch(({_tuple([*tensors, 'nothing'])}), {parameters}, ({numbers}))"]
+    return [
+        f"workspace = take({text(program.workspace_bytes)})",
+        f"launch(({_tuple([*tensors, 'workspace'])}), {parameters}, ({numbers}))",
+        "give_back(workspace)",
+    ]
+
+
+class _Text:
+    """Python text of index expressions.
+
+    Args:
+        names: of the local variables that hold the symbols.
+    """
+
+    def __init__(self, names: Mapping[sympy.Symbol, str]) -> None:
+        self._names = names
+
+    def tuple(self, expressions: Sequence[Any]) -> str:
+        """Text of a tuple."""
+        return f"({_tuple(self(expression) for expression in expressions)})"
+
+    def __call__(self, expression: Any) -> str:
+        """Text of one expression."""
+        expression = sympy.sympify(expression)
+        if expression.is_Integer:
+            return str(int(expression))
+        if expression.is_Symbol:
+            if expression not in self._names:
+                raise CodegenError(f"no input of the region tells the size {expression}")
+            return self._names[expression]
+        parts = [self(part) for part in expression.args]
+        joiner = {sympy.Add: " + ", sympy.Mul: " * ", FloorDiv: " // ", Modulo: " % "}.get(expression.func)
+        if joiner is not None:
+            return f"({joiner.join(parts)})"
+        if expression.func is sympy.Pow and expression.args[1].is_Integer and expression.args[1] > 0:
+            return f"({parts[0]} ** {parts[1]})"
+        if expression.func in (sympy.Min, sympy.Max):
+            return f"{expression.func.__name__.lower()}({', '.join(parts)})"
+        raise CodegenError(f"the size {expression} has no Python text")
+
+
+def _tuple(items: Any) -> str:
+    return "".join(f"{item}, " for item in items).rstrip()
