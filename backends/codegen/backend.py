@@ -42,7 +42,7 @@ from mixbackend.contracts import (
 if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.program import Program
 
-LOWERING_VERSION = "1"
+LOWERING_VERSION = "2"
 """Counts changes of lowering, scheduling and ``runner_text`` that change what is generated for a region."""
 
 _FREE = frozenset({"view", "factory"})

@@ -8,8 +8,9 @@ Non-goals: symbolic sizes of resized dimensions; torch decomposes these ops ther
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,9 @@ _SHARPNESS = -0.75
 
 _Tap = tuple[sympy.Expr, Bindings, Expr]
 """Source position, meaning of its symbol, and weight."""
+
+_Taps = Callable[[sympy.Expr], list[_Tap]]
+"""What an element of the result is made of along one dimension."""
 
 
 @dataclass(frozen=True)
@@ -152,27 +156,64 @@ def _axes(
 def upsample(
     lowering: Lowering, self: Tensor, output_size: Sequence[Any], align_corners: bool, **scales: float | None
 ) -> Tensor:
-    """Weighted sums of neighbours: along all dimensions but the last, where they are whole rows, then along that."""
+    """Weighted sums of neighbours: along all dimensions but the last, where they are whole rows, then along that.
+
+    Taps of the last dimension are the same for every row: they are computed once, into memory.
+    """
     source, sizes = addressable(lowering, self), lowering.output_sizes
     axes = _axes(lowering, self, self.sizes, sizes, align_corners, scales)
     *others, last = axes
+    tables = _tables(lowering, last)
     if others and last.number * last.result >= last.source:
         # What is between is never rounded: it is as wide as it is computed.
-        rows = _resized(lowering, source, (*sizes[:-1], self.sizes[-1]), self.compute, others, 1)
-        return _resized(lowering, rows, sizes, self.dtype, [last], 0)
-    return _resized(lowering, source, sizes, self.dtype, axes, 0)
+        rows = _resized(lowering, source, (*sizes[:-1], self.sizes[-1]), self.compute, _taps(lowering, others), 1)
+        return _resized(lowering, rows, sizes, self.dtype, [tables], 0)
+    return _resized(lowering, source, sizes, self.dtype, [*_taps(lowering, others), tables], 0)
+
+
+def _taps(lowering: Lowering, axes: Sequence[_Axis]) -> list[_Taps]:
+    return [functools.partial(axis.taps, lowering) for axis in axes]
+
+
+def _tables(lowering: Lowering, axis: _Axis) -> _Taps:
+    """The taps of a dimension, read from tensors that hold them."""
+
+    def position(tap: int, index: Index) -> Expr:
+        symbol, bindings, _ = axis.taps(lowering, index[0])[tap]
+        return dict(bindings)[symbol]  # type: ignore[index]
+
+    def weight(tap: int, index: Index) -> Expr:
+        return axis.taps(lowering, index[0])[tap][2]
+
+    size = (sympy.Integer(axis.result),)
+    pairs = [
+        (
+            lowering.map(size, torch.int64, functools.partial(position, tap)),
+            lowering.map(size, axis.dtype, functools.partial(weight, tap)),
+        )
+        for tap in range(axis.number)
+    ]
+
+    def taps(index: sympy.Expr) -> list[_Tap]:
+        found = []
+        for positions, weights in pairs:
+            symbol = lowering.bound_symbol(axis.source)
+            found.append((symbol, ((symbol, positions.at((index,))),), weights.at((index,))))
+        return found
+
+    return taps
 
 
 def _resized(
-    lowering: Lowering, source: Tensor, sizes: Index, dtype: torch.dtype, axes: Sequence[_Axis], kept: int
+    lowering: Lowering, source: Tensor, sizes: Index, dtype: torch.dtype, taps: Sequence[_Taps], kept: int
 ) -> Tensor:
     """One stage that resizes dimensions; ``kept`` of them, which follow, stay as they are."""
     end = len(sizes) - kept
-    lead = end - len(axes)
+    lead = end - len(taps)
 
     def value(index: Index) -> Expr:
-        taps = [axis.taps(lowering, position) for axis, position in zip(axes, index[lead:end], strict=True)]
-        return _interpolated(source, index[:lead], (), taps, index[end:])
+        found = [taps_at(position) for taps_at, position in zip(taps, index[lead:end], strict=True)]
+        return _interpolated(source, index[:lead], (), found, index[end:])
 
     return lowering.map(sizes, dtype, value)
 

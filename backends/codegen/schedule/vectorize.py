@@ -28,6 +28,9 @@ from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 STORE_WEIGHT = 1.5
+FAR_STORE = 3.0
+"""How much dearer lanes are that are stored far from each other."""
+
 BROADCAST_COST = 0.1
 ACROSS_LANES = 6.0
 """Cost of folding the lanes of one accumulator at the end of a vectorised reduction."""
@@ -107,10 +110,11 @@ class Costs:
             return BROADCAST_COST
         if stride == 1:
             return weight * width
-        near = (
-            stride is not None and stride.is_Integer and abs(int(stride)) * self.dtypes[access.buffer].itemsize < LINE
-        )
-        return weight * self.lanes * (0.5 if near else 1.0)
+        is_known = stride is not None and stride.is_Integer
+        if is_known and abs(int(stride)) * self.dtypes[access.buffer].itemsize < LINE:
+            return weight * self.lanes * 0.5
+        # Far from each other, lanes that are written need a cache line each, which is read and written whole.
+        return weight * self.lanes * (FAR_STORE if access.write and stride is not None else 1.0)
 
     def _filling(self, loop: KernelLoop) -> float:
         """How much more instructions there are than full vectors: lanes of the last one, and the start of the loop."""
