@@ -115,11 +115,14 @@ class Probe:
     """A tiny computation whose time tells a backend's rate for one class of ops.
 
     Attributes:
-        op_class, dtype: row of the rate table it fills (dtype as ``float32``).
+        op_class, dtype: what it is about (dtype as ``float32``); the row of the rate table that it fills is that of its
+            heaviest op, see ``contracts.rate_rows``.
         function: plain torch code on the inputs; it is traced, compiled by the backend as one region and timed.
         inputs: builds the arguments; called with no arguments.
         flops: of one run, counted as the planner counts them.
         weights: positions of the arguments that are parameters.
+        constants: positions of the arguments whose values are known when code is bound; a probe that has any is for
+            backends that bind.
     """
 
     op_class: OpClass
@@ -128,6 +131,7 @@ class Probe:
     inputs: Callable[[], Sequence[Any]]
     flops: float
     weights: tuple[int, ...] = ()
+    constants: tuple[int, ...] = ()
 
 
 class Backend(ABC):

@@ -9,10 +9,11 @@ Non-goals: measuring anything; see ``mixbackend.calibration``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol
 
-from mixbackend.contracts.opclass import OpClass
 from mixbackend.contracts.ops import OpView
+from mixbackend.contracts.rate_rows import wider_rows
 from mixbackend.contracts.tensors import TensorMeta
 
 Provenance = Literal["measured", "backend", "probed", "prior"]
@@ -82,7 +83,7 @@ class OpRate:
     provenance: Provenance = "prior"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BackendRates:
     """All rates of one backend on one device.
 
@@ -91,7 +92,8 @@ class BackendRates:
         entry_s: calling one region, without its work (argument passing, session entry, allocation of one output).
         crossing_s: extra seconds per tensor that crosses the region's boundary.
         memory_scale: its seconds per byte over the device model's (1.0 is at full bandwidth).
-        rates: by (op class, dtype name); missing pairs fall back to ``float32``, then to the device's peak.
+        rates: by (row, dtype name), see ``contracts.rate_rows``; what is missing falls back to wider rows, then to
+            ``float32``, then to the device's peak.
         provenance: of entry and crossing.
     """
 
@@ -99,18 +101,17 @@ class BackendRates:
     entry_s: float
     crossing_s: float
     memory_scale: float = 1.0
-    rates: tuple[tuple[OpClass, str, OpRate], ...] = field(default=())
+    rates: tuple[tuple[str, str, OpRate], ...] = field(default=())
     provenance: Provenance = "prior"
 
-    def rate(self, op_class: str, dtype: str) -> OpRate | None:
-        """The rate for a class and dtype name, ``None`` if the backend states none."""
-        fallback: OpRate | None = None
-        for candidate, candidate_dtype, rate in self.rates:
-            if candidate == op_class and candidate_dtype == dtype:
-                return rate
-            if candidate == op_class and candidate_dtype == "float32":
-                fallback = rate
-        return fallback
+    @cached_property
+    def _rate_by_key(self) -> dict[tuple[str, str], OpRate]:
+        return {(row, dtype): rate for row, dtype, rate in reversed(self.rates)}
+
+    def rate(self, row: str, dtype: str) -> OpRate | None:
+        """The rate for a row and dtype name, ``None`` if the backend states none for the row's op class."""
+        keys = [(wider, name) for name in (dtype, "float32") for wider in wider_rows(row)]
+        return next((self._rate_by_key[key] for key in keys if key in self._rate_by_key), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mixbackend.contracts.opclass import op_class_of
-from mixbackend.contracts.ops import InputRole, InputView, OpNode, OpView, Phase, ValueMeta
+from mixbackend.contracts.ops import InputRole, InputView, OpNode, OpTag, OpView, Phase, ValueMeta
 from mixbackend.contracts.tensors import TensorMeta
 
 
@@ -86,12 +86,23 @@ class OpGraph:
         return any(isinstance(meta, TensorMeta) and meta.dynamic for meta in metas)
 
     def value(self, name: str) -> InputView:
-        """A value as an op sees it."""
+        """A value as an op sees it; a view of a constant is a constant."""
         source = self.input_by_name.get(name)
         if source is not None:
             return InputView(name, source.meta, source.role)
         node = self.node_by_name[name]
-        return InputView(name, node.outputs[0] if node.outputs else None, InputRole.ACTIVATION)
+        role = InputRole.CONSTANT if name in self._constant_views else InputRole.ACTIVATION
+        return InputView(name, node.outputs[0] if node.outputs else None, role)
+
+    @cached_property
+    def _constant_views(self) -> frozenset[str]:
+        """Nodes that are views of constants: their values are as well known."""
+        constants = {item.name for item in self.inputs if item.role is InputRole.CONSTANT}
+        views: set[str] = set()
+        for node in self.nodes if constants else ():
+            if OpTag.MUTATES not in node.tags and (node.aliased() in constants or node.aliased() in views):
+                views.add(node.name)
+        return frozenset(views)
 
     def view(self, name: str) -> OpView:
         """One node as a backend sees it."""

@@ -1,9 +1,8 @@
 """Coarse kinds of work: rows of the rate tables, and what "fuses with" is said about.
 
 Place: read by the cost model, by probes and by fusion declarations.
-Invariants: every operator has exactly one class; unknown operators are ``"other"``. ``grouped_convolution`` is a row of
-rate tables only: convolutions with few channels per group (depthwise ones) run at a rate of their own, while an op's
-class stays ``convolution``, so that fusion declarations hold for both.
+Invariants: every operator has exactly one class; unknown operators are ``"other"``. What else decides how fast an op
+runs (layout, few channels per group, a known weight) is not its class, see ``contracts.rate_rows``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Literal, get_args
 OpClass = Literal[
     "matmul",
     "convolution",
-    "grouped_convolution",
     "attention",
     "normalization",
     "softmax",
@@ -70,7 +68,6 @@ _MEMBERS: dict[OpClass, str] = {
     "normal_functional uniform multinomial exponential rrelu_with_noise_functional",
     "other": "nonzero masked_select _local_scalar_dense item _fft_r2c _fft_c2r _fft_c2c _cdist_forward linalg_inv_ex",
     "pointwise": "",
-    "grouped_convolution": "",
 }
 _CLASS_OF = {name: op_class for op_class, names in _MEMBERS.items() for name in names.split()}
 

@@ -165,7 +165,7 @@ class InputView:
     Attributes:
         name: the node or graph input it comes from.
         meta: what is known of it.
-        role: where it comes from; results of other ops are ``ACTIVATION``.
+        role: where it comes from; results of other ops are ``ACTIVATION``, views of constants ``CONSTANT``.
     """
 
     name: str

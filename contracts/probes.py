@@ -2,7 +2,8 @@
 
 Place: default of ``Backend.probes``; run by ``mixbackend.calibration`` through the backend's own ``compile``.
 Invariants: inputs are seeded and leave torch's random stream alone; the most telling probes come first, so that a
-backend that compiles slowly learns those before its time is up; all of them together run for about a second.
+backend that compiles slowly learns those before its time is up; all of them together run for about a second. Probes
+with constants are for backends that bind code to them.
 """
 
 from __future__ import annotations
@@ -13,22 +14,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mixbackend.contracts.cost import DeviceModel
+from mixbackend.contracts.torch_compat import has_fast_bfloat16
 
 if TYPE_CHECKING:
     from mixbackend.contracts.backend import Probe
 
 _HALF_TYPES = ("float16", "bfloat16")
+_CHANNELS = 64
 
 
 def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
-    """One probe per class of work that decides placements on this device."""
+    """One probe per row of the rate tables that decides placements on this device."""
     place = torch.device(device.device.split(" ")[0])
     # Accelerators need more work at once before they show their rate.
     scale = 1 if place.type == "cpu" else 8
-    probes = [*_products(place, scale, "float32"), *_loops(place, scale)]
+    probes = [*_products(place, scale, "float32"), *_attention(place, scale, "float32")]
+    probes += [*_grouped(place, scale, "float32"), *_loops(place, scale)]
     if place.type != "cpu":
-        probes += [probe for dtype in _HALF_TYPES for probe in _products(place, scale, dtype)]
-    return tuple(probes)
+        halves = [*_products(place, scale, "float16"), *_products(place, scale, "bfloat16")]
+        return (*probes, *halves, *(probe for dtype in _HALF_TYPES for probe in _attention(place, scale, dtype)))
+    return (*probes, *_products(place, scale, "bfloat16")) if has_fast_bfloat16() else tuple(probes)
 
 
 def _tensors(place: torch.device, dtype: str, *shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
@@ -42,41 +47,64 @@ def _tensors(place: torch.device, dtype: str, *shapes: tuple[int, ...]) -> Calla
     return build
 
 
+def _channels_last(build: Callable[[], Sequence[Any]]) -> Callable[[], Sequence[Any]]:
+    """The same inputs with the first of them, the image, laid out channels-last."""
+
+    def build_channels_last() -> Sequence[Any]:
+        image, *others = build()
+        return [image.contiguous(memory_format=torch.channels_last), *others]
+
+    return build_channels_last
+
+
 def _products(place: torch.device, scale: int, dtype: str) -> list[Probe]:
-    """Products of matrices, convolutions, attention: most of the time of most models."""
+    """Products of matrices and convolutions, each with a live weight and with a known one."""
     from mixbackend.contracts.backend import Probe
 
-    aten = torch.ops.aten
-    rows, images, heads = 256 * scale, scale, 12 * scale
-
-    def tensors(*shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
-        return _tensors(place, dtype, *shapes)
+    rows = 256 * scale
+    operands = _tensors(place, dtype, (768,), (rows, 768), (768, 768))
+    flops = 2.0 * rows * 768**2
 
     def linear(bias: Any, value: Any, weight: Any) -> Any:
-        return aten.addmm(bias, value, aten.t(weight))
+        return torch.ops.aten.addmm(bias, value, torch.ops.aten.t(weight))
 
-    def convolution(groups: int) -> Callable[..., Any]:
-        return lambda image, weight: aten.convolution(
-            image, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups
-        )
+    return [
+        Probe("matmul", dtype, linear, operands, flops, (0, 2)),
+        Probe("matmul", dtype, linear, operands, flops, constants=(0, 2)),
+        *_convolutions(place, scale, dtype, groups=1),
+    ]
+
+
+def _grouped(place: torch.device, scale: int, dtype: str) -> list[Probe]:
+    return _convolutions(place, scale, dtype, groups=_CHANNELS)
+
+
+def _convolutions(place: torch.device, scale: int, dtype: str, groups: int) -> list[Probe]:
+    """One convolution in both layouts, with a live weight and with a known one."""
+    from mixbackend.contracts.backend import Probe
+
+    def convolve(image: Any, weight: Any) -> Any:
+        return torch.ops.aten.convolution(image, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+
+    terms = _CHANNELS // groups
+    plain = _tensors(place, dtype, (scale, _CHANNELS, 56, 56), (_CHANNELS, terms, 3, 3))
+    flops = 2.0 * scale * 56 * 56 * _CHANNELS * terms * 9
+    layouts = (plain, _channels_last(plain))
+    live = [Probe("convolution", dtype, convolve, inputs, flops, weights=(1,)) for inputs in layouts]
+    known = [Probe("convolution", dtype, convolve, inputs, flops, constants=(1,)) for inputs in layouts]
+    return [*live, *known]
+
+
+def _attention(place: torch.device, scale: int, dtype: str) -> list[Probe]:
+    from mixbackend.contracts.backend import Probe
+
+    heads = 12 * scale
 
     def attention(query: Any, key: Any, value: Any) -> Any:
         return torch.nn.functional.scaled_dot_product_attention(query, key, value)
 
-    points = 2.0 * images * 56 * 56 * 64 * 9
-    return [
-        Probe("matmul", dtype, linear, tensors((768,), (rows, 768), (768, 768)), 2.0 * rows * 768**2, (0, 2)),
-        Probe("convolution", dtype, convolution(1), tensors((images, 64, 56, 56), (64, 64, 3, 3)), points * 64, (1,)),
-        Probe("attention", dtype, attention, tensors(*[(1, heads, 128, 64)] * 3), 4.0 * heads * 128 * 128 * 64),
-        Probe(
-            "grouped_convolution",
-            dtype,
-            convolution(64),
-            tensors((images, 64, 56, 56), (64, 1, 3, 3)),
-            points,
-            (1,),
-        ),
-    ]
+    operands = _tensors(place, dtype, *[(1, heads, 128, 64)] * 3)
+    return [Probe("attention", dtype, attention, operands, 4.0 * heads * 128 * 128 * 64)]
 
 
 def _loops(place: torch.device, scale: int) -> list[Probe]:

@@ -8,6 +8,9 @@ path has one; ``tests/test_torch_compat.py`` exercises every name here, so a new
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -452,6 +455,14 @@ def outside_compilation() -> Iterator[None]:
         yield
 
 
+# --- processors ------------------------------------------------------------------------------------------------------
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself; elsewhere torch goes through float32, many times slower."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 # --- operator samples ------------------------------------------------------------------------------------------------
 
 
@@ -460,3 +471,37 @@ def operator_database() -> list[Any]:
     from torch.testing._internal.common_methods_invocations import op_db
 
     return op_db
+
+
+# --- native accessors ------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1)
+def native_tensor_accessors() -> tuple[int, int] | None:
+    """Addresses of two C functions, ``None`` where this torch has not both.
+
+    The first takes a Python tensor object and gives its data pointer (the GIL must be held). The second takes the
+    address of a pointer to a tensor's implementation (``tensor_implementation``) and gives its version; it must not be
+    called for tensors made in inference mode.
+    """
+    data_pointer = getattr(torch._C._dynamo.guards, "_torchinductor_pyobject_tensor_data_ptr", None)
+    library = next(pathlib.Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"), None)
+    if not isinstance(data_pointer, int) or library is None:
+        return None
+    try:
+        version = ctypes.cast(ctypes.CDLL(str(library))._ZNK2at10TensorBase8_versionEv, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+    return None if version is None else (data_pointer, version)
+
+
+def tensor_implementation(tensor: torch.Tensor) -> int:
+    """Address of a tensor's implementation; valid while the tensor lives and is not swapped."""
+    return int(tensor._cdata)
+
+
+def storage_users(tensor: torch.Tensor) -> int:
+    """How many tensors and storages share the tensor's memory, itself included."""
+    storage = tensor.untyped_storage()
+    # One of them is the object that was just made to ask.
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1

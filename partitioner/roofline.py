@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta
-from mixbackend.partitioner.work import dtype_of, rate_class_of, stored_bytes, work_of
+from mixbackend.contracts.rate_rows import rate_row, wider_rows
+from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
 
 EFFICIENCY: dict[str, float] = {
     "matmul": 0.8,
     "convolution": 0.5,
-    "grouped_convolution": 0.08,
+    "convolution/grouped": 0.08,
     "attention": 0.4,
     "normalization": 0.1,
     "softmax": 0.12,
@@ -31,16 +32,17 @@ EFFICIENCY: dict[str, float] = {
     "random": 0.02,
     "other": 0.02,
 }
-"""Share of the device's peak that decent kernels reach, where nothing was measured."""
+"""By row (``contracts.rate_rows``): share of the peak that decent kernels reach, where nothing was measured."""
 
 _FREE = OpRate(0.0, float("inf"))
 Measured = Callable[[str, str], "Estimate | None"]
 """(backend, region key) -> a measurement on this machine, if there is one."""
 
 
-def default_rate(device: DeviceModel, op_class: str, dtype: str) -> OpRate:
+def default_rate(device: DeviceModel, row: str, dtype: str) -> OpRate:
     """The rate to assume where a backend states none."""
-    return OpRate(device.launch_s, EFFICIENCY.get(op_class, EFFICIENCY["other"]) * device.peak(dtype))
+    shares = (EFFICIENCY[wider] for wider in (*wider_rows(row), "other") if wider in EFFICIENCY)
+    return OpRate(device.launch_s, next(shares) * device.peak(dtype))
 
 
 class RooflineCostModel:
@@ -64,18 +66,17 @@ class RooflineCostModel:
 
     def op(self, backend: str, view: OpView) -> Estimate:
         """Overhead and arithmetic of an op inside a region."""
-        op_class = rate_class_of(view)
-        if op_class == "view":
+        if view.op_class == "view":
             return Estimate(0.0, "prior")
-        rate = self.rate(backend, op_class, dtype_of(view))
+        rate = self.rate(backend, rate_row(view), dtype_of(view))
         return Estimate(rate.overhead_s + work_of(view).flops / rate.flops_per_s, rate.provenance)
 
-    def rate(self, backend: str, op_class: str, dtype: str) -> OpRate:
+    def rate(self, backend: str, row: str, dtype: str) -> OpRate:
         """The rate that answers are made from: the backend's, or the device's default."""
-        if op_class == "view":
+        if row == "view":
             return _FREE
-        stated = self.rates[backend].rate(op_class, dtype)
-        return default_rate(self.device, op_class, dtype) if stated is None else stated
+        stated = self.rates[backend].rate(row, dtype)
+        return default_rate(self.device, row, dtype) if stated is None else stated
 
     def read(self, backend: str, meta: TensorMeta) -> float:
         """Traffic of reading a tensor."""

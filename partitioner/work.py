@@ -1,7 +1,7 @@
 """How much an op has to do, whoever does it.
 
 Place: below the roofline cost model; also used to read probes.
-Input: an ``OpView``. Output: ``Work`` (FLOP, bytes read and written) and the row of the rate tables it belongs to.
+Input: an ``OpView``. Output: ``Work`` (FLOP, bytes read and written).
 Invariants: pure; symbolic sizes count with their hints; no guard is added; unknown operators get a modest guess.
 Non-goals: seconds. Those need a machine and a backend, see ``roofline``.
 """
@@ -13,11 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from mixbackend.contracts import OpClass, OpTag, OpView, TensorMeta, Work, hint_of
-
-SMALL_GROUP = 8
-"""Convolutions with at most this many input channels per group have a rate of their own: each output is a short sum,
-and the kernels for large products do not help."""
+from mixbackend.contracts import OpTag, OpView, TensorMeta, Work, hint_of
 
 _LEFT_OPERAND = {
     "mm": "self",
@@ -102,13 +98,6 @@ def work_of(view: OpView) -> Work:
     return Work(float(count(view)), read, written)
 
 
-def rate_class_of(view: OpView) -> OpClass:
-    """The row of the rate tables that an op belongs to: its class, but for convolutions in small groups."""
-    if view.op_class == "convolution" and _channels_per_group(view) <= SMALL_GROUP and _groups(view) > 1:
-        return "grouped_convolution"
-    return view.op_class  # type: ignore[return-value]
-
-
 def dtype_of(view: OpView) -> str:
     """Name of the dtype an op computes in: the first floating-point tensor that it reads or makes."""
     tensors = (*view.input_tensors, *view.output_tensors)
@@ -152,16 +141,6 @@ def _matmul(view: OpView) -> float:
         return _one_per_element(view)
     terms = hint_of(left.shape[-1]) * (hint_of(left.shape[0]) if _base(view) == "addbmm" else 1)
     return 2.0 * terms * _output_elements(view)
-
-
-def _groups(view: OpView) -> int:
-    groups = view.argument("groups") if view.has_argument("groups") else 1
-    return groups if isinstance(groups, int) else 1
-
-
-def _channels_per_group(view: OpView) -> int:
-    weight = _tensor(view, "weight")
-    return hint_of(weight.shape[1]) if weight is not None and weight.rank > 1 else SMALL_GROUP + 1
 
 
 def _convolution(view: OpView) -> float:

@@ -115,6 +115,13 @@ def test_operator_by_name() -> None:
     assert [compat.operator_by_name(name) for name in missing] == [None] * len(missing)
 
 
+def test_has_fast_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    for first, second in ((True, False), (False, True), (False, False)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda answer=first: answer)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda answer=second: answer)
+        assert compat.has_fast_bfloat16() is (first or second)
+
+
 def test_operator_database() -> None:
     by_name = {item.name: item for item in compat.operator_database()}
     samples = list(by_name["nn.functional.gelu"].sample_inputs("cpu", torch.float32))

@@ -34,9 +34,10 @@ FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(itertools.product(_LOOPS, 
 _ENTRY_S = 12e-6
 _CROSSING_S = 0.3e-6
 _LOOP_OVERHEAD_S = 0.5e-6
-_SHARE_OF_PEAK: dict[OpClass, float] = {
+_SHARE_OF_PEAK: dict[str, float] = {
     "matmul": 0.45,
     "convolution": 0.45,
+    "convolution/grouped": 0.08,
     "attention": 0.35,
     "normalization": 0.15,
     "softmax": 0.15,
@@ -56,14 +57,14 @@ _SHARE_OF_PEAK: dict[OpClass, float] = {
 def inductor_rates(device: DeviceModel) -> BackendRates:
     """Rates to assume on a device."""
     rates = tuple(
-        (op_class, dtype, OpRate(_overhead(op_class, device), share * peak))
-        for op_class, share in _SHARE_OF_PEAK.items()
+        (row, dtype, OpRate(_overhead(row, device), share * peak))
+        for row, share in _SHARE_OF_PEAK.items()
         for dtype, peak in device.flops_per_s
     )
     return BackendRates("inductor", _ENTRY_S, _CROSSING_S, memory_scale=1.0, rates=rates)
 
 
-def _overhead(op_class: OpClass, device: DeviceModel) -> float:
-    if op_class == "view":
+def _overhead(row: str, device: DeviceModel) -> float:
+    if row == "view":
         return 0.0
-    return _LOOP_OVERHEAD_S if op_class in _LOOPS else device.launch_s
+    return _LOOP_OVERHEAD_S if row in _LOOPS else device.launch_s

@@ -32,7 +32,7 @@ _CHAIN = 12
 _WIDE = 8
 _STREAM_SHAPE = (512, 768)
 """As large as the values of the class probes, so that their traffic is known well."""
-_LIBRARY_CLASSES = ("matmul", "convolution", "grouped_convolution", "attention")
+_LIBRARY_CLASSES = ("matmul", "convolution", "attention")
 _LEAST_ARITHMETIC_SHARE = 0.1
 """At least this share of a probe's time counts as arithmetic, however large its traffic was estimated."""
 _MEMORY_SCALES = (0.25, 10.0)
@@ -85,6 +85,8 @@ def measure_rates(
         stated_notes = [f"probes() failed, {type(error).__name__}: {error}"]
     else:
         stated_notes = []
+    if backend.traits().weights == "live":
+        stated = tuple(probe for probe in stated if not probe.constants)
     begin = clock()
     compiled, notes = compile_probes(backend, [*structural.values(), *stated], compile_budget_s, clock)
     middle = clock()
@@ -94,7 +96,7 @@ def measure_rates(
     known = {name: trusted[id(probe)] for name, probe in structural.items() if id(probe) in trusted}
     rates = _Fit(device, prior, known).rates([trusted[id(probe)] for probe in stated if id(probe) in trusted])
     disturbed = tuple(
-        f"{item.done.probe.op_class} {item.done.probe.dtype}: timings disagree, the machine is busy"
+        f"{item.done.row} {item.done.probe.dtype}: timings disagree, the machine is busy"
         for item in timed.values()
         if not item.settled
     )
@@ -107,10 +109,10 @@ def measure_rates(
 def _without_stalls(rates: BackendRates, prior: BackendRates, device: DeviceModel) -> BackendRates:
     """Parallel loops stall for whole time slices on a full machine, and all samples may agree on that."""
     rows = []
-    for op_class, dtype, rate in rates.rates:
-        assumed = prior.rate(op_class, dtype) or default_rate(device, op_class, dtype)
+    for row, dtype, rate in rates.rates:
+        assumed = prior.rate(row, dtype) or default_rate(device, row, dtype)
         stalled = rate.flops_per_s < _STALLED_SHARE * assumed.flops_per_s
-        rows.append((op_class, dtype, assumed if stalled else rate))
+        rows.append((row, dtype, assumed if stalled else rate))
     low, high = _BUSY_MEMORY_SCALES
     return replace(rates, rates=tuple(rows), memory_scale=min(max(rates.memory_scale, low), high))
 
@@ -149,7 +151,7 @@ class _Fit:
         self._memory_scale = self._memory()
 
     def rates(self, timed: Sequence[_Timed]) -> BackendRates:
-        probed = {(item.done.probe.op_class, item.done.probe.dtype): self._rate(item) for item in timed}
+        probed = {(item.done.row, item.done.probe.dtype): self._rate(item) for item in timed}
         kept = {(name, dtype): rate for name, dtype, rate in self._prior.rates}
         rows = tuple((name, dtype, rate) for (name, dtype), rate in {**kept, **probed}.items())
         return replace(

@@ -6,7 +6,7 @@ Place: where probing is off, or a probe did not run. A backend's own prior comes
 from __future__ import annotations
 
 from mixbackend.contracts import OP_CLASSES, Backend, BackendRates, DeviceModel, OpRate
-from mixbackend.partitioner.roofline import default_rate
+from mixbackend.partitioner.roofline import EFFICIENCY, default_rate
 
 _REFERENCE_ENTRY_S = 2e-6
 _REFERENCE_CROSSING_S = 0.1e-6
@@ -24,14 +24,14 @@ def prior_rates(backend: Backend, device: DeviceModel) -> BackendRates:
     reference = backend.traits().reference
     share, overhead = (1.0, device.launch_s) if reference else (_UNKNOWN_SHARE, device.launch_s)
     rows = []
-    for op_class in OP_CLASSES:
-        if op_class == "view":
+    for row in dict.fromkeys((*OP_CLASSES, *EFFICIENCY)):
+        if row == "view":
             continue
-        rate = default_rate(device, op_class, "float32")
-        rows.append((op_class, "float32", OpRate(overhead, share * rate.flops_per_s)))
+        rate = default_rate(device, row, "float32")
+        rows.append((row, "float32", OpRate(overhead, share * rate.flops_per_s)))
     return BackendRates(
         backend=backend.name,
         entry_s=_REFERENCE_ENTRY_S if reference else _UNKNOWN_ENTRY_S,
         crossing_s=_REFERENCE_CROSSING_S if reference else _UNKNOWN_CROSSING_S,
-        rates=tuple(rows),  # type: ignore[arg-type]
+        rates=tuple(rows),
     )

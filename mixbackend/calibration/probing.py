@@ -16,8 +16,20 @@ from typing import Any
 import torch
 
 from mixbackend.calibration.timing import Clock
-from mixbackend.contracts import Backend, InputRole, OpView, Probe, Region, Unsupported, check_verdict
+from mixbackend.contracts import (
+    Backend,
+    CompiledRegion,
+    InputRole,
+    OpView,
+    Probe,
+    Region,
+    Unsupported,
+    check_verdict,
+)
+from mixbackend.contracts.rate_rows import rate_row
+from mixbackend.contracts.region import RunFunction
 from mixbackend.contracts.torch_compat import outside_compilation
+from mixbackend.partitioner.work import work_of
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.regions import whole_region
 from mixbackend.runtime.trace import trace_graph
@@ -29,6 +41,7 @@ class CompiledProbe:
 
     Attributes:
         probe: what it stands for.
+        row: of the rate tables, see ``contracts.rate_rows``.
         call: runs it once.
         views: its ops.
         tensors: how many tensors cross its boundary.
@@ -36,6 +49,7 @@ class CompiledProbe:
     """
 
     probe: Probe
+    row: str
     call: Callable[[], object]
     views: tuple[OpView, ...]
     tensors: int
@@ -86,6 +100,7 @@ def _compile(backend: Backend, probe: Probe, clock: Clock) -> CompiledProbe:
     with undisturbed():
         arguments = list(probe.inputs())
         roles = {position: PlaceholderRole(InputRole.PARAMETER) for position in probe.weights}
+        roles |= {position: PlaceholderRole(InputRole.CONSTANT) for position in probe.constants}
         graph_module, graph = trace_graph(probe.function, arguments, roles=roles)
         region = whole_region(graph_module, graph)
         for view in region.views:
@@ -95,13 +110,32 @@ def _compile(backend: Backend, probe: Probe, clock: Clock) -> CompiledProbe:
         by_name = dict(zip((item.name for item in graph.inputs), arguments, strict=True))
         ordered = [by_name[item.name] for item in region.inputs]
         begin = clock()
-        compiled = backend.compile(region)
+        run = _bound(backend.compile(region), region, ordered)
         seconds = clock() - begin
-        results = compiled.run(ordered)
+        results = run(ordered)
         _check_shapes(region, results)
     return CompiledProbe(
-        probe, lambda: compiled.run(ordered), region.views, len(region.inputs) + len(region.outputs), seconds
+        probe,
+        _row(probe, region.views),
+        lambda: run(ordered),
+        region.views,
+        len(region.inputs) + len(region.outputs),
+        seconds,
     )
+
+
+def _bound(compiled: CompiledRegion, region: Region, arguments: Sequence[Any]) -> RunFunction:
+    """The code that would run in a model: bound to the constants if there are any and the backend binds."""
+    pairs = list(zip(region.inputs, arguments, strict=True))
+    if compiled.bind is None or all(item.role is not InputRole.CONSTANT for item, _ in pairs):
+        return compiled.run
+    return compiled.bind([value if item.role is InputRole.CONSTANT else None for item, value in pairs]).run
+
+
+def _row(probe: Probe, views: Sequence[OpView]) -> str:
+    """The row of the heaviest op of the probe's class; the class itself if tracing turned the op into others."""
+    mine = [view for view in views if view.op_class == probe.op_class]
+    return rate_row(max(mine, key=lambda view: work_of(view).flops)) if mine else probe.op_class
 
 
 def _check_shapes(region: Region, results: Sequence[Any]) -> None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from mixbackend.contracts import OP_CLASSES, BackendRates, DeviceModel, OpRate, Provenance
+from mixbackend.contracts import BackendRates, DeviceModel, OpRate, Provenance
+from mixbackend.contracts.rate_rows import is_rate_row
 
+_RATES_VERSION = 2
+"""Of the form and meaning of a backend's rates; others are measured again."""
 _NUMBERS = ("bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s")
 
 
@@ -46,6 +49,7 @@ def read_device(record: Mapping[str, Any] | None) -> DeviceModel | None:
 def rates_record(rates: BackendRates) -> dict[str, Any]:
     """JSON form of a backend's rates."""
     return {
+        "version": _RATES_VERSION,
         "backend": rates.backend,
         "entry_s": rates.entry_s,
         "crossing_s": rates.crossing_s,
@@ -57,7 +61,7 @@ def rates_record(rates: BackendRates) -> dict[str, Any]:
 
 def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
     """A backend's rates from their JSON form; ``None`` if it does not fit."""
-    if record is None:
+    if record is None or record.get("version") != _RATES_VERSION:
         return None
     try:
         return BackendRates(
@@ -73,10 +77,10 @@ def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
 
 
 def _read_row(row: Any) -> Any:
-    op_class, dtype, overhead, flops, provenance = row
-    if op_class not in OP_CLASSES:
-        raise ValueError(f"{op_class!r} is no op class")
-    return op_class, str(dtype), OpRate(_at_least_zero(overhead), _positive(flops), _provenance(provenance))
+    name, dtype, overhead, flops, provenance = row
+    if not isinstance(name, str) or not is_rate_row(name):
+        raise ValueError(f"{name!r} is no row of a rate table")
+    return name, str(dtype), OpRate(_at_least_zero(overhead), _positive(flops), _provenance(provenance))
 
 
 def _positive(value: Any) -> float:

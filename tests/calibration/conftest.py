@@ -22,6 +22,7 @@ from mixbackend.contracts import (
     Unsupported,
     Verdict,
 )
+from mixbackend.contracts import probes as probes_module
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.partitioner.work import work_of
 
@@ -97,6 +98,12 @@ def _rates(name: str) -> Any:
     from mixbackend.contracts import BackendRates
 
     return BackendRates(name, ENTRY_S, CROSSING_S, MEMORY_SCALE)
+
+
+@pytest.fixture(autouse=True)
+def same_probes_on_every_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether half precision is probed depends on the processor; tests of that say so themselves."""
+    monkeypatch.setattr(probes_module, "has_fast_bfloat16", lambda: False)
 
 
 @pytest.fixture

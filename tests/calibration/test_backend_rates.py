@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from mixbackend.calibration import measure_rates, prior_rates
-from mixbackend.contracts import OP_CLASSES, CompiledRegion, DeviceModel, Probe
+from mixbackend.contracts import OP_CLASSES, BoundRun, CompiledRegion, DeviceModel, Probe, Traits
+from mixbackend.contracts import probes as probes_module
 from mixbackend.contracts.probes import standard_probes
+from mixbackend.partitioner.work import work_of
 
 from .conftest import (
     CROSSING_S,
@@ -45,10 +47,73 @@ def test_known_speeds_are_found(backend: KnownBackend) -> None:
         assert rate.overhead_s == pytest.approx(OVERHEAD_S, rel=0.05), op_class
 
 
-@pytest.mark.parametrize("op_class", ["matmul", "convolution", "grouped_convolution", "attention", "pointwise"])
-def test_rates_of_arithmetic(backend: KnownBackend, op_class: str) -> None:
-    rate = measure(backend).rates.rate(op_class, "float32")
-    assert rate.flops_per_s == pytest.approx(FLOPS_PER_S, rel=0.05)
+LIVE_ROWS = (
+    "matmul",
+    "convolution",
+    "convolution/channels_last",
+    "convolution/grouped",
+    "convolution/grouped/channels_last",
+    "attention",
+    "pointwise",
+)
+CONSTANT_ROWS = (
+    "matmul/constant",
+    "convolution/constant",
+    "convolution/channels_last/constant",
+    "convolution/grouped/constant",
+    "convolution/grouped/channels_last/constant",
+)
+
+
+def test_rates_of_arithmetic(backend: KnownBackend) -> None:
+    rates = measure(backend).rates
+    probed = {row: rate for row, dtype, rate in rates.rates if dtype == "float32" and rate.provenance == "probed"}
+    assert set(LIVE_ROWS) <= set(probed)
+    assert not set(CONSTANT_ROWS) & set(probed)
+    for row in LIVE_ROWS:
+        assert probed[row].flops_per_s == pytest.approx(FLOPS_PER_S, rel=0.05), row
+
+
+class Binding(KnownBackend):
+    """Its products run at twice the speed once it knows their weights."""
+
+    bound: ClassVar[list[list[int]]] = []
+
+    def traits(self) -> Traits:
+        return Traits(weights="refit")
+
+    def compile(self, region: Any) -> CompiledRegion:
+        compiled = super().compile(region)
+
+        def bind(constants: Any) -> BoundRun:
+            self.bound.append([place for place, value in enumerate(constants) if value is not None])
+            saved = sum(work_of(view).flops for view in region.views) / FLOPS_PER_S / 2
+
+            def run(inputs: Any) -> Any:
+                results = compiled.run(inputs)
+                self.clock.advance(-saved)
+                return results
+
+            return BoundRun(run)
+
+        return CompiledRegion(compiled.run, bind)
+
+
+def test_bound_code_is_timed_where_constants_are_known(clock: Clock) -> None:
+    rates = measure(Binding(clock=clock)).rates
+    for row in LIVE_ROWS:
+        assert rates.rate(row, "float32").flops_per_s == pytest.approx(FLOPS_PER_S, rel=0.05), row
+    for row in CONSTANT_ROWS:
+        assert rates.rate(row, "float32").flops_per_s == pytest.approx(2 * FLOPS_PER_S, rel=0.05), row
+    assert [0, 1] in Binding.bound
+    assert [1] in Binding.bound
+
+
+def test_half_precision_is_probed_where_the_processor_has_it(backend: KnownBackend, monkeypatch: Any) -> None:
+    monkeypatch.setattr(probes_module, "has_fast_bfloat16", lambda: True)
+    with_halves = {probe.dtype for probe in standard_probes(DEVICE)}
+    monkeypatch.setattr(probes_module, "has_fast_bfloat16", lambda: False)
+    assert with_halves - {probe.dtype for probe in standard_probes(DEVICE)} == {"bfloat16"}
 
 
 def test_it_is_deterministic() -> None:
@@ -119,7 +184,8 @@ def test_compiling_stops_when_its_time_is_spent(clock: Clock) -> None:
     done = measure(backend, compile_budget_s=8.5)
     assert len(backend.compiled) == 9
     assert done.compile_s == pytest.approx(9.0, abs=0.1)
-    assert sum("are spent" in note for note in done.notes) == len(standard_probes(DEVICE)) + 6 - 9
+    live = [probe for probe in standard_probes(DEVICE) if not probe.constants]
+    assert sum("are spent" in note for note in done.notes) == len(live) + 6 - 9
     assert done.rates.rate("matmul", "float32").provenance == "probed"
     assert done.rates.rate("scatter", "float32").provenance == "prior"
 

@@ -187,6 +187,9 @@ def test_records_round_trip_through_json() -> None:
         {"rates": [["cooking", "float32", 0.0, 1.0, "prior"]]},
         {"rates": [["matmul", "float32", 0.0]]},
         {"rates": None},
+        {"rates": [["convolution/constant/grouped", "float32", 0.0, 1.0, "prior"]]},
+        {"version": 1},
+        {"version": None},
     ],
 )
 def test_rates_that_do_not_fit_count_as_missing(change: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ FAST = BackendRates(
     rates=(
         ("matmul", "float32", OpRate(1e-6, 8e10, "probed")),
         ("matmul", "bfloat16", OpRate(1e-6, 3e11, "probed")),
-        ("grouped_convolution", "float32", OpRate(1e-6, 1e9, "probed")),
+        ("convolution/grouped", "float32", OpRate(1e-6, 1e9, "probed")),
     ),
     provenance="probed",
 )

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mixbackend.contracts import OpView, op_class_of
-from mixbackend.partitioner.work import dtype_of, rate_class_of, stored_bytes, work_of
+from mixbackend.contracts import OpView
+from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
 from mixbackend.runtime.describe import describe
 from mixbackend.runtime.trace import trace_graph
 
@@ -63,20 +63,6 @@ def test_convolution_backward_counts_wanted_gradients(mask: list[bool], count: i
 
     views = views_of(backward, gradient, image, weight)
     assert work_of(views["aten.convolution_backward.default"]).flops == count * 2 * 2 * 16 * 100 * 8 * 9
-
-
-def test_small_groups_have_their_own_rate_but_keep_their_class() -> None:
-    image = torch.randn(1, 64, 8, 8)
-    (depthwise,) = views_of(lambda x, w: convolve(x, w, groups=64), image, torch.randn(64, 1, 3, 3)).values()
-    (halves,) = views_of(lambda x, w: convolve(x, w, groups=2), image, torch.randn(64, 32, 3, 3)).values()
-    (first,) = views_of(convolve, torch.randn(1, 3, 8, 8), torch.randn(64, 3, 3, 3)).values()
-    assert [rate_class_of(view) for view in (depthwise, halves, first)] == [
-        "grouped_convolution",
-        "convolution",
-        "convolution",
-    ]
-    assert depthwise.op_class == "convolution"
-    assert op_class_of("grouped_convolution") == "other"
 
 
 def test_attention_and_its_backward() -> None:

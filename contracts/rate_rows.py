@@ -1,0 +1,114 @@
+"""Rows of the rate tables: an op's class, and what else decides how fast its kernels run.
+
+Place: read by the cost model and by probes; backends name rows in their priors.
+A row is an op class, followed by qualifiers in a fixed order: ``convolution/grouped/channels_last/constant``.
+Fallback: a backend states as many rows as it likes; a row that it does not state is the one without its last qualifier.
+Invariants: pure; symbolic sizes count with their hints; no guard is added. An op's class is not changed by qualifiers,
+so that fusion declarations hold for all rows of a class.
+"""
+
+from __future__ import annotations
+
+from mixbackend.contracts.opclass import OP_CLASSES
+from mixbackend.contracts.ops import InputRole, NodeRef, OpView
+from mixbackend.contracts.sizes import hint_of
+from mixbackend.contracts.tensors import TensorMeta
+
+GROUPED = "grouped"
+"""A convolution with few channels per group (a depthwise one): each output is a short sum, and the kernels for large
+products do not help."""
+CHANNELS_LAST = "channels_last"
+"""A convolution whose image is laid out with the channels innermost."""
+CONSTANT = "constant"
+"""A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
+QUALIFIERS = (GROUPED, CHANNELS_LAST, CONSTANT)
+"""In the order in which a row names them."""
+
+SMALL_GROUP = 8
+"""Up to this many input channels per group count as few."""
+
+_RIGHT_OPERAND = {
+    "mm": "mat2",
+    "bmm": "mat2",
+    "matmul": "other",
+    "mv": "vec",
+    "linear": "weight",
+    "addmm": "mat2",
+    "_addmm_activation": "mat2",
+    "addmv": "vec",
+    "baddbmm": "batch2",
+    "addbmm": "batch2",
+    "_scaled_mm": "mat2",
+}
+
+
+def rate_row(view: OpView) -> str:
+    """The row of the rate tables that an op belongs to."""
+    if view.op_class == "matmul":
+        return _joined("matmul", {CONSTANT: _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))})
+    if view.op_class == "convolution":
+        holds = {
+            GROUPED: _in_small_groups(view),
+            CHANNELS_LAST: _has_channels_last_image(view),
+            CONSTANT: _is_constant(view, "weight"),
+        }
+        return _joined("convolution", holds)
+    return view.op_class
+
+
+def wider_rows(row: str) -> tuple[str, ...]:
+    """A row and those it falls back to, nearest first."""
+    parts = row.split("/")
+    return tuple("/".join(parts[:count]) for count in range(len(parts), 0, -1))
+
+
+def is_rate_row(text: str) -> bool:
+    """Whether a text names a row: an op class with known qualifiers, each at most once and in order."""
+    op_class, *qualifiers = text.split("/")
+    places = [QUALIFIERS.index(item) if item in QUALIFIERS else -1 for item in qualifiers]
+    return op_class in OP_CLASSES and -1 not in places and places == sorted(set(places))
+
+
+def is_channels_last(meta: TensorMeta) -> bool:
+    """Whether an image (batch, channels, two or three sizes) has its channels innermost and is not row-major, too.
+
+    Images with one channel or one pixel have both layouts: they count as row-major.
+    """
+    if meta.rank not in (4, 5) or meta.elements() == 0 or meta.contiguous():
+        return False
+    expected = 1
+    for dimension in (1, *reversed(range(2, meta.rank)), 0):
+        extent = hint_of(meta.shape[dimension])
+        if extent != 1 and hint_of(meta.stride[dimension]) != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def _joined(op_class: str, holds: dict[str, bool]) -> str:
+    return "/".join([op_class, *(qualifier for qualifier in QUALIFIERS if holds.get(qualifier, False))])
+
+
+def _base(view: OpView) -> str:
+    return view.op.split(".")[1] if "." in view.op else view.op
+
+
+def _in_small_groups(view: OpView) -> bool:
+    groups = view.argument("groups") if view.has_argument("groups") else 1
+    weight = view.tensor("weight") if view.has_argument("weight") else None
+    if not isinstance(groups, int) or groups <= 1 or weight is None or weight.rank < 2:
+        return False
+    return hint_of(weight.shape[1]) <= SMALL_GROUP
+
+
+def _has_channels_last_image(view: OpView) -> bool:
+    image = view.tensor("input") if view.has_argument("input") else None
+    return image is not None and is_channels_last(image)
+
+
+def _is_constant(view: OpView, name: str) -> bool:
+    """Whether the value of an argument is known; views of constants are constants (``OpGraph.value``)."""
+    argument = view.argument(name) if view.has_argument(name) else None
+    if not isinstance(argument, NodeRef):
+        return False
+    return any(item.name == argument.name and item.role is InputRole.CONSTANT for item in view.inputs)
