@@ -99,6 +99,25 @@ def test_loads_read_the_elements_they_name(library: ctypes.CDLL, dtype: torch.dt
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_gathers_take_elements_at_any_address_before_and_behind_the_pointer(
+    library: ctypes.CDLL, dtype: torch.dtype
+) -> None:
+    lanes, values, offsets, mask = _setting(library, dtype)
+    name = C_NAMES[dtype]
+    for ahead in range(1, 6):
+        around = offsets - ahead
+        expected = {
+            "gather": values[offsets],
+            "gather_partial": torch.where(torch.arange(lanes) < 5, values[offsets], torch.zeros(lanes, dtype=dtype)),
+            "gather_masked": torch.where(mask, values[offsets], torch.full((lanes,), 7, dtype=dtype)),
+        }
+        for way, result in expected.items():
+            actual = torch.full((lanes,), 3, dtype=dtype)
+            call(library, f"{name}_{way}", actual, values[ahead:], around, mask, min(5, lanes), 1)
+            assert torch.equal(actual, result), (way, ahead)
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 def test_stores_write_the_elements_they_name_and_no_other(library: ctypes.CDLL, dtype: torch.dtype) -> None:
     lanes, values, offsets, mask = _setting(library, dtype)
     stride, name = 3, C_NAMES[dtype]
@@ -155,7 +174,7 @@ def test_nothing_behind_the_last_element_is_touched(library: ctypes.CDLL, dtype:
         mask = torch.arange(lanes) < count
         rest = (ctypes.c_void_p(offsets.data_ptr()), ctypes.c_void_p(mask.data_ptr()), ctypes.c_longlong(count))
         result = ctypes.c_void_p(out.data_ptr())
-        for way in ("partial_zero", "masked", "gather_partial", "gather_masked"):
+        for way in ("partial_zero", "masked", "strided_partial", "gather_partial", "gather_masked"):
             getattr(library, f"{name}_{way}")(result, end, *rest, ctypes.c_longlong(1))
         for way in ("partial", "masked_store", "strided_store_partial", "scatter", "scalar"):
             source = end if way in ("partial", "scalar") else result

@@ -5,8 +5,7 @@
 // Invariants: no element outside `count` or the mask is touched; pointers need no alignment beyond their element's.
 // Offsets and strides are in elements.
 #pragma once
-#include "convert.hpp"
-#include "masked.hpp"
+#include "gathered.hpp"
 
 namespace mb {
 
@@ -155,12 +154,20 @@ template <class T, class S> MB_INLINE Vec<T> load_strided(const S* pointer, i64 
     return convert_number<T>(unpack<S>(packed));
 }
 template <class T, class S> MB_INLINE Vec<T> load_strided_partial(const S* pointer, i64 stride, i64 count) {
+#ifdef MB_GATHERED_REGISTERS
+    const Vec<i64> places = iota<i64>(0);
+    const Vec<i64> offsets = {places.low * stride, places.high * stride};
+    return convert_number<T>(unpack<S>(gather_bits<S, Packed<S>>(pointer, offsets, bits_of_count(count))));
+#endif
     const Packed<S> packed =
         assemble<S>([=](int lane) { return lane < count ? raw_pointer(pointer)[lane * stride] : Raw<S>(0); });
     return convert_number<T>(unpack<S>(packed));
 }
 
 template <class T, class S> MB_INLINE Vec<T> load_gather(const S* pointer, Vec<i64> offsets) {
+#ifdef MB_GATHERED_REGISTERS
+    return convert_number<T>(unpack<S>(gather_bits<S, Packed<S>>(pointer, offsets, 0xffff)));
+#endif
     const Raw<S>* from = raw_pointer(pointer);
     Packed<S> packed;
     if constexpr (sizeof(S) == 4) {
@@ -176,8 +183,12 @@ template <class T, class S> MB_INLINE Vec<T> load_gather(const S* pointer, Vec<i
 }
 template <class T, class S, class Other>
 MB_INLINE Vec<T> load_gather_masked(const S* pointer, Vec<i64> offsets, Mask mask, Other other) {
+#ifdef MB_GATHERED_REGISTERS
+    const auto packed = gather_bits<S, Packed<S>>(pointer, offsets, bits_of_mask(mask));
+#else
     const Packed<S> packed =
         assemble<S>([=](int lane) { return mask.v[lane] ? raw_pointer(pointer)[lane_of(offsets, lane)] : Raw<S>(0); });
+#endif
     return choose<T>(mask, convert_number<T>(unpack<S>(packed)), broadcast<T>(other));
 }
 template <class T, class S> MB_INLINE Vec<T> load_gather_partial(const S* pointer, Vec<i64> offsets, i64 count) {
