@@ -96,6 +96,7 @@ class _Cutter:
         self._graph_outputs = frozenset(name for name in graph.outputs if name is not None)
         self._stride_readers = self._regions_reading_strides(plan, exact_input_backends)
         self._root = self._storage_roots()
+        self._numbers = tuple(node for node in graph.nodes if node.is_symbolic)
 
     def cut_all(self, plan: Plan) -> tuple[BoundRegion, ...]:
         members = [self._members(planned) for planned in plan.regions]
@@ -113,8 +114,8 @@ class _Cutter:
     def _required(self, region_inputs: Iterable[str]) -> frozenset[str]:
         """Values that must exist outside regions: graph outputs, region inputs, and what numbers are computed from."""
         required = set(self._graph_outputs) | set(region_inputs)
-        for node in reversed(self._graph.nodes):
-            if node.is_symbolic and node.name in required:
+        for node in reversed(self._numbers):
+            if node.name in required:
                 required.update(node.references())
         return frozenset(required)
 
@@ -166,9 +167,11 @@ class _Cutter:
     def _inner_numbers(self, members: set[str]) -> set[str]:
         """Nodes of numbers that depend on the region's own values: they must be computed inside."""
         inner: set[str] = set()
-        for node in self._graph.nodes:
-            if node.is_symbolic and any(name in members or name in inner for name in node.references()):
+        for node in self._numbers:
+            if any(name in members or name in inner for name in node.references()):
                 inner.add(node.name)
+        if not inner:
+            return inner
         needed: set[str] = set()
         for name in reversed([name for name in self._nodes if name in inner or name in members]):
             users = {user.name for user in self._nodes[name].users}
