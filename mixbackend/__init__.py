@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mixbackend.api import auto, explain, report
+    from mixbackend.api import auto, explain, invalidate, report
     from mixbackend.configuration import Config
     from mixbackend.contracts.errors import MixbackendError
     from mixbackend.registry import register_backend
@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "auto": "mixbackend.api",
     "explain": "mixbackend.api",
+    "invalidate": "mixbackend.api",
     "report": "mixbackend.api",
     "register_backend": "mixbackend.registry",
     "Config": "mixbackend.configuration",
@@ -30,7 +31,7 @@ _HOMES = {
     "MixbackendError": "mixbackend.contracts.errors",
 }
 
-__all__ = ["Config", "MixbackendError", "Report", "auto", "explain", "register_backend", "report"]
+__all__ = ["Config", "MixbackendError", "Report", "auto", "explain", "invalidate", "register_backend", "report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The public functions: ``auto``, ``explain``, ``report``.
+"""The public functions: ``auto``, ``explain``, ``invalidate``, ``report``.
 
 Place: behind ``mixbackend/__init__.py``. Everything here is documented in the README.
 """
@@ -35,6 +35,20 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
         if config not in _mixtures:
             _mixtures[config] = Mixture(config)
         return _mixtures[config]
+
+
+def invalidate(model: torch.nn.Module) -> None:
+    """Say that weights were changed in a way that torch does not tell: constants made of them are made again.
+
+    Needed only after edits through ``.data``, a numpy alias or the like, and only to be sure at once: what changes a
+    whole tensor is seen at the next call anyway.
+
+    Args:
+        model: whose parameters and buffers changed.
+    """
+    from mixbackend.runtime.constants import watch
+
+    watch.invalidate([*model.parameters(), *model.buffers()])
 
 
 def report() -> Report:

@@ -98,8 +98,9 @@ class Config(FrozenModel):
     """How placements are found."""
 
     weights: Literal["auto", "live", "frozen"] = Field(default="auto", json_schema_extra={"enum": ["auto", "live"]})
-    """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` lets mixbackend
-    choose, and means `live` for now. `frozen` (constants inside compiled code) is not built yet."""
+    """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` makes them
+    constants of the compiled code in inference (packed, folded, converted once), watches them for changes, and goes
+    back to `live` where they change often. `frozen` is not built yet."""
 
     verify: VerifyConfig = VerifyConfig()
     """When the outputs of regions are held against eager's."""

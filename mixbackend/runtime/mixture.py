@@ -21,7 +21,10 @@ from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase
 from mixbackend.reporting import Event, Report
 from mixbackend.runtime.capture import capture
+from mixbackend.runtime.constants.split import constant_placeholders
+from mixbackend.runtime.constants.watch import why_unwatchable
 from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.frozen import FrozenGraph
 from mixbackend.runtime.joint import mark_saved
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
@@ -128,6 +131,8 @@ class Mixture:
             counter = self._counters.setdefault(phase, itertools.count())
             graph_id = f"{phase}-{next(counter)}"
         try:
+            if self._takes_constants(captured, phase, roles, session):
+                return FrozenGraph(captured, phase, graph_id, roles, session, self._keep)
             placed = PlacedGraph(captured, phase, graph_id, roles, session)
         except Exception as error:
             if session.config.on_failure == "raise":
@@ -135,9 +140,23 @@ class Mixture:
             logger.debug("compiling %s failed", graph_id, exc_info=True)
             session.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
             return lambda arguments: _run_eager(captured, arguments)
+        self._keep(placed)
+        return placed
+
+    def _keep(self, placed: PlacedGraph) -> None:
         with self._lock:
             self._graphs.append(placed)
-        return placed
+
+    def _takes_constants(
+        self, captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
+    ) -> bool:
+        """Whether the graph's weights may be constants: in inference, where changes can be seen."""
+        if phase != "inference" or session.config.weights == "live" or not constant_placeholders(captured, roles):
+            return False
+        reason = why_unwatchable()
+        if reason:
+            session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
+        return not reason
 
 
 def _run_eager(captured: torch.fx.GraphModule, arguments: list[Any]) -> Sequence[Any]:

@@ -9,10 +9,11 @@ stays as it is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.fx
 
 from mixbackend.contracts import (
@@ -81,12 +82,26 @@ class PlacedGraph:
         self._lock = threading.RLock()
         self._exclusions: set[tuple[str, str]] = set()
         self._repairs = 0
+        self._constants: Mapping[str, torch.Tensor] = {}
         self.graph = self._describe()
         self._build = self._build_with({})
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
         return self._build.stitched.run(arguments)
+
+    def bind(self, constants: Mapping[str, torch.Tensor]) -> None:
+        """Run code for these values of the constant inputs from now on.
+
+        Args:
+            constants: by name of the placeholder; what is passed for them in later calls must be these very tensors.
+        """
+        with self._lock:
+            self._constants = constants
+            failed = self._bind_slots(self._build.regions, self._build.slots)
+            if failed is not None:
+                twins = _twins(self._build.regions, failed)
+                self._build = self._build_with(self._exclude(self._build.plan, twins))
 
     @property
     def plan(self) -> Plan:
@@ -108,7 +123,7 @@ class PlacedGraph:
                 measured_s=slot.measured_s,
                 cached=compiled.cached,
                 reused_from=compiled.reused_from,
-                notes=compiled.region.notes,
+                notes=(*compiled.region.notes, *(slot.bound.notes if slot.bound is not None else ())),
             )
             for planned, compiled, slot in rows
         )
@@ -131,6 +146,10 @@ class PlacedGraph:
                 pinned = self._exclude(plan, _twins(regions, failed))
                 continue
             slots = tuple(map(self._slot, regions, compiled))
+            failed = self._bind_slots(regions, slots)
+            if failed is not None:
+                pinned = self._exclude(plan, _twins(regions, failed))
+                continue
             stitched = run("stitch", stitch, self._module, self.graph, regions, slots, show=_show_source)
             self._finish_dump()
             return _Build(plan, regions, compiled, slots, stitched)
@@ -200,6 +219,16 @@ class PlacedGraph:
             remembered=self._session.is_verified(backend, bound.region),
         )
         return RegionSlot(bound.region, backend, compiled.region, policy, self._slot_failed, self._session.verified)
+
+    def _bind_slots(self, regions: Sequence[BoundRegion], slots: Sequence[RegionSlot]) -> BoundRegion | None:
+        """Bind all regions to the constants; stops at the first that fails and returns it."""
+        for bound, slot in zip(regions, slots, strict=True):
+            try:
+                slot.bind([self._constants.get(name) for name in bound.inputs])
+            except Exception as error:
+                self._compile_failed(slot.backend, bound, error)
+                return bound
+        return None
 
     def _slot_failed(self, slot: RegionSlot, kind: FailureKind, text: str) -> None:
         """A region failed while running; the call was answered by eager. Place its neighbourhood anew."""

@@ -20,6 +20,7 @@ import torch
 
 from mixbackend.contracts import (
     Backend,
+    BoundRun,
     CompiledRegion,
     Condition,
     ErrorBudget,
@@ -90,10 +91,10 @@ class RegionSlot:
         self._on_verified = on_verified
         self._traits = backend.traits()
         self._written = region.written
-        run = compiled.run if self._traits.reentrant else _serialised(compiled.run)
-        self._run = run if self._traits.reference or not self._written else _counted(run, self._written)
+        self._run = self._prepared(compiled.run)
         self._restriders = _restriders(region, compiled)
         self._conditions = tuple((_size_reader(region, item), item) for item in compiled.preconditions)
+        self._bound: BoundRun | None = None
         self._seconds: list[float] = []
         self._calls = 0
         self._call = self._first_call()
@@ -102,6 +103,29 @@ class RegionSlot:
     def measured_s(self) -> float | None:
         """Median seconds of the first timed calls, ``None`` before."""
         return median(self._seconds) if self._seconds else None
+
+    @property
+    def bound(self) -> BoundRun | None:
+        """Code for known constants, if it runs such."""
+        return self._bound
+
+    def bind(self, constants: Sequence[torch.Tensor | None]) -> None:
+        """Run code for these values from now on, where the backend makes such.
+
+        Args:
+            constants: one entry per region input, ``None`` for those that are no constants.
+
+        Raises:
+            Exception: whatever the backend raises.
+        """
+        if self.compiled.bind is None or all(value is None for value in constants):
+            return
+        self._bound = self.compiled.bind(constants)
+        self._run = self._prepared(self._bound.run)
+
+    def _prepared(self, run: RunFunction) -> RunFunction:
+        run = run if self._traits.reentrant else _serialised(run)
+        return run if self._traits.reference or not self._written else _counted(run, self._written)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run the region on tensors and numbers in the order of ``region.inputs``."""

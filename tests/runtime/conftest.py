@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import (
     Availability,
     Backend,
+    BoundRun,
     CompiledRegion,
     Estimate,
     OpView,
@@ -83,6 +85,38 @@ class Loopback(Backend):
             return [output.clone(memory_format=torch.contiguous_format) for output in forward(*inputs)]
 
         return CompiledRegion(run, strides="contiguous")
+
+
+class Packer(Loopback):
+    """A loopback that keeps copies of constants, as a backend does that packs them."""
+
+    name = "packer"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.binds = 0
+        self.bind_error: Exception | None = None
+        self.bind_s = 0.0
+
+    def traits(self) -> Traits:
+        return Traits(weights="refit")
+
+    def compile(self, region: Region) -> CompiledRegion:
+        compiled = super().compile(region)
+
+        def bind(constants: Sequence[torch.Tensor | None]) -> BoundRun:
+            if self.bind_error is not None:
+                raise self.bind_error
+            self.binds += 1
+            time.sleep(self.bind_s)
+            kept = [None if value is None else value.clone() for value in constants]
+
+            def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+                return compiled.run([given if own is None else own for own, given in zip(kept, inputs, strict=True)])
+
+            return BoundRun(run, sum(value.nbytes for value in kept if value is not None), ("packed",))
+
+        return CompiledRegion(compiled.run, bind=bind, strides="contiguous")
 
 
 Change = Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -160,6 +194,11 @@ def make_mixture(tmp_path: Path) -> Iterator[Callable[..., Mixture]]:
 @pytest.fixture
 def loopback() -> Loopback:
     return Loopback()
+
+
+@pytest.fixture
+def packer() -> Packer:
+    return Packer()
 
 
 @pytest.fixture

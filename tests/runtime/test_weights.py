@@ -36,6 +36,38 @@ def numpy_alias(model):
     model.weight.detach().numpy()[:] = 1.5
 
 
+def move(model):
+    model.to(torch.float64).to(torch.float32)
+    model.weight.data.add_(1)
+
+
+def low_rank_merge(model):
+    """As adapters are merged: through ``.data``, which counts nothing."""
+    model.weight.data += torch.randn(4, 2) @ torch.randn(2, 4)
+
+
+def set_storage(model):
+    with torch.no_grad():
+        model.weight.set_(torch.randn(4, 4))
+
+
+def swap(model):
+    torch.utils.swap_tensors(model.weight, nn.Parameter(torch.randn(4, 4)))
+
+
+def from_vector(model):
+    nn.utils.vector_to_parameters(torch.randn(20), model.parameters())
+
+
+def initialise(model):
+    nn.init.constant_(model.weight, 0.25)
+
+
+def one_bias(model):
+    """One element, through ``.data``: small tensors are compared whole."""
+    model.bias.data[3] = 17.0
+
+
 def optimizer_step(optimizer_class, **options):
     def change(model):
         optimizer = optimizer_class(model.parameters(), lr=0.1, **options)
@@ -55,17 +87,28 @@ CHANGES = [
     replace_data,
     new_parameter,
     numpy_alias,
+    move,
+    low_rank_merge,
+    set_storage,
+    swap,
+    from_vector,
+    initialise,
+    one_bias,
     optimizer_step(torch.optim.SGD),
     optimizer_step(torch.optim.SGD, fused=True),
     optimizer_step(torch.optim.AdamW, fused=True),
+    optimizer_step(torch.optim.Adam, fused=True),
+    optimizer_step(torch.optim.Adagrad, fused=True),
     optimizer_step(torch.optim.Adam, foreach=True),
+    optimizer_step(torch.optim.AdamW, foreach=False),
 ]
 
 
+@pytest.mark.parametrize("weights", ["live", "auto"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_change_is_seen(make_mixture, loopback, change):
+def test_change_is_seen(make_mixture, packer, change, weights):
     model = nn.Linear(4, 4).eval()
-    compiled = torch.compile(model, backend=make_mixture(loopback))
+    compiled = torch.compile(model, backend=make_mixture(packer, weights=weights))
     value = torch.randn(2, 4)
     with torch.no_grad():
         first = compiled(value).clone()
@@ -75,12 +118,14 @@ def test_change_is_seen(make_mixture, loopback, change):
         mine, eager = compiled(value), model(value)
     torch.testing.assert_close(mine, eager)
     assert not torch.allclose(mine, first), "the change must change the result, or the test shows nothing"
+    assert (packer.binds > 0) == (weights == "auto")
 
 
-def test_batch_norm_statistics_updated_by_eager_training_are_seen(make_mixture, loopback):
-    model = nn.BatchNorm1d(4).eval()
-    compiled = torch.compile(model, backend=make_mixture(loopback))
-    value = torch.randn(8, 4)
+@pytest.mark.parametrize("channels", [4, 512])
+def test_batch_norm_statistics_updated_by_eager_training_are_seen(make_mixture, packer, channels):
+    model = nn.BatchNorm1d(channels).eval()
+    compiled = torch.compile(model, backend=make_mixture(packer))
+    value = torch.randn(8, channels)
     with torch.no_grad():
         first = compiled(value).clone()
         model.train()

@@ -1,0 +1,116 @@
+"""Fold: batch normalisation in inference into the convolution before it.
+
+Place: before ``split``, on inference graphs whose weights are constants. Input and output: the fx graph, changed in
+place. Afterwards the scaled weights are nodes that depend on weights alone; ``split`` has them computed once.
+The algorithm: with ``s = gamma / sqrt(variance + eps)``, ``norm(conv(x, w) + b)`` is
+``conv(x, w s) + (b - mean) s + beta`` (Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", 2018).
+Invariants: shapes, strides and dtypes as traced; computed in float32 at least; a convolution with other readers stays.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+
+aten = torch.ops.aten
+_CONVOLUTION = aten.convolution.default
+_NORMS = (aten._native_batch_norm_legit_no_training.default,)
+
+
+def fold_batch_norms(graph_module: torch.fx.GraphModule, constants: frozenset[str]) -> int:
+    """Fold what can be folded.
+
+    Args:
+        graph_module: captured inference graph with fake values in ``meta["val"]``.
+        constants: names of nodes whose values are constants.
+
+    Returns:
+        How many normalisations were folded.
+    """
+    folded = 0
+    for target in _NORMS:
+        for norm in graph_module.graph.find_nodes(op="call_function", target=target):
+            folded += _fold(graph_module.graph, norm, constants)
+    if folded:
+        graph_module.graph.eliminate_dead_code()
+        graph_module.recompile()
+    return folded
+
+
+def _fold(graph: torch.fx.Graph, norm: torch.fx.Node, constants: frozenset[str]) -> bool:
+    convolution, gamma, beta, mean, variance, _momentum, epsilon = norm.args
+    if not isinstance(convolution, torch.fx.Node) or not _is_foldable(convolution, norm):
+        return False
+    weight, bias = convolution.args[1], convolution.args[2]
+    parameters = [weight, bias, gamma, beta, mean, variance]
+    if any(item is not None and not _is_constant(item, constants) for item in parameters):
+        return False
+    with graph.inserting_before(convolution):
+        write = _Writer(graph, norm)
+        scale = write(aten.rsqrt.default, write(aten.add.Scalar, write.wide(variance), epsilon))
+        if gamma is not None:
+            scale = write(aten.mul.Tensor, scale, write.wide(gamma))
+        shift = write(aten.neg.default, write.wide(mean))
+        if bias is not None:
+            shift = write(aten.add.Tensor, write.wide(bias), shift)
+        shift = write(aten.mul.Tensor, shift, scale)
+        if beta is not None:
+            shift = write(aten.add.Tensor, shift, write.wide(beta))
+        value = _value(weight)
+        rows = write(aten.reshape.default, scale, [-1] + [1] * (value.dim() - 1))
+        scaled = write(aten.mul.Tensor, write.wide(weight), rows)
+        convolution.update_arg(1, write.like(scaled, value.dtype))
+        convolution.update_arg(2, write.like(shift, value.dtype))
+    for part in list(norm.users):
+        part.replace_all_uses_with(convolution)
+    return True
+
+
+def _is_foldable(convolution: torch.fx.Node, norm: torch.fx.Node) -> bool:
+    """A plain convolution that only this norm reads, of whose results only the first is used, and of one dtype."""
+    if convolution.target is not _CONVOLUTION or convolution.args[6] or list(convolution.users) != [norm]:
+        return False
+    if any(part.target is not operator.getitem or part.args[1] != 0 for part in norm.users):
+        return False
+    value, result = _value(convolution), _value(norm)[0]
+    return bool(value.dtype == result.dtype and value.stride() == result.stride())
+
+
+def _is_constant(item: Any, constants: frozenset[str]) -> bool:
+    return isinstance(item, torch.fx.Node) and item.name in constants
+
+
+def _value(node: Any) -> Any:
+    return node.meta["val"]
+
+
+class _Writer:
+    """Adds nodes with fake values; they count to the module of the norm."""
+
+    def __init__(self, graph: torch.fx.Graph, norm: torch.fx.Node) -> None:
+        self._graph = graph
+        self._meta = {key: value for key, value in norm.meta.items() if key != "val"}
+        self._mode = _value(norm)[0].fake_mode
+
+    def __call__(self, target: Any, *arguments: Any) -> torch.fx.Node:
+        node = self._graph.call_function(target, arguments)
+        values = [_value(item) if isinstance(item, torch.fx.Node) else item for item in arguments]
+        with self._mode:
+            node.meta = {**self._meta, "val": target(*values)}
+        return node
+
+    def wide(self, node: torch.fx.Node) -> torch.fx.Node:
+        """In float32, where it is narrower."""
+        return self.like(node, torch.promote_types(_value(node).dtype, torch.float32))
+
+    def like(self, node: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+        if _value(node).dtype == dtype:
+            return node
+        copy = self._graph.call_function(aten._to_copy.default, (node,), {"dtype": dtype})
+        with self._mode:
+            copy.meta = {**self._meta, "val": aten._to_copy.default(_value(node), dtype=dtype)}
+        return copy

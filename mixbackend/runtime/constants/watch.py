@@ -1,0 +1,226 @@
+"""Watch: whether the weights that constants were made of are still what they were.
+
+Place: asked by ``runtime.frozen`` at every call of a graph with constants.
+Input: the weight tensors of a call. Output: yes, or what changed.
+What is seen, and when:
+- another object, other memory (``.data =``, ``.to()``, ``assign=True``), a counted write (in-place operations,
+  ``load_state_dict``, most optimizers): at the next call;
+- a step of any torch optimizer, fused ones included, which count nothing: at the next call, through torch's hook;
+- writes that torch does not tell (``.data`` edits, running statistics of batch norm, a numpy alias): tensors of up to
+  ``WHOLE_BYTES`` are compared whole in every call; of larger ones a few places each in every call, other places the
+  next time, so that an edit of a whole tensor is seen at the next call; and all of the memory in turns, so that any
+  edit is seen within ``calls_to_cover`` calls. ``mixbackend.invalidate`` says it at once.
+Invariants: safe for threads; a few microseconds for hundreds of tensors. It keeps the memory of its weights, so that no
+other tensor can come to lie there unseen; ``abandoned`` tells when nobody else does.
+Non-goals: content of tensors that the processor cannot read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError
+from mixbackend.backends.codegen.targets.cpp.plain import plain_function
+from mixbackend.contracts import CodegenError
+from mixbackend.contracts.torch_compat import (
+    native_tensor_accessors,
+    storage_users,
+    tensor_implementation,
+)
+
+WHOLE_BYTES = 256
+"""Tensors of up to this many bytes are compared whole in every call."""
+SAMPLE_BYTES = 64
+SAMPLE_TURNS = 16
+CHUNK_BYTES = 4096
+"""Size of the pieces in which all memory is covered; one piece in every call."""
+
+_TEXT = (Path(__file__).parent / "watch.cpp").read_text()
+_CHANGES = {1: "another address", 2: "a counted write", 3: "other content"}
+
+
+class UnwatchableError(Exception):
+    """Weights cannot be watched here, with the reason; they stay inputs."""
+
+
+class WeightWatch:
+    """Knows one tuple of weights.
+
+    Args:
+        weights: tensors as they are passed; equal objects may occur several times.
+
+    Raises:
+        UnwatchableError: no compiler, or a torch without the accessors.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self._check = _native_check()
+        self._objects = [id(weight) for weight in weights]
+        self._stale = ""
+        self._call = 0
+        self._users = [storage_users(weight) for weight in weights]
+        self._aliases = [weight.detach() for weight in weights]
+        self._ours = [1] * len(self._aliases)
+        self._tables = _Tables(weights, self._aliases)
+        self._watch = ctypes.addressof(self._tables.watch)
+        self._check(self._watch, -1)
+        _watches.add(self)
+
+    def settle(self) -> None:
+        """Constants and bound code exist now: what shares the weights' memory beyond its first users is ours."""
+        self._ours = [storage_users(alias) - before for alias, before in zip(self._aliases, self._users, strict=True)]
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody but us holds the memory of one of the weights: no call will come with it again."""
+        pairs = zip(self._aliases, self._ours, strict=True)
+        return any(alias.numel() > 0 and storage_users(alias) <= ours for alias, ours in pairs)
+
+    @property
+    def calls_to_cover(self) -> int:
+        """After this many calls every byte was compared."""
+        return self._tables.chunks
+
+    def holds(self, weights: Sequence[torch.Tensor]) -> bool:
+        """Whether these are its very tensors, whatever they hold now."""
+        return [id(weight) for weight in weights] == self._objects
+
+    def change(self) -> str:
+        """What changed since it was made, in words; empty if nothing did. Asked only where ``holds``."""
+        if self._stale:
+            return self._stale
+        self._call += 1
+        code = self._check(self._watch, self._call)
+        if code:
+            self._stale = _CHANGES[code]
+        return self._stale
+
+    def mark_stale(self, objects: frozenset[int], reason: str) -> None:
+        """Somebody says that tensors changed; taken if one of them is watched."""
+        if not objects.isdisjoint(self._objects):
+            self._stale = reason
+
+
+def why_unwatchable() -> str:
+    """Why weights cannot be watched in this process, in words; empty if they can."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return "torch.distributed shares and reshapes weights while the model runs"
+    try:
+        _native_check()
+    except UnwatchableError as error:
+        return str(error)
+    return ""
+
+
+def invalidate(tensors: Iterable[torch.Tensor]) -> None:
+    """Constants made of these tensors are made again at the next call."""
+    _mark(frozenset(id(tensor) for tensor in tensors), "invalidate() was called")
+
+
+_watches: weakref.WeakSet[WeightWatch] = weakref.WeakSet()
+
+
+def _mark(objects: frozenset[int], reason: str) -> None:
+    for watch in list(_watches):
+        watch.mark_stale(objects, reason)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
+    if not _watches:
+        return
+    stepped = frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+    _mark(stepped, f"a step of {type(optimizer).__name__}")
+
+
+class _Tables:
+    """The native structure and everything that it points to."""
+
+    def __init__(self, weights: Sequence[torch.Tensor], aliases: Sequence[torch.Tensor]) -> None:
+        data_pointer, version = native_tensor_accessors() or (0, 0)
+        counted = [alias for alias in aliases if not alias.is_inference()]
+        whole, sampled, chunks = _regions(aliases)
+        self.chunks = len(chunks)
+        self._objects = _pointers([id(weight) for weight in weights])
+        self._pointers = _pointers([weight.data_ptr() for weight in weights])
+        self._implementations = _pointers([tensor_implementation(alias) for alias in counted])
+        self._versions = (ctypes.c_int64 * max(len(counted), 1))(*[alias._version for alias in counted])
+        self._whole, self._sampled, self._chunks = _table(whole), _table(sampled), _table(chunks)
+        address = ctypes.addressof
+        self.watch = _Watch(
+            *(len(weights), address(self._objects), address(self._pointers)),
+            *(len(counted), address(self._implementations), address(self._versions)),
+            *(data_pointer, version),
+            *(len(whole), address(self._whole)),
+            *(len(sampled) // SAMPLE_TURNS, SAMPLE_TURNS if sampled else 0, address(self._sampled)),
+            *(len(chunks), 1, address(self._chunks)),
+        )
+
+
+def _regions(tensors: Sequence[torch.Tensor]) -> tuple[list[tuple[int, int]], ...]:
+    """What is compared whole, what is sampled (turn by turn), and everything else in pieces."""
+    memory = dict.fromkeys(_memory(tensor) for tensor in tensors if tensor.device.type == "cpu" and tensor.numel())
+    small = [item for item in memory if item[1] <= WHOLE_BYTES]
+    large = [item for item in memory if item[1] > WHOLE_BYTES]
+    sampled = []
+    for turn in range(SAMPLE_TURNS):
+        for number, (begin, size) in enumerate(large):
+            # Places spread over the tensor; another phase for each tensor, so that no stride of theirs is missed.
+            place = (size - SAMPLE_BYTES) * ((turn * 7 + number) % SAMPLE_TURNS) // (SAMPLE_TURNS - 1)
+            sampled.append((begin + place, SAMPLE_BYTES))
+    chunks = [
+        (begin + place, min(CHUNK_BYTES, size - place))
+        for begin, size in large
+        for place in range(0, size, CHUNK_BYTES)
+    ]
+    return small, sampled, chunks
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address and bytes from the first to the last element, gaps included."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), (last + 1) * tensor.element_size()
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("checksum", ctypes.c_uint64))
+
+
+class _Watch(ctypes.Structure):
+    _fields_ = (
+        *(("tensors", ctypes.c_int64), ("objects", ctypes.c_void_p), ("pointers", ctypes.c_void_p)),
+        *(("versioned", ctypes.c_int64), ("implementations", ctypes.c_void_p), ("versions", ctypes.c_void_p)),
+        *(("data_pointer", ctypes.c_void_p), ("version", ctypes.c_void_p)),
+        *(("whole", ctypes.c_int64), ("whole_regions", ctypes.c_void_p)),
+        *(("sampled", ctypes.c_int64), ("turns", ctypes.c_int64), ("sampled_regions", ctypes.c_void_p)),
+        *(("chunks", ctypes.c_int64), ("chunks_per_call", ctypes.c_int64), ("chunk_regions", ctypes.c_void_p)),
+    )
+
+
+def _pointers(values: Sequence[int]) -> Any:
+    return (ctypes.c_void_p * max(len(values), 1))(*values)
+
+
+def _table(regions: Sequence[tuple[int, int]]) -> Any:
+    return (_Region * max(len(regions), 1))(*[_Region(begin, size, 0) for begin, size in regions])
+
+
+@lru_cache(maxsize=1)
+def _native_check() -> Any:
+    if native_tensor_accessors() is None:
+        raise UnwatchableError(f"torch {torch.__version__} does not export what watching weights needs")
+    try:
+        address = plain_function(_TEXT)
+    except (NoCompilerError, CodegenError, OSError) as error:
+        raise UnwatchableError(f"watching weights needs a C++ compiler: {error}") from error
+    register_optimizer_step_post_hook(_after_step)
+    # With the GIL: the tensors cannot go away meanwhile.
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(address)

@@ -1,0 +1,199 @@
+"""A frozen graph: an inference graph whose weights are constants of the compiled code.
+
+Place: around ``runtime.placed`` for inference graphs, unless the configuration says ``weights: live``.
+Input: a captured inference graph. Output: a callable on the list of graph inputs, like ``PlacedGraph``.
+Steps: fold batch norms, split off what depends on weights alone, place the rest; at the first call compute the
+constants and bind the compiled regions to them. At every call the weights are held against what was bound.
+Invariants: never runs code bound to other weights than those of the call, as far as ``constants.watch`` can see. Every
+tuple of weights has code of its own (layers that share a graph differ in their weights); there are at most
+``MOST_TUPLES`` of them. Weights that change so often that binding takes a good part of the time become live inputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend.calibration.probing import undisturbed
+from mixbackend.contracts import Phase
+from mixbackend.reporting import Event
+from mixbackend.runtime.constants.fold import fold_batch_norms
+from mixbackend.runtime.constants.split import constant_placeholders, split_constants
+from mixbackend.runtime.constants.watch import WeightWatch
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.normalize import normalize
+from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.session import Session
+
+MOST_TUPLES = 64
+"""So many tuples of weights keep code of their own at once."""
+_REBINDS_BEFORE_LIVE = 4
+_MOST_BINDING_SHARE = 0.2
+
+
+@dataclass
+class _Variant:
+    """Code bound to one tuple of weights.
+
+    Attributes:
+        watch: of the weights.
+        placed: the rest of the graph, bound.
+        constants: what is passed to it behind the other inputs.
+        begun: when it was first bound, in seconds of the monotonic clock.
+        rebinds: how often it was bound again.
+        binding_s: seconds that binding took in all.
+    """
+
+    watch: WeightWatch
+    placed: PlacedGraph
+    constants: list[torch.Tensor]
+    begun: float
+    rebinds: int = 0
+    binding_s: float = 0.0
+
+    @property
+    def restless(self) -> bool:
+        """Whether its weights change too often for constants to pay."""
+        elapsed = time.monotonic() - self.begun
+        return self.rebinds >= _REBINDS_BEFORE_LIVE and self.binding_s > _MOST_BINDING_SHARE * elapsed
+
+
+class FrozenGraph:
+    """See the module's docstring.
+
+    Args:
+        graph_module: the captured graph; owned from now on.
+        phase: ``inference``.
+        graph_id: its name in reports.
+        roles: of its placeholders.
+        session: configuration, backends, costs and caches.
+        on_placed: told of every placed graph, for the report.
+    """
+
+    def __init__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        phase: Phase,
+        graph_id: str,
+        roles: dict[str, PlaceholderRole],
+        session: Session,
+        on_placed: Callable[[PlacedGraph], None],
+    ) -> None:
+        self._phase: Phase = phase
+        self._id = graph_id
+        self._roles = roles
+        self._session = session
+        self._on_placed = on_placed
+        self._ids = itertools.count(1)
+        self._lock = threading.RLock()
+        self._live_module = _copy(graph_module)
+        normalize(graph_module)
+        fold_batch_norms(graph_module, constant_placeholders(graph_module, roles))
+        self._split = split_constants(graph_module, roles)
+        self._weights = _picker(self._split.weights)
+        self._others = _picker(self._split.others)
+        self._unbound: PlacedGraph | None = self._place(graph_id)
+        self._variants: dict[tuple[int, ...], _Variant] = {}
+        self._latest: _Variant | None = None
+        self._live: PlacedGraph | None = None
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the graph; empties the list."""
+        weights = self._weights(arguments)
+        variant = self._latest
+        if variant is None or not variant.watch.holds(weights) or variant.watch.change():
+            variant = self._renew(weights)
+        if variant is None:
+            assert self._live is not None
+            return self._live(arguments)
+        values = [*self._others(arguments), *variant.constants]
+        arguments.clear()
+        return variant.placed(values)
+
+    def _renew(self, weights: Sequence[torch.Tensor]) -> _Variant | None:
+        """Code for these weights as they are now; ``None`` if they are live inputs from now on."""
+        with self._lock, undisturbed():
+            if self._live is not None:
+                return None
+            self._drop_abandoned()
+            key = tuple(map(id, weights))
+            known = self._variants.get(key)
+            variant = self._bind_new(key, weights) if known is None else self._bind_again(known, weights)
+            self._latest = variant
+            return variant
+
+    def _bind_new(self, key: tuple[int, ...], weights: Sequence[torch.Tensor]) -> _Variant | None:
+        if len(self._variants) >= MOST_TUPLES:
+            return self._go_live(f"more than {MOST_TUPLES} models or layers share this graph")
+        placed = self._unbound or self._place(f"{self._id}+{next(self._ids)}")
+        self._unbound = None
+        variant = _Variant(WeightWatch(weights), placed, [], time.monotonic())
+        self._bind(variant, weights)
+        self._variants[key] = variant
+        return variant
+
+    def _bind_again(self, variant: _Variant, weights: Sequence[torch.Tensor]) -> _Variant | None:
+        change = variant.watch.change()
+        if not change:
+            return variant
+        if variant.restless:
+            return self._go_live(f"weights change too often for constants to pay, last through {change}")
+        self._event("weights_rebuilt", f"constants were made again after {change}")
+        variant.rebinds += 1
+        # Before their values are read: what is written meanwhile will be seen as a change.
+        variant.watch = WeightWatch(weights)
+        self._bind(variant, weights)
+        return variant
+
+    def _bind(self, variant: _Variant, weights: Sequence[torch.Tensor]) -> None:
+        begin = time.monotonic()
+        # Detached twice over: what the graph of constants returns may be its input itself.
+        variant.constants = [value.detach() for value in self._split.constants.forward(*map(torch.detach, weights))]
+        placeholders = [node.name for node in self._split.main.graph.find_nodes(op="placeholder")]
+        names = placeholders[len(placeholders) - len(variant.constants) :]
+        variant.placed.bind(dict(zip(names, variant.constants, strict=True)))
+        variant.watch.settle()
+        variant.binding_s += time.monotonic() - begin
+
+    def _go_live(self, reason: str) -> None:
+        self._event("fallback", f"weights are live inputs from now on: {reason}")
+        self._live = PlacedGraph(_copy(self._live_module), self._phase, f"{self._id}+live", self._roles, self._session)
+        self._on_placed(self._live)
+        self._variants.clear()
+        self._latest = None
+
+    def _place(self, graph_id: str) -> PlacedGraph:
+        placed = PlacedGraph(_copy(self._split.main), self._phase, graph_id, self._split.roles, self._session)
+        self._on_placed(placed)
+        return placed
+
+    def _drop_abandoned(self) -> None:
+        """Forget code for weights that nobody else holds any more."""
+        for key in [key for key, variant in self._variants.items() if variant.watch.abandoned]:
+            del self._variants[key]
+
+    def _event(self, kind: Any, detail: str) -> None:
+        self._session.events.append(Event(kind, self._id, "", "", detail))
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Takes these places out of a list."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: [values[place] for place in places]
+
+
+def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph_module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    return torch.fx.GraphModule(graph_module, graph)
