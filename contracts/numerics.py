@@ -48,8 +48,13 @@ def find_deviation(
     eager: torch.Tensor,
     reference: torch.Tensor,
     budget: ErrorBudget,
+    noise: torch.Tensor | None = None,
 ) -> Deviation | None:
     """Compare one output.
+
+    Where neither eager nor the reference is infinite or NaN, distances to the reference count. Where one is, the result
+    is what eager has, or what the reference has (rounded to the result's type), or, where the reference is finite and
+    eager overflowed on its way, within the backend's own floor of the reference.
 
     Args:
         index: of the output, for the answer.
@@ -57,6 +62,8 @@ def find_deviation(
         eager: what eager returned, same dtype.
         reference: what eager returns in float64 (the same as ``eager`` for integer and boolean results).
         budget: of the backend.
+        noise: how far rounding alone moves what eager returns, where that is known; an element of eager's that happens
+            to be nearer to the reference counts as so far from it.
     """
     if tuple(result.shape) != tuple(eager.shape):
         return Deviation(index, float("inf"), 0.0, 0.0, "shape")
@@ -68,35 +75,46 @@ def find_deviation(
         wrong = (result != eager) & (result != reference.to(result.dtype))
         count = int(wrong.sum())
         return Deviation(index, float(count), 0.0, 0.0, "integer") if count else None
-    return _floating(index, result, eager, reference, budget)
+    return _floating(index, result, eager, reference, budget, noise)
 
 
 def _floating(
-    index: int, result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor, budget: ErrorBudget
+    index: int,
+    result: torch.Tensor,
+    eager: torch.Tensor,
+    reference: torch.Tensor,
+    budget: ErrorBudget,
+    noise: torch.Tensor | None,
 ) -> Deviation | None:
     wide = torch.complex128 if result.is_complex() else torch.float64
-    result_wide, eager_wide, exact = result.to(wide), eager.to(wide), reference.to(wide)
-    finite = torch.isfinite(eager_wide) & torch.isfinite(exact)
-    same = (result_wide == eager_wide) | (result_wide == exact) | (torch.isnan(result_wide) & torch.isnan(eager_wide))
-    odd = int((~finite & ~same).sum()) + int((finite & ~torch.isfinite(result_wide)).sum())
+    mine, theirs, exact = result.to(wide), eager.to(wide), reference.to(wide)
+    measured = torch.isfinite(mine) & torch.isfinite(exact)
+    rounded = exact.to(result.dtype).to(wide)
+    odd = int((~measured & ~_same(mine, theirs) & ~_same(mine, exact) & ~_same(mine, rounded)).sum())
     if odd:
         return Deviation(index, float(odd), 0.0, 0.0, "nonfinite")
-    if not bool(finite.any()):
+    if not bool(measured.any()):
         return None
     zero = torch.zeros((), dtype=wide)
-    exact = torch.where(finite, exact, zero)
-    error = torch.where(finite, result_wide - exact, zero).abs()
-    eager_error = torch.where(finite, eager_wide - exact, zero).abs()
+    exact = torch.where(measured, exact, zero)
+    error = torch.where(measured, mine - exact, zero).abs()
+    eager_error = torch.where(measured & torch.isfinite(theirs), theirs - exact, zero).abs()
+    if noise is not None:
+        eager_error = torch.maximum(eager_error, noise)
     scale = float(exact.abs().max())
     floor = budget.floor * torch.finfo(result.dtype).eps * scale
-    for measure, mine, theirs, slack in (
+    for measure, off, eager_off, slack in (
         ("rms", _rms(error), _rms(eager_error), 1.0),
         ("max", float(error.max()), float(eager_error.max()), _PEAK_SLACK),
     ):
-        allowed = slack * (budget.factor * theirs + floor)
-        if not mine <= allowed:
-            return Deviation(index, mine, theirs, allowed, measure)
+        allowed = slack * (budget.factor * eager_off + floor)
+        if not off <= allowed:
+            return Deviation(index, off, eager_off, allowed, measure)
     return None
+
+
+def _same(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (left == right) | (torch.isnan(left) & torch.isnan(right))
 
 
 def _rms(values: torch.Tensor) -> float:

@@ -27,6 +27,8 @@ from mixbackend.contracts.torch_compat import operator_database
 from mixbackend.runtime.trace import trace_region
 from mixbackend.runtime.verify import eager_result, reference_result
 
+from .rounding_noise import rounding_noise
+
 Executor = Callable[[Region, Sequence[Any]], Sequence[torch.Tensor]]
 Function = Callable[..., list[torch.Tensor]]
 
@@ -177,7 +179,12 @@ def _problems(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reference = reference_result(region, inputs, expected)
+    noise: Sequence[torch.Tensor] | None = None
     for index, (result, eager, exact) in enumerate(zip(results, expected, reference, strict=True)):
         deviation = find_deviation(index, result, eager, exact, _BUDGET)
+        if deviation is not None and deviation.measure in ("rms", "max"):
+            # The reference of float64 is eager itself, and eager may be right by luck where everything cancels.
+            noise = rounding_noise(region, inputs, expected) if noise is None else noise
+            deviation = find_deviation(index, result, eager, exact, _BUDGET, noise[index])
         if deviation is not None:
             yield f"{deviation} in {[view.op for view in region.views]} of {[str(item.meta) for item in region.inputs]}"

@@ -1,0 +1,60 @@
+"""How far rounding moves what eager returns: the error of float64, of which there is no better reference.
+
+Stochastic arithmetic: eager runs again and again, and every result of an operator that it may have rounded is moved by
+one unit in its last place, up or down at random. How far the outputs move is how far off they may be. Values that an
+operator only moved or chose, which are among its inputs but for their sign, stay as they are, so that ties stay ties.
+What is decided otherwise in fewer than half of the runs (a floor, a comparison) does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+
+from mixbackend.contracts import Region
+
+_RUNS = 7
+
+
+def rounding_noise(region: Region, inputs: Sequence[Any], expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """For every output the median distance, element by element, of runs that round otherwise.
+
+    Args:
+        expected: what eager returns.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        runs = [_Rounding(region.graph_module, generator).run(*inputs) for _ in range(_RUNS)]
+    return [_distance(eager, [run[place] for run in runs]) for place, eager in enumerate(expected)]
+
+
+def _distance(eager: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    exact = eager.to(torch.float64)
+    distances = torch.stack([(other.to(torch.float64) - exact).abs() for other in others])
+    return torch.nan_to_num(distances, nan=0.0, posinf=0.0).median(0).values
+
+
+class _Rounding(torch.fx.Interpreter):
+    """Runs a graph, and rounds every result otherwise."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule, generator: torch.Generator) -> None:
+        super().__init__(graph_module)
+        self._generator = generator
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = super().call_function(target, args, kwargs)
+        given = [item for item in pytree.tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+        return pytree.tree_map_only(torch.Tensor, lambda tensor: self._moved(tensor, given), result)
+
+    def _moved(self, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+        if not tensor.is_floating_point() or tensor.numel() == 0:
+            return tensor
+        known = [item.abs().flatten() for item in given if item.dtype == tensor.dtype]
+        moved = torch.isin(tensor.abs(), torch.cat(known)) if known else torch.zeros_like(tensor, dtype=torch.bool)
+        up = torch.randint(0, 2, tensor.shape, generator=self._generator) == 1
+        step = tensor.abs() * torch.finfo(tensor.dtype).eps
+        return torch.where(moved, tensor, torch.where(up, tensor + step, tensor - step))
