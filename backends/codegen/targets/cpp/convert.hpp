@@ -39,6 +39,16 @@ template <class F> MB_INLINE Integer<F> bfloat16_narrow(F value) {
     return value != value ? fill<I>(0x7fc0) : rounded;
 }
 
+MB_INLINE packed_u16 bfloat16_pack(native_f32 value) {
+#if defined(MB_WIDE_BUILTINS) && defined(__AVX512BF16__) && defined(__AVX512DQ__)
+    // The instruction takes denormals for zeros.
+    if (__builtin_expect(__builtin_ia32_fpclassps512_mask(value, 0x20, -1) == 0, 1)) {
+        return bit_cast<packed_u16>(__builtin_ia32_cvtneps2bf16_v16sf(value));
+    }
+#endif
+    return __builtin_convertvector(bfloat16_narrow(value), packed_u16);
+}
+
 #if defined(__F16C__)
 typedef _Float16 packed_f16 __attribute__((vector_size(MB_VECTOR_BYTES / 2)));
 #endif

@@ -54,6 +54,7 @@ MB_INLINE native_f32 erf_by_table(native_f32 x) {
     const native_i32 index = bits_of(shifted);
     const native_f32 d = a - (shifted - constant<native_f32>(rounding_shift)) * 0.25f;
     native_f32 value = pick(erf_table[5], index);
+#pragma GCC unroll 4
     for (int power = 4; power > 0; --power) value = value * d + pick(erf_table[power], index);
     // Around 0 the polynomial is what a itself lacks: a is exact, so that only the last addition rounds. At 1/8 the index
     // is 0 still, since halves round to even.

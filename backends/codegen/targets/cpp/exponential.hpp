@@ -41,6 +41,13 @@ template <class V> MB_INLINE V scale(V value, V n) {
 }
 
 template <class V> MB_INLINE V clamp(V x, float low, float high) {
+#if defined(MB_WIDE_BUILTINS)
+    // Of a NaN and a number the instructions give what comes second.
+    if constexpr (same<V, native_f32>) {
+        const V above = __builtin_ia32_maxps512_mask(constant<V>(low), x, x, -1, 4);
+        return __builtin_ia32_minps512_mask(constant<V>(high), above, above, -1, 4);
+    }
+#endif
     // NaN passes: comparisons with it are false.
     x = x < constant<V>(low) ? constant<V>(low) : x;
     return x > constant<V>(high) ? constant<V>(high) : x;
@@ -57,13 +64,17 @@ template <class V> MB_INLINE V exp_fraction(V r) {
     return tail * (r * r) + r;
 }
 
-template <class V> MB_INLINE V exp_scaled(V x, float shift) {
+template <class V> MB_INLINE V exp_single(V x) {
     x = clamp(x, -104.0f, 91.0f);
     const V n = nearest_integer(x * constant<V>(0x1.715476p+0f));
-    const V r = reduce_by_ln2(x, n);
-    return scale(exp_fraction(r) + constant<V>(1.0f), n + constant<V>(shift));
+    return scale(exp_fraction(reduce_by_ln2(x, n)) + constant<V>(1.0f), n);
 }
-template <class V> MB_INLINE V exp_single(V x) { return exp_scaled(x, 0.0f); }
+// exp(x) / 2.
+template <class V> MB_INLINE V half_exp(V x) {
+    x = clamp(x, -104.0f, 91.0f);
+    const V n = nearest_integer(x * constant<V>(0x1.715476p+0f));
+    return scale(exp_fraction(reduce_by_ln2(x, n)) + constant<V>(1.0f), n - constant<V>(1.0f));
+}
 
 // factor exp(high + low) for a small correction; the product is rounded before it may become denormal.
 template <class V> MB_INLINE V exp_of_sum_times(V high, V low, V factor) {
@@ -113,12 +124,12 @@ template <class V> static inline V sinh_single(V x) {
     const V a = magnitude(x);
     const V near = expm1_inside(a > constant<V>(2.0f) ? constant<V>(2.0f) : a);
     const V small = constant<V>(0.5f) * (near + near / (near + constant<V>(1.0f)));
-    const V half = exp_scaled(a, -1.0f);
+    const V half = half_exp(a);
     const V large = half - constant<V>(0.25f) / half;
     return copysign(a < constant<V>(1.0f) ? small : large, x);
 }
 template <class V> static inline V cosh_single(V x) {
-    const V half = exp_scaled(magnitude(x), -1.0f);
+    const V half = half_exp(magnitude(x));
     return half + constant<V>(0.25f) / half;
 }
 

@@ -46,7 +46,7 @@ template <class S, class V> MB_INLINE Packed<S> pack(V value) {
     if constexpr (same<S, f16>) {
         return float16_narrow(given.v);
     } else if constexpr (same<S, bf16>) {
-        return __builtin_convertvector(bfloat16_narrow(given.v), packed_u16);
+        return bfloat16_pack(given.v);
     } else if constexpr (sizeof(S) < 4) {
         return __builtin_convertvector(given.v, Packed<S>);
     } else if constexpr (sizeof(S) == 4) {

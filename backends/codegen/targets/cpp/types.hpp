@@ -9,6 +9,11 @@
 #define MB_INLINE static inline __attribute__((always_inline))
 #define MB_INLINE_MEMBER inline __attribute__((always_inline))
 
+// Functions of g++ that are one instruction each.
+#if defined(__AVX512F__) && MB_VECTOR_BYTES == 64 && !defined(__clang__)
+#define MB_WIDE_BUILTINS
+#endif
+
 namespace mb {
 
 using i64 = long long;
