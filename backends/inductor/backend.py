@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import torch
 
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
+from mixbackend.backends.inductor.handling import handling_of
 from mixbackend.backends.inductor.rates import FUSED, inductor_rates
 from mixbackend.contracts import (
     Availability,
@@ -49,10 +50,8 @@ from mixbackend.contracts import (
 )
 from mixbackend.contracts.torch_compat import (
     inductor_compile,
-    inductor_handling,
     inductor_settings,
     inductor_source,
-    operator_by_name,
     tracing_apart,
 )
 
@@ -174,10 +173,10 @@ def _handling(op: str) -> Verdict:
     """Verdict on an operator by what inductor has for it."""
     if op == "getitem":
         return Supported()
-    operator = operator_by_name(op)
-    if operator is None:
+    handling = handling_of(op)
+    if handling is None:
         return Unsupported("unknown-op", f"{op} is not an operator of torch")
-    if inductor_handling(operator) == "none":
+    if handling == "none":
         return Unsupported("declined", f"inductor neither lowers nor decomposes {op}; it would only call eager")
     return Supported()
 
