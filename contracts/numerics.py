@@ -54,7 +54,8 @@ def find_deviation(
 
     Where neither eager nor the reference is infinite or NaN, distances to the reference count. Where one is, the result
     is what eager has, or what the reference has (rounded to the result's type), or, where the reference is finite and
-    eager overflowed on its way, within the backend's own floor of the reference.
+    eager overflowed on its way, within the backend's own floor of the reference; there an infinity counts as the
+    largest number of the type.
 
     Args:
         index: of the output, for the answer.
@@ -88,8 +89,12 @@ def _floating(
 ) -> Deviation | None:
     wide = torch.complex128 if result.is_complex() else torch.float64
     mine, theirs, exact = result.to(wide), eager.to(wide), reference.to(wide)
-    measured = torch.isfinite(mine) & torch.isfinite(exact)
     rounded = exact.to(result.dtype).to(wide)
+    if result.is_floating_point():
+        overflowed = torch.isinf(mine) & ~torch.isfinite(theirs) & ~_same(mine, theirs) & torch.isfinite(rounded)
+        largest = torch.finfo(result.dtype).max
+        mine = torch.where(overflowed, mine.clamp(-largest, largest), mine)
+    measured = torch.isfinite(mine) & torch.isfinite(exact)
     odd = int((~measured & ~_same(mine, theirs) & ~_same(mine, exact) & ~_same(mine, rounded)).sum())
     if odd:
         return Deviation(index, float(odd), 0.0, 0.0, "nonfinite")

@@ -21,6 +21,9 @@ BUDGET = ErrorBudget(factor=4.0, floor=64.0)
         (60.0, math.inf, 9.0, False),
         (math.inf, math.inf, 9.0, True),  # as eager
         (-math.inf, math.inf, 9.0, False),
+        (math.inf, math.nan, 64000.0, True),  # just beyond the type
+        (-math.inf, math.nan, 64000.0, False),
+        (math.inf, math.nan, 20000.0, False),
         (math.nan, math.inf, 9.0, False),
         (math.inf, 65504.0, 65530.0, True),  # the reference, rounded
         (math.inf, 65504.0, 65500.0, False),
