@@ -5,6 +5,7 @@ Longer than the house limit on purpose: the last test asserts that this one file
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import operator
 from collections.abc import Callable
@@ -464,6 +465,37 @@ def test_backward_compiled_at_once() -> None:
             graphs.run(torch.ones(4, 3))
         phases.append(set(graphs.by_phase))
     assert phases == [{"forward", "backward"}, {"forward"}]
+
+
+# --- native accessors ------------------------------------------------------------------------------------------------
+
+
+def test_native_tensor_accessors() -> None:
+    accessors = compat.native_tensor_accessors()
+    assert accessors is not None, "this torch exports both"
+    data_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(accessors[0])
+    version = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(accessors[1])
+    value = torch.randn(3)
+    assert data_pointer(value) == value.data_ptr()
+    held = ctypes.c_void_p(compat.tensor_implementation(value))
+    before = version(ctypes.addressof(held))
+    value.add_(1)
+    assert version(ctypes.addressof(held)) == before + 1 == value._version
+
+
+def test_tensor_implementation() -> None:
+    value = torch.randn(3)
+    assert compat.tensor_implementation(value) == compat.tensor_implementation(value) != 0
+    assert compat.tensor_implementation(value.detach()) != compat.tensor_implementation(value)
+
+
+def test_storage_users() -> None:
+    value = torch.randn(3)
+    assert compat.storage_users(value) == 1
+    alias = value[1:]
+    assert compat.storage_users(value) == compat.storage_users(alias) == 2
+    del alias
+    assert compat.storage_users(value) == 1
 
 
 # --- whole -----------------------------------------------------------------------------------------------------------
