@@ -57,7 +57,7 @@ from mixbackend.contracts.ops import (
     ValueMeta,
     format_argument,
 )
-from mixbackend.contracts.patterns import Any, Literal, Match, Op, Pattern
+from mixbackend.contracts.patterns import RESHAPES, Any, Literal, Match, Op, Pattern
 from mixbackend.contracts.plan import Plan, PlannedRegion, Refusal
 from mixbackend.contracts.preferences import NodeMatch, Preference
 from mixbackend.contracts.region import (
@@ -84,6 +84,7 @@ __all__ = [
     "INTEGERS",
     "OP_CLASSES",
     "REFUSAL_CODES",
+    "RESHAPES",
     "Any",
     "Argument",
     "Availability",

@@ -1,8 +1,8 @@
 """Patterns: several ops that a backend takes as one.
 
 Place: stated by backends, matched by the partitioner on the planning-level graph; a match becomes a label.
-Form: a tree of ``Op`` and ``Any`` with named parts. ``Any`` with one name used twice must bind the same value, so
-trees describe graphs too.
+Form: a tree of ``Op`` and ``Any`` with named parts. ``Any`` with one name used twice must bind the same value, and
+``Op`` with one ``part`` used twice must be the same node, so trees describe graphs too.
 
 Example: ``x * sigmoid(x)``::
 
@@ -20,6 +20,11 @@ from typing import Union
 
 from mixbackend.contracts.ops import Argument, OpView
 from mixbackend.contracts.verdict import Supported, Verdict
+
+RESHAPES: frozenset[str] = frozenset(
+    {"aten.reshape.default", "aten.unsqueeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze.default"}
+)
+"""Ops that keep all elements of one value in row-major order: what is done point by point may be done before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,15 @@ class Op:
         operands: patterns of its leading arguments in schema order; further arguments are free (use ``check``).
         part: name under which the matched node is known to ``check`` and ``may_escape``.
         commutative: try the first two operands in both orders.
+        reshaped: whether its value may go through ops of ``RESHAPES`` before the match uses it. Those become nodes of
+            the match without a part, so nobody else may need their results. Never for the root of a pattern.
     """
 
     ops: tuple[str, ...]
     operands: tuple[Operand, ...] = ()
     part: str = ""
     commutative: bool = False
+    reshaped: bool = False
 
 
 Operand = Union[Op, Any, Literal]

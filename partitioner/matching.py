@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mixbackend.contracts import (
+    RESHAPES,
     Any,
     Argument,
     Backend,
@@ -44,10 +45,13 @@ class Claim:
     cost: float | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Trial:
+    """What is matched so far: part by node name, value by name of an ``Any``, reshapes behind a named part."""
+
     nodes: dict[str, str]
     bindings: dict[str, str]
+    reshapes: dict[str, tuple[str, ...]]
 
 
 def find_claims(
@@ -94,23 +98,40 @@ class _Finder:
         found: list[Claim] = []
         roots = {name for op in pattern.root.ops for name in self._names_by_op.get(op, ())}
         for root in sorted(roots, key=self._position.__getitem__):
-            trial = self._match_op(pattern.root, root, _Trial({}, {}))
+            trial = self._match_op(pattern.root, root, _Trial({}, {}, {}))
             claim = None if trial is None else self._claim(slot, backend, pattern, trial)
             if claim is not None:
                 found.append(claim)
         return found
 
     def _match_op(self, pattern: Op, name: str, trial: _Trial) -> _Trial | None:
+        passed, name = self._behind_reshapes(pattern, name)
         node = self._graph.node_by_name.get(name)
         if node is None or node.op not in pattern.ops or name not in self._position:
             return None
+        if pattern.part and trial.nodes.get(name) == pattern.part:
+            return trial if trial.reshapes[pattern.part] == passed else None
         part = pattern.part or f"#{len(trial.nodes)}"
-        if name in trial.nodes or part in trial.nodes.values():
+        if part in trial.nodes.values() or any(other in trial.nodes for other in (name, *passed)):
             return None
         values = [value for _, value in node.arguments]
         if len(values) < len(pattern.operands):
             return None
-        started = _Trial({**trial.nodes, name: part}, trial.bindings)
+        nodes = {**trial.nodes, name: part, **{other: f"#{other}" for other in passed}}
+        return self._match_operands(pattern, values, _Trial(nodes, trial.bindings, {**trial.reshapes, part: passed}))
+
+    def _behind_reshapes(self, pattern: Op, name: str) -> tuple[tuple[str, ...], str]:
+        """The reshapes that a value went through, nearest first, and the node that they started from."""
+        passed: list[str] = []
+        while pattern.reshaped and name in self._position:
+            node = self._graph.node_by_name[name]
+            if node.op in pattern.ops or node.op not in RESHAPES:
+                break
+            passed.append(name)
+            name = node.references()[0]
+        return tuple(passed), name
+
+    def _match_operands(self, pattern: Op, values: Sequence[Argument], started: _Trial) -> _Trial | None:
         orders = [list(pattern.operands)]
         if pattern.commutative and len(pattern.operands) >= 2:
             first, second, *rest = pattern.operands
@@ -133,7 +154,7 @@ class _Finder:
             return self._match_op(pattern, value.name, trial)
         if trial.bindings.get(pattern.name, value.name) != value.name:
             return None
-        return _Trial(trial.nodes, {**trial.bindings, pattern.name: value.name})
+        return _Trial(trial.nodes, {**trial.bindings, pattern.name: value.name}, trial.reshapes)
 
     def _claim(self, slot: int, backend: Backend, pattern: Pattern, trial: _Trial) -> Claim | None:
         names = sorted(trial.nodes, key=self._position.__getitem__)
