@@ -130,6 +130,20 @@ template <class S> MB_INLINE Vec<i32> wrap(Vec<i32> value) { return {wrap_raw<S>
 
 // ---- vectors ------------------------------------------------------------------------------------------------------
 
+// Half a register of 4-byte values as a whole one of 8-byte values; g++ converts quarters and joins them.
+template <class To, class Half> MB_INLINE Native<To> lengthened(Half x) {
+#if defined(MB_WIDE_BUILTINS)
+    if constexpr (same<To, double> && same<Half, half_f32>) {
+        return __builtin_ia32_cvtps2pd512_mask(x, native_f64{}, -1, 4);
+    } else if constexpr (same<To, double> && same<Half, half_i32>) {
+        return __builtin_ia32_cvtdq2pd512_mask(x, native_f64{}, -1);
+    } else if constexpr (same<To, i64> && same<Half, half_i32>) {
+        return __builtin_ia32_pmovsxdq512_mask(x, native_i64{}, -1);
+    }
+#endif
+    return __builtin_convertvector(x, Native<To>);
+}
+
 template <class To, class From> MB_INLINE Vec<To> convert_number(Vec<From> x) {
     using Half = typename NativeOf<To>::type;
     if constexpr (same<To, From>) {
@@ -140,8 +154,7 @@ template <class To, class From> MB_INLINE Vec<To> convert_number(Vec<From> x) {
         return {__builtin_convertvector(x.low, Half), __builtin_convertvector(x.high, Half)};
     } else if constexpr (sizeof(To) == 8) {
         typedef From Narrow __attribute__((vector_size(MB_VECTOR_BYTES / 2)));
-        return {__builtin_convertvector(lower_half<Narrow>(x.v), Half),
-                __builtin_convertvector(upper_half<Narrow>(x.v), Half)};
+        return {lengthened<To>(lower_half<Narrow>(x.v)), lengthened<To>(upper_half<Narrow>(x.v))};
     } else {
         typedef To Narrow __attribute__((vector_size(MB_VECTOR_BYTES / 2)));
         return {join<Half>(__builtin_convertvector(x.low, Narrow), __builtin_convertvector(x.high, Narrow))};
