@@ -21,7 +21,6 @@ Found = list[tuple[Path, str]]
 NOT_BUILT: tuple[tuple[Path, Collection[Any], str], ...] = (
     (("search", "mode"), ("measure",), "write 'estimate'"),
     (("objective",), ("memory", "compile_time"), "write 'latency'"),
-    (("weights",), ("frozen",), "write 'auto' or 'live'"),
     (("lock", "frozen"), (True,), "leave it out"),
 )
 """Values of the schema whose feature is still to come: where, which, and what to write instead."""

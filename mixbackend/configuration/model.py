@@ -97,10 +97,12 @@ class Config(FrozenModel):
     search: SearchConfig = SearchConfig()
     """How placements are found."""
 
-    weights: Literal["auto", "live", "frozen"] = Field(default="auto", json_schema_extra={"enum": ["auto", "live"]})
+    weights: Literal["auto", "live", "frozen"] = "auto"
     """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` makes them
     constants of the compiled code in inference (packed, folded, converted once), watches them for changes, and goes
-    back to `live` where they change often. `frozen` is not built yet."""
+    back to `live` where they change often. `frozen` is your word that nobody edits them unseen (through `.data`, a
+    numpy alias): their content is not looked at, and the model's own copies move into a file of the cache folder, so
+    that memory holds weights once."""
 
     verify: VerifyConfig = VerifyConfig()
     """When the outputs of regions are held against eager's."""

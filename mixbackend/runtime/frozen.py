@@ -7,6 +7,7 @@ constants and bind the compiled regions to them. At every call the weights are h
 Invariants: never runs code bound to other weights than those of the call, as far as ``constants.watch`` can see. Every
 tuple of weights has code of its own (layers that share a graph differ in their weights); there are at most
 ``MOST_TUPLES`` of them. Weights that change so often that binding takes a good part of the time become live inputs.
+With ``weights: frozen`` the model's own weights move into a file, so that memory holds what was made of them alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch.fx
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.contracts import Phase
 from mixbackend.reporting import Event
+from mixbackend.runtime.constants.file_backed import FileBackedWeights
 from mixbackend.runtime.constants.fold import fold_batch_norms
 from mixbackend.runtime.constants.split import constant_placeholders, split_constants
 from mixbackend.runtime.constants.watch import WeightWatch
@@ -104,6 +106,7 @@ class FrozenGraph:
         self._variants: dict[tuple[int, ...], _Variant] = {}
         self._latest: _Variant | None = None
         self._live: PlacedGraph | None = None
+        self._frozen = session.config.weights == "frozen"
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -135,10 +138,24 @@ class FrozenGraph:
             return self._go_live(f"more than {MOST_TUPLES} models or layers share this graph")
         placed = self._unbound or self._place(f"{self._id}+{next(self._ids)}")
         self._unbound = None
-        variant = _Variant(WeightWatch(weights), placed, [], time.monotonic())
+        file = self._move_to_file(weights) if self._frozen else None
+        variant = _Variant(self._watch(weights), placed, [], time.monotonic())
         self._bind(variant, weights)
         self._variants[key] = variant
+        if file is not None:
+            file.release()
         return variant
+
+    def _watch(self, weights: Sequence[torch.Tensor]) -> WeightWatch:
+        # Frozen weights were promised not to change unseen, and looking at them would bring them back to memory.
+        return WeightWatch(weights, content=not self._frozen)
+
+    def _move_to_file(self, weights: Sequence[torch.Tensor]) -> FileBackedWeights | None:
+        try:
+            return FileBackedWeights(weights)
+        except OSError as error:
+            self._event("fallback", f"the model's own weights stay in memory beside the constants: {error}")
+            return None
 
     def _bind_again(self, variant: _Variant, weights: Sequence[torch.Tensor]) -> _Variant | None:
         change = variant.watch.change()
@@ -149,7 +166,7 @@ class FrozenGraph:
         self._event("weights_rebuilt", f"constants were made again after {change}")
         variant.rebinds += 1
         # Before their values are read: what is written meanwhile will be seen as a change.
-        variant.watch = WeightWatch(weights)
+        variant.watch = self._watch(weights)
         self._bind(variant, weights)
         return variant
 

@@ -41,7 +41,7 @@ def test_rules_keep_their_origin(tmp_path: object) -> None:
 
 def test_wrong_options_are_all_reported() -> None:
     with pytest.raises(ConfigurationProblemsError) as caught:
-        load_config(BASE).with_options({"verify.wen": "off", "on_failure": "rais", "weights": "frozen", 3: 4})
+        load_config(BASE).with_options({"verify.wen": "off", "on_failure": "rais", "objective": "memory", 3: 4})
     text = str(caught.value)
     assert len(caught.value.problems) == 4 and text.count("torch.compile(options={...})") == 4
     for words in ("did you mean 'when'?", "did you mean 'raise'?", "not built yet", "keys are text"):
@@ -64,8 +64,7 @@ def test_the_schema_names_every_key_with_a_description() -> None:
 
 def test_the_schema_offers_nothing_that_is_not_built() -> None:
     schema = json_schema()
-    assert schema["properties"]["weights"]["enum"] == ["auto", "live"]
-    assert "`frozen` is not built yet" in schema["properties"]["weights"]["description"]
+    assert schema["properties"]["weights"]["enum"] == ["auto", "live", "frozen"]
     assert schema["$defs"]["SearchConfig"]["properties"]["mode"]["enum"] == ["estimate"]
     assert schema["properties"]["objective"]["enum"] == ["latency"]
 

@@ -57,12 +57,13 @@ class WeightWatch:
 
     Args:
         weights: tensors as they are passed; equal objects may occur several times.
+        content: whether to look at what they hold, for writes that torch does not tell.
 
     Raises:
         UnwatchableError: no compiler, or a torch without the accessors.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+    def __init__(self, weights: Sequence[torch.Tensor], content: bool = True) -> None:
         self._check = _native_check()
         self._objects = [id(weight) for weight in weights]
         self._stale = ""
@@ -70,7 +71,7 @@ class WeightWatch:
         self._users = [storage_users(weight) for weight in weights]
         self._aliases = [weight.detach() for weight in weights]
         self._ours = [1] * len(self._aliases)
-        self._tables = _Tables(weights, self._aliases)
+        self._tables = _Tables(weights, self._aliases, content)
         self._watch = ctypes.addressof(self._tables.watch)
         self._check(self._watch, -1)
         _watches.add(self)
@@ -144,10 +145,10 @@ def _after_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: An
 class _Tables:
     """The native structure and everything that it points to."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], aliases: Sequence[torch.Tensor]) -> None:
+    def __init__(self, weights: Sequence[torch.Tensor], aliases: Sequence[torch.Tensor], content: bool) -> None:
         data_pointer, version = native_tensor_accessors() or (0, 0)
         counted = [alias for alias in aliases if not alias.is_inference()]
-        whole, sampled, chunks = _regions(aliases)
+        whole, sampled, chunks = _regions(aliases if content else ())
         self.chunks = len(chunks)
         self._objects = _pointers([id(weight) for weight in weights])
         self._pointers = _pointers([weight.data_ptr() for weight in weights])

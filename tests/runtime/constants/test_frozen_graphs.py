@@ -239,3 +239,19 @@ def test_edits_that_torch_does_not_tell(make_mixture, packer, edit):
             return
         calls = next(call for call in range(100) if torch.allclose(compiled(value), model(value), atol=1e-4))
     assert calls <= 64 * 64 * 4 // 4096 + 1
+
+
+def test_frozen_weights_are_right_and_counted_writes_are_still_seen(make_mixture, packer):
+    model = make_net()
+    twin = make_net()
+    twin.load_state_dict(model.state_dict())
+    compiled = torch.compile(model, backend=make_mixture(packer, weights="frozen"))
+    check(compiled, twin)
+    for mine, other in zip(model.state_dict().values(), twin.state_dict().values(), strict=True):
+        assert torch.equal(mine, other)
+    with torch.no_grad():
+        for net in (model, twin):
+            net.last.weight.mul_(2)
+    check(compiled, twin)
+    model.train()(VALUE).sum().backward()
+    assert model.first.weight.grad is not None
