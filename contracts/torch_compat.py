@@ -160,6 +160,23 @@ def tracing_apart(fake_mode: Any) -> Iterator[None]:
         yield
 
 
+def rerun_fake(target: Any, arguments: Any, keywords: Any) -> Any:
+    """Call an operator on fake values in their own mode: which strides its result has. Adds no guard.
+
+    Raises:
+        Exception: the operator refuses the values.
+    """
+    from torch.utils._pytree import tree_leaves, tree_map_only
+
+    mode = next(value.fake_mode for value in tree_leaves((arguments, keywords)) if is_fake(value))
+    fake = tree_map_only(
+        torch.Tensor, lambda value: value if is_fake(value) else mode.from_tensor(value), (arguments, keywords)
+    )
+    quiet = contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
+    with without_dispatch_modes(), torch.no_grad(), quiet, mode:
+        return target(*fake[0], **fake[1])
+
+
 def decomposition_table(level: str) -> dict[Any, Any]:
     """Decompositions of a level of ``contracts.DecompositionLevel``."""
     if level == "none":

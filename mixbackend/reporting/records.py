@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -37,6 +37,30 @@ class RegionRecord:
     notes: tuple[str, ...] = ()
 
 
+AS_TRACED = "as_traced"
+CHANNELS_LAST = "channels_last"
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRecord:
+    """The layout of a graph's images.
+
+    Attributes:
+        chosen: ``as_traced`` or ``channels_last``.
+        estimated_s: seconds planned for each layout, ``()`` if there was nothing to choose.
+        conversions: copies from one layout to another that the chosen graph has more than the traced one.
+    """
+
+    chosen: str = AS_TRACED
+    estimated_s: tuple[tuple[str, float], ...] = ()
+    conversions: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Entry of a graph in the report's dictionary."""
+        seconds = {name: finite(value) for name, value in self.estimated_s}
+        return {"chosen": self.chosen, "estimated_s": seconds, "conversions": self.conversions}
+
+
 @dataclass(frozen=True)
 class GraphRecord:
     """One graph: what it is, where it was placed, how that went.
@@ -45,12 +69,14 @@ class GraphRecord:
         graph, plan: of the pipeline.
         regions: one per planned region; those of the plan that are missing were not compiled.
         advice: what would make it faster (counterfactuals of the partitioner); anything whose ``str`` is a sentence.
+        layout: of its images, and what else was planned.
     """
 
     graph: OpGraph
     plan: Plan
     regions: tuple[RegionRecord, ...] = ()
     advice: tuple[object, ...] = ()
+    layout: LayoutRecord = field(default_factory=LayoutRecord)
 
     @cached_property
     def record_by_id(self) -> dict[str, RegionRecord]:
@@ -92,6 +118,7 @@ class GraphRecord:
             "single_backend_s": {backend: finite(seconds) for backend, seconds in plan.single_backend_s},
             "optimal": plan.optimal,
             "bound_gap": finite(plan.bound_gap),
+            "layout": self.layout.to_dict(),
         }
 
     def _region(self, region: PlannedRegion) -> dict[str, Any]:

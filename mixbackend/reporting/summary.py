@@ -146,6 +146,14 @@ def compare_single(record: GraphRecord) -> str:
     )
 
 
+def compare_layouts(record: GraphRecord) -> str:
+    """One sentence: the layout of the graph's images against the other one."""
+    layout = record.layout
+    seconds = ", ".join(f"{name} {milliseconds(value)}" for name, value in layout.estimated_s)
+    copies = f" by {layout.conversions} conversions" if layout.conversions else ""
+    return f"layout of images: {layout.chosen}{copies} (estimated ms: {seconds})"
+
+
 def unmatched_rules(preferences: Iterable[Preference], graphs: Sequence[GraphRecord]) -> tuple[str, ...]:
     """A warning for each rule that no op of these graphs matches.
 

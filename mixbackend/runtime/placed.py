@@ -18,7 +18,6 @@ import torch.fx
 
 from mixbackend.contracts import (
     Backend,
-    OpGraph,
     Phase,
     Plan,
     PlannedRegion,
@@ -27,7 +26,8 @@ from mixbackend.contracts import (
 )
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
-from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
 from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.regions import BoundRegion, cut_regions
 from mixbackend.runtime.replay import write_replay
@@ -83,7 +83,8 @@ class PlacedGraph:
         self._exclusions: set[tuple[str, str]] = set()
         self._repairs = 0
         self._constants: Mapping[str, torch.Tensor] = {}
-        self.graph = self._describe()
+        self._layout = self._describe()
+        self._module, self.graph = self._layout.module, self._layout.graph
         self._build = self._build_with({})
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
@@ -128,12 +129,14 @@ class PlacedGraph:
             for planned, compiled, slot in rows
         )
         found = self._session.savings(self.graph, build.plan, frozenset(self._exclusions)) if advice else ()
-        return GraphRecord(self.graph, build.plan, regions, tuple(item for item in found if item.seconds > 0.0))
+        helpful = tuple(item for item in found if item.seconds > 0.0)
+        return GraphRecord(self.graph, build.plan, regions, helpful, self._layout.record)
 
-    def _describe(self) -> OpGraph:
+    def _describe(self) -> LayoutChoice:
         run = self._driver.run
         run("capture", normalize, self._module, show=lambda _: self._module.print_readable(print_output=False))
-        return run("describe", describe, self._module, self._phase, self._id, self._roles)
+        arguments = (self._module, self._phase, self._id, self._roles, self._session)
+        return run("describe", choose_layout, *arguments, show=lambda choice: str(choice.graph))
 
     def _build_with(self, pinned: dict[str, str]) -> _Build:
         """The pipeline: place, cut, compile, stitch; a region that does not compile is placed again."""
@@ -155,7 +158,8 @@ class PlacedGraph:
             return _Build(plan, regions, compiled, slots, stitched)
 
     def _place(self, pinned: dict[str, str]) -> Plan:
-        plan = self._session.place(self.graph, frozenset(self._exclusions), pinned)
+        known = self._layout.plan if not self._exclusions and not pinned else None
+        plan = known or self._session.place(self.graph, frozenset(self._exclusions), pinned)
         check_plan(self.graph, plan)
         if self._driver.settings.level >= 1:
             self._driver.say("\n".join(f"{item.id} {item.backend} {len(item.nodes)} nodes" for item in plan.regions))

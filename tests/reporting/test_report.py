@@ -92,6 +92,7 @@ def test_the_dictionary_is_schema_one(record: GraphRecord) -> None:
                 "single_backend_s": {"eager": 2.04e-3, "onnxruntime": 1.53e-3, "inductor": None},
                 "optimal": False,
                 "bound_gap": pytest.approx(2e-5),
+                "layout": {"chosen": "as_traced", "estimated_s": {}, "conversions": 0},
             }
         ],
         "events": [

@@ -1,0 +1,66 @@
+"""The choice of a layout: the traced graph or the same with channels-last convolutions, whichever is planned cheaper.
+
+Place: between capture and placement; the placed graph keeps the choice through its repairs.
+Input: a normalised captured graph. Output: ``LayoutChoice``: the graph to run, its description, and its plan.
+Both graphs are described, judged and placed like any other: what a conversion costs is the price of the ``clone`` that
+it is. A graph without convolutions on other than channels-last images is described once and planned later.
+Invariants: deterministic; the traced graph wins ties. Forward and backward graphs come as the joint graph left them:
+their layouts must agree on the tensors that one saves for the other, so ``runtime.joint`` chooses for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch.fx
+
+from mixbackend.contracts import OpGraph, Phase, Plan
+from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
+from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.layouts import channels_last_copy
+from mixbackend.runtime.session import Session
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """The graph that will run.
+
+    Attributes:
+        module: the graph.
+        graph: its description.
+        plan: for it, ``None`` if there was nothing to choose.
+        record: for the report.
+    """
+
+    module: torch.fx.GraphModule
+    graph: OpGraph
+    plan: Plan | None = None
+    record: LayoutRecord = field(default_factory=LayoutRecord)
+
+
+def choose_layout(
+    graph_module: torch.fx.GraphModule,
+    phase: Phase,
+    graph_id: str,
+    roles: Mapping[str, PlaceholderRole],
+    session: Session,
+) -> LayoutChoice:
+    """Describe a graph in the layout that is planned cheapest.
+
+    Args:
+        graph_module: normalised captured graph; it is left as it is.
+        phase, graph_id, roles: as ``describe`` takes them.
+        session: backends and costs.
+    """
+    graph = describe(graph_module, phase, graph_id, roles)
+    relaid = channels_last_copy(graph_module) if phase == "inference" else None
+    if relaid is None:
+        return LayoutChoice(graph_module, graph)
+    other = describe(relaid.module, phase, graph_id, roles)
+    plans = session.place(graph, frozenset(), {}), session.place(other, frozenset(), {})
+    seconds = (AS_TRACED, plans[0].estimated_s), (CHANNELS_LAST, plans[1].estimated_s)
+    if plans[1].estimated_s < plans[0].estimated_s:
+        record = LayoutRecord(CHANNELS_LAST, seconds, relaid.conversions)
+        return LayoutChoice(relaid.module, other, plans[1], record)
+    return LayoutChoice(graph_module, graph, plans[0], LayoutRecord(AS_TRACED, seconds))
