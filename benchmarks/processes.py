@@ -1,7 +1,7 @@
 """Worker processes: start one, ask it, stop it.
 
 Place: under the suite, the demo's timings and everything else that needs a model in a process of its own.
-Input: a ``Request``. Output: the worker's answers as dictionaries, always with a ``status``.
+Input: a request that is one line of JSON. Output: the worker's answers as dictionaries, always with a ``status``.
 Invariants: a worker and what it started ends with ``close``; an answer that does not come in time, a crash and memory
 running out are answers too, never exceptions.
 """
@@ -19,11 +19,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
-
-from mixbackend.benchmarks.protocol import Request
+from typing import Any, Protocol
 
 Answer = dict[str, Any]
+
+
+class AnyRequest(Protocol):
+    """What a worker is started with: one line of JSON."""
+
+    def to_line(self) -> str:
+        """The line."""
+        ...
+
 
 _TAIL_CHARACTERS = 1500
 _CLOSING_SECONDS = 5.0
@@ -35,17 +42,25 @@ class Worker:
     Args:
         request: what it shall do.
         threads: for OpenMP and whatever else reads ``OMP_NUM_THREADS``; 0 leaves the environment alone.
-        variables: further environment variables.
+        variables: further environment variables; ``None`` takes one away.
+        module: what is run; it reads the request as its first line of input.
     """
 
-    def __init__(self, request: Request, threads: int = 0, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        request: AnyRequest,
+        threads: int = 0,
+        variables: Mapping[str, str | None] | None = None,
+        module: str = "mixbackend.benchmarks.worker",
+    ) -> None:
         self.request = request
-        environment = {**os.environ, **(variables or {})}
+        wanted: dict[str, str | None] = {**os.environ, **(variables or {})}
+        environment = {name: value for name, value in wanted.items() if value is not None}
         if threads:
             environment["OMP_NUM_THREADS"] = str(threads)
         self._errors = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mixbackend.benchmarks.worker"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -68,18 +83,33 @@ class Worker:
 
     def time_calls(self, calls: int, timeout_s: float) -> Answer:
         """Ask a speed worker for the seconds of each of ``calls`` calls."""
-        self._write(json.dumps({"calls": calls}))
+        return self.tell({"calls": calls}, timeout_s)
+
+    def tell(self, message: Mapping[str, Any], timeout_s: float) -> Answer:
+        """Send a worker that is ready one more line, and take its answer."""
+        self._write(json.dumps(message))
         return self.answer(timeout_s)
+
+    def pause(self) -> None:
+        """Stop the worker and what it started: it uses no processor until ``resume``, whatever its threads wait for."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused worker go on."""
+        self._signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End the worker and every process it started."""
         with contextlib.suppress(BrokenPipeError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
         self._errors.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def _write(self, line: str) -> None:
         stream = self._process.stdin
@@ -103,10 +133,16 @@ class Worker:
         return {"status": "crash", "detail": f"{cause}: {tail}"}
 
 
-def ask(request: Request, timeout_s: float, threads: int = 0, variables: Mapping[str, str] | None = None) -> Answer:
+def ask(
+    request: AnyRequest,
+    timeout_s: float,
+    threads: int = 0,
+    variables: Mapping[str, str | None] | None = None,
+    module: str = "mixbackend.benchmarks.worker",
+) -> Answer:
     """Start a worker for one request, take its one answer and end it; adds ``seconds`` of the whole process."""
     start = time.perf_counter()
-    worker = Worker(request, threads, variables)
+    worker = Worker(request, threads, variables, module)
     try:
         answer = worker.answer(timeout_s)
     finally:

@@ -126,7 +126,7 @@ def _take_turns(
     failures: dict[str, Any] = {}
     for turn in range(rounds):
         progress(f"round {turn + 1} of {rounds}")
-        for name in _rotated(list(workers), turn):
+        for name in rotated(list(workers), turn):
             if name in failures:
                 continue
             time.sleep(PAUSE_SECONDS)
@@ -138,7 +138,7 @@ def _take_turns(
     return seconds, failures
 
 
-def _rotated(names: Sequence[str], turn: int) -> list[str]:
+def rotated(names: Sequence[str], turn: int) -> list[str]:
     """The order of a round: a different peer comes first each time, for the one after a pause has colder caches."""
     start = turn % len(names) if names else 0
     return [*names[start:], *names[:start]]

@@ -82,9 +82,9 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
     work = check_accuracy if request.task == "accuracy" else serve_timings
     try:
-        work(request, lambda answer: _send(answers, answer))
+        work(request, lambda answer: send_answer(answers, answer))
     except TaskFailedError as failure:
-        _send(answers, {"status": _status_of(failure), "detail": _describe(failure.error)})
+        send_answer(answers, {"status": failure_status(failure), "detail": describe_error(failure.error)})
 
 
 def check_accuracy(request: Request, send: Callable[[Answer], None]) -> None:
@@ -149,20 +149,23 @@ def _attempt(status: Status, work: Callable[[], Any]) -> Any:
         raise TaskFailedError(status, error) from error
 
 
-def _status_of(failure: TaskFailedError) -> Status:
+def failure_status(failure: TaskFailedError) -> Status:
+    """The part that failed, or that memory ran out in it."""
     text = str(failure.error)
     exhausted = isinstance(failure.error, MemoryError) or "can't allocate memory" in text or "std::bad_alloc" in text
     return "out_of_memory" if exhausted else failure.status
 
 
-def _describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """Type, message and place of an error on one line or few."""
     text = str(error).strip()
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {text[:1500]}{place}"
 
 
-def _send(stream: TextIO, answer: Answer) -> None:
+def send_answer(stream: TextIO, answer: Answer) -> None:
+    """Write one answer through to the asking side."""
     stream.write(json.dumps(answer) + "\n")
     stream.flush()
 

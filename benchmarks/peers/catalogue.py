@@ -1,0 +1,63 @@
+"""The peers: who takes part, what each is told, and who cannot take part in what.
+
+Place: asked by ``command``, ``turns`` and ``summary``. Pure but for looking up which backends this machine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mixbackend import registry
+from mixbackend.benchmarks.peers.request import PeerCase
+
+EAGER = "eager"
+INDUCTORS = ("inductor", "inductor-freezing", "inductor-max-autotune")
+RIVALS = (EAGER, *INDUCTORS, "onnxruntime", "openvino")
+"""What users have today, without us."""
+
+MIXTURE = "mixture"
+WITHOUT_OPENVINO = "mixture-without-openvino"
+MIXTURES = (MIXTURE, WITHOUT_OPENVINO)
+SINGLE = "only-"
+"""Prefix of mixtures that may use one backend, with eager for what it cannot run."""
+
+_WHOLE_MODEL = ("onnxruntime", "openvino")
+
+
+def usable_backends() -> tuple[str, ...]:
+    """Backends of ours that this machine can use, without the fallback."""
+    return tuple(info.name for info in registry.backends() if info.available and info.name != registry.FALLBACK)
+
+
+def peer_names(backends: Sequence[str]) -> tuple[str, ...]:
+    """Every peer, given our usable backends."""
+    mixtures = MIXTURES if "openvino" in backends else (MIXTURE,)
+    return (*RIVALS, *mixtures, *(f"{SINGLE}{name}" for name in backends))
+
+
+def is_ours(peer: str) -> bool:
+    """Whether a peer is made of our backends."""
+    return peer in MIXTURES or peer.startswith(SINGLE)
+
+
+def configuration_of(peer: str, backends: Sequence[str]) -> Mapping[str, Any] | None:
+    """What ``mixbackend.auto`` is told; ``None`` for peers that are not ours."""
+    if peer == MIXTURE:
+        return {}
+    if peer == WITHOUT_OPENVINO:
+        return {"backends": [*(name for name in backends if name != "openvino"), registry.FALLBACK]}
+    if peer.startswith(SINGLE):
+        return {"backends": [peer.removeprefix(SINGLE), registry.FALLBACK]}
+    return None
+
+
+def refusal(peer: str, case: PeerCase) -> str:
+    """Why a peer has no part in a case; empty if it has one."""
+    if case.phase == "training" and peer in _WHOLE_MODEL:
+        return "runs exported models, which cannot be trained"
+    if case.phase == "training" and peer == "inductor-freezing":
+        return "freezing makes weights constants, which cannot be trained"
+    if case.dtype == "bfloat16" and peer == "onnxruntime":
+        return "its CPU kernels have no bfloat16"
+    return ""

@@ -1,0 +1,77 @@
+"""One case, and what a peer's process is asked: one line of JSON.
+
+Place: between ``turns`` (the asking side) and ``worker`` (the answering side).
+Invariants: only plain data crosses; a request says everything that the process must know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mixbackend.benchmarks.accuracy import Phase
+
+PHASES: tuple[Phase, ...] = ("inference", "training")
+DTYPES = ("float32", "bfloat16")
+MODULE = "mixbackend.benchmarks.peers.worker"
+
+Task = Literal["machine", "reference", "peer"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCase:
+    """What all peers run: a model, how many samples at once, inference or a training step, and the element type."""
+
+    model: str
+    batch: int
+    phase: Phase
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.phase} {self.dtype} batch {self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRequest:
+    """One piece of work for a process.
+
+    Attributes:
+        task: ``machine`` measures the limits of the machine; ``reference`` writes what is right and counts the work;
+            ``peer`` compiles, warms up, says so, and then times slices on demand.
+        case: what is run; for ``machine`` only its dtype counts.
+        peer: name of the peer.
+        configuration: given to ``mixbackend.auto`` by peers that are mixtures.
+        folder: where ``reference`` writes and peers read.
+        threads: of every pool; 0 takes what torch finds.
+        memory_bytes: limit of private memory; 0 is none.
+        warm_up_s: longest time of warming up.
+    """
+
+    task: Task
+    case: PeerCase
+    peer: str = ""
+    configuration: Mapping[str, Any] | None = None
+    folder: str = ""
+    threads: int = 0
+    memory_bytes: int = 0
+    warm_up_s: float = 10.0
+
+    def to_line(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+
+def request_from_line(line: str) -> PeerRequest:
+    """The inverse of ``PeerRequest.to_line``.
+
+    Raises:
+        ValueError: the line is not JSON, or not a request.
+    """
+    data = json.loads(line)
+    known = {item.name for item in dataclasses.fields(PeerRequest)}
+    if not isinstance(data, dict) or set(data) - known or not {"task", "case"} <= set(data):
+        raise ValueError(f"not a request with keys from {sorted(known)}: {line.strip()[:200]}")
+    return PeerRequest(**{**data, "case": PeerCase(**data["case"])})

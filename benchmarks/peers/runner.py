@@ -1,0 +1,115 @@
+"""Runs the cases that a results file does not hold yet, and gives all records back.
+
+Place: between the command and ``turns``. Input: cases, peers, ``Options``, a file. Output: a record per case and peer.
+Resuming: a case is run for the peers that have no record. Records of peers that are not ours count for the versions of
+the packages they are made of; ours count for our sources, so that after a change only ours run again, beside eager.
+A label in place of our sources keeps results of changing code together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from mixbackend.benchmarks.peers.catalogue import is_ours
+from mixbackend.benchmarks.peers.request import PHASES, PeerCase
+from mixbackend.benchmarks.peers.turns import Options, Show, expected_s, time_case
+from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
+
+_KIND = "peer 1"
+"""Changes with the meaning of records."""
+
+_PACKAGES = ("torch", "onnxruntime", "openvino", "onnxscript", "timm", "transformers")
+
+RunCase = Callable[[PeerCase, Sequence[str], Options, Show], dict[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is left to do.
+
+    Attributes:
+        work: cases with the peers that have no record yet.
+        expected_s: seconds that they should take.
+    """
+
+    work: tuple[tuple[PeerCase, tuple[str, ...]], ...]
+    expected_s: float
+
+
+def cases_for(
+    models: Sequence[str],
+    trained: Sequence[str],
+    batches: Sequence[int],
+    phases: Sequence[str],
+    dtypes: Sequence[str],
+    training_batch: Callable[[str], int],
+) -> tuple[PeerCase, ...]:
+    """Every combination: inference at each batch size, a training step at the model's own."""
+    cases = []
+    for phase in PHASES:
+        for dtype in dtypes if phase in phases else ():
+            for model in models if phase == "inference" else trained:
+                sizes = batches if phase == "inference" else [training_batch(model)]
+                cases += [PeerCase(model, size, phase, dtype) for size in sizes]
+    return tuple(cases)
+
+
+def record_key(case: PeerCase, peer: str, options: Options, label: str) -> str:
+    """The identity of a peer's record."""
+    settings = {
+        "case": dataclasses.asdict(case),
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "environment": options.environment if is_ours(peer) else "",
+    }
+    made_by = (label or code_version()) if is_ours(peer) else package_versions()
+    return key_of(_KIND, case.model, case.phase, peer, settings, made_by)
+
+
+@cache
+def package_versions() -> str:
+    """Versions of what peers are made of; a package that is missing has none."""
+    return " ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "-"
+
+
+def plan(cases: Sequence[PeerCase], peers: Sequence[str], options: Options, file: ResultFile, label: str) -> Plan:
+    """What the file does not hold yet."""
+    work = []
+    for case in cases:
+        missing = tuple(peer for peer in peers if file.get(record_key(case, peer, options, label)) is None)
+        if missing:
+            work.append((case, missing))
+    return Plan(tuple(work), sum(expected_s(case, missing, options) for case, missing in work))
+
+
+def run(
+    cases: Sequence[PeerCase],
+    peers: Sequence[str],
+    options: Options,
+    file: ResultFile,
+    label: str,
+    show: Show,
+    run_case: RunCase = time_case,
+) -> list[Record]:
+    """Run what is missing, write it down case by case, and return the records of all cases and peers."""
+    for case, missing in plan(cases, peers, options, file, label).work:
+        found = run_case(case, missing, options, show)
+        for peer, facts in found.items():
+            if peer in missing:
+                key = record_key(case, peer, options, label)
+                file.append({"key": key, "peer": peer, **dataclasses.asdict(case), **facts})
+    keys = [record_key(case, peer, options, label) for case in cases for peer in peers]
+    return [record for key in keys if (record := file.get(key)) is not None]
