@@ -9,8 +9,10 @@ Non-goals: products of matrices, convolutions, sorting, random numbers: librarie
 
 from __future__ import annotations
 
+import hashlib
 import os
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import sympy
@@ -41,9 +43,6 @@ from mixbackend.contracts import (
 
 if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.program import Program
-
-LOWERING_VERSION = "2"
-"""Counts changes of lowering, scheduling and ``runner_text`` that change what is generated for a region."""
 
 _FREE = frozenset({"view", "factory"})
 
@@ -78,7 +77,7 @@ class CodegenBackend(Backend):
         """The target's, the version of what is above it, and what the scheduler knows of the machine."""
         traits = self.target.traits()
         return (
-            f"lowering={LOWERING_VERSION} width={traits.parallel_width} scratch={traits.scratch_bytes} "
+            f"lowering={_generator_digest()[:16]} width={traits.parallel_width} scratch={traits.scratch_bytes} "
             f"{self.target.name}: {self.target.fingerprint()}"
         )
 
@@ -161,6 +160,15 @@ class CodegenBackend(Backend):
             if meta.dtype not in traits.dtypes:
                 return Unsupported("dtype", f"{meta.dtype} in {view.op}")
         return None
+
+
+@lru_cache(maxsize=1)
+def _generator_digest() -> str:
+    """Hash of everything above the target that decides what is generated: no change of it can meet old artifacts."""
+    home = Path(__file__).parent
+    files = [*home.glob("*.py"), *(path for part in ("ir", "lower", "schedule") for path in (home / part).glob("*.py"))]
+    texts = [str(path.relative_to(home)).encode() + b"\0" + path.read_bytes() for path in sorted(files)]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
 def _hints(region: Region) -> dict[sympy.Symbol, int]:
