@@ -164,8 +164,9 @@ def _gelu(x: Expr) -> Expr:
 
 
 def _gelu_tanh(x: Expr) -> Expr:
-    inner = mul(add(x, mul(mul(mul(x, x), x), GELU_CUBIC)), GELU_SCALE)
-    return mul(mul(x, 0.5), add(1.0, apply("tanh", inner)))
+    """By way of ``(1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))``, which loses nothing where ``tanh(u)`` is near -1."""
+    twice = mul(add(x, mul(mul(mul(x, x), x), GELU_CUBIC)), 2.0 * GELU_SCALE)
+    return mul(x, logistic(twice))
 
 
 @rule("aten.glu.default")

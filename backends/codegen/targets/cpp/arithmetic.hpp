@@ -152,7 +152,13 @@ MB_ROUNDING(trunc, __builtin_truncf, __builtin_trunc)
 MB_ROUNDING(round, __builtin_rintf, __builtin_rint)
 #undef MB_ROUNDING
 
-template <class V> MB_INLINE V round_bfloat16(V a) { return bfloat16_widen<V>(bfloat16_narrow(a)); }
+template <class V> MB_INLINE V round_bfloat16(V a) {
+    if constexpr (same<V, native_f32>) {
+        return bfloat16_widen<V>(widen_small(bfloat16_pack(a)));
+    } else {
+        return bfloat16_widen<V>(bfloat16_narrow(a));
+    }
+}
 MB_INLINE float round_float16(float a) { return float16_widen_bits<float>(float16_narrow_bits(a)); }
 MB_INLINE native_f32 round_float16(native_f32 a) { return float16_widen(float16_narrow(a)); }
 

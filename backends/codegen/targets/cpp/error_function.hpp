@@ -60,7 +60,9 @@ MB_INLINE native_f32 erf_by_table(native_f32 x) {
     // is 0 still, since halves round to even.
     value = value * d + (a <= constant<native_f32>(0.125f) ? a : pick(erf_table[0], index));
     // From here on 1 is the nearest float, or its neighbour.
-    return copysign(a > constant<native_f32>(3.8325f) ? constant<native_f32>(1.0f) : value, x);
+    value = a > constant<native_f32>(3.8325f) ? constant<native_f32>(1.0f) : value;
+    // It has no sign yet.
+    return bit_cast<native_f32>(bits_of(value) | (bits_of(x) & static_cast<i32>(0x80000000u)));
 }
 #endif
 
