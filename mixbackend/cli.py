@@ -147,6 +147,12 @@ def bench_suite(context: typer.Context) -> None:
     _body("mixbackend.benchmarks.suite", context)
 
 
+@bench_app.command("peers", context_settings=PASSES_ON, add_help_option=False)
+def bench_peers(context: typer.Context) -> None:
+    """Time auto() against eager, inductor, ONNX Runtime and OpenVINO on whole models at true size."""
+    _body("mixbackend.commands.bench_peers", context)
+
+
 @bench_app.command("partitioner")
 def bench_partitioner(
     nodes: Annotated[str, typer.Option(help="Sizes of the graphs, with commas between.")] = "1000,10000,40000",
