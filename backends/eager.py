@@ -20,6 +20,7 @@ from mixbackend.contracts import (
     Supported,
     Traits,
     Verdict,
+    thread_policy,
 )
 
 
@@ -35,7 +36,7 @@ class EagerBackend(Backend):
 
     def fingerprint(self) -> str:
         """Torch's version and thread count."""
-        return f"torch {torch.__version__} threads {torch.get_num_threads()}"
+        return f"torch {torch.__version__} threads {thread_policy().threads}"
 
     def traits(self) -> Traits:
         """Takes everything, effects and random ops included, on every device."""

@@ -73,6 +73,7 @@ from mixbackend.contracts.region import (
 from mixbackend.contracts.sizes import Condition, Size, SymbolicSize, Truth, hint_of, is_symbolic, known
 from mixbackend.contracts.support import BOOLEANS, FLOATS, INTEGERS, OpRule, SupportTable, one_of, refuse_special
 from mixbackend.contracts.tensors import TensorMeta
+from mixbackend.contracts.threads import TORCH_POOL, ThreadPolicy, thread_policy
 from mixbackend.contracts.verdict import REFUSAL_CODES, RefusalCode, Supported, Unsupported, Verdict
 from mixbackend.contracts.version import CONTRACT_VERSION, check_contract_version
 
@@ -85,6 +86,7 @@ __all__ = [
     "OP_CLASSES",
     "REFUSAL_CODES",
     "RESHAPES",
+    "TORCH_POOL",
     "Any",
     "Argument",
     "Availability",
@@ -147,6 +149,7 @@ __all__ = [
     "Supported",
     "SymbolicSize",
     "TensorMeta",
+    "ThreadPolicy",
     "Traits",
     "Truth",
     "UnknownBackendError",
@@ -169,4 +172,5 @@ __all__ = [
     "one_of",
     "op_class_of",
     "refuse_special",
+    "thread_policy",
 ]

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 import mixbackend
+from mixbackend.runtime.thread_environment import make_threads_sleep
 
 app = typer.Typer(
     name="mixbackend",
@@ -46,21 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: without the program's name; default, those of the process.
     """
-    keep_threads_from_spinning()
+    make_threads_sleep(os.environ)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="mixbackend")
     except Exception as error:  # the outermost border: whatever a model or backend raises is told, not dumped
         _tell(error)
         raise SystemExit(1) from None
-
-
-def keep_threads_from_spinning() -> None:
-    """Make idle OpenMP threads sleep, unless the user decided otherwise.
-
-    Threads that spin while another library's pool works cost up to ten times the run time. The OpenMP runtime reads
-    the variable when it is loaded, with torch: so before that, or never.
-    """
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 
 def _tell(error: Exception) -> None:
@@ -191,6 +183,18 @@ def bench_first_calls(
     from mixbackend.commands import bench_first_calls as body
 
     body.run(models, phase, backends, timeout, as_json)
+
+
+@bench_app.command("threads")
+def bench_threads(
+    rounds: Annotated[int, typer.Option(help="Rounds in which each process takes its turn.")] = 15,
+    calls: Annotated[int, typer.Option(help="Calls of every part in a turn.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Time regions of several pools of threads in turns, against each of them alone in a process."""
+    from mixbackend.commands import bench_threads as body
+
+    body.run(rounds, calls, as_json)
 
 
 @app.command(context_settings=PASSES_ON, add_help_option=False)

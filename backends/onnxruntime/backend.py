@@ -13,8 +13,6 @@ import importlib.util
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
-import torch
-
 from mixbackend.backends.onnxruntime.rates import prior_rates
 from mixbackend.contracts import (
     BOOLEANS,
@@ -36,6 +34,7 @@ from mixbackend.contracts import (
     Traits,
     Unsupported,
     Verdict,
+    thread_policy,
 )
 
 _OLDEST = (1, 23)
@@ -75,7 +74,7 @@ class OnnxRuntimeBackend(Backend):
         return Availability(True, version=version)
 
     def fingerprint(self) -> str:
-        return f"onnxruntime={installed_version()} lowering={_LOWERING} threads={torch.get_num_threads()}"
+        return f"onnxruntime={installed_version()} lowering={_LOWERING} threads={thread_policy().threads}"
 
     def traits(self) -> Traits:
         return Traits(
@@ -85,6 +84,7 @@ class OnnxRuntimeBackend(Backend):
             deterministic=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=_FUSED,
+            thread_pool="onnxruntime",
         )
 
     def judge(self, view: OpView) -> Verdict:

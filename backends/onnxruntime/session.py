@@ -15,6 +15,7 @@ import onnxruntime
 import torch
 
 from mixbackend.backends.onnxruntime.exchange import Converter, converters, tensor_at
+from mixbackend.contracts import thread_policy
 
 _SINGLE_PRECISION_FUSIONS = ["MatMulScaleFusion", "MatmulTransposeFusion", "QuickGeluFusion"]
 """Optimisations that keep a factor of float64 values as a float32 attribute, or fuse to an operator that older releases
@@ -30,7 +31,7 @@ def open_session(model: bytes, *, static: bool, doubles: bool) -> onnxruntime.In
         doubles: the model computes in float64.
     """
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = thread_policy().threads
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL

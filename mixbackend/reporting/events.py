@@ -11,10 +11,10 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
-EventKind = Literal["repair", "quarantine", "fallback", "weights_rebuilt", "recompile", "verify_failed"]
+EventKind = Literal["repair", "quarantine", "fallback", "weights_rebuilt", "recompile", "verify_failed", "threads"]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 
-_ORDINARY = frozenset({"weights_rebuilt", "recompile"})
+_ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads"})
 
 logger = logging.getLogger("mixbackend")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,8 +21,9 @@ from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, CostModel, OpGraph, Plan, QuarantinedError, Region, TensorMeta
 from mixbackend.partitioner import place
 from mixbackend.partitioner.explain import Saving, savings
-from mixbackend.reporting import EventLog
+from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.stages import DebugSettings, Fuel
+from mixbackend.runtime.threads import sharing
 from mixbackend.storage import ArtifactStore, Database, artifact_key
 
 
@@ -149,6 +150,7 @@ class Session:
         Raises:
             Exception: whatever a backend raises, when its region's turn comes; what else was compiled is kept.
         """
+        self._share_cores({backend.traits().thread_pool for backend, _ in jobs})
         ahead = {} if self._fuel.limited else _first_of_each(jobs)
         workers = max(1, min(len(ahead), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
         with ThreadPoolExecutor(workers, "mixbackend-compile") as pool:
@@ -156,6 +158,12 @@ class Session:
             for backend, region in jobs:
                 future = futures.pop((backend.name, region.key), None)
                 yield self.compile(backend, region) if future is None else future.result()
+
+    def _share_cores(self, pools: Iterable[str]) -> None:
+        """Keep the pools of these regions from fighting while this session lives."""
+        done = sharing.use(self, pools)
+        if done.outcome != "alone":
+            self.events.append(Event("threads", "", "", "", str(done)))
 
     def _compile(self, backend: Backend, region: Region) -> Compiled:
         compiled = backend.compile(region)

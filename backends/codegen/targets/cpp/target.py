@@ -32,7 +32,7 @@ from mixbackend.backends.codegen.targets.cpp.features import machine_features
 from mixbackend.backends.codegen.targets.cpp.launcher import LAUNCHER_TEXT, make_launch
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.backends.common.private_folder import private_cache_folder
-from mixbackend.contracts import Availability, CodegenError
+from mixbackend.contracts import Availability, CodegenError, thread_policy
 
 if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.kernel import Kernel
@@ -92,7 +92,7 @@ class CppTarget(Target):
             device_type="cpu",
             vector_bytes=self._toolchain.features.vector_bytes,
             scratch_bytes=_SCRATCH_BYTES,
-            parallel_width=max(1, torch.get_num_threads()) if self._toolchain.openmp else 1,
+            parallel_width=max(1, thread_policy().threads) if self._toolchain.openmp else 1,
             atomic=True,
             dtypes=_DTYPES,
         )

@@ -30,6 +30,7 @@ from mixbackend.contracts import (
     Verdict,
     is_symbolic,
     known,
+    thread_policy,
 )
 
 _FUSED_AFTER = ("pointwise", "view", "normalization")
@@ -50,13 +51,13 @@ class OpenVinoBackend(Backend):
         return Availability(True, version=metadata.version("openvino"))
 
     def fingerprint(self) -> str:
-        return f"openvino={metadata.version('openvino')} threads={torch.get_num_threads()} f32 table=1"
+        return f"openvino={metadata.version('openvino')} threads={thread_policy().threads} f32 table=1"
 
     def traits(self) -> Traits:
         heavy = ("matmul", "convolution", "attention", "pointwise", "normalization")
         fused = frozenset((first, second) for first in heavy for second in _FUSED_AFTER)
         # One request per region holds its buffers, so calls of one region are made one after another.
-        return Traits(reentrant=False, fused=fused)  # type: ignore[arg-type]
+        return Traits(reentrant=False, fused=fused, thread_pool="openvino")  # type: ignore[arg-type]
 
     def judge(self, view: OpView) -> Verdict:
         from mixbackend_openvino.table import TABLE
@@ -75,11 +76,11 @@ class OpenVinoBackend(Backend):
 
     def compile(self, region: Region) -> CompiledRegion:
         compiled = _core().compile_model(build_model(region), "CPU", _settings())
-        return CompiledRegion(_Runner(compiled, region), _exported(compiled), strides="contiguous")
+        return CompiledRegion(_Runner(compiled, region), artifact=_exported(compiled), strides="contiguous")
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
         compiled = _core().import_model(artifact, "CPU", _settings())
-        return CompiledRegion(_Runner(compiled, region), artifact, strides="contiguous")
+        return CompiledRegion(_Runner(compiled, region), artifact=artifact, strides="contiguous")
 
 
 def build_model(region: Region) -> Any:
@@ -176,7 +177,7 @@ def _core() -> Any:
 
 def _settings() -> dict[str, Any]:
     """One stream on as many threads as torch uses, unpinned so that torch's threads keep their cores; float32 stays."""
-    threads = torch.get_num_threads()
+    threads = thread_policy().threads
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",

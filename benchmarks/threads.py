@@ -1,0 +1,200 @@
+"""Do the pools of threads in one process disturb one another? ``mixbackend bench threads``.
+
+Place: beside the model suite. Input: rounds and calls. Output: ``Outcome`` per setting: how long regions of several
+libraries take in turns in one process, over how long the same regions take alone, each in a process of its own.
+Settings, each in fresh processes: ``imported first`` (torch was imported with nothing set; the running process is put
+right by the thread policy), ``command`` (the command's environment, set before the import), and ``no policy`` (nothing
+set and nothing done: what the policy is for).
+Method: all processes live side by side and only one works at a time; in every round each takes its turn, and the ratio
+is taken round by round. Parts alone run with nothing set, where torch's threads spin between regions as in any process
+of one pool, and with the command's environment, where they sleep. Which is faster depends on what else the machine
+does; the ratio is over the faster one, part by part.
+Non-goals: the speed of the libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from mixbackend.runtime.thread_environment import make_threads_sleep, without_decisions
+
+PARTS = ("onednn", "onnxruntime", "codegen", "openvino", "torch")
+"""In the order of the turns: neighbours are on different pools but for the last and the first."""
+
+SETTINGS = ("imported first", "command", "no policy")
+_ENVIRONMENTS = ("nothing set", "command")
+BARS = {"imported first": 1.15, "command": 1.10}
+"""The largest ratio that counts as sharing the cores without fighting."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One setting.
+
+    Attributes:
+        setting: one of ``SETTINGS``.
+        policy: what was done, in words.
+        ratio, ratio_spread: sum of the parts in turns over the sum of the parts alone: median over the rounds, and
+            half the distance of the quartiles.
+        own_ratio: the same over the parts alone in the environment of this setting.
+        alone_s, turns_s: median seconds of each part; alone in the environment of this setting.
+    """
+
+    setting: str
+    policy: str
+    ratio: float
+    ratio_spread: float
+    own_ratio: float
+    alone_s: Mapping[str, float]
+    turns_s: Mapping[str, float]
+
+
+@dataclass
+class _Samples:
+    ratios: list[float] = field(default_factory=list)
+    own_ratios: list[float] = field(default_factory=list)
+    alone: dict[str, list[float]] = field(default_factory=dict)
+    turns: dict[str, list[float]] = field(default_factory=dict)
+    policy: str = ""
+
+
+def measure(
+    rounds: int,
+    calls: int,
+    parts: Sequence[str] = PARTS,
+    settings: Sequence[str] = SETTINGS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[list[Outcome], dict[str, str]]:
+    """Measure all settings.
+
+    Args:
+        rounds: in which every process takes its turn.
+        calls: of every part in a turn.
+        parts: what runs in turns.
+        settings: see ``SETTINGS``.
+        progress: told what is being done.
+
+    Returns:
+        The outcomes, and for each part that could not be built the reason.
+
+    Raises:
+        RuntimeError: a process died, or fewer than two parts can be built.
+    """
+    with ExitStack() as stack:
+        progress("starting processes")
+        start = lambda names, environment: stack.enter_context(_Process(names, environment))  # noqa: E731
+        together = {setting: start(parts, _environment(setting)) for setting in settings}
+        problems: dict[str, str] = next(iter(together.values())).ready["problems"]
+        usable = [name for name in parts if name not in problems]
+        if len(usable) < 2:
+            raise RuntimeError(f"fewer than two parts can be built here: {problems}")
+        alone = {
+            kind: {name: start([name], _environment(kind)).required() for name in usable} for kind in _ENVIRONMENTS
+        }
+        samples = {setting: _Samples() for setting in settings}
+        for number in range(rounds):
+            progress(f"round {number + 1} of {rounds}")
+            _round(samples, together, alone, calls)
+    return [_outcome(setting, samples[setting]) for setting in settings], problems
+
+
+def _round(
+    samples: Mapping[str, _Samples],
+    together: Mapping[str, _Process],
+    alone: Mapping[str, Mapping[str, _Process]],
+    calls: int,
+) -> None:
+    known = {
+        kind: {name: process.ask(calls, policy=False)["seconds"][name] for name, process in processes.items()}
+        for kind, processes in alone.items()
+    }
+    medians = {kind: {name: statistics.median(item) for name, item in parts.items()} for kind, parts in known.items()}
+    fastest = sum(min(parts[name] for parts in medians.values()) for name in next(iter(medians.values())))
+    for setting, mine in samples.items():
+        answer = together[setting].ask(calls, policy=setting != "no policy")
+        mine.policy = answer["policy"]
+        kind = "command" if setting == "command" else "nothing set"
+        for name, seconds in answer["seconds"].items():
+            mine.turns.setdefault(name, []).extend(seconds)
+            mine.alone.setdefault(name, []).extend(known[kind][name])
+        turns = sum(map(statistics.median, answer["seconds"].values()))
+        mine.ratios.append(turns / fastest)
+        mine.own_ratios.append(turns / sum(medians[kind].values()))
+
+
+def _outcome(setting: str, samples: _Samples) -> Outcome:
+    quartiles = statistics.quantiles(samples.ratios, n=4) if len(samples.ratios) > 1 else samples.ratios * 3
+    return Outcome(
+        setting=setting,
+        policy=samples.policy,
+        ratio=statistics.median(samples.ratios),
+        ratio_spread=(quartiles[2] - quartiles[0]) / 2,
+        own_ratio=statistics.median(samples.own_ratios),
+        alone_s={name: statistics.median(seconds) for name, seconds in samples.alone.items()},
+        turns_s={name: statistics.median(seconds) for name, seconds in samples.turns.items()},
+    )
+
+
+def _environment(setting: str) -> dict[str, str]:
+    environment = without_decisions(os.environ)
+    if setting == "command":
+        make_threads_sleep(environment)
+    return environment
+
+
+class _Process:
+    """One worker; see ``benchmarks.threads_worker``."""
+
+    def __init__(self, parts: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._parts = parts
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mixbackend.benchmarks.threads_worker", *parts],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(environment),
+        )
+        self.ready = self._read()
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def required(self) -> _Process:
+        """Itself, if all of its parts could be built.
+
+        Raises:
+            RuntimeError: one could not, with the reason.
+        """
+        if self.ready["problems"]:
+            raise RuntimeError(f"parts that could be built in another process: {self.ready['problems']}")
+        return self
+
+    def ask(self, calls: int, policy: bool) -> dict[str, Any]:
+        """Let it take its turn."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"calls": calls, "policy": policy}) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process of {', '.join(self._parts)} ended with status {self._process.wait()}")
+        return json.loads(line)

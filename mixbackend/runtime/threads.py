@@ -1,0 +1,162 @@
+"""One policy for the threads of all pools of this process: no pool spins while another works.
+
+Place: told by sessions which pools their compiled regions run on; acts on torch's own pool, the one that spins.
+Input: names of pools (``Traits.thread_pool``). Output: a ``Sharing`` that says what was done; it becomes an event.
+
+- Size: every pool gets torch's number of threads (``contracts.threads``), so ``OMP_NUM_THREADS`` and
+  ``torch.set_num_threads`` rule them all; fingerprints contain the number.
+- Spinning: backends' own pools do not spin after a region (the contract's rule). Torch's pool does, by default of its
+  OpenMP runtime, for milliseconds. The command line settles that before torch is loaded (``thread_environment``). In a
+  process that loaded torch with nothing set, it is stopped here, as long as something runs on another pool.
+
+Invariants: nothing happens in a process whose regions all run on torch's pool, where spinning is what makes kernels
+start quickly; nor if the user decided (environment); nor if all pools together have cores enough. What was done is
+undone when the last owner is gone. After a fork, the child keeps what it inherited.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mixbackend.contracts.threads import TORCH_POOL, thread_policy
+from mixbackend.runtime.openmp import Quiet, cores, keep_quiet, kind_of, loaded_runtimes
+from mixbackend.runtime.thread_environment import decided_by_user
+
+Outcome = Literal["alone", "environment", "enough cores", "quiet", "unknown runtime"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What the policy did for a set of pools.
+
+    Attributes:
+        pools: their names, torch's included, in order.
+        threads: of each.
+        outcome: ``alone`` (torch's pool only), ``environment`` (decided there), ``enough cores`` (for all pools at
+            once), ``quiet`` (torch's pool does not spin any more), ``unknown runtime`` (it could not be stopped).
+        detail: in words.
+    """
+
+    pools: tuple[str, ...]
+    threads: int
+    outcome: Outcome
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.threads} threads each for the pools {', '.join(self.pools)}: {self.detail}"
+
+
+class ThreadSharing:
+    """The policy object; a process has one, ``sharing``.
+
+    Args:
+        runtimes: finds the OpenMP runtimes of the process.
+        quieten: keeps one of them from spinning.
+    """
+
+    def __init__(
+        self,
+        runtimes: Callable[[], Sequence[str]] = loaded_runtimes,
+        quieten: Callable[[str], Quiet] = keep_quiet,
+    ) -> None:
+        self._runtimes = runtimes
+        self._quieten = quieten
+        # Reentrant: an owner may be collected, and so released, by the very thread that holds the lock.
+        self._lock = threading.RLock()
+        self._owners: set[int] = set()
+        self._quiet: list[Quiet] = []
+        self._outcome: tuple[Outcome, str] | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether torch's pool is being kept from spinning by this object."""
+        return bool(self._quiet)
+
+    def use(self, owner: object, pools: Iterable[str]) -> Sharing:
+        """Say that an object's code runs on these pools, until it is collected.
+
+        Args:
+            owner: weakly referenced; asking again for the same owner adds pools and takes none away.
+            pools: names; torch's own is always there, since the user's code around the regions runs on it.
+        """
+        names = tuple(sorted({TORCH_POOL, *pools}))
+        threads = thread_policy().threads
+        if len(names) == 1:
+            return Sharing(names, threads, "alone", "there is only torch's pool, which waits as it always does")
+        # The calling thread works in every pool.
+        if 1 + (threads - 1) * len(names) <= cores():
+            return Sharing(names, threads, "enough cores", "all of them have cores of their own")
+        outcome, detail = self._hold(owner)
+        return Sharing(names, threads, outcome, detail)
+
+    def _hold(self, owner: object) -> tuple[Outcome, str]:
+        with self._lock:
+            key = id(owner)
+            if key not in self._owners:
+                self._owners.add(key)
+                weakref.finalize(owner, self._release, key).atexit = False
+            if self._outcome is None:
+                self._outcome = self._start()
+            return self._outcome
+
+    def _start(self) -> tuple[Outcome, str]:
+        done: list[str] = []
+        decided: list[str] = []
+        problems: list[str] = []
+        for path in self._runtimes():
+            name = os.path.basename(path)
+            decision = decided_by_user(kind_of(path), os.environ)
+            if decision:
+                decided.append(f"{decision} decides how idle threads of {name} wait")
+                continue
+            try:
+                quiet = self._quieten(path)
+            except (OSError, AttributeError, RuntimeError) as error:
+                problems.append(f"{name}: {error}")
+                continue
+            self._quiet.append(quiet)
+            done.append(f"{quiet.means} keeps {name} from spinning")
+        if done:
+            return "quiet", "; ".join(done)
+        if decided and not problems:
+            return "environment", "; ".join(decided)
+        why = "; ".join(problems) or "no OpenMP runtime that is known here is loaded"
+        return (
+            "unknown runtime",
+            f"torch's idle threads may spin while others work ({why}); OMP_WAIT_POLICY=passive helps",
+        )
+
+    def _release(self, key: int) -> None:
+        with self._lock:
+            self._owners.discard(key)
+            if self._owners:
+                return
+            for quiet in self._quiet:
+                quiet.end()
+            self._quiet.clear()
+            self._outcome = None
+
+    def after_fork(self) -> None:
+        """In a child process: it has none of the threads, but the runtime counts them; nothing to end or start."""
+        self._lock = threading.RLock()
+        if self._quiet:
+            self._quiet = [_Inherited()]
+
+
+class _Inherited:
+    means = "what the parent process did"
+
+    def end(self) -> None:
+        """The count of threads that was inherited cannot be undone."""
+
+
+sharing = ThreadSharing()
+"""Of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=sharing.after_fork)
