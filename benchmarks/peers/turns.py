@@ -21,7 +21,7 @@ from mixbackend.benchmarks.peers.catalogue import EAGER, configuration_of, is_ou
 from mixbackend.benchmarks.peers.request import MODULE, PeerCase, PeerRequest
 from mixbackend.benchmarks.processes import Answer, Worker, ask
 from mixbackend.benchmarks.timing import rotated
-from mixbackend.runtime.thread_environment import DECIDING_VARIABLES, SLEEP_AT_ONCE
+from mixbackend.runtime.thread_environment import make_threads_sleep, without_decisions
 from mixbackend.storage import private_folder
 
 Environment = Literal["user", "command"]
@@ -85,10 +85,11 @@ def with_anchor(peers: Sequence[str]) -> tuple[str, ...]:
 
 def variables_for(peer: str, environment: Environment) -> dict[str, str | None]:
     """The environment of a peer's process; how idle threads wait is set only for our own, on request."""
-    waiting: dict[str, str | None] = dict.fromkeys(DECIDING_VARIABLES)
+    wanted = without_decisions(os.environ)
     if environment == "command" and is_ours(peer):
-        waiting.update(SLEEP_AT_ONCE)
-    return {**waiting, "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR") or kernel_folder()}
+        make_threads_sleep(wanted)
+    wanted.setdefault("TORCHINDUCTOR_CACHE_DIR", kernel_folder())
+    return {name: wanted.get(name) for name in (*os.environ, *wanted) if wanted.get(name) != os.environ.get(name)}
 
 
 def kernel_folder() -> str:

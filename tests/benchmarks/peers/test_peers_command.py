@@ -1,0 +1,87 @@
+"""``mixbackend bench peers`` from the command line, with peers that only pretend; what its models are."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from mixbackend.benchmarks.peers.catalogue import configuration_of, peer_names
+from mixbackend.benchmarks.peers.models import MODELS, TRAINED
+from mixbackend.benchmarks.peers.turns import Options
+from mixbackend.commands import bench_peers
+
+
+@pytest.fixture
+def pretending(fake_peers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_peers, "Options", functools.partial(Options, module="fake_peers"))
+    monkeypatch.setattr(bench_peers, "usable_backends", lambda: ("codegen",))
+
+
+COMMAND = ("--models", "minilm", "--peers", "inductor,mixture", "--rounds", "2", "--seconds", "0.01", "--memory", "0")
+
+
+@pytest.mark.usefixtures("pretending")
+def test_one_json_value_and_a_file_to_resume_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "peers.jsonl"
+    command = (*COMMAND, "--resume", str(file), "--json")
+    assert bench_peers.main(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    (case,) = first["cases"]
+    assert (case["model"], set(case["peers"])) == ("minilm", {"inductor", "mixture"})
+    assert case["limits"]["compute_s"] == 0.0005 and first["settings"]["rounds"] == 2
+    assert [json.loads(line)["peer"] for line in file.read_text().splitlines()] == ["inductor", "mixture"]
+    assert bench_peers.main(command) == 0
+    assert json.loads(capsys.readouterr().out)["cases"] == first["cases"], "nothing ran again"
+
+
+@pytest.mark.usefixtures("pretending")
+def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = (*COMMAND, "--phase", "inference,training", "--batch", "1,8", "--resume", str(tmp_path / "f"))
+    assert bench_peers.main(command) == 0
+    text = capsys.readouterr().out
+    assert "inference float32: milliseconds" in text and "training float32: times faster" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--models", "nope"), "no model is called nope"),
+        (("--peers", "mixtur"), "no peer is called mixtur"),
+        (("--batch", "0"), "numbers from 1 on"),
+        (("--batch", "x"), "invalid literal"),
+        (("--phase", "both"), "no phase is called both"),
+        (("--dtype", "float8"), "no dtype is called float8"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        bench_peers.main(arguments)
+    assert left.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_twelve_models_and_six_that_train() -> None:
+    assert len(MODELS) == 12 and len(TRAINED) == 6 and set(TRAINED) <= set(MODELS)
+
+
+@pytest.mark.parametrize("name", ["mobilenetv3-large", "minilm"])
+def test_models_are_built_alike_each_time(name: str) -> None:
+    import torch
+
+    from mixbackend.benchmarks.peers.reference import digest
+
+    first, second = (MODELS[name].load(2, train=False, dtype=torch.float32) for _ in range(2))
+    assert digest(*first) == digest(*second)
+    with torch.no_grad():
+        assert first[0](*first[1]).shape[0] == 2
+
+
+def test_peers_by_what_the_machine_has() -> None:
+    names = peer_names(("codegen", "openvino"))
+    assert {"mixture", "mixture-without-openvino", "only-codegen", "only-openvino"} <= set(names)
+    assert "mixture-without-openvino" not in peer_names(("codegen",)), "it would be the mixture"
+    assert configuration_of("mixture-without-openvino", ("codegen", "openvino")) == {"backends": ["codegen", "eager"]}
+    assert configuration_of("only-codegen", ()) == {"backends": ["codegen", "eager"]}
+    assert configuration_of("mixture", ()) == {} and configuration_of("openvino", ()) is None

@@ -1,0 +1,113 @@
+"""Peers' processes take turns: who works when, who is stopped, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mixbackend.benchmarks.peers.request import PeerCase, PeerRequest, request_from_line
+from mixbackend.benchmarks.peers.turns import Options, expected_s, measure_machine, time_case, variables_for
+
+BACKENDS = ("codegen", "openvino")
+
+
+def case(model: str, phase: Any = "inference", dtype: str = "float32") -> PeerCase:
+    return PeerCase(model, 1, phase, dtype)
+
+
+def options(**changes: Any) -> Options:
+    return Options(**{"backends": BACKENDS, "rounds": 3, "seconds": 0.01, "timeout_s": 20.0, "module": "fake_peers",
+                      "memory_gb": 0.0, **changes})  # fmt: skip
+
+
+def run(model: str, *peers: str, **changes: Any) -> dict[str, dict[str, Any]]:
+    return time_case(case(model), peers, options(**changes), lambda text, behind_s: None)
+
+
+def notes(file: Path) -> list[list[Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_every_round_asks_every_peer_and_begins_with_another(fake_peers: Path) -> None:
+    shown: list[float] = []
+    records = time_case(
+        case("plain"), ("inductor", "openvino"), options(), lambda text, behind_s: shown.append(behind_s)
+    )
+    order = [peer for peer, event, _ in notes(fake_peers) if event == "slice"]
+    assert order == ["eager", "inductor", "openvino", "inductor", "openvino", "eager", "openvino", "eager", "inductor"]
+    assert list(records) == ["eager", "inductor", "openvino"]
+    assert records["inductor"]["rounds_s"] == [2.0] * 3 and records["inductor"]["anchor_rounds_s"] == [4.0] * 3
+    assert len({record["turns"] for record in records.values()}) == 1
+    assert records["openvino"]["work"] == {"flops": 1_000_000, "bytes": 2_000_000}
+    assert records["openvino"]["cores_of_others"] == 0.25
+    assert sum(shown) == pytest.approx(expected_s(case("plain"), ("inductor", "openvino"), options()))
+
+
+def test_a_peer_whose_threads_spin_uses_no_processor_while_others_work(fake_peers: Path) -> None:
+    records = run("spinning", "openvino", "inductor", rounds=2)
+    spent = [seconds for peer, event, seconds in notes(fake_peers) if peer == "openvino" and event == "slice"]
+    assert records["openvino"]["status"] == "pass"
+    assert spent[1] - spent[0] < 0.02, "it went on spinning in the turns of the others"
+
+
+def test_a_crash_while_compiling_and_one_in_a_turn_cost_only_the_peer(fake_peers: Path) -> None:
+    records = run("crashing", "inductor", "openvino", "mixture")
+    assert (records["inductor"]["status"], records["openvino"]["status"]) == ("crash", "crash")
+    assert "SIGABRT" in records["inductor"]["detail"]
+    assert "rounds_s" not in records["openvino"]
+    assert records["mixture"]["rounds_s"] == [2.0] * 3
+
+
+def test_time_runs_out_while_compiling_and_in_a_turn(fake_peers: Path) -> None:
+    assert run("hanging", "inductor", timeout_s=1.0)["inductor"]["status"] == "timeout"
+    slow = run("slow", "inductor", timeout_s=1.0, rounds=2)
+    assert slow["inductor"]["status"] == "timeout" and "no answer within 1 s" in slow["inductor"]["detail"]
+    assert slow["eager"]["rounds_s"] == [4.0, 4.0]
+
+
+def test_a_wrong_peer_is_timed_and_stays_wrong(fake_peers: Path) -> None:
+    record = run("wrong", "onnxruntime")["onnxruntime"]
+    assert (record["status"], record["detail"], record["rounds_s"]) == ("wrong", "off by 3", [0.5] * 3)
+
+
+def test_without_a_reference_nothing_is_compiled(fake_peers: Path) -> None:
+    records = run("broken", "inductor", "mixture")
+    assert {record["status"] for record in records.values()} == {"reference_failed"}
+    assert "eager cannot run it" in records["mixture"]["detail"]
+    assert not fake_peers.exists()
+
+
+def test_peers_that_cannot_are_refused_and_not_started(fake_peers: Path) -> None:
+    peers = ("inductor-freezing", "onnxruntime", "openvino")
+    records = time_case(case("plain", "training"), peers, options(rounds=1), lambda text, behind_s: None)
+    assert [records[peer]["status"] for peer in peers] == ["refused"] * 3
+    assert {peer for peer, _, _ in notes(fake_peers)} == {"eager"}
+    half = time_case(case("plain", dtype="bfloat16"), peers, options(rounds=1), lambda text, behind_s: None)
+    assert [half[peer]["status"] for peer in peers] == ["pass", "refused", "pass"]
+
+
+def test_environments(fake_peers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")  # the command line sets it for itself
+    run("plain", "mixture", rounds=1, threads=2)
+    by_peer = {peer: event for peer, event, _ in notes(fake_peers) if event != "slice"}
+    assert by_peer["eager"] == {
+        "start": {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None}, "threads": "2", "configuration": None,
+    }  # fmt: skip
+    assert by_peer["mixture"]["start"]["GOMP_SPINCOUNT"] is None and by_peer["mixture"]["configuration"] == {}
+    assert variables_for("mixture", "command")["GOMP_SPINCOUNT"] == "0"
+    assert variables_for("only-codegen", "command")["GOMP_SPINCOUNT"] == "0"
+    assert variables_for("openvino", "command")["GOMP_SPINCOUNT"] is None
+
+
+def test_limits_of_the_machine_come_from_a_process_too(fake_peers: Path) -> None:
+    assert measure_machine("float32", options())["flops_per_s"] == 2e9
+
+
+def test_requests_cross_as_lines() -> None:
+    request = PeerRequest("peer", case("m"), "mixture", {"backends": ["eager"]}, "/f", 2, 5, 1.0)
+    assert request_from_line(request.to_line()) == request
+    with pytest.raises(ValueError, match="not a request"):
+        request_from_line('{"task": "peer"}')
