@@ -14,12 +14,14 @@ Non-goals: the speed of the libraries.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,13 +59,15 @@ class Outcome:
     turns_s: Mapping[str, float]
 
 
+Rounds = list[list[float]]
+"""The samples of one part, round by round."""
+
+
 @dataclass
 class _Samples:
-    ratios: list[float] = field(default_factory=list)
-    own_ratios: list[float] = field(default_factory=list)
-    alone: dict[str, list[float]] = field(default_factory=dict)
-    turns: dict[str, list[float]] = field(default_factory=dict)
-    policy: str = ""
+    alone: dict[tuple[str, str], Rounds] = field(default_factory=lambda: defaultdict(list))
+    turns: dict[tuple[str, str], Rounds] = field(default_factory=lambda: defaultdict(list))
+    policies: dict[str, str] = field(default_factory=dict)
 
 
 def measure(
@@ -99,48 +103,58 @@ def measure(
         alone = {
             kind: {name: start([name], _environment(kind)).required() for name in usable} for kind in _ENVIRONMENTS
         }
-        samples = {setting: _Samples() for setting in settings}
+        samples = _Samples()
         for number in range(rounds):
             progress(f"round {number + 1} of {rounds}")
             _round(samples, together, alone, calls)
-    return [_outcome(setting, samples[setting]) for setting in settings], problems
+    return [_outcome(setting, samples, usable) for setting in settings], problems
 
 
 def _round(
-    samples: Mapping[str, _Samples],
+    samples: _Samples,
     together: Mapping[str, _Process],
     alone: Mapping[str, Mapping[str, _Process]],
     calls: int,
 ) -> None:
-    known = {
-        kind: {name: process.ask(calls, policy=False)["seconds"][name] for name, process in processes.items()}
-        for kind, processes in alone.items()
-    }
-    medians = {kind: {name: statistics.median(item) for name, item in parts.items()} for kind, parts in known.items()}
-    fastest = sum(min(parts[name] for parts in medians.values()) for name in next(iter(medians.values())))
-    for setting, mine in samples.items():
-        answer = together[setting].ask(calls, policy=setting != "no policy")
-        mine.policy = answer["policy"]
-        kind = "command" if setting == "command" else "nothing set"
+    for kind, processes in alone.items():
+        for name, process in processes.items():
+            samples.alone[kind, name].append(process.ask(calls, policy=False)["seconds"][name])
+    for setting, process in together.items():
+        answer = process.ask(calls, policy=setting != "no policy")
+        samples.policies[setting] = answer["policy"]
         for name, seconds in answer["seconds"].items():
-            mine.turns.setdefault(name, []).extend(seconds)
-            mine.alone.setdefault(name, []).extend(known[kind][name])
-        turns = sum(map(statistics.median, answer["seconds"].values()))
-        mine.ratios.append(turns / fastest)
-        mine.own_ratios.append(turns / sum(medians[kind].values()))
+            samples.turns[setting, name].append(seconds)
 
 
-def _outcome(setting: str, samples: _Samples) -> Outcome:
-    quartiles = statistics.quantiles(samples.ratios, n=4) if len(samples.ratios) > 1 else samples.ratios * 3
+def _outcome(setting: str, samples: _Samples, parts: Sequence[str]) -> Outcome:
+    own = dict.fromkeys(parts, "command" if setting == "command" else "nothing set")
+    fastest = {name: min(_ENVIRONMENTS, key=lambda kind: _median(samples.alone[kind, name])) for name in parts}
+    ratios = _ratios(setting, samples, fastest)
+    quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return Outcome(
         setting=setting,
-        policy=samples.policy,
-        ratio=statistics.median(samples.ratios),
+        policy=samples.policies[setting],
+        ratio=statistics.median(ratios),
         ratio_spread=(quartiles[2] - quartiles[0]) / 2,
-        own_ratio=statistics.median(samples.own_ratios),
-        alone_s={name: statistics.median(seconds) for name, seconds in samples.alone.items()},
-        turns_s={name: statistics.median(seconds) for name, seconds in samples.turns.items()},
+        own_ratio=statistics.median(_ratios(setting, samples, own)),
+        alone_s={name: _median(samples.alone[kind, name]) for name, kind in own.items()},
+        turns_s={name: _median(samples.turns[setting, name]) for name in parts},
     )
+
+
+def _ratios(setting: str, samples: _Samples, reference: Mapping[str, str]) -> list[float]:
+    """Round by round, the parts in turns over the parts alone, each in the environment that is named for it."""
+    turns = zip(*(samples.turns[setting, name] for name in reference), strict=True)
+    alone = zip(*(samples.alone[kind, name] for name, kind in reference.items()), strict=True)
+    return [_sum(first) / _sum(second) for first, second in zip(turns, alone, strict=True)]
+
+
+def _sum(parts: Iterable[Sequence[float]]) -> float:
+    return sum(statistics.median(seconds) for seconds in parts)
+
+
+def _median(rounds: Rounds) -> float:
+    return statistics.median(itertools.chain.from_iterable(rounds))
 
 
 def _environment(setting: str) -> dict[str, str]:

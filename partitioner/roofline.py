@@ -52,6 +52,8 @@ class RooflineCostModel:
         device: the machine.
         rates: of every backend that will be asked about.
         measured: measurements of whole regions, by (backend, region key).
+        switches: seconds of going to the pool of threads of a backend and back, once per region; none for backends
+            that run on torch's pool.
     """
 
     def __init__(
@@ -59,10 +61,12 @@ class RooflineCostModel:
         device: DeviceModel,
         rates: Mapping[str, BackendRates],
         measured: Mapping[tuple[str, str], Estimate] | Measured | None = None,
+        switches: Mapping[str, float] | None = None,
     ) -> None:
         self.device = device
         self.rates = dict(rates)
         self._measured = _as_function(measured)
+        self._switches = dict(switches or {})
 
     def op(self, backend: str, view: OpView) -> Estimate:
         """Overhead and arithmetic of an op inside a region."""
@@ -91,8 +95,8 @@ class RooflineCostModel:
         return self.rates[producer].crossing_s + self.rates[consumer].crossing_s
 
     def entry(self, backend: str) -> float:
-        """Calling one region."""
-        return self.rates[backend].entry_s
+        """Calling one region, and waking its pool of threads and then torch's again."""
+        return self.rates[backend].entry_s + self._switches.get(backend, 0.0)
 
     def region(self, backend: str, key: str) -> Estimate | None:
         """A measurement of this region, if there is one."""

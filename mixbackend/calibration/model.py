@@ -23,6 +23,13 @@ from mixbackend.calibration.device import device_name, measure_device, prior_dev
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
+from mixbackend.calibration.switching import (
+    PRIOR_SWITCH_S,
+    measure_switch,
+    needs_switch,
+    read_switch,
+    switch_record,
+)
 from mixbackend.calibration.timing import machine_is_busy
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
 from mixbackend.partitioner.roofline import RooflineCostModel
@@ -71,7 +78,12 @@ def cost_model(
         rates = {
             backend.name: _rates(backend, device, database, measure, report, compile_budget_s) for backend in backends
         }
-    return RooflineCostModel(device, rates, _measurements(backends, device, database))
+        switches = {
+            backend.name: _switch(backend, device, database, measure, report, compile_budget_s)
+            for backend in backends
+            if device_type == "cpu" and needs_switch(backend)
+        }
+    return RooflineCostModel(device, rates, _measurements(backends, device, database), switches)
 
 
 def device_model(device_type: str, database: Database, *, measure: bool = True) -> DeviceModel:
@@ -140,6 +152,28 @@ def _probe(
     record = {**rates_record(done.rates), **_stamp(done.settled), "notes": list(done.notes)}
     database.set_rates("backend", subject, record)
     return done.rates
+
+
+def _switch(
+    backend: Backend, device: DeviceModel, database: Database, measure: bool, report: Report, budget_s: float
+) -> float:
+    """Seconds from torch's pool of threads to a backend's and back."""
+    subject = _subject(backend.name, backend.fingerprint(), device.device)
+
+    def look_up() -> float | None:
+        record = database.rates("switch", subject)
+        return None if measure and _due_again(record) else read_switch(record)
+
+    known = look_up()
+    if known is not None or not measure:
+        return PRIOR_SWITCH_S if known is None else known
+    with database.alone("calibration"):
+        known = look_up()
+        if known is not None:
+            return known
+        seconds, settled = measure_switch(backend, budget_s, report)
+        database.set_rates("switch", subject, switch_record(seconds, settled))
+        return seconds
 
 
 def _stamp(settled: bool) -> dict[str, Any]:
