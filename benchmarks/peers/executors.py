@@ -130,7 +130,7 @@ def _openvino(module: nn.Module, inputs: Inputs, threads: int) -> Executor:
     module = copy.deepcopy(module).float()
     values = tuple(value.float() if value.is_floating_point() else value for value in inputs)
     with torch.no_grad():
-        model = openvino.convert_model(module, example_input=values, input=[list(value.shape) for value in values])
+        model = _converted(openvino, module, values)
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
@@ -144,6 +144,17 @@ def _openvino(module: nn.Module, inputs: Inputs, threads: int) -> Executor:
         return [tensor.data for tensor in request.output_tensors]
 
     return Executor(run, _arrays, dict)
+
+
+def _converted(openvino: Any, module: nn.Module, values: Inputs) -> Any:
+    """Traced, which users meet first; exported where tracing meets an operator without a rule."""
+    try:
+        return openvino.convert_model(module, example_input=values, input=[list(value.shape) for value in values])
+    except Exception as traced:
+        try:
+            return openvino.convert_model(torch.export.export(module, values))
+        except Exception as exported:
+            raise RuntimeError(f"traced: {traced}; exported: {exported}") from exported
 
 
 def _outputs(produced: Any) -> dict[str, Tensor]:

@@ -78,8 +78,15 @@ def _case(
         "over": over,
         "limits": limits,
         "peers": {name: _peer(record, limits) for name, record in by_peer.items()},
-        "parts": {name: record["parts"] for name, record in right.items() if record.get("parts")},
+        "parts": {name: _parts(record) for name, record in right.items() if record.get("parts")},
     }
+
+
+def _parts(record: Record) -> dict[str, Any]:
+    """The parts, and the seconds of a call that no region accounts for."""
+    regions_s = record["parts"].get("measured_s")
+    beyond = None if regions_s is None else statistics.median(record["rounds_s"]) - regions_s
+    return {**record["parts"], "beyond_regions_s": beyond}
 
 
 def _limits(work: Mapping[str, int] | None, machine: Mapping[str, float] | None) -> dict[str, Any] | None:

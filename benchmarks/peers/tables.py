@@ -86,14 +86,30 @@ def _first_call(peer: Mapping[str, Any] | None) -> str:
 
 
 def _parts(title: str, cases: Sequence[Case]) -> Table:
-    columns = ["model", "batch", "GFLOP", "compute ms", "memory ms", "reached", "nodes by backend", "slowest regions"]
+    columns = [
+        "model",
+        "batch",
+        "GFLOP",
+        "compute ms",
+        "memory ms",
+        "reached",
+        "by backend",
+        "beyond",
+        "slowest regions",
+    ]
     table = _table(f"{title}: limits of the machine, share of them that the mixture reaches, and its parts", columns)
     for case in cases:
         parts = case["parts"].get(MIXTURE, {})
-        nodes = ", ".join(f"{name} {facts['nodes']}" for name, facts in parts.get("backends", {}).items())
+        shares = ", ".join(f"{name} {_share(facts)}" for name, facts in parts.get("backends", {}).items())
         slowest = "; ".join(map(_region, parts.get("profile", [])[:_SHOWN_REGIONS]))
-        table.add_row(case["model"], str(case["batch"]), *_limits(case), nodes or "-", slowest or "-")
+        beyond = parts.get("beyond_regions_s")
+        rest = "-" if beyond is None else f"{beyond * 1e3:.3g} ms"
+        table.add_row(case["model"], str(case["batch"]), *_limits(case), shares or "-", rest, slowest or "-")
     return table
+
+
+def _share(facts: Mapping[str, Any]) -> str:
+    return f"{facts['nodes']} nodes {facts['measured_s'] * 1e3:.3g} ms"
 
 
 def _limits(case: Case) -> list[str]:

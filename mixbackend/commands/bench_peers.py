@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
         records = runner.run(cases, peers, options, file, given.label, show)
         show("limits of the machine", 0.0)
-        machine = _machine(cases, options)
+        machine = _machine(cases, options, file)
     value = summarise(records, machine, _settings(given, options, peers))
     if given.json:
         print_json(value)
@@ -112,13 +112,10 @@ def _options(given: argparse.Namespace, backends: tuple[str, ...]) -> Options:
     )
 
 
-def _machine(cases: Iterable[PeerCase], options: Options) -> dict[str, dict[str, float]]:
-    answers = {dtype: measure_machine(dtype, options) for dtype in dict.fromkeys(case.dtype for case in cases)}
-    return {
-        dtype: {key: answer[key] for key in ("flops_per_s", "bytes_per_s")}
-        for dtype, answer in answers.items()
-        if answer["status"] == "pass"
-    }
+def _machine(cases: Iterable[PeerCase], options: Options, file: ResultFile) -> dict[str, dict[str, float]]:
+    dtypes = dict.fromkeys(case.dtype for case in cases)
+    answers = {dtype: measure_machine(dtype, options) for dtype in dtypes}
+    return {dtype: runner.best_limits(dtype, options.threads, answer, file) for dtype, answer in answers.items()}
 
 
 def _settings(given: argparse.Namespace, options: Options, peers: Sequence[str]) -> Mapping[str, Any]:

@@ -103,3 +103,16 @@ def test_cases_are_inference_by_batch_and_training_at_the_models_own() -> None:
         ("a", 1, "inference"), ("a", 8, "inference"), ("b", 1, "inference"), ("b", 8, "inference"),
         ("b", 4, "training"),
     ]  # fmt: skip
+
+
+def test_limits_are_the_highest_rates_known(tmp_path: Path) -> None:
+    file = tmp_path / "f.jsonl"
+
+    def limits(**found: Any) -> dict[str, float]:
+        return runner.best_limits("float32", 0, found, ResultFile(file))
+
+    assert limits(status="crash") == {}
+    assert limits(status="pass", flops_per_s=5.0, bytes_per_s=2.0) == {"flops_per_s": 5.0, "bytes_per_s": 2.0}
+    assert limits(status="pass", flops_per_s=4.0, bytes_per_s=3.0) == {"flops_per_s": 5.0, "bytes_per_s": 3.0}
+    assert limits(status="timeout") == {"flops_per_s": 5.0, "bytes_per_s": 3.0}
+    assert runner.best_limits("bfloat16", 0, {"status": "timeout"}, ResultFile(file)) == {}

@@ -19,6 +19,7 @@ PARTS = {
     "backends": {"codegen": {"regions": 1, "nodes": 3, "measured_s": 0.001, "ops": {"aten.add": 3}, "modules": "m"}},
     "profile": [{"id": "r0", "phase": "inference", "backend": "codegen", "measured_s": 0.001, "estimated_s": 0.002,
                  "ops": "add x3", "modules": "m"}],
+    "measured_s": 0.0015,
     "regions": 1,
     "regions_from_cache": 1,
 }  # fmt: skip
@@ -58,6 +59,7 @@ def test_winner_ratios_and_limits() -> None:
     assert (case["limits"]["compute_s"], case["limits"]["bandwidth_s"], case["limits"]["least_s"]) == (1e-3, 2e-3, 2e-3)
     assert case["peers"]["mixture"]["share_of_limit"] == pytest.approx(0.5)
     assert case["parts"]["mixture"]["backends"]["codegen"]["nodes"] == 3
+    assert case["parts"]["mixture"]["beyond_regions_s"] == pytest.approx(0.0025)
 
 
 def test_wrong_peers_keep_their_time_and_never_win() -> None:
@@ -161,7 +163,8 @@ def test_tables() -> None:
     print_peers(value(records), screen)
     text = screen.file.getvalue()
     for expected in (
-        "4 ±0% *", "1 ±0% wrong", "timeout", "1.25 (1.25..1.25)", "1.50 w", "codegen 3", "50%", "codegen 1 ms (add x3)",
+        "4 ±0% *", "1 ±0% wrong", "timeout", "1.25 (1.25..1.25)", "1.50 w", "codegen 3 nodes 1 ms", "2.5 ms", "50%",
+        "codegen 1 ms (add x3)",
         "mixture over the best of rivals: 1.250", "mixture at least 1 times the best of rivals, none below 0.9: met",
         "mixture-without-openvino at least 0.95 times the best of rivals: no figures", "winners: mixture 1",
         "inductor-max-autotune: timeout: no answer in time",
