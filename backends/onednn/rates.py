@@ -3,7 +3,8 @@
 Place: ``Backend.prior``; probes replace these figures once per machine.
 Figures: shares of the device's peak, which is what torch's own product of matrices reaches: level with it on
 processors for which torch's library is good, twice as fast on others, so a prior says a little more than level. A call
-costs more than one of torch's: the library looks its kernel up each time. Pointwise work is that of epilogues.
+costs more than one of torch's: the library looks its kernel up each time. Pointwise work is that of epilogues, which
+the kernels do while they wait for memory; no probe can tell it apart from the product.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SHARES: tuple[tuple[OpClass, float, float], ...] = (
     ("convolution", _KERNEL_S, 0.7),
     ("grouped_convolution", _KERNEL_S, 0.1),
     ("attention", _CALL_S, 0.4),
-    ("pointwise", _EPILOGUE_S, 0.5),
+    ("pointwise", _EPILOGUE_S, 2.0),
     ("copy", _CALL_S, 0.02),
 )
 

@@ -113,6 +113,7 @@ class _Writer:
         self._scope.reads = set()
         if match is not None and self._library.match is not None:
             pattern, names = match
+            self._note_layout(node, pattern)
             text = self._library.match(self._scope, pattern, [self._nodes[name] for name in names])
         else:
             text = self._op(node)
@@ -134,6 +135,7 @@ class _Writer:
         return f"{scope.object(node.target, name)}({', '.join(arguments)})"
 
     def _note_layout(self, node: torch.fx.Node, name: str) -> None:
+        """Remember whether a value has the traced strides for sure; ``name`` is of its op or pattern."""
         meta = value_meta(node.meta.get("val"))
         if name in self._library.dense:
             if isinstance(meta, TensorMeta) and meta.contiguous():
