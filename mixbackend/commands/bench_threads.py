@@ -25,7 +25,7 @@ def run(rounds: int, calls: int, as_json: bool) -> None:
     with quiet_stdout(), Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("threads", total=None)
         outcomes, problems = threads.measure(
-            rounds, calls, progress=lambda text: progress.update(task, description=text)
+            rounds, calls, threads.PARTS, progress=lambda text: progress.update(task, description=text)
         )
     load = {"before": before, "after": _load()}
     if as_json:

@@ -1,0 +1,185 @@
+"""The thread policy: it acts only where pools are mixed, heeds the user, and undoes what it did."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from mixbackend.contracts import Traits, thread_policy
+from mixbackend.runtime import threads as threads_module
+from mixbackend.runtime.mixture import Mixture
+from mixbackend.runtime.openmp import kind_of
+from mixbackend.runtime.thread_environment import decided_by_user, make_threads_sleep, without_decisions
+from mixbackend.runtime.threads import ThreadSharing
+
+from .conftest import Loopback
+
+GNU = "/somewhere/libgomp.so.1"
+INTEL = "/somewhere/libiomp5.so"
+
+
+class Quiet:
+    means = "a stand-in"
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+class Owner:
+    pass
+
+
+class Made:
+    """A policy object over runtimes that are not there, and what it did to them."""
+
+    def __init__(self, *paths: str, problem: Exception | None = None) -> None:
+        self.quiet: dict[str, Quiet] = {}
+        self._problem = problem
+        self.sharing = ThreadSharing(lambda: paths, self._quieten)
+
+    def _quieten(self, path: str) -> Quiet:
+        if self._problem is not None:
+            raise self._problem
+        self.quiet[path] = Quiet()
+        return self.quiet[path]
+
+
+@pytest.fixture(autouse=True)
+def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two threads on two cores, and a user who decided nothing."""
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads_module, "cores", lambda: 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_environment_is_set_where_nobody_decided() -> None:
+    environment = {"OTHER": "1"}
+    make_threads_sleep(environment)
+    assert environment == {"OTHER": "1", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+    assert without_decisions(environment) == {"OTHER": "1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, {}),
+        ({"GOMP_SPINCOUNT": "77"}, {"KMP_BLOCKTIME": "0"}),
+        ({"KMP_BLOCKTIME": "1"}, {"GOMP_SPINCOUNT": "0"}),
+        ({"KMP_LIBRARY": "turnaround"}, {"GOMP_SPINCOUNT": "0"}),
+    ],
+)
+def test_the_environment_of_the_user_wins(given: dict[str, str], added: dict[str, str]) -> None:
+    environment = dict(given)
+    make_threads_sleep(environment)
+    assert environment == {**given, **added}
+
+
+def test_the_policy_follows_torch() -> None:
+    assert thread_policy().threads == 2
+    torch.set_num_threads(3)
+    assert thread_policy().threads == 3
+
+
+def test_one_pool_is_left_as_it_is() -> None:
+    made = Made(GNU)
+    done = made.sharing.use(Owner(), ["torch"])
+    assert (done.outcome, done.pools, made.quiet) == ("alone", ("torch",), {})
+
+
+def test_mixed_pools_make_torchs_pool_quiet_until_the_last_owner_is_gone() -> None:
+    made = Made(GNU)
+    first, second = Owner(), Owner()
+    done = made.sharing.use(first, ["onnxruntime", "torch"])
+    assert (done.outcome, done.pools, done.threads) == ("quiet", ("onnxruntime", "torch"), 2)
+    assert "libgomp.so.1" in str(done)
+    assert made.sharing.use(second, ["openvino"]).detail == done.detail
+    made.sharing.use(second, ["onnxruntime"])
+    quiet = made.quiet[GNU]
+    del first
+    gc.collect()
+    assert made.sharing.active and quiet.ended == 0
+    del second
+    gc.collect()
+    assert not made.sharing.active and quiet.ended == 1
+    kept = Owner()
+    assert made.sharing.use(kept, ["openvino"]).outcome == "quiet"
+    assert made.quiet[GNU] is not quiet
+
+
+def test_a_decision_of_the_user_is_heeded_for_its_runtime_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "5000")
+    owner, decided, both = Owner(), Made(GNU), Made(GNU, INTEL)
+    done = decided.sharing.use(owner, ["openvino"])
+    assert (done.outcome, decided.quiet) == ("environment", {}) and "GOMP_SPINCOUNT=5000" in done.detail
+    assert both.sharing.use(owner, ["openvino"]).outcome == "quiet"
+    assert set(both.quiet) == {INTEL}
+    assert (kind_of(GNU), kind_of(INTEL)) == ("gnu", "intel")
+    assert not decided_by_user("intel", {"GOMP_SPINCOUNT": "5000"})
+
+
+@pytest.mark.parametrize(("threads", "cores"), [(2, 3), (1, 1)])
+def test_nothing_happens_where_all_pools_have_cores(monkeypatch: pytest.MonkeyPatch, threads: int, cores: int) -> None:
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(threads_module, "cores", lambda: cores)
+    made = Made(GNU)
+    assert (made.sharing.use(Owner(), ["openvino"]).outcome, made.quiet) == ("enough cores", {})
+
+
+@pytest.mark.parametrize("problem", [OSError("gone"), AttributeError("no such call"), RuntimeError("did not start")])
+def test_a_runtime_that_cannot_be_stopped_is_named(problem: Exception) -> None:
+    owner = Owner()
+    done = Made(GNU, problem=problem).sharing.use(owner, ["openvino"])
+    assert done.outcome == "unknown runtime"
+    assert "libgomp.so.1" in done.detail and str(problem) in done.detail and "OMP_WAIT_POLICY" in done.detail
+    assert Made().sharing.use(owner, ["openvino"]).outcome == "unknown runtime"
+
+
+def test_a_forked_child_ends_nothing() -> None:
+    made = Made(GNU)
+    owner = Owner()
+    made.sharing.use(owner, ["openvino"])
+    made.sharing.after_fork()
+    assert made.sharing.use(owner, ["openvino"]).outcome == "quiet"
+    del owner
+    gc.collect()
+    assert made.quiet[GNU].ended == 0 and not made.sharing.active
+
+
+class Foreign(Loopback):
+    """A loopback that says that it has threads of its own."""
+
+    name = "foreign"
+
+    def traits(self) -> Traits:
+        return Traits(thread_pool="foreign")
+
+
+@pytest.mark.parametrize(("backend", "acts"), [(Foreign, True), (Loopback, False)])
+def test_a_session_says_which_pools_it_uses(
+    backend: type[Loopback],
+    acts: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    make_mixture: Callable[..., Mixture],
+) -> None:
+    made = Made(GNU)
+    monkeypatch.setattr("mixbackend.runtime.session.sharing", made.sharing)
+    mixture = make_mixture(backend())
+    value = torch.randn(4, 8)
+    assert torch.equal(torch.compile(lambda x: x.sin() + 1, backend=mixture)(value), value.sin() + 1)
+    assert made.sharing.active is acts
+    told = [event.detail for event in mixture.report().events if event.kind == "threads"]
+    assert len(told) == acts and all("foreign, torch" in detail for detail in told)
+    mixture.reset()
+    torch._dynamo.reset()
+    gc.collect()
+    assert not made.sharing.active
