@@ -87,6 +87,8 @@ class Traits:
             of the traced shape must be fine.
         reference: whether it runs exactly what eager runs; its results are the standard and need no verification.
         concurrent_compile: whether ``compile`` may run in several threads at once; a graph's regions then do.
+        row_major: whether it takes and returns row-major tensors alone: what has another layout is copied on the border
+            of its regions, and inside them layouts make no difference.
         thread_pool: name of the pool of threads that its kernels run on. Backends that name the same pool share its
             threads; going from one pool to another costs the time in which the first falls asleep and the other wakes.
     """
@@ -107,6 +109,7 @@ class Traits:
     exact_input_strides: bool = False
     reference: bool = False
     concurrent_compile: bool = False
+    row_major: bool = False
     thread_pool: str = "torch"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from mixbackend.contracts import (
     Backend,
     CostModel,
+    InputRole,
     OpNode,
     PlacementError,
     Supported,
@@ -40,6 +41,7 @@ class _Tariff:
 
     def __init__(self, backends: Sequence[Backend], costs: CostModel) -> None:
         self._names = [backend.name for backend in backends]
+        self._row_major = [backend.traits().row_major for backend in backends]
         self._costs = costs
         self._number_of = MetaNumbers()
         self._reads: dict[int, tuple[float, ...]] = {}
@@ -64,10 +66,23 @@ class _Tariff:
     def crossings(self, meta: TensorMeta) -> tuple[tuple[float, ...], ...]:
         number = self._number_of(meta)
         if number not in self._crossings:
-            self._crossings[number] = tuple(
-                tuple(0.0 if a == b else self._costs.crossing(a, b, meta) for b in self._names) for a in self._names
-            )
+            slots = range(len(self._names))
+            self._crossings[number] = tuple(tuple(self._crossing(a, b, meta) for b in slots) for a in slots)
         return self._crossings[number]
+
+    def _crossing(self, producer: int, consumer: int, meta: TensorMeta) -> float:
+        if producer == consumer:
+            return 0.0
+        seconds = self._costs.crossing(self._names[producer], self._names[consumer], meta)
+        if self._row_major[producer] == self._row_major[consumer]:
+            return seconds
+        return seconds + self.entering(producer if self._row_major[producer] else consumer, meta)
+
+    def entering(self, slot: int, meta: TensorMeta) -> float:
+        """Seconds of the copy that a value in another layout needs on the border of a row-major backend."""
+        if not self._row_major[slot] or meta.contiguous():
+            return 0.0
+        return self.reads(meta)[slot] + self.writes(meta)[slot]
 
     def op(self, slot: int, wishes: Wishes, name: str) -> float:
         key = (slot, wishes.candidates.signatures[name])
@@ -195,7 +210,16 @@ class _Builder:
                 continue
             if is_input or not self._fusion(base, core) >> slot & 1:
                 seconds += self._tariff.reads(meta)[slot]
+            if is_input:
+                seconds += self._entering_cost(base, slot)
         return seconds
+
+    def _entering_cost(self, name: str, slot: int) -> float:
+        """Copying a graph input into the one layout that a backend takes; constants were copied when bound."""
+        given = self._graph.input_by_name[name]
+        if given.role is InputRole.CONSTANT or not isinstance(given.meta, TensorMeta):
+            return 0.0
+        return self._tariff.entering(slot, given.meta)
 
     def _op_cost_of_replica(self, name: str, slot: int) -> float:
         meta = self._graph.node_by_name[name].outputs[0]

@@ -3,7 +3,7 @@
 Place: one backend among others; the planner knows nothing of it but the contract.
 Input: regions whose ops are in the lowering's table. Output: sessions, zero copy both ways.
 Invariants: the runtime is imported only when something is compiled or loaded; weights are inputs at every call, so
-updates are always seen; a verdict comes from the same table that writes the model.
+updates are always seen, but for constants that somebody binds and watches; a verdict comes from the same table that writes the model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mixbackend.contracts import (
 )
 
 _OLDEST = (1, 23)
-_LOWERING = 1
+_LOWERING = 2
 """Rises whenever the lowering writes other models for the same region: stored artifacts are then stale."""
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-training")
 _DTYPES = FLOATS | INTEGERS | BOOLEANS
@@ -79,11 +79,13 @@ class OnnxRuntimeBackend(Backend):
     def traits(self) -> Traits:
         return Traits(
             device_types=frozenset({"cpu"}),
-            weights="live",
+            weights="baked",
             reentrant=True,
             deterministic=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=_FUSED,
+            thread_pool="onnxruntime",
+            row_major=True,
             thread_pool="onnxruntime",
         )
 

@@ -21,6 +21,7 @@ from mixbackend.calibration.device import synchronizer
 from mixbackend.calibration.probing import CompiledProbe, compile_probes, undisturbed
 from mixbackend.calibration.timing import Clock, time_calls
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, OpClass, OpRate, OpTag, Probe, TensorMeta
+from mixbackend.contracts.rate_rows import CHANNELS_LAST
 from mixbackend.partitioner.roofline import default_rate
 from mixbackend.partitioner.work import stored_bytes
 
@@ -94,7 +95,11 @@ def measure_rates(
     end = clock()
     trusted = {key: item for key, item in timed.items() if item.settled}
     known = {name: trusted[id(probe)] for name, probe in structural.items() if id(probe) in trusted}
-    rates = _Fit(device, prior, known).rates([trusted[id(probe)] for probe in stated if id(probe) in trusted])
+    telling = [trusted[id(probe)] for probe in stated if id(probe) in trusted]
+    if backend.traits().row_major:
+        # Such a probe times the copy on the border, which is a price of its own.
+        telling = [item for item in telling if CHANNELS_LAST not in item.done.row]
+    rates = _Fit(device, prior, known).rates(telling)
     disturbed = tuple(
         f"{item.done.row} {item.done.probe.dtype}: timings disagree, the machine is busy"
         for item in timed.values()

@@ -109,6 +109,16 @@ def test_bound_code_is_timed_where_constants_are_known(clock: Clock) -> None:
     assert [1] in Binding.bound
 
 
+def test_layouts_are_no_rows_of_backends_that_know_only_one(clock: Clock) -> None:
+    class RowMajor(KnownBackend):
+        def traits(self) -> Traits:
+            return Traits(row_major=True)
+
+    rows = {row for row, _, rate in measure(RowMajor(clock=clock)).rates.rates if rate.provenance == "probed"}
+    assert "convolution/grouped" in rows
+    assert not any("channels_last" in row for row in rows)
+
+
 def test_half_precision_is_probed_where_the_processor_has_it(backend: KnownBackend, monkeypatch: Any) -> None:
     monkeypatch.setattr(probes_module, "has_fast_bfloat16", lambda: True)
     with_halves = {probe.dtype for probe in standard_probes(DEVICE)}

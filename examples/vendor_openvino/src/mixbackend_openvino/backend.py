@@ -57,7 +57,7 @@ class OpenVinoBackend(Backend):
         heavy = ("matmul", "convolution", "attention", "pointwise", "normalization")
         fused = frozenset((first, second) for first in heavy for second in _FUSED_AFTER)
         # One request per region holds its buffers, so calls of one region are made one after another.
-        return Traits(reentrant=False, fused=fused, thread_pool="openvino")  # type: ignore[arg-type]
+        return Traits(reentrant=False, fused=fused, row_major=True, thread_pool="openvino")  # type: ignore[arg-type]
 
     def judge(self, view: OpView) -> Verdict:
         from mixbackend_openvino.table import TABLE
