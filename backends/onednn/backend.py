@@ -34,7 +34,7 @@ from mixbackend.contracts import (
 _WRITING = 1
 """Rises whenever other calls are written for the same region."""
 _FREE = frozenset({"view", "copy", "factory"})
-_PROBED = frozenset({"matmul", "convolution", "grouped_convolution", "attention", "copy"})
+_PROBED = frozenset({"matmul", "convolution", "attention", "copy"})
 
 
 class OneDnnBackend(Backend):

@@ -9,17 +9,21 @@ the kernels do while they wait for memory; no probe can tell it apart from the p
 
 from __future__ import annotations
 
-from mixbackend.contracts import BackendRates, DeviceModel, OpClass, OpRate
+from mixbackend.contracts import BackendRates, DeviceModel, OpRate
 
 _ENTRY_S = 1.0e-6
 _CROSSING_S = 0.1e-6
 _KERNEL_S = 10e-6
 _CALL_S = 1e-6
 _EPILOGUE_S = 0.5e-6
-_SHARES: tuple[tuple[OpClass, float, float], ...] = (
+_SHARES: tuple[tuple[str, float, float], ...] = (
     ("matmul", _KERNEL_S, 1.0),
-    ("convolution", _KERNEL_S, 0.7),
-    ("grouped_convolution", _KERNEL_S, 0.1),
+    ("matmul/constant", _KERNEL_S, 1.08),
+    ("convolution", _KERNEL_S, 0.6),
+    ("convolution/channels_last", _KERNEL_S, 0.9),
+    ("convolution/channels_last/constant", _KERNEL_S, 1.0),
+    ("convolution/grouped", _KERNEL_S, 0.1),
+    ("convolution/grouped/channels_last", _KERNEL_S, 0.3),
     ("attention", _CALL_S, 0.4),
     ("pointwise", _EPILOGUE_S, 2.0),
     ("copy", _CALL_S, 0.02),
@@ -31,8 +35,8 @@ def prior_rates(backend: str, device: DeviceModel) -> BackendRates | None:
     if not device.device.startswith("cpu"):
         return None
     rates = tuple(
-        (op_class, dtype, OpRate(overhead, share * peak))
-        for op_class, overhead, share in _SHARES
+        (row, dtype, OpRate(overhead, share * peak))
+        for row, overhead, share in _SHARES
         for dtype, peak in device.flops_per_s
     )
     return BackendRates(backend, _ENTRY_S, _CROSSING_S, memory_scale=1.0, rates=rates)
