@@ -113,6 +113,10 @@ class BackendRates:
         keys = [(wider, name) for name in (dtype, "float32") for wider in wider_rows(row)]
         return next((self._rate_by_key[key] for key in keys if key in self._rate_by_key), None)
 
+    def states(self, row: str) -> bool:
+        """Whether it has a rate for this very row, for some dtype."""
+        return any(row == stated for stated, _ in self._rate_by_key)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

@@ -85,6 +85,19 @@ def is_channels_last(meta: TensorMeta) -> bool:
     return True
 
 
+def relaid_weight(view: OpView) -> TensorMeta | None:
+    """The row-major weight that a channels-last convolution must copy into its own layout at each call, if it does.
+
+    Kernels of one point have both layouts. Code that was bound to the weight keeps the copy.
+    """
+    weight = view.tensor("weight") if view.op_class == "convolution" and view.has_argument("weight") else None
+    if weight is None or not _has_channels_last_image(view) or is_channels_last(weight):
+        return None
+    points = weight.shape[2:]
+    single = hint_of(weight.shape[1]) == 1 or all(hint_of(size) == 1 for size in points)
+    return None if single else weight
+
+
 def _joined(op_class: str, holds: dict[str, bool]) -> str:
     return "/".join([op_class, *(qualifier for qualifier in QUALIFIERS if holds.get(qualifier, False))])
 

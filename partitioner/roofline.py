@@ -2,8 +2,9 @@
 
 Place: what the planner asks, between a measurement of the very region (better) and nothing (worse).
 Input: a ``DeviceModel``, ``BackendRates`` by backend name, and known measurements. Output: ``CostModel`` answers.
-An op costs its overhead plus its arithmetic; moving its tensors is charged where they are materialised, by ``read``
-and ``write``, so that fused values cost nothing. Small products of matrices are slow because of their traffic.
+An op costs its overhead plus its arithmetic; a channels-last convolution also the copy of a row-major weight. Moving
+its tensors is charged where they are materialised, by ``read`` and ``write``, so that fused values cost nothing. Small
+products of matrices are slow because of their traffic.
 Invariants: pure; a backend without a rate for a class gets the device's peak times an efficiency of the class.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta
-from mixbackend.contracts.rate_rows import rate_row, wider_rows
+from mixbackend.contracts.rate_rows import CONSTANT, rate_row, relaid_weight, wider_rows
 from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
 
 EFFICIENCY: dict[str, float] = {
@@ -72,8 +73,18 @@ class RooflineCostModel:
         """Overhead and arithmetic of an op inside a region."""
         if view.op_class == "view":
             return Estimate(0.0, "prior")
-        rate = self.rate(backend, rate_row(view), dtype_of(view))
-        return Estimate(rate.overhead_s + work_of(view).flops / rate.flops_per_s, rate.provenance)
+        row = rate_row(view)
+        rate = self.rate(backend, row, dtype_of(view))
+        seconds = rate.overhead_s + work_of(view).flops / rate.flops_per_s
+        return Estimate(seconds + self._relaying(backend, row, view), rate.provenance)
+
+    def _relaying(self, backend: str, row: str, view: OpView) -> float:
+        """Copying a weight into the layout of its image; the probes' weights are too small to show it."""
+        weight = relaid_weight(view)
+        if weight is None or (CONSTANT in row and self.rates[backend].states(row)):
+            return 0.0
+        rate = self.rate(backend, "copy", dtype_of(view))
+        return self.read(backend, weight) + self.write(backend, weight) + weight.elements() / rate.flops_per_s
 
     def rate(self, backend: str, row: str, dtype: str) -> OpRate:
         """The rate that answers are made from: the backend's, or the device's default."""

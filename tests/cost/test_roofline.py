@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta
+from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta
 from mixbackend.partitioner.roofline import RooflineCostModel, default_rate
+from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten
@@ -65,6 +66,30 @@ def test_depthwise_convolutions_use_their_own_rate() -> None:
 
     view = view_of(depthwise, torch.randn(1, 8, 10, 10), torch.randn(8, 1, 3, 3))
     assert MODEL.op("fast", view).seconds == 1e-6 + 2 * 8 * 100 * 9 / 1e9
+
+
+def test_channels_last_convolutions_copy_row_major_weights_unless_bound() -> None:
+    def convolve(x: Any, w: Any) -> Any:
+        return aten.convolution(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+    def seconds(image: torch.Tensor, weight: torch.Tensor, constant: bool = False) -> float:
+        roles = {1: PlaceholderRole(InputRole.CONSTANT if constant else InputRole.PARAMETER)}
+        _, graph = trace_graph(convolve, [image, weight], roles=roles)
+        return model.op("b", graph.view(graph.placed_nodes[-1].name)).seconds
+
+    rows = ("convolution", "convolution/channels_last", "convolution/channels_last/constant")
+    rates = BackendRates("b", 0.0, 0.0, rates=tuple((row, "float32", OpRate(0.0, 1e9)) for row in rows))
+    model = RooflineCostModel(DEVICE, {"b": rates})
+    image, weight = torch.randn(1, 8, 5, 5), torch.randn(4, 8, 3, 3)
+    last, last_weight = (value.contiguous(memory_format=torch.channels_last) for value in (image, weight))
+    plain, copied = seconds(image, weight), 2 * weight.nbytes / 1e11
+    copied += weight.numel() / default_rate(DEVICE, "copy", "float32").flops_per_s
+    assert seconds(last, weight) == pytest.approx(plain + copied)
+    assert seconds(last, last_weight) == plain
+    assert seconds(last, weight, constant=True) == plain
+    point, deep = torch.randn(4, 8, 1, 1), torch.randn(4, 8, 5, 5)
+    assert seconds(last, point) == seconds(image, point)
+    assert seconds(last, deep) > seconds(image, deep)
 
 
 def test_views_are_free_and_factories_cost_their_overhead() -> None:
