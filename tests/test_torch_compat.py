@@ -116,6 +116,21 @@ def test_operator_by_name() -> None:
     assert [compat.operator_by_name(name) for name in missing] == [None] * len(missing)
 
 
+def test_rerun_fake() -> None:
+    value = placeholders(traced(lambda x: x.relu(), torch.ones(2, 3, 4, 5)))[0].meta["val"]
+    shape_env = value.fake_mode.shape_env
+    guards = list(shape_env.guards)
+    again = compat.rerun_fake(torch.ops.aten.clone.default, (value,), {"memory_format": torch.channels_last})
+    assert compat.is_fake(again)
+    assert again.shape == value.shape
+    assert again.stride()[1] == 1
+    # Real tensors (lifted constants) may be among the arguments.
+    assert compat.rerun_fake(ADD, (value, torch.ones(5)), {}).shape == value.shape
+    with pytest.raises(ValueError, match="view"):
+        compat.rerun_fake(torch.ops.aten.view.default, (again, [-1]), {})
+    assert list(shape_env.guards) == guards
+
+
 def test_has_fast_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     for first, second in ((True, False), (False, True), (False, False)):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda answer=first: answer)
