@@ -9,6 +9,7 @@ running out are answers too, never exceptions.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import queue
@@ -33,6 +34,8 @@ class AnyRequest(Protocol):
 
 
 _TAIL_CHARACTERS = 1500
+_PR_SET_PDEATHSIG = 1
+"""Of ``linux/prctl.h``."""
 _CLOSING_SECONDS = 5.0
 
 
@@ -131,6 +134,16 @@ class Worker:
             return {"status": "out_of_memory", "detail": tail}
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return {"status": "crash", "detail": f"{cause}: {tail}"}
+
+
+def end_with_parent() -> None:
+    """Called in a worker: let the system end it when the asking process ends in whatever way.
+
+    A worker that is paused would else stay so for ever. Only Linux knows how; elsewhere a worker ends with its input.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def ask(

@@ -27,6 +27,7 @@ from mixbackend.benchmarks.peers import executors, machine, reference
 from mixbackend.benchmarks.peers.models import MODELS, PeerModel
 from mixbackend.benchmarks.peers.parts import summarise_parts
 from mixbackend.benchmarks.peers.request import PeerRequest, request_from_line
+from mixbackend.benchmarks.processes import end_with_parent
 from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status, send_answer
 
 Answer = dict[str, Any]
@@ -40,6 +41,7 @@ _LEAST_CALLS = 2
 
 def main() -> None:
     """Answer one request; see the module's docstring."""
+    end_with_parent()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     request = request_from_line(sys.stdin.readline())

@@ -7,7 +7,9 @@ Exit status: 0 if every mixture ran and was right, else 1.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(str(error))
     options = _options(given, backends)
     file = ResultFile(given.resume)
-    with quiet_stdout(), _progress() as progress:
+    with quiet_stdout(), _left_in_order(), _progress() as progress:
         left = runner.plan(cases, peers, options, file, given.label)
         task = progress.add_task("peers", total=left.expected_s)
 
@@ -58,6 +60,20 @@ def main(arguments: Sequence[str]) -> int:
     return (
         1 if any(is_ours(record["peer"]) and record["status"] not in ("pass", "refused") for record in records) else 0
     )
+
+
+@contextmanager
+def _left_in_order() -> Iterator[None]:
+    """Let a request to end this process end the peers' and take their files away first."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,19 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_peers.main(command) == 0
     text = capsys.readouterr().out
     assert "inference float32: milliseconds" in text and "training float32: times faster" in text
+
+
+@pytest.mark.usefixtures("pretending")
+def test_asked_to_end_it_leaves_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*arguments: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(bench_peers.runner, "run", run)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as left:
+        bench_peers.main((*COMMAND, "--resume", str(tmp_path / "f")))
+    assert left.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize(

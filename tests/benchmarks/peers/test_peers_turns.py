@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,26 @@ def test_environments(fake_peers: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert variables_for("mixture", "command")["GOMP_SPINCOUNT"] == "0"
     assert variables_for("only-codegen", "command")["GOMP_SPINCOUNT"] == "0"
     assert variables_for("openvino", "command")["GOMP_SPINCOUNT"] is None
+
+
+def test_paused_peers_end_with_the_process_that_asked_them(fake_peers: Path) -> None:
+    program = """
+import os
+from mixbackend.benchmarks.peers.request import PeerCase, PeerRequest
+from mixbackend.benchmarks.processes import Worker
+request = PeerRequest("peer", PeerCase("plain", 1, "inference", "float32"), "eager")
+worker = Worker(request, module="fake_peers")
+assert worker.answer(20)["status"] == "pass"
+worker.pause()
+print(worker._process.pid, flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    state = Path(f"/proc/{int(done.stdout)}/stat")
+    deadline = time.monotonic() + 5
+    while state.exists() and ") Z " not in state.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not state.exists() or ") Z " in state.read_text(), "it is still there, stopped"
 
 
 def test_limits_of_the_machine_come_from_a_process_too(fake_peers: Path) -> None:
