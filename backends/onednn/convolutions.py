@@ -68,7 +68,7 @@ def _parts(scope: Scope, node: Node, result: Node) -> tuple[str, str, str, list[
 def _packed(scope: Scope, node: Node, image: Node, result: Node) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """How to pack the weight, ``None`` if it should stay as it is."""
     meta = scope.meta(image)
-    arguments = dict(describe_op(node).arguments)
+    arguments: dict[str, Any] = dict(describe_op(node).arguments)
     settings = [arguments[name] for name in ("padding", "stride", "dilation", "groups")]
     if meta.rank not in _PACKED_RANKS or arguments["transposed"] is not False or _symbolic(settings):
         return None
