@@ -129,7 +129,7 @@ class _Rewriter:
         try:
             # A reshape that cannot be a view would copy silently: a copy back is one that costs see.
             target = aten.view.default if node.target in _RESHAPES else node.target
-            value = _rerun(target, node.args, node.kwargs)
+            value = _rerun(target, node.args, node.kwargs)  # type: ignore[arg-type]
         except Exception:
             # Fake kernels raise what they like; the op then reads what it read when it was traced.
             return False
