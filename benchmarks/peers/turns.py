@@ -113,8 +113,8 @@ def time_case(case: PeerCase, peers: Sequence[str], options: Options, show: Show
         show(f"{case}: reference", 0.0)
         reference = _ask_reference(case, folder, options)
         if reference["status"] != "pass":
-            why = {"status": "reference_failed", "detail": f"{reference['status']}: {reference.get('detail', '')}"}
-            return {peer: refused.get(peer, why) for peer in peers}
+            failed = {"status": "reference_failed", "detail": f"{reference['status']}: {reference.get('detail', '')}"}
+            return {peer: refused.get(peer, failed) for peer in peers}
         workers, ready = _start([peer for peer in peers if peer not in refused], case, folder, options, stack, show)
         turns = _take_turns(case, workers, options, show)
     anchor = turns[EAGER].rounds_s if EAGER in turns else []
