@@ -103,6 +103,15 @@ def test_results_are_fresh(bench):
     assert len(storages) == 4
 
 
+def test_results_made_of_constants_are_fresh_too(bench):
+    x, weight = torch.randn(4, 5), torch.randn(6, 5)
+    function = lambda x, w: (c := w.clone().t(), aten.mm(x, c))  # noqa: E731
+    run = bench.check(function, x, weight, constants=(1,)).bind([x, weight]).run
+    run([x, None])[0].zero_()
+    torch.testing.assert_close(run([x, None])[0], weight.t())
+    torch.testing.assert_close(run([x, None])[1], x @ weight.t())
+
+
 @pytest.mark.parametrize("operation", ["add", "mul"])
 def test_a_residual_is_never_written_into(bench, operation):
     function = lambda x, w, r: getattr(torch, operation)(aten.mm(x, w), r)  # noqa: E731

@@ -170,13 +170,13 @@ def _tensors(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _derived(region: Region) -> tuple[torch.fx.Node, ...]:
-    """Nodes whose values follow from constants alone, but for the insides of matches."""
+    """Nodes whose values follow from constants alone, but for those of matches, and results: those are made afresh."""
     known = {item.name for item in region.inputs if item.role is InputRole.CONSTANT}
-    matched = {name for _, names in region.matches for name in names}
+    kept = {name for _, names in region.matches for name in names} | {item.name for item in region.outputs}
     found = []
     for node in region.graph_module.graph.nodes:
         sources = node.all_input_nodes if node.op == "call_function" else []
-        if sources and node.name not in matched and all(source.name in known for source in sources):
+        if sources and node.name not in kept and all(source.name in known for source in sources):
             known.add(node.name)
             found.append(node)
     return tuple(found)
