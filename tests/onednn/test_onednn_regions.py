@@ -105,11 +105,12 @@ def test_results_are_fresh(bench):
 
 def test_results_made_of_constants_are_fresh_too(bench):
     x, weight = torch.randn(4, 5), torch.randn(6, 5)
+    # The weight is the first input of the region: inputs come in the order in which they are used.
     function = lambda x, w: (c := w.clone().t(), aten.mm(x, c))  # noqa: E731
     run = bench.check(function, x, weight, constants=(1,)).bind([x, weight]).run
-    run([x, None])[0].zero_()
-    torch.testing.assert_close(run([x, None])[0], weight.t())
-    torch.testing.assert_close(run([x, None])[1], x @ weight.t())
+    run([None, x])[0].zero_()
+    torch.testing.assert_close(run([None, x])[0], weight.t())
+    torch.testing.assert_close(run([None, x])[1], x @ weight.t())
 
 
 @pytest.mark.parametrize("operation", ["add", "mul"])
