@@ -3,7 +3,8 @@
 Place: one backend among others; the planner knows nothing of it but the contract.
 Input: regions whose ops are in the lowering's table. Output: sessions, zero copy both ways.
 Invariants: the runtime is imported only when something is compiled or loaded; weights are inputs at every call, so
-updates are always seen, but for constants that somebody binds and watches; a verdict comes from the same table that writes the model.
+updates are always seen, but for constants that somebody binds and watches; a verdict comes from the same table that
+writes the model.
 """
 
 from __future__ import annotations
@@ -84,7 +85,6 @@ class OnnxRuntimeBackend(Backend):
             deterministic=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=_FUSED,
-            thread_pool="onnxruntime",
             row_major=True,
             thread_pool="onnxruntime",
         )

@@ -8,13 +8,15 @@ that are not contiguous (DLPack exchange of the runtime wants rows without gaps)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from onnxruntime.capi import _pybind_state as capi
 from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from mixbackend.backends.onnxruntime.boundary import Entrance
 
 _OrtValue = capi.OrtValue
 
@@ -43,6 +45,11 @@ def tensor_at(results: Any, index: int, is_bool: bool) -> torch.Tensor:
     return tensor.view(torch.bool) if is_bool else tensor
 
 
+def in_order(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
+    """A tensor with its axes as the model takes them."""
+    return tensor if order is None else tensor.permute(order)
+
+
 class WeightSlot:
     """The exchanged form of one weight, kept while it is the same tensor at the same address.
 
@@ -50,9 +57,10 @@ class WeightSlot:
     code exchange theirs anew at each call, which costs about a microsecond.
     """
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "_order")
 
-    def __init__(self) -> None:
+    def __init__(self, order: tuple[int, ...] | None = None) -> None:
+        self._order = order
         self._kept: tuple[torch.Tensor | None, int, Any] = (None, 0, None)
 
     def exchange(self, tensor: torch.Tensor) -> Any:
@@ -60,9 +68,10 @@ class WeightSlot:
         kept, address, value = self._kept
         if kept is tensor and address == tensor.data_ptr():
             return value
-        value = exchange_tensor(tensor)
+        ready = in_order(tensor, self._order)
+        value = exchange_tensor(ready)
         # A copy made because of gaps would not see later writes.
-        if tensor.is_contiguous():
+        if ready.is_contiguous():
             self._kept = (tensor, tensor.data_ptr(), value)
         return value
 
@@ -70,14 +79,12 @@ class WeightSlot:
 Converter = Callable[[Any], Any]
 
 
-def converters(inputs: Sequence[tuple[str, torch.dtype]], kinds: Sequence[str]) -> tuple[Converter, ...]:
-    """One converter per region input; kinds are ``weight``, ``tensor`` and ``number``."""
-    chosen: list[Converter] = []
-    for (_, dtype), kind in zip(inputs, kinds, strict=True):
-        if kind == "weight":
-            chosen.append(WeightSlot().exchange)
-        elif kind == "tensor":
-            chosen.append(exchange_tensor)
-        else:
-            chosen.append(partial(exchange_number, dtype=dtype))
-    return tuple(chosen)
+def converter(entrance: Entrance) -> Converter:
+    """How a value comes in."""
+    match entrance.kind:
+        case "weight" | "constant":
+            return WeightSlot(entrance.order).exchange
+        case "tensor":
+            return exchange_tensor
+        case "number":
+            return partial(exchange_number, dtype=entrance.dtype)

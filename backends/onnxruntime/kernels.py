@@ -7,6 +7,7 @@ pair, so a release that drops a kernel is noticed. ``float16`` counts as taken w
 
 from __future__ import annotations
 
+import onnxruntime
 import torch
 
 from mixbackend.backends.common.onnx import Target
@@ -40,7 +41,8 @@ _ROWS = {
     "fhdBil": "Where",
     "fhd": "Sqrt Exp Log Tanh Sigmoid Floor Ceil Round Reciprocal Sin Softmax LogSoftmax Gemm BatchNormalization "
     "LayerNormalization",
-    "fh": "Erf Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softplus Gelu Conv ConvTranspose AveragePool",
+    "fh": "Relu HardSwish HardSigmoid Erf Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softplus Gelu Conv "
+    "ConvTranspose AveragePool Attention",
     "fhdbB": "MaxPool",
     "bBsil": "BitwiseNot BitwiseAnd BitwiseOr BitwiseXor",
     "?": "Not And Or Xor",
@@ -55,5 +57,20 @@ KERNELS: dict[str, frozenset[torch.dtype]] = {
 }
 """Element types per ONNX operator; an operator that the lowering writes and that is missing here is a fault."""
 
-TARGET = Target(opset=20, ir_version=9, kernels=KERNELS)
-"""What the lowering writes for: operator set 20 is the first with ``Gelu``, and 1.23 knows all of it."""
+_ATTENTION_SINCE = (1, 31)
+"""First release whose ``Attention`` is held against torch's here, rows that see nothing included."""
+
+
+def target(version: tuple[int, ...]) -> Target:
+    """What the lowering writes for a release of the runtime.
+
+    Operator set 20 is the first with ``Gelu``, and 1.23 knows all of it; 23 is the first with ``Attention``, which
+    takes a quarter less time than products and a softmax.
+    """
+    if version >= _ATTENTION_SINCE:
+        return Target(opset=23, ir_version=11, kernels=KERNELS, attention=True)
+    return Target(opset=20, ir_version=9, kernels=KERNELS)
+
+
+TARGET = target(tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]))
+"""For the installed release."""

@@ -1,7 +1,7 @@
 """Sessions: an ONNX model ready to be called with tensors.
 
 Place: last step of compiling and of loading.
-Input: serialised model, names and kinds of its inputs. Output: the ``run`` of a ``CompiledRegion``.
+Input: serialised model, the region's boundary. Output: the ``run`` of a ``CompiledRegion``.
 Invariants: no thread of the runtime spins after a call (torch's OpenMP threads live on the same cores); as many threads
 as torch has; calls from several threads at once are safe.
 """
@@ -14,62 +14,89 @@ from typing import Any
 import onnxruntime
 import torch
 
-from mixbackend.backends.onnxruntime.exchange import Converter, converters, tensor_at
+from mixbackend.backends.onnxruntime.boundary import Entrance, Exit
+from mixbackend.backends.onnxruntime.exchange import converter, tensor_at
 from mixbackend.contracts import thread_policy
 
+_SLOW_FUSIONS = ["SkipLayerNormFusion"]
+"""Fusions that lose: a sum and a layer norm as one operator took six times as long as the two kernels after another."""
 _SINGLE_PRECISION_FUSIONS = ["MatMulScaleFusion", "MatmulTransposeFusion", "QuickGeluFusion"]
 """Optimisations that keep a factor of float64 values as a float32 attribute, or fuse to an operator that older releases
 have no float64 kernel for."""
 
 
-def open_session(model: bytes, *, static: bool, doubles: bool) -> onnxruntime.InferenceSession:
+def open_session(
+    model: bytes,
+    *,
+    static: bool,
+    doubles: bool,
+    names: Sequence[str] = (),
+    values: Sequence[Any] = (),
+    optimized: str = "",
+) -> onnxruntime.InferenceSession:
     """A session on the CPU.
 
     Args:
         model: serialised.
         static: all sizes are known, so the runtime may plan one block of memory for a call.
         doubles: the model computes in float64.
+        names, values: of initialisers that the model leaves external, as the runtime's C level has them.
+        optimized: a file to which the optimised model is written, for people.
     """
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = thread_policy().threads
-    options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.enable_mem_pattern = static
     options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    disabled = _SINGLE_PRECISION_FUSIONS if doubles else None
+    options.optimized_model_filepath = optimized
+    _set_threads(options)
+    if names:
+        wrapped = [onnxruntime.OrtValue(value) for value in values]
+        # Once for the optimiser, which then sees the values, and once so that what it leaves as it is is not copied.
+        options.add_external_initializers(list(names), wrapped)
+        for name, value in zip(names, wrapped, strict=True):
+            options.add_initializer(name, value)
+    disabled = [*_SLOW_FUSIONS, *(_SINGLE_PRECISION_FUSIONS if doubles else ())]
     return onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
     )
+
+
+def _set_threads(options: onnxruntime.SessionOptions) -> None:
+    """As many threads as the policy says, and none that spins after a call."""
+    options.intra_op_num_threads = thread_policy().threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
 
 
 Run = Callable[[Sequence[Any]], list[torch.Tensor]]
 
 
 def runner(
-    session: onnxruntime.InferenceSession,
-    inputs: Sequence[tuple[str, torch.dtype]],
-    kinds: Sequence[str],
-    outputs: Sequence[tuple[str, torch.dtype]],
+    session: onnxruntime.InferenceSession, entrances: Sequence[Entrance], exits: Sequence[Exit], *, bound: bool = False
 ) -> Run:
-    """The call path: exchange, run, exchange back."""
-    names = [name for name, _ in inputs]
-    exchange = converters(inputs, kinds)
-    wanted = [name for name, _ in outputs]
-    results = [(index, dtype is torch.bool) for index, (_, dtype) in enumerate(outputs)]
+    """The call path: exchange, run, exchange back.
+
+    Args:
+        session: opened for the model.
+        entrances, exits: the region's boundary.
+        bound: constants are inside the session, and are not looked at.
+    """
+    feeding = [
+        (place, item.name, converter(item))
+        for place, item in enumerate(entrances)
+        if not (bound and item.kind == "constant")
+    ]
+    wanted = [item.name for item in exits]
+    results = [(index, item.dtype is torch.bool) for index, item in enumerate(exits)]
     enter = _entry(session)
 
     def run(arguments: Sequence[Any]) -> list[torch.Tensor]:
-        values = enter(_feed(names, exchange, arguments), wanted)
+        values = enter({name: convert(arguments[place]) for place, name, convert in feeding}, wanted)
         return [tensor_at(values, index, is_bool) for index, is_bool in results]
 
     return run
-
-
-def _feed(names: Sequence[str], exchange: Sequence[Converter], arguments: Sequence[Any]) -> dict[str, Any]:
-    return {name: convert(item) for name, convert, item in zip(names, exchange, arguments, strict=True)}
 
 
 def _entry(session: onnxruntime.InferenceSession) -> Callable[[dict[str, Any], list[str]], Any]:

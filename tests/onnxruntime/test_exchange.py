@@ -145,7 +145,10 @@ def test_threads_may_call_at_once(linear):
 
 def test_public_way_into_a_session_agrees(workbench):
     """The fallback for releases whose session object has no direct entry."""
+    import onnx
+
     from mixbackend.backends.onnxruntime import session
+    from mixbackend.backends.onnxruntime.boundary import boundary
 
     built = workbench.build(lambda x: (x + 1, x > 0), [torch.randn(3)])
 
@@ -154,11 +157,8 @@ def test_public_way_into_a_session_agrees(workbench):
             self.run_with_ort_values = inner.run_with_ort_values
 
     direct = session.open_session(built.compiled.artifact, static=True, doubles=False)
-    names = [(item.name, torch.float32) for item in direct.get_inputs()]
-    outputs = [
-        (item.name, dtype) for item, dtype in zip(direct.get_outputs(), (torch.float32, torch.bool), strict=True)
-    ]
-    run = session.runner(Public(direct), names, ["tensor"], outputs)
+    entrances, exits = boundary(built.region, onnx.load_model_from_string(built.compiled.artifact))
+    run = session.runner(Public(direct), entrances, exits)
     value = torch.tensor([-1.0, 0.0, 2.0])
     results = run([value])
     assert torch.equal(results[0], value + 1)

@@ -27,6 +27,7 @@ _FORMS: dict[str, tuple[list[tuple[int, torch.dtype | None]], int, dict[str, obj
     "Range": ([(0, _T), (0, _T), (0, _T)], 1, {}),
     "ConstantOfShape": ([(1, _I)], 1, {}),
     "Trilu": ([(2, _T)], 1, {}),
+    "Attention": ([(4, _T), (4, _T), (4, _T)], 1, {}),
     "Gemm": ([(2, _T), (2, _T), (2, _T)], 1, {}),
     "Conv": ([(4, _T), (4, _T)], 1, {}),
     "ConvTranspose": ([(4, _T), (4, _T)], 1, {}),

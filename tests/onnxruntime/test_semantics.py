@@ -16,7 +16,7 @@ _LEFT = torch.tensor([_NAN, _INF, -_INF, 0.0, -0.0, 1.0, -2.5, 0.5, 1.5, 2.5, 3e
 _RIGHT = torch.tensor([1.0, _NAN, _INF, 0.0, 2.0, -_INF, 3.0, -0.5, 0.0, _NAN, -3e38, 0.0] * 2)
 
 _ONE = (
-    "relu exp log sqrt reciprocal tanh sin erf sigmoid sign rsqrt floor ceil round trunc isnan isinf silu hardswish "
+    "relu exp log sqrt reciprocal tanh sin erf sigmoid sign rsqrt floor ceil round trunc isnan isinf silu "
     "hardsigmoid softplus leaky_relu elu abs neg hardtanh nan_to_num logical_not amax amin max min any all argmax "
     "argmin"
 )
@@ -28,6 +28,23 @@ def test_extremes_of_one_operand(workbench, name):
     operator = getattr(aten, name)
     built = workbench.build(lambda value: operator(value), [_LEFT])
     torch.testing.assert_close(built(_LEFT)[0], operator(_LEFT), rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_hardswish_of_extremes(workbench):
+    """Torch multiplies before it divides, so its own result overflows early: the standard is float64."""
+    built = workbench.build(lambda value: aten.hardswish(value), [_LEFT])
+    expected = aten.hardswish(_LEFT.double()).float()
+    torch.testing.assert_close(built(_LEFT)[0], expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("activation", ["relu", "hardswish", "hardsigmoid"])
+@pytest.mark.parametrize("groups", [1, 16])
+def test_activations_within_convolutions_keep_nan(workbench, activation, groups):
+    operator = getattr(aten, activation)
+    image = torch.randn(1, 16, 6, 6)
+    image[0, 3, 2, 2] = _NAN
+    weight = torch.randn(16, 16 // groups, 3, 3)
+    workbench.check(lambda x, w: operator(torch.conv2d(x, w, None, 1, 1, 1, groups)), image, weight)
 
 
 @pytest.mark.parametrize("name", _TWO.split())

@@ -22,6 +22,7 @@ from mixbackend.backends.common.onnx import (  # noqa: F401 - each import enters
 from mixbackend.backends.common.onnx.builder import Target
 from mixbackend.backends.common.onnx.errors import LoweringError
 from mixbackend.backends.common.onnx.region import LoweredRegion, lower_region
+from mixbackend.backends.common.onnx.storage import stored_order
 from mixbackend.backends.common.onnx.table import TABLE, Lowering
 
-__all__ = ["TABLE", "LoweredRegion", "Lowering", "LoweringError", "Target", "lower_region"]
+__all__ = ["TABLE", "LoweredRegion", "Lowering", "LoweringError", "Target", "lower_region", "stored_order"]

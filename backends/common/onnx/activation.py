@@ -164,6 +164,8 @@ def _hard_gate(f: _Formula, x: Value) -> Value:
 
 @lowers("hardsigmoid", _FLOAT)
 def _hardsigmoid(call: Call) -> Value:
+    if call.out.dtype in SINGLES:
+        return call.op("HardSigmoid", call.tensor("self"), alpha=1.0 / 6.0, beta=0.5)
     f, (x,) = wide_formula(call, "self")
     return _narrow(call, f("Div", _hard_gate(f, x), 6.0))
 
@@ -177,6 +179,8 @@ def _hardsigmoid_backward(call: Call) -> Value:
 
 @lowers("hardswish", _FLOAT)
 def _hardswish(call: Call) -> Value:
+    if call.out.dtype in SINGLES:
+        return call.op("HardSwish", call.tensor("self"))
     f, (x,) = wide_formula(call, "self")
     return _narrow(call, f("Div", f("Mul", x, _hard_gate(f, x)), 6.0))
 

@@ -1,6 +1,8 @@
 """Scaled dot-product attention as torch's CPU kernels define it.
 
-Place: a family of the lowering table. Written as products and a softmax, which runtimes fuse as they can.
+Place: a family of the lowering table. Written as one ``Attention`` for targets that have it, else as products and a
+softmax. Between ``(batch, length, heads, width)`` in memory, which models have around it, and the operator nothing is
+turned: it takes rows of all heads.
 """
 
 from __future__ import annotations
@@ -79,6 +81,8 @@ def _causal(call: Call, scores: Value) -> Value:
 
 @lowers("_scaled_dot_product_flash_attention_for_cpu", _RULE)
 def _attention(call: Call) -> tuple[Value | None, ...]:
+    if call.build.target.attention and 1 not in call.used and call.out.dtype is not torch.float64:
+        return _whole_attention(call), None
     dtype = _compute_type(call)
     query, key, value = (call.operand(name, dtype) for name in ("query", "key", "value"))
     scores = _scores(call, query, key)
@@ -91,6 +95,42 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
     total = call.op("ReduceSum", call.op("Exp", call.op("Sub", scores, best)), call.build.integers([3]), keepdims=0)
     best = call.op("Squeeze", best, call.build.integers([3]))
     return result, call.build.cast(call.op("Add", call.op("Log", total), best), call.output(1).dtype)
+
+
+_TURNED = [0, 2, 1, 3]
+
+
+def _whole_attention(call: Call) -> Value:
+    """The operator on rows of all heads where query, key and value are turned from such, else on heads as they are."""
+    build, parts = call.build, [call.tensor(name) for name in ("query", "key", "value")]
+    mask = _whole_mask(call) if call.has("attn_mask") else None
+    shared = {"scale": _scale(call), "is_causal": 1 if call.argument("is_causal") else None}
+    before = [build.before(part, "Transpose", perm=_TURNED) for part in parts]
+    heads = [part.sizes[1] for part in parts]
+    if any(part is None for part in before) or any(is_symbolic(count) for count in heads):
+        wide = [build.cast(part, torch.float32) for part in parts]
+        return build.cast(call.op("Attention", *wide, mask, **shared), call.out.dtype)
+    together = build.integers([0, 0, -1])
+    rows = [call.op("Reshape", build.cast(part, torch.float32), together) for part in before if part is not None]
+    counts = {"q_num_heads": int(heads[0]), "kv_num_heads": int(heads[1])}  # type: ignore[arg-type]
+    result = build.cast(call.op("Attention", *rows, mask, **shared, **counts), call.out.dtype)
+    apart = build.integers([0, 0, int(heads[0]), -1])  # type: ignore[arg-type]
+    return call.op("Transpose", call.op("Reshape", result, apart), perm=_TURNED)
+
+
+def _whole_mask(call: Call) -> Value:
+    """The mask as a float one over all queries and keys: the operator spreads it over batch and heads alone."""
+    mask = call.tensor("attn_mask")
+    sizes = mask.sizes
+    if mask.dtype is torch.bool:
+        nothing = [call.build.constant(number, torch.float32) for number in (0.0, float("-inf"))]
+        mask = call.op("Where", mask, *nothing)
+    mask = call.build.cast(mask, torch.float32)
+    wanted = (call.tensor("query").sizes[2], call.tensor("key").sizes[2])
+    if sizes[-2:] == wanted:
+        return mask
+    lengths = [call.build.size(call.tensor(name), 2) for name in ("query", "key")]
+    return call.op("Expand", mask, call.op("Concat", *lengths, axis=0))
 
 
 def _compute_type(call: Call) -> torch.dtype:

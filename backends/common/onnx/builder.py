@@ -61,11 +61,14 @@ class Target:
         ir_version: of the model file.
         kernels: element types for which an ONNX operator has a kernel; operators not listed take every type. An
             operator that reduces has a row of its own (``ScatterElements:add``).
+        attention: whether scaled dot-product attention is written as one ``Attention`` operator, whose rows that see
+            nothing must be zero; else as products and a softmax.
     """
 
     opset: int
     ir_version: int
     kernels: Mapping[str, frozenset[torch.dtype]]
+    attention: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class GraphBuilder:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._pure: dict[tuple[Any, ...], Value] = {}
+        self._made: dict[str, tuple[str, Sequence[Value | None], Mapping[str, Any]]] = {}
         self._counter = 0
 
     # --- values ------------------------------------------------------------------------------------------------------
@@ -189,6 +193,7 @@ class GraphBuilder:
             for index in range(outputs)
         )
         self._append(operator, ready, results, attributes)
+        self._made[results[0].name] = (operator, ready, attributes)
         return tuple(
             self._convert(result, bound.get(signature.output_type(index), result.dtype))
             for index, result in enumerate(results)
@@ -197,6 +202,13 @@ class GraphBuilder:
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
         """A value in another element type; itself if it has it already."""
         return self._convert(value, dtype)
+
+    def before(self, value: Value, operator: str, **attributes: Any) -> Value | None:
+        """What a value was before this very node made it; ``None`` if it was made by another."""
+        made, inputs, found = self._made.get(value.name, ("", (), {}))
+        if made != operator or any(found.get(key) != given for key, given in attributes.items()):
+            return None
+        return inputs[0]
 
     def shape(self, value: Value) -> Value:
         """The sizes of a value, one-dimensional int64; a literal where all of them are known."""

@@ -1,6 +1,7 @@
 """Matrix products.
 
-Place: a family of the lowering table. ``addmm`` becomes ``Gemm``, which runtimes fuse with a transposed weight.
+Place: a family of the lowering table. ``addmm`` becomes ``Gemm``, and so does a product with a transposed matrix: the
+operator reads it as it is stored, so that nobody has to turn it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ _PRODUCT = OpRule(dtypes=REALS | COUNTS)
 @lowers("mm bmm dot mv", _PRODUCT)
 def _mm(call: Call) -> Value:
     names = [name for name, _ in call.view.node.arguments]
-    return call.op("MatMul", call.tensor(names[0]), call.tensor(names[1]))
+    left, right = call.tensor(names[0]), call.tensor(names[1])
+    stored = call.build.before(right, "Transpose", perm=[1, 0])
+    if stored is None or left.dtype not in SINGLES or left.rank != 2:
+        return call.op("MatMul", left, right)
+    return call.op("Gemm", left, stored, transB=1)
 
 
 def _literal_scales(view: OpView) -> Unsupported | None:
@@ -35,7 +40,17 @@ def _addmm(call: Call) -> Value:
         # Gemm's factors are float32, and it takes no integers.
         return _added(call, call.op("MatMul", call.tensor("mat1"), call.tensor("mat2")))
     addend = None if beta == 0.0 else call.tensor("self")
-    return call.op("Gemm", call.tensor("mat1"), call.tensor("mat2"), addend, alpha=alpha, beta=beta if addend else None)
+    right = call.tensor("mat2")
+    stored = call.build.before(right, "Transpose", perm=[1, 0])
+    return call.op(
+        "Gemm",
+        call.tensor("mat1"),
+        stored or right,
+        addend,
+        alpha=alpha,
+        beta=beta if addend else None,
+        transB=1 if stored else None,
+    )
 
 
 @lowers("baddbmm", OpRule(dtypes=REALS | COUNTS, arguments=(_literal_scales,)))

@@ -19,7 +19,7 @@ from mixbackend.backends.common.onnx.conditions import (
     several_elements,
     within_type,
 )
-from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS
+from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS, SINGLES
 from mixbackend.backends.common.onnx.table import Emitter, enter, lowers
 from mixbackend.contracts import OpRule, OpView, Unsupported
 
@@ -75,7 +75,12 @@ def _erf(call: Call) -> Value:
 
 enter("abs", OpRule(dtypes=NUMBERS), unary("Abs"))
 enter("neg", OpRule(dtypes=NUMBERS), unary("Neg"))
-enter("relu", OpRule(dtypes=NUMBERS), lambda call: at_least(call, call.tensor("self"), 0))
+enter("relu", OpRule(dtypes=NUMBERS), lambda call: _relu(call, call.tensor("self")))
+
+
+def _relu(call: Call, value: Value) -> Value:
+    """By its own name where there is one: runtimes make it a part of the convolution or product before it."""
+    return call.op("Relu", value) if value.dtype in SINGLES else at_least(call, value, 0)
 
 
 def at_least(call: Call, value: Value, bound: float) -> Value:
@@ -161,7 +166,18 @@ def _rsub(call: Call) -> Value:
     return call.op("Sub", call.operand("other", dtype), scaled)
 
 
-enter("mul.Tensor mul.Scalar", OpRule(dtypes=EVERY), binary("Mul"))
+@lowers("mul.Tensor mul.Scalar", OpRule(dtypes=EVERY))
+def _mul(call: Call) -> Value:
+    """A product; with the inverse of a root it is a quotient, the form in which runtimes know an RMS norm."""
+    dtype = call.out.dtype
+    left, right = call.operand("self", dtype), call.operand("other", dtype)
+    for factor, inverse in ((left, right), (right, left)):
+        root = call.build.before(inverse, "Reciprocal")
+        if root is not None and call.build.before(root, "Sqrt") is not None:
+            return call.op("Div", factor, root)
+    return call.op("Mul", left, right)
+
+
 enter("div.Tensor div.Scalar", OpRule(dtypes=EVERY, arguments=(floating_output,)), binary("Div"))
 enter("maximum minimum", OpRule(dtypes=EVERY), lambda call: binary("Max" if "max" in call.view.op else "Min")(call))
 
@@ -246,6 +262,9 @@ def _safe_exponent(view: OpView) -> Unsupported | None:
 @lowers("pow.Tensor_Scalar pow.Tensor_Tensor", OpRule(dtypes=EVERY, arguments=(_safe_exponent,)))
 def _pow(call: Call) -> Value:
     base, exponent = call.operand("self", call.out.dtype), call.argument("exponent")
+    if exponent in (2, 3) and base.dtype is torch.float32:
+        # Runtimes multiply here too, and know norms and activations by this operator.
+        return call.op("Pow", base, call.build.constant(float(exponent), base.dtype))
     if exponent == 2:
         return call.op("Mul", base, base)
     if exponent == 3:

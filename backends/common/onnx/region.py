@@ -2,8 +2,8 @@
 
 Place: called by ONNX backends when they compile.
 Input: a ``contracts.Region`` all of whose ops are in the table. Output: ``LoweredRegion``.
-Invariants: weights stay inputs; symbolic sizes stay symbolic, so one model serves all sizes; outputs are in the order
-of the region and none of them is an input.
+Invariants: weights stay inputs, in the order in which they lie in memory (``storage``); symbolic sizes stay symbolic,
+so one model serves all sizes; outputs are in the order of the region and none of them is an input.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import torch.fx
 from mixbackend.backends.common.onnx.builder import GraphBuilder, Target, Value
 from mixbackend.backends.common.onnx.call import Call, Emitted
 from mixbackend.backends.common.onnx.errors import LoweringError
+from mixbackend.backends.common.onnx.prune import prune
+from mixbackend.backends.common.onnx.storage import stored_order
 from mixbackend.backends.common.onnx.symbolic import emit_number
 from mixbackend.backends.common.onnx.table import TABLE
-from mixbackend.contracts import OpView, Region, TensorMeta
+from mixbackend.contracts import OpView, Region, RegionInput, TensorMeta
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class LoweredRegion:
 
     Attributes:
         model: the model; weights are inputs.
-        inputs: (name in the model, element type) per region input.
+        inputs: (name in the model, element type) per region input; a weight's axes are in ``stored_order``.
         outputs: names in the model per region output.
     """
 
@@ -63,7 +65,7 @@ class _Walk:
         placeholders = iter(self._region.inputs)
         for node in self._region.graph_module.graph.nodes:
             if node.op == "placeholder":
-                self._values[node.name] = self._input(node, next(placeholders).meta)
+                self._values[node.name] = self._input(node, next(placeholders))
             elif node.op == "call_function":
                 self._values[node.name] = self._node(node)
             elif node.op == "output":
@@ -71,14 +73,19 @@ class _Walk:
             else:
                 raise LoweringError(f"a region holds {node.format_node()}")
         model = self._build.model(self._region.key[:16])
+        prune(model)
         return LoweredRegion(model, tuple(self._inputs), outputs)
 
-    def _input(self, node: torch.fx.Node, meta: Any) -> Value:
-        name = f"in{len(self._inputs)}"
-        if isinstance(meta, TensorMeta):
+    def _input(self, node: torch.fx.Node, item: RegionInput) -> Value:
+        name, meta, order = f"in{len(self._inputs)}", item.meta, stored_order(item)
+        if not isinstance(meta, TensorMeta):
+            value = self._build.input(name, _number_type(node.meta.get("val")), ())
+        elif order is None:
             value = self._build.input(name, meta.dtype, meta.shape)
         else:
-            value = self._build.input(name, _number_type(node.meta.get("val")), ())
+            stored = self._build.input(name, meta.dtype, tuple(meta.shape[axis] for axis in order))
+            back = [order.index(axis) for axis in range(meta.rank)]
+            value = self._build.op("Transpose", stored, perm=back).shaped(meta.shape)
         self._inputs.append((name, value.dtype))
         return value
 
