@@ -13,10 +13,10 @@ aten = torch.ops.aten
 
 
 def layouts(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
-    """One matrix in many layouts."""
+    """One matrix of small integers, whose sums are exact, in many layouts."""
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape).to(dtype)
+        return torch.randint(-4, 5, shape).to(dtype)
 
     return {
         "dense": random(rows, columns),

@@ -170,9 +170,16 @@ def _tensors(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _derived(region: Region) -> tuple[torch.fx.Node, ...]:
-    """Nodes whose values follow from constants alone, but for those of matches, and results: those are made afresh."""
+    """Nodes whose values follow from constants alone, but for those of matches, and for results and what they are views
+    of: those are made afresh at every call."""
     known = {item.name for item in region.inputs if item.role is InputRole.CONSTANT}
-    kept = {name for _, names in region.matches for name in names} | {item.name for item in region.outputs}
+    kept = {name for _, names in region.matches for name in names}
+    alias_of = {view.node.name: view.node.aliased() for view in region.views}
+    for item in region.outputs:
+        name: str | None = item.name
+        while name is not None:
+            kept.add(name)
+            name = alias_of.get(name)
     found = []
     for node in region.graph_module.graph.nodes:
         sources = node.all_input_nodes if node.op == "call_function" else []
