@@ -15,7 +15,7 @@ import onnxruntime
 import torch
 
 from mixbackend.backends.onnxruntime.boundary import Entrance, Exit
-from mixbackend.backends.onnxruntime.exchange import converter, tensor_at
+from mixbackend.backends.onnxruntime.exchange import converter, exchange_plain, is_plain, tensor_at
 from mixbackend.contracts import thread_policy
 
 _SLOW_FUSIONS = ["SkipLayerNormFusion"]
@@ -83,17 +83,18 @@ def runner(
         entrances, exits: the region's boundary.
         bound: constants are inside the session, and are not looked at.
     """
-    feeding = [
-        (place, item.name, converter(item))
-        for place, item in enumerate(entrances)
-        if not (bound and item.kind == "constant")
-    ]
+    taken = [(place, item) for place, item in enumerate(entrances) if not (bound and item.kind == "constant")]
+    plain = [(place, item.name) for place, item in taken if is_plain(item)]
+    others = [(place, item.name, converter(item)) for place, item in taken if not is_plain(item)]
     wanted = [item.name for item in exits]
     results = [(index, item.dtype is torch.bool) for index, item in enumerate(exits)]
     enter = _entry(session)
 
     def run(arguments: Sequence[Any]) -> list[torch.Tensor]:
-        values = enter({name: convert(arguments[place]) for place, name, convert in feeding}, wanted)
+        feed = exchange_plain(plain, arguments)
+        for place, name, convert in others:
+            feed[name] = convert(arguments[place])
+        values = enter(feed, wanted)
         return [tensor_at(values, index, is_bool) for index, is_bool in results]
 
     return run
