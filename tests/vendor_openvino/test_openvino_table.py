@@ -109,6 +109,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "aten.select.int": [(lambda x: aten.select(x, 1, -1), [X]), (lambda x: aten.select(x, -1, 0), [X])],
     "aten.split.Tensor": [(lambda x: aten.split(x, 2, 1), [X])],
+    "aten.unbind.int": [(lambda x: x.unbind(0), [X]), (lambda x: x.unbind(-1)[1:], [X])],
     "aten.split_with_sizes.default": [(lambda x: aten.split_with_sizes(x, [1, 3], -1), [X])],
     "aten.cat.default": [(lambda x, y: aten.cat([x, y], -1), [X, Y]), (lambda x, y: aten.cat([x, y, x]), [X, Y])],
     "aten.clone.default": [(aten.clone, [X])],

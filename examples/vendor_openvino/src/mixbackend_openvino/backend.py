@@ -15,9 +15,11 @@ from mixbackend.contracts import (
     Availability,
     Backend,
     BackendRates,
+    BoundRun,
     CompiledRegion,
     Condition,
     DeviceModel,
+    InputRole,
     NodeRef,
     OpRate,
     OpTag,
@@ -32,15 +34,15 @@ from mixbackend.contracts import (
     known,
     thread_policy,
 )
+from mixbackend_openvino.calling import NUMPY_TYPES, Runner
 
 _FUSED_AFTER = ("pointwise", "view", "normalization")
 _SHARES = {"matmul": 0.9, "convolution": 0.9, "attention": 0.8, "pointwise": 0.3, "normalization": 0.3, "softmax": 0.3}
-_NUMPY_TYPES = {torch.float32: np.float32, torch.bool: np.bool_, torch.int64: np.int64, torch.int32: np.int32}
 _ARITHMETIC = {operator.add: "add", operator.sub: "subtract", operator.mul: "multiply", operator.floordiv: "divide"}
 
 
 class OpenVinoBackend(Backend):
-    """OpenVINO's CPU plug-in. Weights stay inputs: it reads torch's memory at every call."""
+    """OpenVINO's CPU plug-in. Weights are inputs, read at every call, or constants of the compiled code."""
 
     name: ClassVar[str] = "openvino"
     contract_version: ClassVar[str] = "1.0"
@@ -51,13 +53,13 @@ class OpenVinoBackend(Backend):
         return Availability(True, version=metadata.version("openvino"))
 
     def fingerprint(self) -> str:
-        return f"openvino={metadata.version('openvino')} threads={thread_policy().threads} f32 table=1"
+        return f"openvino={metadata.version('openvino')} threads={thread_policy().threads} f32 table=2"
 
     def traits(self) -> Traits:
         heavy = ("matmul", "convolution", "attention", "pointwise", "normalization")
         fused = frozenset((first, second) for first in heavy for second in _FUSED_AFTER)
         # One request per region holds its buffers, so calls of one region are made one after another.
-        return Traits(reentrant=False, fused=fused, row_major=True, thread_pool="openvino")  # type: ignore[arg-type]
+        return Traits(weights="baked", reentrant=False, fused=fused, row_major=True, thread_pool="openvino")  # type: ignore[arg-type]
 
     def judge(self, view: OpView) -> Verdict:
         from mixbackend_openvino.table import TABLE
@@ -75,25 +77,45 @@ class OpenVinoBackend(Backend):
         return BackendRates(self.name, entry_s=15e-6, crossing_s=2e-6, rates=rates)  # type: ignore[arg-type]
 
     def compile(self, region: Region) -> CompiledRegion:
-        compiled = _core().compile_model(build_model(region), "CPU", _settings())
-        return CompiledRegion(_Runner(compiled, region), artifact=_exported(compiled), strides="contiguous")
+        if any(item.role is InputRole.CONSTANT for item in region.inputs):
+            # What takes time is compiling with the values inside; without them there is nothing worth storing.
+            return CompiledRegion(Late(region), bind=functools.partial(bind, region), strides="contiguous")
+        compiled = compile_model(build_model(region))
+        return CompiledRegion(Runner(compiled, region), artifact=_exported(compiled), strides="contiguous")
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
         compiled = _core().import_model(artifact, "CPU", _settings())
-        return CompiledRegion(_Runner(compiled, region), artifact=artifact, strides="contiguous")
+        return CompiledRegion(Runner(compiled, region), artifact=artifact, strides="contiguous")
 
 
-def build_model(region: Region) -> Any:
-    """A region as an OpenVINO model: one parameter per input, weights included, one result per output."""
+def bind(region: Region, constants: Sequence[torch.Tensor | None]) -> BoundRun:
+    """A region compiled with its constants inside: folded, fused and packed by OpenVINO."""
+    model = build_model(region, constants)
+    held = sum(value.nbytes for value in constants if value is not None)
+    return BoundRun(Runner(compile_model(model), region, constants), held)
+
+
+def compile_model(model: Any) -> Any:
+    """A model on the CPU, with our settings."""
+    return _core().compile_model(model, "CPU", _settings())
+
+
+def build_model(region: Region, constants: Sequence[torch.Tensor | None] = ()) -> Any:
+    """A region as an OpenVINO model: one parameter per input without a given value, one result per output."""
     import openvino
 
     from mixbackend_openvino.table import ROWS, Call
 
     values: dict[str, Any] = {}
-    for item in region.inputs:
+    parameters: list[Any] = []
+    given = constants or [None] * len(region.inputs)
+    for item, constant in zip(region.inputs, given, strict=True):
+        if constant is not None:
+            values[item.name] = _constant(constant)
+            continue
         values[item.name] = _parameter(item.meta)
+        parameters.append(values[item.name])
     views = {view.node.name: view for view in region.views}
-    parameters = list(values.values())
     for node in (node for node in region.graph_module.graph.nodes if node.op == "call_function"):
         view = views.get(node.name)
         if view is None:
@@ -107,13 +129,24 @@ def build_model(region: Region) -> Any:
     return openvino.Model(results, parameters, "region")
 
 
+def _constant(tensor: torch.Tensor) -> Any:
+    """A constant on torch's own memory; a transposed matrix as it lies there, turned in the graph."""
+    import openvino
+
+    plain = tensor.detach()
+    if plain.dim() == 2 and not plain.is_contiguous() and plain.t().is_contiguous():
+        stored = openvino.opset15.constant(plain.t().numpy(), shared_memory=True)
+        return openvino.opset15.transpose(stored, np.array([1, 0], dtype=np.int64))
+    return openvino.opset15.constant(plain.contiguous().numpy(), shared_memory=True)
+
+
 def _parameter(meta: Any) -> Any:
     import openvino
 
     if not isinstance(meta, TensorMeta):
         return openvino.opset15.parameter([], np.int64)
     shape = [-1 if is_symbolic(size) else size for size in meta.shape]
-    return openvino.opset15.parameter(shape, _NUMPY_TYPES[meta.dtype])
+    return openvino.opset15.parameter(shape, NUMPY_TYPES[meta.dtype])
 
 
 def _value(argument: Any, values: Mapping[str, Any]) -> Any:
@@ -132,35 +165,18 @@ def _number(node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
     return getattr(ov, _ARITHMETIC[node.target])(*operands)
 
 
-class _Runner:
-    """Calls one compiled region on torch's own memory.
+class Late:
+    """The code of a region whose constants nobody bound: compiled by its first call, with every input a parameter."""
 
-    Outputs of known shape are written straight into new torch tensors, others are copied out of OpenVINO's buffer.
-    """
-
-    def __init__(self, compiled: Any, region: Region) -> None:
-        self._request = compiled.create_infer_request()
-        self._static = [None if output.meta.dynamic else output.meta for output in region.outputs]
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self._run: Runner | None = None
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        from openvino import Tensor
-
-        request = self._request
-        # OpenVINO keeps a bare pointer to shared memory: the arrays must live until the call is over.
-        arrays = [_array(value) for value in inputs]
-        for index, array in enumerate(arrays):
-            request.set_input_tensor(index, Tensor(array, shared_memory=True))
-        fresh = [None if meta is None else torch.empty(meta.shape, dtype=meta.dtype) for meta in self._static]
-        for index, tensor in enumerate(fresh):
-            if tensor is not None:
-                request.set_output_tensor(index, Tensor(tensor.numpy(), shared_memory=True))
-        request.infer()
-        copy = lambda index: torch.from_numpy(request.get_output_tensor(index).data.copy())  # noqa: E731
-        return [copy(index) if tensor is None else tensor for index, tensor in enumerate(fresh)]
-
-
-def _array(value: Any) -> np.ndarray:
-    return value.detach().contiguous().numpy() if isinstance(value, torch.Tensor) else np.array(value)
+        # Calls come one after another (Traits.reentrant).
+        if self._run is None:
+            self._run = Runner(compile_model(build_model(self._region)), self._region)
+        return self._run(inputs)
 
 
 def _exported(compiled: Any) -> bytes:

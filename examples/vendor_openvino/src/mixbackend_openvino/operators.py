@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from openvino import Node
 from openvino import opset15 as ov
 
 from mixbackend.contracts import OpView
@@ -52,8 +53,16 @@ def spread(value: Sequence[int], rank: int) -> list[int]:
     return list(value) * rank if len(value) == 1 else list(value)
 
 
+def product(left: Any, right: Any) -> Any:
+    """A matrix product; a matrix that was turned is read as it was before."""
+    node = right if isinstance(right, Node) else right.get_node()
+    if node.get_type_name() != "Transpose" or len(node.get_output_partial_shape(0)) != 2:
+        return ov.matmul(left, right, False, False)
+    return ov.matmul(left, node.input_value(0), False, True)
+
+
 def addmm(call: Call) -> Any:
-    return ov.add(ov.matmul(call["mat1"], call["mat2"], False, False), call["self"])
+    return ov.add(product(call["mat1"], call["mat2"]), call["self"])
 
 
 def convolution(call: Call) -> Any:
@@ -123,6 +132,11 @@ def slice_(call: Call) -> Any:
 def split(call: Call) -> Any:
     lengths = vector([meta.shape[call["dim"]] for meta in call.view.output_tensors])
     return ov.variadic_split(call["self"], scalar_index(call["dim"]), lengths).outputs()
+
+
+def unbind(call: Call) -> Any:
+    axis, count = scalar_index(call["dim"]), call.shape()[call["dim"]]
+    return [ov.squeeze(part, axis) for part in ov.split(call["self"], axis, count).outputs()]
 
 
 def scalar_index(value: int) -> Any:
