@@ -96,10 +96,6 @@ Converter = Callable[[Any], Any]
 
 def converter(entrance: Entrance) -> Converter:
     """How a value comes in."""
-    match entrance.kind:
-        case "weight" | "constant":
-            return WeightSlot(entrance.order).exchange
-        case "tensor":
-            return exchange_tensor
-        case "number":
-            return partial(exchange_number, dtype=entrance.dtype)
+    if entrance.kind == "number":
+        return partial(exchange_number, dtype=entrance.dtype)
+    return exchange_tensor if entrance.kind == "tensor" else WeightSlot(entrance.order).exchange

@@ -36,6 +36,7 @@ from mixbackend.contracts import (
 )
 from mixbackend_openvino.calling import NUMPY_TYPES, Runner
 
+_PACKED = frozenset({"matmul", "convolution"})
 _FUSED_AFTER = ("pointwise", "view", "normalization")
 _SHARES = {"matmul": 0.9, "convolution": 0.9, "attention": 0.8, "pointwise": 0.3, "normalization": 0.3, "softmax": 0.3}
 _ARITHMETIC = {operator.add: "add", operator.sub: "subtract", operator.mul: "multiply", operator.floordiv: "divide"}
@@ -91,7 +92,10 @@ class OpenVinoBackend(Backend):
 def bind(region: Region, constants: Sequence[torch.Tensor | None]) -> BoundRun:
     """A region compiled with its constants inside: folded, fused and packed by OpenVINO."""
     model = build_model(region, constants)
-    held = sum(value.nbytes for value in constants if value is not None)
+    # Weights of products and convolutions are packed; all else stays where torch has it.
+    packed = {name for view in region.views if view.op_class in _PACKED for name in view.node.references()}
+    pairs = zip(region.inputs, constants, strict=True)
+    held = sum(value.nbytes for item, value in pairs if value is not None and item.name in packed)
     return BoundRun(Runner(compile_model(model), region, constants), held)
 
 
