@@ -33,6 +33,7 @@ from mixbackend.calibration.switching import (
 from mixbackend.calibration.timing import machine_is_busy
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
 from mixbackend.partitioner.roofline import RooflineCostModel
+from mixbackend.runtime.threads import sharing
 from mixbackend.storage import Database
 
 SWITCH = "MIXBACKEND_CALIBRATE"
@@ -145,7 +146,8 @@ def _probe(
     report: Report,
     budget_s: float,
 ) -> BackendRates:
-    done = measure_rates(backend, device, prior, budget_s, busy=machine_is_busy())
+    with sharing.during([backend.traits().thread_pool]):
+        done = measure_rates(backend, device, prior, budget_s, busy=machine_is_busy())
     for note in done.notes:
         report(backend.name, note)
     report(backend.name, f"probed in {done.run_s:.2f} s after {done.compile_s:.2f} s of compiling")

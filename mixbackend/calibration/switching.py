@@ -56,18 +56,12 @@ def measure_switch(backend: Backend, compile_budget_s: float, report: Report) ->
         report(backend.name, f"switching pools: {note}")
     if not compiled:
         return PRIOR_SWITCH_S, True
-    holder = _Holder()
-    sharing.use(holder, [backend.traits().thread_pool])
     try:
-        with undisturbed():
+        with sharing.during([backend.traits().thread_pool]), undisturbed():
             return _time(compiled[0].call)
     except Exception as error:
         report(backend.name, f"switching pools: timing failed, {type(error).__name__}: {error}")
         return PRIOR_SWITCH_S, True
-
-
-class _Holder:
-    """Keeps the thread policy applied while it lives."""
 
 
 def _time(region: Callable[[], object]) -> tuple[float, bool]:

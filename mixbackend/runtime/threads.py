@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,6 +95,13 @@ class ThreadSharing:
         outcome, detail = self._hold(owner)
         return Sharing(names, threads, outcome, detail)
 
+    @contextmanager
+    def during(self, pools: Iterable[str]) -> Iterator[Sharing]:
+        """Say that these pools are used inside the block, so that what is timed there waits as it will in a model."""
+        block = _Block()
+        yield self.use(block, pools)
+        del block
+
     def _hold(self, owner: object) -> tuple[Outcome, str]:
         with self._lock:
             key = id(owner)
@@ -146,6 +154,10 @@ class ThreadSharing:
         self._lock = threading.RLock()
         if self._quiet:
             self._quiet = [_Inherited()]
+
+
+class _Block:
+    """Owner of what is used inside a ``with`` block."""
 
 
 class _Inherited:
