@@ -9,6 +9,7 @@ with constants are for backends that bind code to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,35 @@ if TYPE_CHECKING:
     from mixbackend.contracts.backend import Probe
 
 _HALF_TYPES = ("float16", "bfloat16")
-_CHANNELS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A convolution as image networks have them; the rate of one shape alone would not tell of the others."""
+
+    channels: int
+    made: int
+    kernel: int
+    size: int
+    groups: int = 1
+
+    def image(self, count: int) -> tuple[int, ...]:
+        return (count, self.channels, self.size, self.size)
+
+    @property
+    def weight(self) -> tuple[int, ...]:
+        return (self.made, self.channels // self.groups, self.kernel, self.kernel)
+
+    def flops(self, count: int) -> float:
+        return 2.0 * count * self.size**2 * self.made * (self.channels // self.groups) * self.kernel**2
+
+    def convolve(self, image: Any, weight: Any) -> Any:
+        padding = [self.kernel // 2] * 2
+        return torch.ops.aten.convolution(image, weight, None, [1, 1], padding, [1, 1], False, [0, 0], self.groups)
+
+
+_LAYERS = (_Layer(64, 64, 3, 56), _Layer(512, 256, 1, 28), _Layer(512, 512, 3, 7))
+_DEPTHWISE_LAYERS = (_Layer(64, 64, 3, 56, 64), _Layer(240, 240, 3, 28, 240), _Layer(672, 672, 5, 14, 672))
 
 
 def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
@@ -48,11 +77,12 @@ def _tensors(place: torch.device, dtype: str, *shapes: tuple[int, ...]) -> Calla
 
 
 def _channels_last(build: Callable[[], Sequence[Any]]) -> Callable[[], Sequence[Any]]:
-    """The same inputs with the first of them, the image, laid out channels-last."""
+    """The same inputs with the images among them, every second one, laid out channels-last."""
 
     def build_channels_last() -> Sequence[Any]:
-        image, *others = build()
-        return [image.contiguous(memory_format=torch.channels_last), *others]
+        values = list(build())
+        values[::2] = [image.contiguous(memory_format=torch.channels_last) for image in values[::2]]
+        return values
 
     return build_channels_last
 
@@ -71,27 +101,29 @@ def _products(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     return [
         Probe("matmul", dtype, linear, operands, flops, (0, 2)),
         Probe("matmul", dtype, linear, operands, flops, constants=(0, 2)),
-        *_convolutions(place, scale, dtype, groups=1),
+        *_convolutions(place, scale, dtype, _LAYERS),
     ]
 
 
 def _grouped(place: torch.device, scale: int, dtype: str) -> list[Probe]:
-    return _convolutions(place, scale, dtype, groups=_CHANNELS)
+    return _convolutions(place, scale, dtype, _DEPTHWISE_LAYERS)
 
 
-def _convolutions(place: torch.device, scale: int, dtype: str, groups: int) -> list[Probe]:
-    """One convolution in both layouts, with a live weight and with a known one."""
+def _convolutions(place: torch.device, scale: int, dtype: str, layers: Sequence[_Layer]) -> list[Probe]:
+    """An early, a middle and a late convolution in both layouts, with live weights and with known ones."""
     from mixbackend.contracts.backend import Probe
 
-    def convolve(image: Any, weight: Any) -> Any:
-        return torch.ops.aten.convolution(image, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+    def convolve(*values: Any) -> Any:
+        pairs = zip(layers, values[::2], values[1::2], strict=True)
+        return tuple(layer.convolve(image, weight) for layer, image, weight in pairs)
 
-    terms = _CHANNELS // groups
-    plain = _tensors(place, dtype, (scale, _CHANNELS, 56, 56), (_CHANNELS, terms, 3, 3))
-    flops = 2.0 * scale * 56 * 56 * _CHANNELS * terms * 9
+    shapes = [shape for layer in layers for shape in (layer.image(scale), layer.weight)]
+    plain = _tensors(place, dtype, *shapes)
+    flops = sum(layer.flops(scale) for layer in layers)
+    weights = tuple(range(1, 2 * len(layers), 2))
     layouts = (plain, _channels_last(plain))
-    live = [Probe("convolution", dtype, convolve, inputs, flops, weights=(1,)) for inputs in layouts]
-    known = [Probe("convolution", dtype, convolve, inputs, flops, constants=(1,)) for inputs in layouts]
+    live = [Probe("convolution", dtype, convolve, inputs, flops, weights=weights) for inputs in layouts]
+    known = [Probe("convolution", dtype, convolve, inputs, flops, constants=weights) for inputs in layouts]
     return [*live, *known]
 
 

@@ -62,6 +62,7 @@ def place(
     exclusions: frozenset[tuple[str, str]] = frozenset(),
     pinned: Mapping[str, str] | None = None,
     minimum_ops: Mapping[str, int] | None = None,
+    margin: float = 0.0,
     stages: Stages | None = None,
 ) -> Plan:
     """Where every op of a graph should run.
@@ -74,6 +75,8 @@ def place(
         exclusions: quarantined (node, backend name) pairs.
         pinned: node name to backend name: placements that must stay.
         minimum_ops: backend name to the least number of ops that the user wants in a region of it.
+        margin: share of its seconds that a mixture must save over the best single backend, because estimates are no
+            better than that.
         stages: collects the seconds that each stage took.
 
     Raises:
@@ -82,10 +85,10 @@ def place(
     clock = stages or Stages()
     with collection_paused(len(graph.nodes)):
         problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock)
-        return _solve(problem, backends, RegionRules(problem, backends, minimum_ops or {}), clock)
+        return _solve(problem, backends, RegionRules(problem, backends, minimum_ops or {}), margin, clock)
 
 
-def _solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, clock: Stages) -> Plan:
+def _solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, margin: float, clock: Stages) -> Plan:
     with clock.measure("search"):
         near = Neighbourhood(problem)
         labelling, bound, found = _search(problem, rules, near)
@@ -100,6 +103,9 @@ def _solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, cl
         best = min([found, *singles], key=lambda item: item.seconds)
         if best is not found:
             best = _improved(problem, best, rules)
+        simple = min(singles, key=lambda item: item.seconds)
+        if simple.seconds < best.seconds * (1.0 + margin):
+            best = simple
     with clock.measure("assemble"):
         plan = assemble(problem, best.placement, best.refusals, rules)
         plan = replace(

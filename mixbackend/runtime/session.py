@@ -26,6 +26,10 @@ from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
 from mixbackend.storage import ArtifactStore, Database, artifact_key
 
+MIXTURE_MARGIN = 0.04
+"""A mixture must promise to save this share over the best single backend: estimates are no better, and one region has
+fewer surprises than many."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -105,6 +109,8 @@ class Session:
             exclusions=exclusions,
             pinned=pinned,
             minimum_ops=dict(self.config.min_region),
+            # What is pinned was chosen with the margin in view.
+            margin=0.0 if pinned else MIXTURE_MARGIN,
         )
 
     def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:

@@ -198,3 +198,16 @@ def test_savings_name_the_refusal_that_costs_most() -> None:
     first, *_ = savings(CHAIN, backends, costs, plan)
     assert (first.backend, first.code, first.op, first.nodes) == ("fast", "unknown-op", POINTWISE, ("b",))
     assert first.seconds > 0.2 and "fast" in str(first)
+
+
+def test_a_mixture_must_promise_its_margin() -> None:
+    """A few percent are less than estimates are worth; one backend alone has fewer surprises."""
+    quick = TableBackend("quick", refused=frozenset({MATMUL}), costs={"": 0.095})
+    nodes = [node("a", MATMUL, "x0", "w0"), node("b", POINTWISE, "a"), node("c", MATMUL, "b", "w0")]
+    backends = [fast(), quick, slow_eager()]
+    costs = TableCosts(0, entries={"fast": 0.0, "quick": 0.0, "eager": 0.0}, reads=0.0, writes=0.0, crossings=0.0)
+    mixed = place(graph(nodes, ["c"]), backends, costs)
+    assert owners(mixed) == {"a": "fast", "b": "quick", "c": "fast"}
+    simple = place(graph(nodes, ["c"]), backends, costs, margin=0.04)
+    assert set(owners(simple).values()) == {"fast"} and simple.estimated_s > mixed.estimated_s
+    assert owners(place(graph(nodes, ["c"]), backends, costs, margin=0.01)) == owners(mixed)
