@@ -63,10 +63,11 @@ def open_session(
 
 
 def _set_threads(options: onnxruntime.SessionOptions) -> None:
-    """As many threads as the policy says, and none that spins after a call."""
+    """As many threads as the policy says; they may spin between the kernels of one call, and none does after it."""
     options.intra_op_num_threads = thread_policy().threads
     options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
 
 

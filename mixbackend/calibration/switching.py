@@ -2,9 +2,10 @@
 
 Place: beside the rates of a backend; the cost model adds it to entering one of its regions.
 Input: a backend whose pool is not torch's. Output: seconds, kept in the database for the backend's fingerprint.
-Method: a product of matrices on the backend and an addition on torch, both on all threads: taken in turns, over each
-repeated by itself. What turns cost more is one pool falling asleep and the other waking, twice. The thread policy is
-applied meanwhile, as it is when a plan mixes pools.
+Method: a product of matrices on the backend and one on torch, both on all threads: taken in turns under the thread
+policy, as a plan that mixes pools runs them, over each repeated by itself, torch's without the policy, as a plan on
+torch's pool alone runs it. What turns cost more is one pool falling asleep and the other waking, twice, and threads
+that wake up on a core that is taken.
 Why per region and not per tensor: the pools change once when a region begins and once when it ends, however many
 tensors cross. Between regions of two foreign pools this counts one change too many: such neighbours are rare.
 """
@@ -27,7 +28,6 @@ PRIOR_SWITCH_S = 1e-5
 """There and back, before anything was measured."""
 
 _SIZE = 256
-_ELEMENTS = 1 << 17
 _REPEATS = 8
 _SLICE_S = 0.06
 _MOST_S = 2e-3
@@ -57,21 +57,24 @@ def measure_switch(backend: Backend, compile_budget_s: float, report: Report) ->
     if not compiled:
         return PRIOR_SWITCH_S, True
     try:
-        with sharing.during([backend.traits().thread_pool]), undisturbed():
-            return _time(compiled[0].call)
+        with undisturbed():
+            return _time(compiled[0].call, backend.traits().thread_pool)
     except Exception as error:
         report(backend.name, f"switching pools: timing failed, {type(error).__name__}: {error}")
         return PRIOR_SWITCH_S, True
 
 
-def _time(region: Callable[[], object]) -> tuple[float, bool]:
-    value = torch.ones(_ELEMENTS)
+def _time(region: Callable[[], object], pool: str) -> tuple[float, bool]:
+    value = torch.full((_SIZE, 2 * _SIZE), 0.5)
+    weight = torch.full((2 * _SIZE, 2 * _SIZE), 0.5)
     out = torch.empty_like(value)
-    own = lambda: torch.add(value, value, out=out)  # noqa: E731
-    timings = time_calls([_repeated([own]), _repeated([region]), _repeated([own, region])], _SLICE_S)
-    if not all(timing.settled for timing in timings):
+    own = lambda: torch.mm(value, weight, out=out)  # noqa: E731
+    (apart,) = time_calls([_repeated([own])], _SLICE_S)
+    with sharing.during([pool]):
+        alone, turns = time_calls([_repeated([region]), _repeated([own, region])], _SLICE_S)
+    if not all(timing.settled for timing in (apart, alone, turns)):
         return PRIOR_SWITCH_S, False
-    more_s = (timings[2].seconds - timings[0].seconds - timings[1].seconds) / _REPEATS
+    more_s = (turns.seconds - apart.seconds - alone.seconds) / _REPEATS
     return min(max(more_s, 0.0), _MOST_S), True
 
 

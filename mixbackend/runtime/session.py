@@ -22,6 +22,7 @@ from mixbackend.contracts import Backend, CompiledRegion, CostModel, OpGraph, Pl
 from mixbackend.partitioner import place
 from mixbackend.partitioner.explain import Saving, savings
 from mixbackend.reporting import Event, EventLog
+from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
 from mixbackend.storage import ArtifactStore, Database, artifact_key
@@ -65,6 +66,7 @@ class Session:
     """
 
     def __init__(self, config: Config) -> None:
+        keep_freed_memory()
         self.config = config
         self.debug = DebugSettings.from_environment()
         self.events = EventLog()

@@ -1,0 +1,46 @@
+"""Freed memory stays in the process: values between regions are not paid for by page faults at every call.
+
+Place: applied by the first session of a process. Input and output: none; the C library's allocator is told.
+Why: torch allocates every value on the processor with ``malloc``. By default glibc gives large pieces back to the
+system when they are freed, and each of their pages (4 KiB) costs a fault when the next value is made: more than the
+kernel that fills it. Other runtimes keep memory in arenas of their own for the same reason.
+Invariants: done once; only with glibc; not if the user decided (``MALLOC_...`` variables, ``GLIBC_TUNABLES``, another
+allocator before it in ``LD_PRELOAD``). Memory in use at the same time does not grow by it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+
+LARGEST_KEPT_BYTES = 32 << 20
+"""Pieces up to this size come from memory that is kept; glibc accepts no more."""
+MOST_UNUSED_BYTES = 1 << 30
+"""Memory that nobody uses at the end of the heap goes back to the system beyond this."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+_USERS_CHOICE = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_TEST")
+
+
+def decided_by_user(environment: Mapping[str, str]) -> bool:
+    """Whether the environment says how memory is to be kept."""
+    tuned = "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
+    other = any(name in environment.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc"))
+    return tuned or other or any(name in environment for name in _USERS_CHOICE)
+
+
+@lru_cache(maxsize=1)
+def keep_freed_memory() -> bool:
+    """Tell the allocator, once; whether it took it."""
+    if decided_by_user(os.environ):
+        return False
+    try:
+        library = ctypes.CDLL(None)
+        if not hasattr(library, "gnu_get_libc_version"):
+            return False
+        taken = library.mallopt(_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+        return bool(taken and library.mallopt(_TRIM_THRESHOLD, MOST_UNUSED_BYTES))
+    except (OSError, AttributeError, TypeError):
+        return False
