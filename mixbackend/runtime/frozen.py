@@ -135,7 +135,8 @@ class FrozenGraph:
 
     def _bind_new(self, key: tuple[int, ...], weights: Sequence[torch.Tensor]) -> _Variant | None:
         if len(self._variants) >= MOST_TUPLES:
-            return self._go_live(f"more than {MOST_TUPLES} models or layers share this graph")
+            self._go_live(f"more than {MOST_TUPLES} models or layers share this graph")
+            return None
         placed = self._unbound or self._place(f"{self._id}+{next(self._ids)}")
         self._unbound = None
         file = self._move_to_file(weights) if self._frozen else None
@@ -162,7 +163,8 @@ class FrozenGraph:
         if not change:
             return variant
         if variant.restless:
-            return self._go_live(f"weights change too often for constants to pay, last through {change}")
+            self._go_live(f"weights change too often for constants to pay, last through {change}")
+            return None
         self._event("weights_rebuilt", f"constants were made again after {change}")
         variant.rebinds += 1
         # Before their values are read: what is written meanwhile will be seen as a change.

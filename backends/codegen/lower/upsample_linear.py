@@ -195,7 +195,7 @@ def _tables(lowering: Lowering, axis: _Axis) -> _Taps:
     ]
 
     def taps(index: sympy.Expr) -> list[_Tap]:
-        found = []
+        found: list[_Tap] = []
         for positions, weights in pairs:
             symbol = lowering.bound_symbol(axis.source)
             found.append((symbol, ((symbol, positions.at((index,))),), weights.at((index,))))

@@ -110,11 +110,12 @@ class Costs:
             return BROADCAST_COST
         if stride == 1:
             return weight * width
-        is_known = stride is not None and stride.is_Integer
-        if is_known and abs(int(stride)) * self.dtypes[access.buffer].itemsize < LINE:
+        if stride is None:
+            return weight * self.lanes
+        if stride.is_Integer and abs(int(stride)) * self.dtypes[access.buffer].itemsize < LINE:
             return weight * self.lanes * 0.5
         # Far from each other, lanes that are written need a cache line each, which is read and written whole.
-        return weight * self.lanes * (FAR_STORE if access.write and stride is not None else 1.0)
+        return weight * self.lanes * (FAR_STORE if access.write else 1.0)
 
     def _filling(self, loop: KernelLoop) -> float:
         """How much more instructions there are than full vectors: lanes of the last one, and the start of the loop."""

@@ -43,7 +43,7 @@ class FileBackedWeights:
             for key, storage in storages.items():
                 file.seek(-file.tell() % _ALIGNMENT, 1)
                 starts[key] = file.tell()
-                file.write(memoryview(torch.tensor([], dtype=torch.uint8).set_(storage).numpy()))
+                file.write(torch.tensor([], dtype=torch.uint8).set_(storage).numpy().data)
             file.truncate()
             file.flush()
             self._mapping = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)

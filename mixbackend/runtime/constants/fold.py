@@ -11,7 +11,7 @@ Invariants: shapes, strides and dtypes as traced; computed in float32 at least; 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -42,10 +42,10 @@ def fold_batch_norms(graph_module: torch.fx.GraphModule, constants: frozenset[st
 
 
 def _fold(graph: torch.fx.Graph, norm: torch.fx.Node, constants: frozenset[str]) -> bool:
-    convolution, gamma, beta, mean, variance, _momentum, epsilon = norm.args
+    convolution, gamma, beta, mean, variance, _momentum, epsilon = cast(tuple[Any, ...], norm.args)
     if not isinstance(convolution, torch.fx.Node) or not _is_foldable(convolution, norm):
         return False
-    weight, bias = convolution.args[1], convolution.args[2]
+    weight, bias = cast(tuple[Any, ...], convolution.args)[1:3]
     parameters = [weight, bias, gamma, beta, mean, variance]
     if any(item is not None and not _is_constant(item, constants) for item in parameters):
         return False
