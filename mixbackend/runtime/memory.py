@@ -10,6 +10,7 @@ allocator before it in ``LD_PRELOAD``). Memory in use at the same time does not 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Mapping
@@ -29,6 +30,12 @@ def decided_by_user(environment: Mapping[str, str]) -> bool:
     tuned = "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
     other = any(name in environment.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc"))
     return tuned or other or any(name in environment for name in _USERS_CHOICE)
+
+
+def give_back_unused_memory() -> None:
+    """Now, whatever is kept otherwise: for moments when much was freed for good."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @lru_cache(maxsize=1)

@@ -17,6 +17,7 @@ import torch
 
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts.torch_compat import storage_key
+from mixbackend.runtime.memory import give_back_unused_memory
 
 _ALIGNMENT = 64
 
@@ -54,6 +55,8 @@ class FileBackedWeights:
         for weight, key in [(weight, storage_key(weight)) for weight in movable if weight.numel()]:
             values = moved[key].view(weight.dtype)
             weight.data = values.as_strided(weight.shape, weight.stride(), weight.storage_offset())
+        storages.clear()
+        give_back_unused_memory()
 
     def release(self) -> None:
         """Let go of the pages that were read so far; only while nobody has written into the weights."""
