@@ -28,7 +28,7 @@ from mixbackend.contracts import Phase
 from mixbackend.reporting import Event
 from mixbackend.runtime.constants.file_backed import FileBackedWeights
 from mixbackend.runtime.constants.fold import fold_batch_norms
-from mixbackend.runtime.constants.split import constant_placeholders, split_constants
+from mixbackend.runtime.constants.split import split_constants
 from mixbackend.runtime.constants.watch import WeightWatch
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.normalize import normalize
@@ -76,6 +76,7 @@ class FrozenGraph:
         phase: ``inference``.
         graph_id: its name in reports.
         roles: of its placeholders.
+        constants: names of the placeholders that are constants, see ``constants.split``.
         session: configuration, backends, costs and caches.
         on_placed: told of every placed graph, for the report.
     """
@@ -86,6 +87,7 @@ class FrozenGraph:
         phase: Phase,
         graph_id: str,
         roles: dict[str, PlaceholderRole],
+        constants: frozenset[str],
         session: Session,
         on_placed: Callable[[PlacedGraph], None],
     ) -> None:
@@ -98,8 +100,8 @@ class FrozenGraph:
         self._lock = threading.RLock()
         self._live_module = _copy(graph_module)
         normalize(graph_module)
-        fold_batch_norms(graph_module, constant_placeholders(graph_module, roles))
-        self._split = split_constants(graph_module, roles)
+        fold_batch_norms(graph_module, constants)
+        self._split = split_constants(graph_module, roles, constants)
         self._weights = _picker(self._split.weights)
         self._others = _picker(self._split.others)
         self._unbound: PlacedGraph | None = self._place(graph_id)

@@ -131,8 +131,9 @@ class Mixture:
             counter = self._counters.setdefault(phase, itertools.count())
             graph_id = f"{phase}-{next(counter)}"
         try:
-            if self._takes_constants(captured, phase, roles, session):
-                return FrozenGraph(captured, phase, graph_id, roles, session, self._keep)
+            constants = self._constants(captured, phase, roles, session)
+            if constants:
+                return FrozenGraph(captured, phase, graph_id, roles, constants, session, self._keep)
             placed = PlacedGraph(captured, phase, graph_id, roles, session)
         except Exception as error:
             if session.config.on_failure == "raise":
@@ -147,16 +148,18 @@ class Mixture:
         with self._lock:
             self._graphs.append(placed)
 
-    def _takes_constants(
+    def _constants(
         self, captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
-    ) -> bool:
-        """Whether the graph's weights may be constants: in inference, where changes can be seen."""
-        if phase != "inference" or session.config.weights == "live" or not constant_placeholders(captured, roles):
-            return False
-        reason = why_unwatchable()
-        if reason:
-            session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
-        return not reason
+    ) -> frozenset[str]:
+        """Weights of the graph that may be constants: in inference, where changes can be seen."""
+        if phase != "inference" or session.config.weights == "live":
+            return frozenset()
+        constants = constant_placeholders(captured, roles)
+        reason = why_unwatchable() if constants else ""
+        if not reason:
+            return constants
+        session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
+        return frozenset()
 
 
 def _run_eager(captured: torch.fx.GraphModule, arguments: list[Any]) -> Sequence[Any]:

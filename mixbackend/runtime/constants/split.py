@@ -53,14 +53,17 @@ class Split:
     others: tuple[int, ...]
 
 
-def split_constants(graph_module: torch.fx.GraphModule, roles: Mapping[str, PlaceholderRole]) -> Split:
+def split_constants(
+    graph_module: torch.fx.GraphModule, roles: Mapping[str, PlaceholderRole], weights: frozenset[str]
+) -> Split:
     """Split a captured inference graph; the graph is only read.
 
     Args:
         graph_module: normalised, with fake values in ``meta["val"]``.
-        roles: of its placeholders; weights that nothing writes to become constants.
+        roles: of its placeholders.
+        weights: names of those that are constants, see ``constant_placeholders``.
     """
-    return _Splitter(graph_module, roles).split()
+    return _Splitter(graph_module, roles, weights).split()
 
 
 def constant_placeholders(graph_module: torch.fx.GraphModule, roles: Mapping[str, PlaceholderRole]) -> frozenset[str]:
@@ -74,11 +77,13 @@ def constant_placeholders(graph_module: torch.fx.GraphModule, roles: Mapping[str
 
 
 class _Splitter:
-    def __init__(self, graph_module: torch.fx.GraphModule, roles: Mapping[str, PlaceholderRole]) -> None:
+    def __init__(
+        self, graph_module: torch.fx.GraphModule, roles: Mapping[str, PlaceholderRole], weights: frozenset[str]
+    ) -> None:
         self._module = graph_module
         self._nodes = list(graph_module.graph.nodes)
         self._roles = roles
-        self._weights = constant_placeholders(graph_module, roles)
+        self._weights = weights
         self._known: set[str] = set()
         """Nodes that depend on constants alone."""
         self._cheap: set[str] = set()
