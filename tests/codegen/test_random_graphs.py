@@ -126,10 +126,12 @@ class Oracle:
 
 
 def claimed_or_reject(region: Region) -> None:
-    """Every op is claimed; where sizes are symbols an op may be refused for what nobody knows of them."""
+    """Every op is claimed, unless its value is that of a fold of nothing or hangs on a size that nobody knows."""
     for view in region.views:
         verdict = BACKEND.judge(view)
         if region.dynamic and isinstance(verdict, Unsupported) and verdict.code == "dynamic-shape":
+            reject()
+        if isinstance(verdict, Unsupported) and "is empty: folding it gives no value" in verdict.detail:
             reject()
         assert verdict == Supported(), f"{view.node}: {verdict}"
 

@@ -146,8 +146,11 @@ def require_values(lowering: Lowering, tensor: Tensor, axes: Axes, argument: str
     if any(size == 0 for size in axes.kept_sizes):
         return
     for place in axes.reduced:
+        size = tensor.sizes[place]
+        if size == 0:
+            raise RefusedError("declined", f"dimension {place} is empty: folding it gives no value")
         if known(Condition(meta.shape[place], "at_least", 1)) != "yes":
-            raise RefusedError("dynamic-shape", f"dimension {place} of size {tensor.sizes[place]} may be empty")
+            raise RefusedError("dynamic-shape", f"dimension {place} of size {size} may be empty")
 
 
 def converted(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> ValueFunction:
