@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mixbackend.benchmarks.accuracy import Phase
-from mixbackend.benchmarks.processes import ask
-from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request
+from mixbackend.benchmarks.protocol import MIXTURE, MODULE, PLAIN, Request
+from mixbackend.processes import ask
 
 DEFAULT_MODELS = (
     "BERT_pytorch",
@@ -66,7 +66,7 @@ def _measure_one(
 
     def call(peer: str, request: Request, variables: Mapping[str, str]) -> None:
         progress(f"{model}: {peer}")
-        answer = ask(request, timeout_s, variables=variables)
+        answer = ask(request, MODULE, timeout_s, variables=variables)
         if answer["status"] == "pass":
             seconds[peer] = answer["first_call_s"]
         else:

@@ -16,6 +16,9 @@ from mixbackend.benchmarks.accuracy import Phase
 
 Task = Literal["accuracy", "speed"]
 
+MODULE = "mixbackend.benchmarks.worker"
+"""What a worker process runs."""
+
 MIXTURE = "mixbackend"
 PLAIN = "plain"
 """Backend name of a peer that is not compiled at all."""

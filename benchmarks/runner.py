@@ -20,9 +20,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models import find, models
-from mixbackend.benchmarks.processes import ask
-from mixbackend.benchmarks.protocol import MIXTURE, NOT_JUDGED, Request
+from mixbackend.benchmarks.protocol import MIXTURE, MODULE, NOT_JUDGED, Request
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
+from mixbackend.processes import ask
 
 REFERENCE_BACKEND = "aot_eager"
 PHASES: tuple[Phase, ...] = ("inference", "training")
@@ -142,11 +142,11 @@ def run_cases(kind: str, work: Work, options: SuiteOptions, console: Console) ->
 
 def check_case(case: Case, options: SuiteOptions, show: Callable[[str], None]) -> Record:
     """Judge one case; where it fails, learn whether ``aot_eager`` fails as well."""
-    answer = ask(_request(case, options, options.backend), options.timeout_s, options.threads)
+    answer = ask(_request(case, options, options.backend), MODULE, options.timeout_s, options.threads)
     if answer["status"] == "pass" or answer["status"] in NOT_JUDGED or options.backend == REFERENCE_BACKEND:
         return {**answer, REFERENCE_BACKEND: None}
     show(f"failed; asking {REFERENCE_BACKEND}")
-    reference = ask(_request(case, options, REFERENCE_BACKEND), options.timeout_s, options.threads)
+    reference = ask(_request(case, options, REFERENCE_BACKEND), MODULE, options.timeout_s, options.threads)
     return {**answer, REFERENCE_BACKEND: {key: reference.get(key, "") for key in ("status", "detail")}}
 
 

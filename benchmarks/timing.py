@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mixbackend.benchmarks.processes import Worker
-from mixbackend.benchmarks.protocol import Request
+from mixbackend.benchmarks.protocol import MODULE, Request
+from mixbackend.processes import Worker
 
 ROUND_SECONDS = 0.15
 PAUSE_SECONDS = 0.02
@@ -109,7 +109,7 @@ def interleave(
     try:
         for name, request in requests.items():
             progress(f"compiling {name}")
-            workers[name] = Worker(request, threads)
+            workers[name] = Worker(request, MODULE, threads)
             ready[name] = workers[name].answer(timeout_s)
         alive = {name: worker for name, worker in workers.items() if ready[name]["status"] == "pass"}
         seconds, failures = _take_turns(alive, ready, rounds, timeout_s, progress)

@@ -18,8 +18,8 @@ from typing import Any
 from mixbackend.benchmarks.peers.catalogue import is_ours
 from mixbackend.benchmarks.peers.request import PHASES, PeerCase
 from mixbackend.benchmarks.peers.turns import Options, Show, expected_s, time_case
-from mixbackend.benchmarks.processes import Answer
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
+from mixbackend.processes import Answer
 
 _KIND = "peer 1"
 """Changes with the meaning of records."""

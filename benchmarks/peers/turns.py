@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from mixbackend.benchmarks.peers.catalogue import EAGER, configuration_of, is_ours, refusal
 from mixbackend.benchmarks.peers.request import MODULE, PeerCase, PeerRequest
-from mixbackend.benchmarks.processes import Answer, Worker, ask
 from mixbackend.benchmarks.timing import rotated
+from mixbackend.processes import Answer, Worker, ask
 from mixbackend.runtime.thread_environment import make_threads_sleep, without_decisions
 from mixbackend.storage import private_folder
 
@@ -102,7 +102,7 @@ def kernel_folder() -> str:
 def measure_machine(dtype: str, options: Options) -> Answer:
     """The limits of the machine for a dtype."""
     request = PeerRequest("machine", PeerCase("", 0, "inference", dtype), threads=options.threads)
-    return ask(request, options.timeout_s, options.threads, variables_for(EAGER, "user"), options.module)
+    return ask(request, options.module, options.timeout_s, options.threads, variables_for(EAGER, "user"))
 
 
 def time_case(case: PeerCase, peers: Sequence[str], options: Options, show: Show) -> dict[str, dict[str, Any]]:
@@ -127,7 +127,7 @@ def time_case(case: PeerCase, peers: Sequence[str], options: Options, show: Show
 
 def _ask_reference(case: PeerCase, folder: str, options: Options) -> Answer:
     request = PeerRequest("reference", case, folder=folder, threads=options.threads)
-    return ask(request, options.timeout_s, options.threads, variables_for(EAGER, "user"), options.module)
+    return ask(request, options.module, options.timeout_s, options.threads, variables_for(EAGER, "user"))
 
 
 def _work(reference: Answer) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _start(
             memory_bytes=int(options.memory_gb * 1e9),
             warm_up_s=options.warm_up_s,
         )
-        worker = Worker(request, options.threads, variables_for(peer, options.environment), options.module)
+        worker = Worker(request, options.module, options.threads, variables_for(peer, options.environment))
         stack.callback(worker.close)
         ready[peer] = worker.answer(options.timeout_s)
         if ready[peer]["status"] in READY:

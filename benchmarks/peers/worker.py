@@ -27,8 +27,8 @@ from mixbackend.benchmarks.peers import executors, machine, reference
 from mixbackend.benchmarks.peers.models import MODELS, PeerModel
 from mixbackend.benchmarks.peers.parts import summarise_parts
 from mixbackend.benchmarks.peers.request import PeerRequest, request_from_line
-from mixbackend.benchmarks.processes import end_with_parent
 from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status, send_answer
+from mixbackend.processes import end_with_parent
 
 Answer = dict[str, Any]
 Send = Callable[[Answer], None]

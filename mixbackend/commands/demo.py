@@ -25,10 +25,10 @@ from mixbackend.benchmarks import sentence_tasks
 from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models import find
 from mixbackend.benchmarks.models.sentence_encoder import build_encoder
-from mixbackend.benchmarks.processes import ask
-from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request
+from mixbackend.benchmarks.protocol import MIXTURE, MODULE, PLAIN, Request
 from mixbackend.benchmarks.timing import Timing, interleave, speedup
 from mixbackend.commands.output import console, print_json, quiet_stdout
+from mixbackend.processes import ask
 from mixbackend.reporting.text import print_report
 
 ENCODER = "sentence-encoder"
@@ -95,7 +95,7 @@ def _run_entry(given: argparse.Namespace, configuration: Any, show: sentence_tas
     for phase in phases:
         show(f"holding {phase} against eager")
         request = Request("accuracy", entry.name, phase, MIXTURE, _plain(configuration))
-        judged[phase] = ask(request, WORKER_SECONDS)
+        judged[phase] = ask(request, MODULE, WORKER_SECONDS)
     return {
         "model": given.model,
         "report": report,

@@ -8,34 +8,34 @@ import time
 
 import pytest
 
-from mixbackend.benchmarks.processes import Worker, ask
-from mixbackend.benchmarks.protocol import Request
+from mixbackend.benchmarks.protocol import MODULE, Request
 from mixbackend.benchmarks.timing import interleave
+from mixbackend.processes import Worker, ask
 
 
 def test_accuracy_of_a_compiled_training_step() -> None:
-    answer = ask(Request("accuracy", "lennard_jones", "training", "aot_eager"), 120, threads=1)
+    answer = ask(Request("accuracy", "lennard_jones", "training", "aot_eager"), MODULE, 120, threads=1)
     assert answer["status"] == "pass", answer
     assert answer["first_call_s"] > answer["later_call_s"] > 0
     assert not answer["by_cosine"]
 
 
 def test_an_unknown_model_and_backend_are_answers() -> None:
-    assert ask(Request("accuracy", "nope", "inference", "eager"), 120, threads=1)["status"] == "load_failed"
-    answer = ask(Request("accuracy", "lennard_jones", "inference", "no_such_backend"), 120, threads=1)
+    assert ask(Request("accuracy", "nope", "inference", "eager"), MODULE, 120, threads=1)["status"] == "load_failed"
+    answer = ask(Request("accuracy", "lennard_jones", "inference", "no_such_backend"), MODULE, 120, threads=1)
     assert answer["status"] == "failed"
     assert "no_such_backend" in answer["detail"]
 
 
 def test_a_worker_that_takes_too_long_is_ended() -> None:
     start = time.perf_counter()
-    answer = ask(Request("accuracy", "resnet18", "inference", "aot_eager"), 0.3)
+    answer = ask(Request("accuracy", "resnet18", "inference", "aot_eager"), MODULE, 0.3)
     assert answer["status"] == "timeout"
     assert time.perf_counter() - start < 10
 
 
 def test_a_crash_is_an_answer() -> None:
-    worker = Worker(Request("speed", "lennard_jones", "inference", "plain"), threads=1)
+    worker = Worker(Request("speed", "lennard_jones", "inference", "plain"), MODULE, threads=1)
     try:
         assert worker.answer(120)["status"] == "pass"
         os.kill(worker._process.pid, signal.SIGSEGV)
@@ -48,7 +48,7 @@ def test_a_crash_is_an_answer() -> None:
 
 def test_running_out_of_memory_is_an_answer() -> None:
     request = Request("accuracy", "lennard_jones", "inference", "eager", memory_bytes=150_000_000)
-    assert ask(request, 120, threads=1)["status"] in ("out_of_memory", "crash")
+    assert ask(request, MODULE, 120, threads=1)["status"] in ("out_of_memory", "crash")
 
 
 def test_peers_take_turns() -> None:

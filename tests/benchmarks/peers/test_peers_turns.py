@@ -110,9 +110,9 @@ def test_paused_peers_end_with_the_process_that_asked_them(fake_peers: Path) -> 
     program = """
 import os
 from mixbackend.benchmarks.peers.request import PeerCase, PeerRequest
-from mixbackend.benchmarks.processes import Worker
+from mixbackend.processes import Worker
 request = PeerRequest("peer", PeerCase("plain", 1, "inference", "float32"), "eager")
-worker = Worker(request, module="fake_peers")
+worker = Worker(request, "fake_peers")
 assert worker.answer(20)["status"] == "pass"
 worker.pause()
 print(worker._process.pid, flush=True)

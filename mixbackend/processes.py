@@ -1,6 +1,6 @@
 """Worker processes: start one, ask it, stop it.
 
-Place: under the suite, the demo's timings and everything else that needs a model in a process of its own.
+Place: under tuning, the suite, the demo's timings: everything that needs a model in a process of its own.
 Input: a request that is one line of JSON. Output: the worker's answers as dictionaries, always with a ``status``.
 Invariants: a worker and what it started ends with ``close``; an answer that does not come in time, a crash and memory
 running out are answers too, never exceptions.
@@ -44,17 +44,17 @@ class Worker:
 
     Args:
         request: what it shall do.
+        module: what is run; it reads the request as its first line of input.
         threads: for OpenMP and whatever else reads ``OMP_NUM_THREADS``; 0 leaves the environment alone.
         variables: further environment variables; ``None`` takes one away.
-        module: what is run; it reads the request as its first line of input.
     """
 
     def __init__(
         self,
         request: AnyRequest,
+        module: str,
         threads: int = 0,
         variables: Mapping[str, str | None] | None = None,
-        module: str = "mixbackend.benchmarks.worker",
     ) -> None:
         self.request = request
         wanted: dict[str, str | None] = {**os.environ, **(variables or {})}
@@ -148,14 +148,14 @@ def end_with_parent() -> None:
 
 def ask(
     request: AnyRequest,
+    module: str,
     timeout_s: float,
     threads: int = 0,
     variables: Mapping[str, str | None] | None = None,
-    module: str = "mixbackend.benchmarks.worker",
 ) -> Answer:
     """Start a worker for one request, take its one answer and end it; adds ``seconds`` of the whole process."""
     start = time.perf_counter()
-    worker = Worker(request, threads, variables, module)
+    worker = Worker(request, module, threads, variables)
     try:
         answer = worker.answer(timeout_s)
     finally:
