@@ -4,13 +4,15 @@ Place: registered under the entry point group ``mixbackend.backends``; the fallb
 Input: regions of every phase, static or dynamic. Output: compiled regions with live weights and traced strides.
 Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
 What they made is kept as an ``artifact``, and runs again without them.
-Non-goals: products of matrices, convolutions, sorting, random numbers: libraries and eager own those.
+Non-goals: products of matrices, all but depthwise convolutions, sorting, random numbers: libraries and eager own those.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Collection
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -19,8 +21,8 @@ import sympy
 
 from mixbackend.backends.codegen.artifact import RegionArtifact
 from mixbackend.backends.codegen.rates import FUSED, codegen_rates
-from mixbackend.backends.codegen.runner import make_runner
-from mixbackend.backends.codegen.targets.target import Target
+from mixbackend.backends.codegen.runner import PreparedRunner, make_runner
+from mixbackend.backends.codegen.targets.target import CompiledProgram, Target
 from mixbackend.contracts import (
     Availability,
     Backend,
@@ -28,6 +30,7 @@ from mixbackend.contracts import (
     CompiledRegion,
     DeviceModel,
     ErrorBudget,
+    InputRole,
     OpTag,
     OpView,
     Region,
@@ -82,9 +85,10 @@ class CodegenBackend(Backend):
         )
 
     def traits(self) -> Traits:
-        """Live weights; every value of a region but its results stays inside."""
+        """Weights are laid out anew when bound, and taken as they are else; all values but results stay inside."""
         return Traits(
             device_types=frozenset({self.target.traits().device_type}),
+            weights="refit",
             exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
@@ -100,7 +104,7 @@ class CodegenBackend(Backend):
         if special is not None:
             return special
         # Parts of a result stay with the op that made it; its verdict is theirs.
-        return Supported() if view.op == "getitem" else judge_op(view)
+        return Supported() if view.op == "getitem" else judge_op(view, self.target.traits().templates)
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         """Views and constants alone are quicker in eager, which copies nothing; some writes only eager can order."""
@@ -118,30 +122,55 @@ class CodegenBackend(Backend):
         return codegen_rates(self.name, device)
 
     def compile(self, region: Region) -> CompiledRegion:
-        """Lower, schedule, compile."""
-        from mixbackend.backends.codegen.runner_text import runner_text
+        """Lower, schedule, compile; what kernels make of constants alone is made when the region is bound."""
+        from mixbackend.backends.codegen.prepared import prepare
 
-        device = self.target.traits().device_type
         program = self.program(region)
-        text = runner_text(program, device)
-        compiled = self.target.compile(program)
-        artifact = None
-        if compiled.artifact is not None:
-            artifact = RegionArtifact(text, program.call_table, compiled.artifact).to_bytes()
-        return CompiledRegion(
-            run=make_runner(text, compiled.launch, device),
-            artifact=artifact,
-            source=compiled.source,
-            strides="as_traced",
-            notes=(f"{len(program.calls)} kernels, {len(program.refusals)} refused fusions",),
-        )
+        notes = (f"{len(program.calls)} kernels, {len(program.refusals)} refused fusions",)
+        parts = prepare(program, _constants(region))
+        if parts is None:
+            content, compiled = self._compiled(program)
+            return replace(self._region(region, content, compiled), notes=notes)
+        bound = {*_constant_places(region), *range(len(program.inputs), len(parts.rest.inputs))}
+        first, compiled_first = self._compiled(parts.first)
+        content, compiled = self._compiled(parts.rest, bound)
+        content = replace(content, preparation=first, places=parts.places)
+        return replace(self._region(region, content, compiled, compiled_first), notes=notes)
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
         """Everything comes from the artifact: nothing is lowered or scheduled."""
         content = RegionArtifact.from_bytes(artifact)
-        compiled = self.target.load(content.calls, content.compiled)
-        run = make_runner(content.runner, compiled.launch, self.target.traits().device_type)
-        return CompiledRegion(run=run, source=compiled.source, strides="as_traced")
+        first = content.preparation
+        compiled_first = None if first is None else self.target.load(first.calls, first.compiled)
+        return self._region(region, content, self.target.load(content.calls, content.compiled), compiled_first)
+
+    def _compiled(self, program: Program, given: Collection[int] = ()) -> tuple[RegionArtifact, CompiledProgram]:
+        """A program as it is kept, and what the target made of it."""
+        from mixbackend.backends.codegen.runner_text import runner_text
+
+        device = self.target.traits().device_type
+        compiled = self.target.compile(program)
+        bound = runner_text(program, device, given) if given else ""
+        text = runner_text(program, device)
+        return RegionArtifact(text, program.call_table, compiled.artifact or b"", bound=bound), compiled
+
+    def _region(
+        self,
+        region: Region,
+        content: RegionArtifact,
+        compiled: CompiledProgram,
+        first: CompiledProgram | None = None,
+    ) -> CompiledRegion:
+        """What runs a region, from compiled programs."""
+        device = self.target.traits().device_type
+        artifact = None if compiled.artifact is None else content.to_bytes()
+        run = make_runner(content.runner, compiled.launch, device)
+        if first is None or content.preparation is None:
+            return CompiledRegion(run, artifact=artifact, source=compiled.source, strides="as_traced")
+        before = make_runner(content.preparation.runner, first.launch, device)
+        made = PreparedRunner(before, content.places, run, content.bound, compiled.launch, device)
+        source = f"{first.source}\n{compiled.source}"
+        return CompiledRegion(made.run, made.bind, artifact, source, strides="as_traced")
 
     def program(self, region: Region) -> Program:
         """The kernels of a region, before a target sees them."""
@@ -169,6 +198,15 @@ def _generator_digest() -> str:
     files = [*home.glob("*.py"), *(path for part in ("ir", "lower", "schedule") for path in (home / part).glob("*.py"))]
     texts = [str(path.relative_to(home)).encode() + b"\0" + path.read_bytes() for path in sorted(files)]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+def _constant_places(region: Region) -> tuple[int, ...]:
+    return tuple(place for place, item in enumerate(region.inputs) if item.role is InputRole.CONSTANT)
+
+
+def _constants(region: Region) -> frozenset[str]:
+    """Names of the inputs whose values are known when the region is bound."""
+    return frozenset(region.inputs[place].name for place in _constant_places(region))
 
 
 def _hints(region: Region) -> dict[sympy.Symbol, int]:

@@ -22,13 +22,17 @@ _LOOPS: tuple[OpClass, ...] = (
     "pooling",
 )
 
-FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(itertools.product(_LOOPS, _LOOPS))
+_EPILOGUES: tuple[OpClass, ...] = ("pointwise", "view")
+
+FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(
+    [*itertools.product(_LOOPS, _LOOPS), *(("convolution", op_class) for op_class in _EPILOGUES)]
+)
 """Pairs of classes between which values stay in registers or in a core's own cache."""
 
 _ENTRY_S = 1.5e-6
 _CROSSING_S = 0.1e-6
 _LOOP_OVERHEAD_S = 0.1e-6
-_SHARE_OF_PEAK: dict[OpClass, float] = {
+_SHARE_OF_PEAK: dict[str, float] = {
     "normalization": 0.2,
     "softmax": 0.2,
     "reduction": 0.15,
@@ -41,6 +45,9 @@ _SHARE_OF_PEAK: dict[OpClass, float] = {
     "factory": 0.1,
     "sort": 0.01,
     "other": 0.05,
+    "convolution/grouped": 0.1,
+    "convolution/grouped/channels_last": 0.3,
+    "convolution/grouped/channels_last/constant": 0.4,
 }
 
 

@@ -8,23 +8,28 @@ code beside it: both are executed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
 
 from mixbackend.backends.codegen.targets.target import Launch
-from mixbackend.contracts.region import RunFunction
+from mixbackend.contracts.region import BoundRun, RunFunction
 
 _SMALLEST_WORKSPACE = 1 << 16
 
 
-def make_runner(text: str, launch: Launch, device: str = "cpu") -> RunFunction:
+def make_runner(
+    text: str, launch: Launch, device: str = "cpu", given: Mapping[int, torch.Tensor] | None = None
+) -> RunFunction:
     """The function that runs a program on its inputs.
 
     Args:
         text: of ``runner_text``.
         launch: what the target made of the program.
         device: where the workspace lives.
+        given: inputs that are known, by their places.
     """
     workspaces = Workspaces(device)
     names: dict[str, Any] = {
@@ -36,9 +41,41 @@ def make_runner(text: str, launch: Launch, device: str = "cpu") -> RunFunction:
         "take": workspaces.take,
         "give_back": workspaces.give_back,
         "nothing": torch.empty(0, dtype=torch.uint8),
+        **{f"x{place}": tensor for place, tensor in (given or {}).items()},
     }
     exec(compile(text, "<codegen runner>", "exec"), names)
     return cast(RunFunction, names["run"])
+
+
+@dataclass(frozen=True)
+class PreparedRunner:
+    """Runs a program that was taken apart (``prepared``): all of it, or the rest on values prepared before.
+
+    Attributes:
+        first: run function of the part that prepares.
+        places: of its inputs among the region's.
+        rest: run function of the rest, on the region's inputs and the prepared values.
+        bound: text of the same with constants and prepared values given.
+        launch, device: of the rest, see ``make_runner``.
+    """
+
+    first: RunFunction
+    places: tuple[int, ...]
+    rest: RunFunction
+    bound: str
+    launch: Launch
+    device: str
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """Prepare, then run the rest."""
+        return self.rest([*inputs, *self.first([inputs[place] for place in self.places])])
+
+    def bind(self, constants: Sequence[torch.Tensor | None]) -> BoundRun:
+        """The rest, for these very constants."""
+        made = self.first([constants[place] for place in self.places])
+        given = {place: value for place, value in enumerate((*constants, *made)) if value is not None}
+        run = make_runner(self.bound, self.launch, self.device, given)
+        return BoundRun(run, sum(value.nbytes for value in made), (f"{len(made)} weights laid out for their kernels",))
 
 
 class Workspaces:

@@ -11,7 +11,7 @@ launched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -22,12 +22,13 @@ from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, Stri
 from mixbackend.contracts import CodegenError
 
 
-def runner_text(program: Program, device: str = "cpu") -> str:
+def runner_text(program: Program, device: str = "cpu", given: Collection[int] = ()) -> str:
     """The Python text of the run function.
 
     Args:
         program: what was compiled.
         device: where outputs live.
+        given: places of inputs that ``runner`` knows by name (``x0``, ``x1``...) and that no call brings.
 
     Raises:
         CodegenError: a size depends on something that no input tells.
@@ -35,6 +36,8 @@ def runner_text(program: Program, device: str = "cpu") -> str:
     sources = _sources(program)
     text = _Text({symbol: f"n{place}" for place, symbol in enumerate(sources)})
     lines = [f"({_tuple(f'x{place}' for place in range(len(program.inputs)))}) = inputs"] if program.inputs else []
+    if given:
+        lines = [f"x{place} = inputs[{place}]" for place in range(len(program.inputs)) if place not in given]
     used = _used_symbols(program)
     lines += [f"{text(symbol)} = {source}" for symbol, source in sources.items() if symbol in used]
     results = [f"y{place}" for place in range(len(program.outputs))]

@@ -54,12 +54,18 @@ class TensorType(Printed):
 
 @dataclass(frozen=True)
 class Map(Printed):
-    """``target[loops] = value`` for every point."""
+    """``target[loops] = value`` for every point.
+
+    Attributes:
+        apart: whether it has memory of its own, in the order of its loops, and a kernel of its own: a small tensor
+            whose every element is read often, so that the order it lies in counts for more than making it.
+    """
 
     target: str
     loops: tuple[Loop, ...]
     value: Expr
     origins: tuple[str, ...] = ()
+    apart: bool = False
 
 
 @dataclass(frozen=True)

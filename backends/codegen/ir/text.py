@@ -145,7 +145,8 @@ def _stage_lines(stage: Stage, texts: ExpressionTexts) -> list[str]:
     """Headline, then what follows the named parts; a stage without named parts may be one line."""
     match stage:
         case Map():
-            return _with_value(f"map {stage.target}{listing(stage.loops)}", stage.value, texts)
+            word = "map apart" if stage.apart else "map"
+            return _with_value(f"{word} {stage.target}{listing(stage.loops)}", stage.value, texts)
         case Reduce():
             names = ", ".join(name or "_" for name in stage.targets)
             names = names if len(stage.targets) == 1 else f"({names})"

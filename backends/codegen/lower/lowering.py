@@ -226,11 +226,15 @@ class Lowering:
 
     # -- constructors of stages -----------------------------------------------------------------------------------
 
-    def map(self, sizes: Sequence[Any], dtype: torch.dtype, value: ValueFunction) -> Tensor:
-        """A tensor computed point by point; converts the value to the compute type of ``dtype`` if needed."""
+    def map(self, sizes: Sequence[Any], dtype: torch.dtype, value: ValueFunction, apart: bool = False) -> Tensor:
+        """A tensor computed point by point; converts the value to the compute type of ``dtype`` if needed.
+
+        Args:
+            apart: see ``Map``.
+        """
         name, loops = self.stage_name(), self.loops(sizes)
         expression = self.cast(value(_indices(loops)), compute_dtype(dtype))
-        return self._define(Map(name, loops, expression, self._origins()), loops, dtype)
+        return self._define(Map(name, loops, expression, self._origins(), apart), loops, dtype)
 
     def lazy(self, sizes: Sequence[Any], dtype: torch.dtype, value: ValueFunction) -> Tensor:
         """A tensor without a stage: computed where it is read. For views and cheap values."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 from mixbackend.backends.codegen.lower import (  # noqa: F401
     activation,
     activation_backward,
+    attention,
     batch_norm,
     comparison,
     concatenate,
     conversion,
+    convolution,
     elementary,
     embedding,
     factory,

@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.schedule.nests import merge_nests
 from mixbackend.backends.codegen.schedule.pieces import cut_into_pieces, join_flat_pieces
 from mixbackend.backends.codegen.schedule.sharing import share_common
 from mixbackend.backends.codegen.schedule.statements import draft_of
+from mixbackend.backends.codegen.schedule.strips import strip_windows
 from mixbackend.backends.codegen.schedule.tiles import raise_loops, tile_loops
 from mixbackend.backends.codegen.schedule.vectorize import Costs, vector_of, with_vector
 from mixbackend.backends.codegen.targets.target import TargetTraits
@@ -55,7 +56,7 @@ def arrange(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
     draft = cut_into_pieces(_nests(draft, collapse_nest), traits, hints)
     draft = _vectorised(draft, traits, hints)
     draft = forward_values(merge_nests(hoist_invariants(draft, hints), movable=is_hoisted))
-    return _vectorised(draft, traits, hints)
+    return strip_windows(_vectorised(draft, traits, hints), traits)
 
 
 def _nests(draft: Draft, function: Callable[[Nest], Nest]) -> Draft:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.stages import GraphOutput, StageGraph
+from mixbackend.backends.codegen.ir.stages import GraphOutput, Map, StageGraph
 from mixbackend.backends.codegen.schedule.alignment import (
     Cluster,
     align,
@@ -155,6 +155,8 @@ class _Search:
             return None, "a third kernel would have to run between them"
         if self._overwrites(one, other) or self._overwrites(other, one):
             return None, "one writes into an input that the other reads"
+        if _is_apart(one) or _is_apart(other):
+            return None, "a tensor that is read often is made first"
         if len(one.members) + len(other.members) > MAXIMUM_STAGES:
             return None, f"more than {MAXIMUM_STAGES} stages in one kernel"
         both = merged(one, other, align(one, other))
@@ -192,6 +194,11 @@ class _Search:
 def _are_related(one: Cluster, other: Cluster) -> bool:
     """Whether a tensor passes between them or both read one."""
     return passes(one, other) or passes(other, one) or have_common_inputs(one, other)
+
+
+def _is_apart(cluster: Cluster) -> bool:
+    stages = (fact.stage for fact in cluster.members)
+    return any(isinstance(stage, Map) and stage.apart for stage in stages)
 
 
 def _explain(apart: tuple[Cost, Cost], together: Cost, both: Cluster) -> str:

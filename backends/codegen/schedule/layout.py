@@ -13,7 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import sympy
 
-from mixbackend.backends.codegen.ir.stages import GraphOutput, Scatter, Stage, StageGraph, StridedInput, targets_of
+from mixbackend.backends.codegen.ir.stages import (
+    GraphOutput,
+    Map,
+    Scatter,
+    Stage,
+    StageGraph,
+    StridedInput,
+    targets_of,
+)
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
 from mixbackend.backends.codegen.schedule.simplify import loads_of
@@ -72,6 +80,8 @@ class _Chooser:
 
     def _order_of_sources(self, stage: Stage) -> list[int] | None:
         """Order of the dimensions of a stage's target as what it reads has them."""
+        if isinstance(stage, Map) and stage.apart:
+            return list(range(len(stage.loops)))
         loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
         dimension = {loop.index: place for place, loop in enumerate(loops) if loop.size != 1}
         seen = []

@@ -92,7 +92,7 @@ def _store_into_outputs(graph: StageGraph) -> StageGraph:
 
 def copied(stage: Stage) -> str | None:
     """The tensor that a stage copies as it is."""
-    if not isinstance(stage, Map) or not isinstance(stage.value, Load):
+    if not isinstance(stage, Map) or stage.apart or not isinstance(stage.value, Load):
         return None
     load = stage.value
     plain = load.mask is None and not load.bindings
@@ -164,7 +164,7 @@ class _Inliner:
             return copies[node]
 
         result = map_stage(stage, lambda value: rewrite(value, replaced))
-        if isinstance(result, Map):
+        if isinstance(result, Map) and not result.apart:
             self._maps[result.target] = result
         return result
 

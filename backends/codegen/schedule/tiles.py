@@ -33,6 +33,7 @@ from mixbackend.backends.codegen.schedule.draft import (
 )
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.strips import sliding_loop
 from mixbackend.backends.codegen.schedule.vectorize import LARGEST_UNROLLED, Costs
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -114,6 +115,9 @@ class _Choice:
         if vector is not None and partner is not None:
             return self._square(vector, partner)
         moves = []
+        slide = self._sliding(vector)
+        if vector is not None and slide is not None:
+            return [replace(self._cut(vector, self._narrow(vector, slide)), contiguous=True), Move(slide, None)]
         if vector is not None:
             moves.append(replace(self._cut(vector, self._width(vector)), contiguous=True))
             moves += [Move(loop, None) for loop in self._within_lines(vector)] or self._crossed(vector)
@@ -130,6 +134,18 @@ class _Choice:
             if cost < lowest and self._fits(loop):
                 best, lowest = loop, cost
         return best
+
+    def _sliding(self, vector: KernelLoop | None) -> KernelLoop | None:
+        """The loop along which windows slide, see ``strips``."""
+        if vector is None or len(self._draft.nests) != 1 or self._draft.scratch:
+            return None
+        return sliding_loop(self._draft.nests[0], self._draft.outer, vector.index)
+
+    def _narrow(self, vector: KernelLoop, slide: KernelLoop) -> int:
+        """Values of the vector loop in one tile where whole rows of windows are inside."""
+        rows = points_of([loop for loop in self._draft.outer if loop is not slide], self._hints)
+        balanced = max(rows // self._wanted, 2 * self._costs.lanes)
+        return min(self._width(vector), balanced // self._costs.lanes * self._costs.lanes)
 
     def _within_lines(self, vector: KernelLoop) -> list[KernelLoop]:
         """Short loops whose values are written to one cache line: outside, several threads would write it."""
