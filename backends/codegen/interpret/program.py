@@ -17,6 +17,8 @@ from mixbackend.backends.codegen.interpret.indices import Value, evaluate_size
 from mixbackend.backends.codegen.interpret.kernels import interpret_kernel
 from mixbackend.backends.codegen.interpret.memory import flat_memory, garbage
 from mixbackend.backends.codegen.interpret.symbols import Input, solve_symbols
+from mixbackend.backends.codegen.interpret.templates import interpret_template
+from mixbackend.backends.codegen.ir.kernel import TemplateKernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
 from mixbackend.backends.codegen.ir.stages import AliasOutput
 from mixbackend.contracts import IrError
@@ -77,4 +79,7 @@ def _run(call: KernelCall, memory: dict[str, torch.Tensor], values: dict[sympy.S
     pairs = zip(call.kernel.parameters, call.parameters, strict=True)
     parameters = {symbol: evaluate_size(value, values) for symbol, value in pairs}
     numbers = {symbol: float(values[given]) for symbol, given in zip(call.kernel.numbers, call.numbers, strict=True)}
+    if isinstance(call.kernel, TemplateKernel):
+        interpret_template(call.kernel, buffers, parameters)
+        return
     interpret_kernel(call.kernel, buffers, parameters, numbers)

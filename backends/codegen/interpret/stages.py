@@ -10,6 +10,7 @@ Non-goals: speed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import sympy
@@ -19,6 +20,7 @@ from mixbackend.backends.codegen.interpret.folds import fold, scan
 from mixbackend.backends.codegen.interpret.indices import Value, Values, evaluate_index, evaluate_size
 from mixbackend.backends.codegen.interpret.points import Element, Points, as_positions, find_outside
 from mixbackend.backends.codegen.interpret.symbols import Input, solve_symbols
+from mixbackend.backends.codegen.interpret.templates import evaluate_template
 from mixbackend.backends.codegen.ir.scalar import Expr, Load
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
@@ -32,6 +34,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     StridedInput,
+    Template,
     TensorType,
     destinations,
     targets_of,
@@ -147,6 +150,8 @@ class _Run:
                 self._define(stage.target, scan(stage.kind, value, stage.axis), stage)
             case Scatter():
                 self._define(stage.target, self._scattered(stage), stage)
+            case Template():
+                self._template(stage)
 
     def output(self, output: GraphOutput) -> torch.Tensor:
         """A copy of a tensor in the strides of an output."""
@@ -222,6 +227,24 @@ class _Run:
         for name, result in zip(stage.targets, results, strict=True):
             if name is not None:
                 self._define(name, result, stage)
+
+    def _template(self, stage: Template) -> None:
+        operands = [
+            None if item is None else self._values_of(stage, item.loops, item.value)[0] for item in stage.operands
+        ]
+        for item, value in zip(stage.results, evaluate_template(stage.name, operands, stage.options), strict=True):
+            if item.target is None:
+                continue
+            points = self._points(stage, item.loops)
+            type_ = self._types[item.target]
+            target = value.new_full([evaluate_size(size, self._values) for size in type_.sizes], math.nan)
+            symbols = points.bound((), {})
+            places = tuple(as_positions(evaluate_index(part, symbols)) for part in item.index)
+            wrong, _ = find_outside(list(places), target.shape, None)
+            if wrong:
+                raise IrError(f"{item.target}{list(target.shape)} is written at {list(wrong)}", where=str(stage))
+            target[places] = value
+            self._define(item.target, target, stage)
 
     def _scattered(self, stage: Scatter) -> torch.Tensor:
         (base,) = self._values_of(stage, stage.target_loops, stage.base)

@@ -15,8 +15,9 @@ import sympy
 from mixbackend.backends.codegen.ir.check_expressions import Scope, check_index
 from mixbackend.backends.codegen.ir.check_kernels import check_kernel
 from mixbackend.backends.codegen.ir.check_stages import check_outputs, input_symbols
+from mixbackend.backends.codegen.ir.check_templates import check_template_kernel
 from mixbackend.backends.codegen.ir.errors import Problems
-from mixbackend.backends.codegen.ir.kernel import BufferParameter
+from mixbackend.backends.codegen.ir.kernel import BufferParameter, TemplateKernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
 from mixbackend.backends.codegen.ir.stages import AliasOutput, StridedInput
 from mixbackend.backends.codegen.ir.text import listing, type_text
@@ -33,7 +34,10 @@ def check_program(program: Program) -> None:
         IrError: it breaks a rule.
     """
     for kernel in program.kernels:
-        check_kernel(kernel)
+        if isinstance(kernel, TemplateKernel):
+            check_template_kernel(kernel)
+        else:
+            check_kernel(kernel)
     _ProgramCheck(program).run()
 
 

@@ -25,6 +25,7 @@ from mixbackend.backends.codegen.ir.check_expressions import (
     check_stored,
     kind_of,
 )
+from mixbackend.backends.codegen.ir.check_templates import check_template
 from mixbackend.backends.codegen.ir.errors import Problems
 from mixbackend.backends.codegen.ir.scalar import Load, walk
 from mixbackend.backends.codegen.ir.stages import (
@@ -40,6 +41,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     StridedInput,
+    Template,
     TensorType,
     expressions_of,
     targets_of,
@@ -181,6 +183,8 @@ class _GraphCheck:
                 self._target(stage, stage.target, stage.loops, stage.value.dtype)
             case Scatter():
                 self._scatter(stage)
+            case Template():
+                self._template(stage)
 
     def _loops(self, stage: Stage, loops: Iterable[Loop]) -> None:
         for loop in loops:
@@ -249,6 +253,18 @@ class _GraphCheck:
         self._kind(stage, stage.mode, MODE_KINDS, stage.value.dtype)
         for value in (stage.base, stage.value):
             self._target(stage, stage.target, stage.target_loops, value.dtype)
+
+    def _template(self, stage: Template) -> None:
+        loops = [loop for item in (*stage.operands, *stage.results) if item is not None for loop in item.loops]
+        self._loops(stage, loops)
+        check_template(stage, self._scope(stage, loops))
+        for result in stage.results:
+            if result.target is None:
+                continue
+            type_ = self._types.get(result.target)
+            if self._problems.expect(type_ is not None, f"{result.target} has no type", stage) and type_ is not None:
+                same = len(type_.sizes) == len(result.index)
+                self._problems.expect(same, f"{result.target} has {len(type_.sizes)} dimensions", stage)
 
     def _define(self, stage: Stage) -> None:
         for name in targets_of(stage):

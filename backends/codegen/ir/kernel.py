@@ -2,7 +2,8 @@
 
 Place: made by ``schedule``, run by ``interpret``, turned into code by a target. Nothing in a kernel belongs to one
 target: how wide a vector is and how threads start is the target's business.
-Shape of a kernel::
+A kernel is a ``Kernel``, or a ``TemplateKernel``: a computation that the target has as a piece of its own.
+Shape of a ``Kernel``::
 
     for each point of `outer` (in any order, in parallel where marked):
         for each nest in order:
@@ -156,3 +157,45 @@ class Kernel(Printed):
     outer: tuple[KernelLoop, ...]
     nests: tuple[Nest, ...]
     work: sympy.Expr
+
+
+@dataclass(frozen=True)
+class BufferView(Printed):
+    """A tensor inside a buffer: strides and the offset of its first element, in elements.
+
+    Expressions are over parameters; a stride is 0 where all places along a dimension are one.
+    """
+
+    buffer: str
+    sizes: tuple[sympy.Expr, ...]
+    strides: tuple[sympy.Expr, ...]
+    offset: sympy.Expr
+
+
+@dataclass(frozen=True)
+class TemplateKernel(Printed):
+    """A computation of whole tensors under its name (``templates``).
+
+    Attributes:
+        parameters: int64 symbols that views are made of.
+        buffers: one per view, in order. Buffers that are read may be one memory.
+        name, options: of the template.
+        operands, results: as the template's form lists them; ``None`` for what is not there.
+        numbers: none; as every kernel has them.
+    """
+
+    parameters: tuple[sympy.Symbol, ...]
+    buffers: tuple[BufferParameter, ...]
+    name: str
+    options: tuple[tuple[str, bool | float], ...]
+    operands: tuple[BufferView | None, ...]
+    results: tuple[BufferView | None, ...]
+    numbers: tuple[sympy.Symbol, ...] = ()
+
+    @property
+    def views(self) -> tuple[BufferView, ...]:
+        """Operands and results that are there, in order."""
+        return tuple(view for view in (*self.operands, *self.results) if view is not None)
+
+
+AnyKernel = Union[Kernel, TemplateKernel]

@@ -13,7 +13,9 @@ from typing import Any
 
 from mixbackend.backends.codegen.ir.kernel import (
     Accumulate,
+    AnyKernel,
     BufferParameter,
+    BufferView,
     Carry,
     Kernel,
     KernelLoop,
@@ -22,6 +24,7 @@ from mixbackend.backends.codegen.ir.kernel import (
     Scratch,
     Statement,
     Store,
+    TemplateKernel,
 )
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
 from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Load, Local, Read
@@ -36,6 +39,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Scatter,
     StageGraph,
     StridedInput,
+    Template,
     TensorType,
 )
 from mixbackend.backends.codegen.ir.text import (
@@ -46,6 +50,7 @@ from mixbackend.backends.codegen.ir.text import (
     input_text,
     listing,
     mode_sign,
+    options_text,
     output_text,
     stage_text,
     tensor_type_text,
@@ -125,6 +130,25 @@ def kernel_text(kernel: Kernel, name: str = "kernel") -> str:
     return "\n".join([lines[0], *(INDENT + line for line in lines[1:]), *nests])
 
 
+def view_text(view: BufferView) -> str:
+    """``b0 as [p0, p1] strides [p2, 1] offset p3``."""
+    return f"{view.buffer} as {listing(view.sizes)} strides {listing(view.strides)} offset {view.offset}"
+
+
+def template_text(kernel: TemplateKernel, name: str = "kernel") -> str:
+    """A template: what it gets, then which tensors are its operands and results."""
+    operands = [f"from {'nothing' if view is None else view_text(view)}" for view in kernel.operands]
+    results = [f"to {'nothing' if view is None else view_text(view)}" for view in kernel.results]
+    head = [*map(buffer_text, kernel.buffers), f"template {kernel.name}({options_text(kernel.options)})"]
+    lines = [*head, *operands, *results]
+    return "\n".join([f"{name}{listing(kernel.parameters)}", *(INDENT + line for line in lines)])
+
+
+def any_kernel_text(kernel: AnyKernel, name: str = "kernel") -> str:
+    """A kernel of either kind."""
+    return template_text(kernel, name) if isinstance(kernel, TemplateKernel) else kernel_text(kernel, name)
+
+
 def call_text(call: KernelCall, name: str = "kernel") -> str:
     """``call kernel0(x, y) with p0 = 3``."""
     pairs = [f"{symbol} = {value}" for symbol, value in _pairs(call.kernel.parameters, call.parameters)]
@@ -147,7 +171,7 @@ def program_text(program: Program) -> str:
         f"workspace {program.workspace_bytes} bytes",
         *(INDENT + workspace_text(item) for item in program.workspace),
         *(call_text(call, names[call.kernel]) for call in program.calls),
-        *(kernel_text(kernel, name) for kernel, name in names.items()),
+        *(any_kernel_text(kernel, name) for kernel, name in names.items()),
         *(f"not fused: {refusal}" for refusal in program.refusals),
     ]
     return "\n".join(["program", *_indented(blocks)])
@@ -176,7 +200,7 @@ def _indented(blocks: Iterable[str]) -> list[str]:
 
 _TEXTS: tuple[tuple[tuple[type, ...], Callable[[Any], str]], ...] = (
     ((Constant, IndexValue, Load, Read, Local, Apply), expression_text),
-    ((Map, Concatenate, Reduce, Scan, Scatter), stage_text),
+    ((Map, Concatenate, Reduce, Scan, Scatter, Template), stage_text),
     ((TensorType,), tensor_type_text),
     ((StridedInput, NumberInput), input_text),
     ((GraphOutput, AliasOutput), output_text),
@@ -186,7 +210,8 @@ _TEXTS: tuple[tuple[tuple[type, ...], Callable[[Any], str]], ...] = (
     ((Scratch,), scratch_text),
     ((Let, Store, Accumulate, Carry), statement_text),
     ((Nest,), nest_text),
-    ((Kernel,), kernel_text),
+    ((Kernel, TemplateKernel), any_kernel_text),
+    ((BufferView,), view_text),
     ((OutputBuffer,), output_buffer_text),
     ((WorkspaceBuffer,), workspace_text),
     ((KernelCall,), call_text),

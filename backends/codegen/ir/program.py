@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.call_table import CallTable, TabledCall
-from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.ir.kernel import AnyKernel
 from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput
 
@@ -55,7 +55,7 @@ class KernelCall(Printed):
         origins: graph nodes computed, for people.
     """
 
-    kernel: Kernel
+    kernel: AnyKernel
     buffers: tuple[str, ...]
     parameters: tuple[sympy.Expr, ...]
     numbers: tuple[sympy.Symbol, ...] = ()
@@ -96,7 +96,7 @@ class Program(Printed):
     written: tuple[str, ...] = ()
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
+    def kernels(self) -> tuple[AnyKernel, ...]:
         """Distinct kernels in order of first use."""
         return tuple(dict.fromkeys(call.kernel for call in self.calls))
 

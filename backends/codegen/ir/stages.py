@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.printed import Printed
-from mixbackend.backends.codegen.ir.scalar import Bindings, Expr
+from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, Load
 
 ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
 """How values are folded. All but the last three take one value and give one result of its compute type. ``max`` and
@@ -147,7 +147,50 @@ class Scatter(Printed):
     origins: tuple[str, ...] = ()
 
 
-Stage = Union[Map, Concatenate, Reduce, Scan, Scatter]
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that a template reads where it lies: ``value`` at every point of ``loops``, which are its dimensions.
+
+    Attributes:
+        value: without mask and bindings, its index linear in the loops.
+    """
+
+    loops: tuple[Loop, ...]
+    value: Load
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tensor that a template makes: what it gives for a point of ``loops`` goes to ``target[index]``.
+
+    Attributes:
+        target: ``None`` if nobody reads it.
+        index: linear in the loops; different points go to different elements, and every element is written.
+    """
+
+    target: str | None
+    loops: tuple[Loop, ...]
+    index: tuple[sympy.Expr, ...]
+
+
+@dataclass(frozen=True)
+class Template(Printed):
+    """Whole tensors from whole tensors, by a computation that targets have as a piece of their own (``templates``).
+
+    Attributes:
+        name: of the computation.
+        operands, results: as its form lists them; an operand may be ``None`` where the form says so.
+        options: constants that it depends on, by name, as its form lists them.
+    """
+
+    name: str
+    operands: tuple[Operand | None, ...]
+    results: tuple[Result, ...]
+    options: tuple[tuple[str, bool | float], ...]
+    origins: tuple[str, ...] = ()
+
+
+Stage = Union[Map, Concatenate, Reduce, Scan, Scatter, Template]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +280,8 @@ def targets_of(stage: Stage) -> tuple[str, ...]:
     """Names of the tensors a stage defines."""
     if isinstance(stage, Reduce):
         return tuple(name for name in stage.targets if name is not None)
+    if isinstance(stage, Template):
+        return tuple(result.target for result in stage.results if result.target is not None)
     return (stage.target,)
 
 
@@ -247,4 +292,6 @@ def expressions_of(stage: Stage) -> tuple[Expr, ...]:
     if isinstance(stage, Scatter):
         mask = () if stage.mask is None else (stage.mask,)
         return (stage.base, stage.value, *mask, *(value for _, value in stage.bindings))
+    if isinstance(stage, Template):
+        return tuple(operand.value for operand in stage.operands if operand is not None)
     return (stage.value,)

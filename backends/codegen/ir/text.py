@@ -38,6 +38,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     StridedInput,
+    Template,
     TensorType,
     expressions_of,
     targets_of,
@@ -168,6 +169,18 @@ def _stage_lines(stage: Stage, texts: ExpressionTexts) -> list[str]:
                 f"base = {texts(stage.base)}",
                 f"{stage.target}{place} {mode_sign(stage.mode)} {texts(stage.value)}",
             ]
+        case Template():
+            results = [f"{listing(item.loops)} to {item.target or '_'}{listing(item.index)}" for item in stage.results]
+            operands = [
+                "nothing" if item is None else f"{listing(item.loops)} from {texts(item.value)}"
+                for item in stage.operands
+            ]
+            return [f"template {stage.name}({options_text(stage.options)})", *operands, *results]
+
+
+def options_text(options: Iterable[tuple[str, bool | float]]) -> str:
+    """``causal = True, scale = 0.125``."""
+    return ", ".join(f"{name} = {value}" for name, value in options)
 
 
 def mode_sign(mode: str) -> str:

@@ -10,6 +10,7 @@ import functools
 
 import sympy
 
+from mixbackend.backends.codegen.ir.stages import Template
 from mixbackend.backends.codegen.lower.lowering import TAKE_APART, Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.sizes import import_size
@@ -17,18 +18,27 @@ from mixbackend.backends.codegen.lower.table import RULES
 from mixbackend.contracts import OpView, Supported, SymbolicSize, TensorMeta, Unsupported, Verdict
 
 
-def judge_op(view: OpView) -> Verdict:
-    """Whether the op's rule covers this use."""
+def judge_op(view: OpView, templates: frozenset[str] | None = None) -> Verdict:
+    """Whether the op's rule covers this use.
+
+    Args:
+        templates: that the target has; ``None`` for all that there are.
+    """
     if view.op == TAKE_APART:
         # Its producer was judged with all its results.
         return Supported()
     if RULES.get(view.op) is None:
         return Unsupported("unknown-op", f"no lowering rule for {view.op}")
-    return _judge(view)
+    verdict, needed = _judge(view)
+    missing = sorted(needed - templates) if templates is not None else []
+    if missing:
+        return Unsupported("unknown-op", f"the target has no template {', '.join(missing)}")
+    return verdict
 
 
 @functools.lru_cache(maxsize=8192)
-def _judge(view: OpView) -> Verdict:
+def _judge(view: OpView) -> tuple[Verdict, frozenset[str]]:
+    """The verdict, and the templates that the op becomes."""
     lowering = Lowering()
     try:
         for item in view.inputs:
@@ -40,5 +50,5 @@ def _judge(view: OpView) -> Verdict:
                 lowering.bind(item.name, sympy.Symbol(f"n_{item.name}", real=True))
         lowering.lower(view)
     except RefusedError as refused:
-        return refused.verdict
-    return Supported()
+        return refused.verdict, frozenset()
+    return Supported(), frozenset(stage.name for stage in lowering.stages if isinstance(stage, Template))

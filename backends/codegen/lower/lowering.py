@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, Load, apply, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, IndexValue, Load, apply, compute_dtype, walk
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
     Concatenate,
@@ -24,6 +24,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Loop,
     Map,
     NumberInput,
+    Operand,
     Part,
     Reduce,
     ReductionKind,
@@ -33,9 +34,12 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     StridedInput,
+    Template,
     TensorType,
     WriteMode,
 )
+from mixbackend.backends.codegen.ir.stages import Result as TemplateResult
+from mixbackend.backends.codegen.ir.templates import is_place
 from mixbackend.backends.codegen.lower.rules import RULES, RefusedError
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.tensor import Index, StridedView, Tensor
@@ -314,6 +318,42 @@ class Lowering:
         )
         return self._define(stage, target_loops, dtype)
 
+    def template(
+        self,
+        name: str,
+        operands: Sequence[Tensor | None],
+        results: Sequence[tuple[Sequence[Any], torch.dtype]],
+        options: Sequence[tuple[str, bool | float]],
+    ) -> tuple[Tensor, ...]:
+        """Tensors that a template makes of whole tensors; an operand that is no tensor in memory is computed first.
+
+        Args:
+            results: sizes and storage type of each.
+        """
+        placed = tuple(None if tensor is None else self._operand(tensor) for tensor in operands)
+        made, tensors = [], []
+        for sizes, dtype in results:
+            loops, target = self.loops(sizes), self.stage_name()
+            made.append(TemplateResult(target, loops, _indices(loops)))
+            tensors.append(self._declare(target, loops, dtype))
+        self.stages.append(Template(name, placed, tuple(made), tuple(options), self._origins()))
+        return tuple(tensors)
+
+    def _operand(self, tensor: Tensor) -> Operand:
+        loops = self.loops(tensor.sizes)
+        index = _indices(loops)
+        value = tensor.at(index)
+        if is_place(value, loops) and isinstance(value, Load) and self.types[value.tensor].dtype == tensor.dtype:
+            return Operand(loops, value)
+        # Along dimensions that the value does not depend on, one element is enough.
+        used = _symbols_in(value)
+        sizes = [loop.size if loop.index in used else sympy.Integer(1) for loop in loops]
+        load = self.map(sizes, tensor.dtype, tensor.at).at(
+            tuple(place if place in used else sympy.Integer(0) for place in index)
+        )
+        assert isinstance(load, Load)
+        return Operand(loops, load)
+
     # -- pieces of expressions ------------------------------------------------------------------------------------
 
     def loops(self, sizes: Sequence[Any]) -> tuple[Loop, ...]:
@@ -357,6 +397,15 @@ class Lowering:
 
 def _indices(loops: Sequence[Loop]) -> Index:
     return tuple(loop.index for loop in loops)
+
+
+def _symbols_in(value: Expr) -> set[sympy.Symbol]:
+    """Symbols of all indices in an expression."""
+    found: set[sympy.Symbol] = set()
+    for node in walk(value):
+        parts = node.index if isinstance(node, Load) else (node.expression,) if isinstance(node, IndexValue) else ()
+        found.update(symbol for part in parts for symbol in part.free_symbols)
+    return found
 
 
 def lower_region(region: Region) -> StageGraph:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from mixbackend.backends.codegen.lower import (  # noqa: F401
     activation,
     activation_backward,
+    attention,
     batch_norm,
     comparison,
     concatenate,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, TemplateKernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, Refusal
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
@@ -21,11 +21,12 @@ from mixbackend.backends.codegen.ir.stages import (
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.memory import Usage, plan_workspace
 from mixbackend.backends.codegen.schedule.parameters import canonical
+from mixbackend.backends.codegen.schedule.templates import canonical_template
 
 
 def assemble(
     graph: StageGraph,
-    kernels: Sequence[tuple[Kernel, tuple[str, ...]]],
+    kernels: Sequence[tuple[AnyKernel, tuple[str, ...]]],
     layouts: Mapping[str, Layout],
     refusals: Sequence[Refusal],
 ) -> Program:
@@ -43,7 +44,7 @@ def assemble(
     workspace, total = plan_workspace(usages, layouts, frozenset(inputs | results))
     calls = []
     for kernel, origins in kernels:
-        made = canonical(kernel)
+        made = canonical_template(kernel) if isinstance(kernel, TemplateKernel) else canonical(kernel)
         calls.append(KernelCall(made.kernel, made.buffers, made.parameters, made.numbers, origins))
     returned = (item for item in graph.outputs if isinstance(item, AliasOutput) or item.destination is None)
     outputs = tuple(_output(item, layouts) for item in returned)
@@ -51,7 +52,7 @@ def assemble(
     return Program(graph.inputs, outputs, workspace, total, tuple(calls), tuple(refusals), written)
 
 
-def _usage(kernel: Kernel) -> Usage:
+def _usage(kernel: AnyKernel) -> Usage:
     return Usage(
         reads=frozenset(buffer.name for buffer in kernel.buffers if buffer.access != "write"),
         writes=frozenset(buffer.name for buffer in kernel.buffers if buffer.access != "read"),

@@ -16,6 +16,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Scatter,
     Stage,
     StageGraph,
+    Template,
     destinations,
     targets_of,
 )
@@ -126,5 +127,7 @@ def _dimensions(stage: Stage) -> dict[sympy.Symbol, int]:
             for place, loop in enumerate(stage.target_loops)
             if loop.index == stage.destination[place] and loop.index in updates
         }
+    if isinstance(stage, Template):
+        return {}
     whole = stage.axis if isinstance(stage, (Scan, Concatenate)) else None
     return {loop.index: place for place, loop in enumerate(stage.loops) if place != whole}

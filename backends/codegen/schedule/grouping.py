@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.stages import GraphOutput, Map, StageGraph
+from mixbackend.backends.codegen.ir.stages import GraphOutput, Map, StageGraph, Template
 from mixbackend.backends.codegen.schedule.alignment import (
     Cluster,
     align,
@@ -198,7 +198,7 @@ def _are_related(one: Cluster, other: Cluster) -> bool:
 
 def _is_apart(cluster: Cluster) -> bool:
     stages = (fact.stage for fact in cluster.members)
-    return any(isinstance(stage, Map) and stage.apart for stage in stages)
+    return any(isinstance(stage, Template) or (isinstance(stage, Map) and stage.apart) for stage in stages)
 
 
 def _explain(apart: tuple[Cost, Cost], together: Cost, both: Cluster) -> str:

@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, BufferParameter, Nest, Statement, Store, TemplateKernel
 from mixbackend.backends.codegen.ir.scalar import Expr, Read
 from mixbackend.backends.codegen.schedule.draft import Draft, map_statement
 from mixbackend.backends.codegen.schedule.finished import work_of
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.templates import renamed_buffers
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 
-def in_place(kernel: Kernel, homes: Mapping[str, str], traits: TargetTraits) -> Kernel | None:
+def in_place(kernel: AnyKernel, homes: Mapping[str, str], traits: TargetTraits) -> AnyKernel | None:
     """The kernel on memory that there is; ``None`` if nothing is left to do.
 
     Args:
@@ -28,6 +29,8 @@ def in_place(kernel: Kernel, homes: Mapping[str, str], traits: TargetTraits) -> 
     """
     if not any(buffer.name in homes for buffer in kernel.buffers):
         return kernel
+    if isinstance(kernel, TemplateKernel):
+        return renamed_buffers(kernel, homes)
     nests = tuple(nest for nest in (_nest(nest, homes) for nest in kernel.nests) if nest.body or nest.finish)
     if not nests:
         return None

@@ -20,6 +20,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     StridedInput,
+    Template,
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.group import Layout
@@ -82,6 +83,8 @@ class _Chooser:
         """Order of the dimensions of a stage's target as what it reads has them."""
         if isinstance(stage, Map) and stage.apart:
             return list(range(len(stage.loops)))
+        if isinstance(stage, Template):
+            return None
         loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
         dimension = {loop.index: place for place, loop in enumerate(loops) if loop.size != 1}
         seen = []
@@ -96,6 +99,8 @@ class _Chooser:
         """Order of the dimensions of a tensor as the targets computed from it have them."""
         seen = []
         for stage in self._readers.get(name, ()):
+            if isinstance(stage, Template):
+                continue
             target = targets_of(stage)[0]
             if target not in self._strides:
                 continue

@@ -17,6 +17,7 @@ import sympy
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
 from mixbackend.backends.codegen.ir.kernel import (
     Accumulate,
+    AnyKernel,
     BufferParameter,
     Carry,
     Kernel,
@@ -45,7 +46,7 @@ class CanonicalKernel:
         numbers: symbol of each of its floating numbers.
     """
 
-    kernel: Kernel
+    kernel: AnyKernel
     buffers: tuple[str, ...]
     parameters: tuple[sympy.Expr, ...]
     numbers: tuple[sympy.Symbol, ...]

@@ -13,7 +13,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.indices import Ranges, substitute
 from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load
-from mixbackend.backends.codegen.ir.stages import Loop, Reduce, Scatter, Stage
+from mixbackend.backends.codegen.ir.stages import Loop, Reduce, Scatter, Stage, Template
 from mixbackend.backends.codegen.schedule.rewrite import map_stage, rewrite
 
 Index = tuple[sympy.Expr, ...]
@@ -62,4 +62,8 @@ def with_loops(stage: Stage, change: Callable[[tuple[Loop, ...]], tuple[Loop, ..
         return replace(stage, loops=change(stage.loops), reduced=change(stage.reduced))
     if isinstance(stage, Scatter):
         return replace(stage, loops=change(stage.loops), target_loops=change(stage.target_loops))
+    if isinstance(stage, Template):
+        operands = tuple(item and replace(item, loops=change(item.loops)) for item in stage.operands)
+        results = tuple(replace(item, loops=change(item.loops)) for item in stage.results)
+        return replace(stage, operands=operands, results=results)
     return replace(stage, loops=change(stage.loops))

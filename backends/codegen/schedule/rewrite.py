@@ -24,7 +24,7 @@ from mixbackend.backends.codegen.ir.scalar import (
     apply,
     walk,
 )
-from mixbackend.backends.codegen.ir.stages import Concatenate, Loop, Part, Reduce, Scatter, Stage
+from mixbackend.backends.codegen.ir.stages import Concatenate, Loop, Operand, Part, Reduce, Scatter, Stage, Template
 
 NodeRewrite = Callable[[Expr], Expr]
 
@@ -61,13 +61,27 @@ def map_stage(stage: Stage, function: Callable[[Expr], Expr]) -> Stage:
             mask=None if stage.mask is None else function(stage.mask),
             bindings=tuple((symbol, function(value)) for symbol, value in stage.bindings),
         )
+    if isinstance(stage, Template):
+        return replace(stage, operands=tuple(map_operand(item, function) for item in stage.operands))
     return replace(stage, value=function(stage.value))
+
+
+def map_operand(operand: Operand | None, function: Callable[[Expr], Expr]) -> Operand | None:
+    """An operand with its value replaced by another place in memory."""
+    if operand is None:
+        return None
+    value = function(operand.value)
+    assert isinstance(value, Load), f"an operand became {value}"
+    return replace(operand, value=value)
 
 
 def rename_target(stage: Stage, old: str, new: str) -> Stage:
     """The stage with one of its targets renamed."""
     if isinstance(stage, Reduce):
         return replace(stage, targets=tuple(new if name == old else name for name in stage.targets))
+    if isinstance(stage, Template):
+        results = tuple(replace(item, target=new) if item.target == old else item for item in stage.results)
+        return replace(stage, results=results)
     return replace(stage, target=new)
 
 
@@ -77,6 +91,8 @@ def loops_of(stage: Stage) -> tuple[Loop, ...]:
         return (*stage.loops, *stage.reduced)
     if isinstance(stage, Scatter):
         return (*stage.target_loops, *stage.loops)
+    if isinstance(stage, Template):
+        return tuple(loop for item in (*stage.operands, *stage.results) if item is not None for loop in item.loops)
     return stage.loops
 
 

@@ -20,13 +20,17 @@ from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load,
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Map,
+    Operand,
     Reduce,
+    Result,
     Stage,
     StageGraph,
+    Template,
     destinations,
     expressions_of,
     targets_of,
 )
+from mixbackend.backends.codegen.ir.templates import is_place
 from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.rewrite import (
     inlined,
@@ -37,6 +41,7 @@ from mixbackend.backends.codegen.schedule.rewrite import (
     renamed_bindings,
     rewrite,
 )
+from mixbackend.backends.codegen.schedule.write_through import write_through
 
 CHEAP = 6.0
 """Cost (cycles per vector, see ``ScalarOp.cost``) up to which a value is computed again rather than stored."""
@@ -54,7 +59,7 @@ def simplify(graph: StageGraph, hints: Hints) -> tuple[StageGraph, tuple[Refusal
     graph = _drop_dead(_store_into_outputs(graph))
     inliner = _Inliner(graph, hints)
     stages = tuple(inliner.rewrite(stage) for stage in graph.stages)
-    return _drop_dead(replace(graph, stages=stages)), tuple(inliner.refusals)
+    return write_through(_drop_dead(replace(graph, stages=stages))), tuple(inliner.refusals)
 
 
 def loads_of(stage: Stage) -> Iterator[Load]:
@@ -123,12 +128,18 @@ def _drop_dead(graph: StageGraph) -> StageGraph:
             continue
         if isinstance(stage, Reduce):
             stage = replace(stage, targets=tuple(name if name in needed else None for name in stage.targets))
+        if isinstance(stage, Template):
+            stage = replace(stage, results=tuple(_if_needed(result, needed) for result in stage.results))
         kept.append(stage)
         needed.update(load.tensor for load in loads_of(stage))
     alive = {name for stage in kept for name in targets_of(stage)}
     made = {name for stage in graph.stages for name in targets_of(stage)}
     types = tuple((name, type_) for name, type_ in graph.types if name in alive or name not in made)
     return replace(graph, stages=tuple(reversed(kept)), types=types)
+
+
+def _if_needed(result: Result, needed: set[str]) -> Result:
+    return result if result.target in needed else replace(result, target=None)
 
 
 class _Inliner:
@@ -147,6 +158,8 @@ class _Inliner:
 
     def rewrite(self, stage: Stage) -> Stage:
         """The stage with chosen maps inlined; the result is remembered for the stages after it."""
+        if isinstance(stage, Template):
+            return replace(stage, operands=tuple(map(self._operand, stage.operands)))
         copies: dict[Load, Expr] = {}
         count = sum(1 for _ in walk(*expressions_of(stage)))
 
@@ -167,6 +180,21 @@ class _Inliner:
         if isinstance(result, Map) and not result.apart:
             self._maps[result.target] = result
         return result
+
+    def _operand(self, operand: Operand | None) -> Operand | None:
+        """What a template reads: views of another tensor are read there; what is computed is not inlined."""
+        if operand is None:
+            return None
+        load = operand.value
+        while load.tensor in self._maps:
+            source = self._copy(self._maps[load.tensor], load)
+            if not is_place(source, operand.loops):
+                break
+            assert isinstance(source, Load)
+            if self._types[source.tensor].dtype != self._types[load.tensor].dtype:
+                break
+            load = source
+        return replace(operand, value=load)
 
     def _copy(self, source: Map, load: Load) -> Expr:
         value = renamed_bindings(source.value, lambda: index_symbol(f"w{next(self._symbols)}"))

@@ -27,6 +27,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Scatter,
     Stage,
     StageGraph,
+    Template,
     TensorType,
     expressions_of,
     targets_of,
@@ -88,6 +89,8 @@ class _Splitter:
         """Split points of every dimension of every target that has some."""
         found: dict[str, tuple[Points, ...]] = {}
         for stage in self._graph.stages:
+            if isinstance(stage, Template):
+                continue
             loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
             points = tuple(self._points.get(loop.index, ()) for loop in loops)
             if any(points):

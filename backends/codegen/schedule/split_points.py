@@ -28,10 +28,11 @@ from mixbackend.backends.codegen.ir.stages import (
     Scatter,
     Stage,
     StageGraph,
+    Template,
     expressions_of,
     targets_of,
 )
-from mixbackend.backends.codegen.schedule.rewrite import ranges_of
+from mixbackend.backends.codegen.schedule.rewrite import loops_of, ranges_of
 
 Points = tuple[sympy.Expr, ...]
 
@@ -126,6 +127,9 @@ def _survey(graph: StageGraph) -> _Loops:
                 divided[node.args] = None
             if tensor in definer:
                 accesses[_Access(index, definer[tensor][dimension])] = None
+        if isinstance(stage, Template):
+            # Its targets stay as they are: nobody asks for loops of theirs.
+            continue
         kept = stage.target_loops if isinstance(stage, Scatter) else stage.loops
         definer.update((name, tuple(loop.index for loop in kept)) for name in targets_of(stage))
     fixed = {same[symbol] for symbol in fixed}
@@ -147,6 +151,8 @@ def _fixed_loops(stage: Stage, same: dict[sympy.Symbol, sympy.Symbol]) -> set[sy
     """Loops of a stage that must stay whole; ties the update loops of a scatter to the dimensions they write."""
     if isinstance(stage, (Scan, Concatenate)):
         return {stage.loops[stage.axis].index}
+    if isinstance(stage, Template):
+        return {loop.index for loop in loops_of(stage)}
     if not isinstance(stage, Scatter):
         return set()
     fixed = set()

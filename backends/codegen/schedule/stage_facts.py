@@ -22,6 +22,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Scan,
     Scatter,
     Stage,
+    Template,
     expressions_of,
     targets_of,
 )
@@ -90,7 +91,7 @@ def gather_facts(number: int, stage: Stage, layouts: Mapping[str, Layout], hints
     extents = {loop.index: estimate(loop.size, hints) for loop in loops_of(stage)}
     loads = [node for node in walk(*expressions_of(stage)) if isinstance(node, Load)]
     read = [_access(load, extents, layouts[load.tensor], hints) for load in loads]
-    stores = [Load(torch.float32, name, _target_index(stage)) for name in targets_of(stage)]
+    stores = [Load(torch.float32, name, index) for name, index in _written(stage)]
     accesses = (*read, *(_access(store, extents, layouts[store.tensor], hints) for store in stores))
     places: dict[str, dict[IndexLoops, None]] = {}
     for access in read:
@@ -110,18 +111,25 @@ def gather_facts(number: int, stage: Stage, layouts: Mapping[str, Layout], hints
 
 
 def _work(stage: Stage, extents: Mapping[sympy.Symbol, int]) -> float:
-    """Cycles of all points together, one at a time."""
+    """Cycles of all points together, one at a time; a template is a kernel whatever it costs."""
+    if isinstance(stage, Template):
+        return 0.0
     cost = sum(SCALAR_OPS[node.op].cost for node in walk(*expressions_of(stage)) if isinstance(node, Apply))
     return (cost + 1.0) * math.prod(extents.values())
 
 
-def _target_index(stage: Stage) -> tuple[sympy.Symbol, ...]:
+def _written(stage: Stage) -> list[tuple[str, tuple[sympy.Expr, ...]]]:
+    """Every target with the index at which it is written."""
+    if isinstance(stage, Template):
+        return [(result.target, result.index) for result in stage.results if result.target is not None]
     loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
-    return tuple(loop.index for loop in loops)
+    return [(name, tuple(loop.index for loop in loops)) for name in targets_of(stage)]
 
 
 def _kept_loops(stage: Stage, layouts: Mapping[str, Layout]) -> list[tuple[Loop, int]]:
     """Loops that can be outer and the dimensions they are the index of."""
+    if isinstance(stage, Template):
+        return []
     if isinstance(stage, Scatter):
         candidates = _rows_of_scatter(stage)
     else:

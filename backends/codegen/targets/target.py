@@ -39,6 +39,7 @@ class TargetTraits:
         parallel_width: how many outer points should exist to keep the hardware busy.
         atomic: whether ``Store.atomic`` is available.
         dtypes: storage types it can load and store.
+        templates: computations of ``ir.templates`` that it has; ops that become others are not taken.
     """
 
     device_type: str
@@ -47,6 +48,7 @@ class TargetTraits:
     parallel_width: int
     atomic: bool
     dtypes: frozenset[torch.dtype]
+    templates: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

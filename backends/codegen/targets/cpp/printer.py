@@ -14,19 +14,25 @@ from collections.abc import Sequence
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest, Store
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, KernelLoop, Nest, Store, TemplateKernel
 from mixbackend.backends.codegen.targets.cpp.build import MODULE_HEAD
 from mixbackend.backends.codegen.targets.cpp.indices import index_text
 from mixbackend.backends.codegen.targets.cpp.literals import STORAGE
 from mixbackend.backends.codegen.targets.cpp.nests import nest_lines
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
+from mixbackend.backends.codegen.targets.cpp.templates import print_template
 
 _ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
 
 
-def print_module(kernels: Sequence[tuple[str, Kernel]]) -> str:
+def print_module(kernels: Sequence[tuple[str, AnyKernel]]) -> str:
     """A translation unit with a function for each kernel, by name."""
-    return "\n".join([MODULE_HEAD, *(print_kernel(kernel, name) for name, kernel in kernels)])
+    return "\n".join([MODULE_HEAD, *(print_any_kernel(kernel, name) for name, kernel in kernels)])
+
+
+def print_any_kernel(kernel: AnyKernel, name: str) -> str:
+    """The functions of a kernel of either kind."""
+    return print_template(kernel, name) if isinstance(kernel, TemplateKernel) else print_kernel(kernel, name)
 
 
 def print_kernel(kernel: Kernel, name: str) -> str:

@@ -30,12 +30,13 @@ from mixbackend.backends.codegen.targets.cpp.build import (
 from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError, find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import machine_features
 from mixbackend.backends.codegen.targets.cpp.launcher import LAUNCHER_TEXT, make_launch
+from mixbackend.backends.codegen.targets.cpp.templates import TEMPLATES
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts import Availability, CodegenError, thread_policy
 
 if TYPE_CHECKING:
-    from mixbackend.backends.codegen.ir.kernel import Kernel
+    from mixbackend.backends.codegen.ir.kernel import AnyKernel
     from mixbackend.backends.codegen.ir.program import Program
 
 _DTYPES = frozenset(
@@ -95,6 +96,7 @@ class CppTarget(Target):
             parallel_width=max(1, thread_policy().threads) if self._toolchain.openmp else 1,
             atomic=True,
             dtypes=_DTYPES,
+            templates=TEMPLATES,
         )
 
     def compile(self, program: Program) -> CompiledProgram:
@@ -151,11 +153,11 @@ class CppTarget(Target):
 
 
 @lru_cache(maxsize=4096)
-def _text(kernel: Kernel) -> str:
+def _text(kernel: AnyKernel) -> str:
     # Only here: what is loaded from artifacts is not printed.
-    from mixbackend.backends.codegen.targets.cpp.printer import print_kernel
+    from mixbackend.backends.codegen.targets.cpp.printer import print_any_kernel
 
-    return print_kernel(kernel, PLACEHOLDER)
+    return print_any_kernel(kernel, PLACEHOLDER)
 
 
 def _readable(texts: Sequence[str], functions: Sequence[Function]) -> str:

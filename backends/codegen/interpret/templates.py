@@ -1,0 +1,90 @@
+"""The meaning of templates: each as plain torch over whole tensors.
+
+Place: used by both interpreters; what targets make of a template must give the same.
+Input: operands as tensors in compute types (``None`` where one is missing) and options. Output: the results, in order.
+Non-goals: speed and memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from mixbackend.backends.codegen.interpret.indices import Value, evaluate_size
+from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
+from mixbackend.backends.codegen.ir.scalar import compute_dtype
+from mixbackend.backends.codegen.ir.templates import ATTENTION
+from mixbackend.contracts import IrError
+
+Operands = Sequence[torch.Tensor | None]
+
+
+def evaluate_template(
+    name: str, operands: Operands, options: Sequence[tuple[str, bool | float]]
+) -> tuple[torch.Tensor, ...]:
+    """What a template gives.
+
+    Raises:
+        IrError: there is no such template.
+    """
+    meaning = _MEANINGS.get(name)
+    if meaning is None:
+        raise IrError(f"there is no template {name}")
+    return meaning(operands, dict(options))
+
+
+def interpret_template(
+    kernel: TemplateKernel, buffers: Mapping[str, torch.Tensor], parameters: Mapping[object, Value]
+) -> None:
+    """Run a template on flat memory.
+
+    Raises:
+        IrError: a view leaves its buffer, or a buffer is of another type.
+    """
+    for item in kernel.buffers:
+        if buffers[item.name].dtype != item.dtype:
+            raise IrError(f"{item.name} is of type {item.dtype}, got {buffers[item.name].dtype}", where=str(kernel))
+    views = [None if view is None else _tensor(view, buffers, parameters) for view in kernel.operands]
+    operands = [None if view is None else view.to(compute_dtype(view.dtype)) for view in views]
+    results = evaluate_template(kernel.name, operands, kernel.options)
+    for view, result in zip(kernel.results, results, strict=True):
+        if view is not None:
+            _tensor(view, buffers, parameters).copy_(result)
+
+
+def _tensor(view: BufferView, buffers: Mapping[str, torch.Tensor], parameters: Mapping[object, Value]) -> torch.Tensor:
+    sizes = [evaluate_size(size, parameters) for size in view.sizes]  # type: ignore[arg-type]
+    strides = [evaluate_size(stride, parameters) for stride in view.strides]  # type: ignore[arg-type]
+    offset = evaluate_size(view.offset, parameters)  # type: ignore[arg-type]
+    memory = buffers[view.buffer]
+    if 0 in sizes:
+        return memory.new_empty(sizes)
+    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if offset < 0 or last >= memory.numel():
+        raise IrError(f"{view} reaches from {offset} to {last}, the buffer has {memory.numel()} elements")
+    return memory.as_strided(sizes, strides, memory.storage_offset() + offset)
+
+
+def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple[torch.Tensor, ...]:
+    query, key, value, mask = operands
+    assert query is not None and key is not None and value is not None
+    scores = (query @ key.transpose(-2, -1)) * options["scale"]
+    scores = scores if mask is None else scores + mask
+    if options["causal"]:
+        after = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(after, -math.inf)
+    if key.shape[-2] == 0:
+        return query.new_zeros((*query.shape[:-1], value.shape[-1])), query.new_zeros(query.shape[:-1])
+    highest = scores.amax(-1, keepdim=True)
+    highest = torch.where(highest == -math.inf, 0.0, highest)
+    weights = torch.exp(scores - highest)
+    total = weights.sum(-1, keepdim=True)
+    total = torch.where(total == 0, 1.0, total)
+    return (weights @ value) / total, (highest + total.log()).squeeze(-1)
+
+
+_MEANINGS: Mapping[str, Callable[[Operands, Mapping[str, bool | float]], tuple[torch.Tensor, ...]]] = {
+    ATTENTION: _attention
+}

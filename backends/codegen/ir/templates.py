@@ -1,0 +1,72 @@
+"""Templates: computations of whole tensors that targets have as a piece of their own.
+
+Place: what ``stages.Template`` and ``kernel.TemplateKernel`` name; a target says in its traits which of them it has.
+``interpret.templates`` says what they mean, point for point; how they are computed is the target's business.
+Non-goals: choosing between a template and plain stages; a lowering rule does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import sympy
+
+from mixbackend.backends.codegen.ir.scalar import Load
+from mixbackend.backends.codegen.ir.stages import Loop
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateForm:
+    """What a template takes and gives.
+
+    Attributes:
+        operands, results: names, each with its number of dimensions, in order.
+        optional: operands that may be missing.
+        options: names of its constants, in order.
+    """
+
+    operands: tuple[tuple[str, int], ...]
+    results: tuple[tuple[str, int], ...]
+    optional: frozenset[str]
+    options: tuple[str, ...]
+
+
+ATTENTION = "attention"
+"""``output = softmax(query key^T scale + mask) value`` and the logarithm of what the softmax divides by.
+
+Tensors are [batch, head, position, feature], the mask [batch, head, query, key]. With ``causal`` a query sees no key
+after its own position. A row of scores that is minus infinity throughout gives zeros, and 0 as logarithm.
+"""
+
+TEMPLATES = {
+    ATTENTION: TemplateForm(
+        operands=(("query", 4), ("key", 4), ("value", 4), ("mask", 4)),
+        results=(("output", 4), ("logarithm", 3)),
+        optional=frozenset({"mask"}),
+        options=("causal", "scale"),
+    )
+}
+
+
+def linear(
+    expression: sympy.Expr, symbols: Collection[sympy.Symbol]
+) -> tuple[dict[sympy.Symbol, sympy.Expr], sympy.Expr] | None:
+    """Factor of each symbol and the rest, if an expression is a sum of them; ``None`` if it is not."""
+    expression = sympy.expand(expression)
+    factors = {symbol: expression.coeff(symbol, 1) for symbol in symbols}
+    rest = sympy.expand(expression - sympy.Add(*(factor * symbol for symbol, factor in factors.items())))
+    own = set(symbols)
+    if any(part.free_symbols & own for part in (rest, *factors.values())):
+        return None
+    return factors, rest
+
+
+def is_place(value: object, loops: tuple[Loop, ...]) -> bool:
+    """Whether a value is what an operand may be: an element of a tensor, at an index linear and rising in the loops."""
+    if not isinstance(value, Load) or value.mask is not None or value.bindings:
+        return False
+    parts = [linear(part, [loop.index for loop in loops]) for part in value.index]
+    return all(
+        part is not None and not any(factor.could_extract_minus_sign() for factor in part[0].values()) for part in parts
+    )
