@@ -44,6 +44,7 @@ _SHARE_OF_PEAK: dict[str, float] = {
     "view": 1.0,
     "factory": 0.1,
     "sort": 0.01,
+    "attention": 0.7,
     "other": 0.05,
     "convolution/grouped": 0.1,
     "convolution/grouped/channels_last": 0.3,
