@@ -48,8 +48,17 @@ class _Layer:
         return torch.ops.aten.convolution(image, weight, None, [1, 1], padding, [1, 1], False, [0, 0], self.groups)
 
 
-_LAYERS = (_Layer(64, 64, 3, 56), _Layer(512, 256, 1, 28), _Layer(512, 512, 3, 7))
-_DEPTHWISE_LAYERS = (_Layer(64, 64, 3, 56, 64), _Layer(240, 240, 3, 28, 240), _Layer(672, 672, 5, 14, 672))
+_CHAINS = (
+    (_Layer(64, 64, 3, 56), _Layer(64, 64, 3, 56)),
+    (_Layer(512, 256, 1, 28), _Layer(256, 512, 1, 28)),
+    (_Layer(512, 512, 3, 7), _Layer(512, 512, 3, 7)),
+)
+"""Two in a row: what a library does to images on the border of a region is not done between convolutions."""
+_DEPTHWISE_CHAINS = (
+    (_Layer(64, 64, 3, 56, 64), _Layer(64, 64, 3, 56, 64)),
+    (_Layer(240, 240, 3, 28, 240), _Layer(240, 240, 3, 28, 240)),
+    (_Layer(672, 672, 5, 14, 672), _Layer(672, 672, 5, 14, 672)),
+)
 
 
 def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
@@ -76,12 +85,12 @@ def _tensors(place: torch.device, dtype: str, *shapes: tuple[int, ...]) -> Calla
     return build
 
 
-def _channels_last(build: Callable[[], Sequence[Any]]) -> Callable[[], Sequence[Any]]:
-    """The same inputs with the images among them, every second one, laid out channels-last."""
+def _channels_last(build: Callable[[], Sequence[Any]], images: int) -> Callable[[], Sequence[Any]]:
+    """The same inputs with the first few, the images, laid out channels-last."""
 
     def build_channels_last() -> Sequence[Any]:
         values = list(build())
-        values[::2] = [image.contiguous(memory_format=torch.channels_last) for image in values[::2]]
+        values[:images] = [image.contiguous(memory_format=torch.channels_last) for image in values[:images]]
         return values
 
     return build_channels_last
@@ -101,27 +110,30 @@ def _products(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     return [
         Probe("matmul", dtype, linear, operands, flops, (0, 2)),
         Probe("matmul", dtype, linear, operands, flops, constants=(0, 2)),
-        *_convolutions(place, scale, dtype, _LAYERS),
+        *_convolutions(place, scale, dtype, _CHAINS),
     ]
 
 
 def _grouped(place: torch.device, scale: int, dtype: str) -> list[Probe]:
-    return _convolutions(place, scale, dtype, _DEPTHWISE_LAYERS)
+    return _convolutions(place, scale, dtype, _DEPTHWISE_CHAINS)
 
 
-def _convolutions(place: torch.device, scale: int, dtype: str, layers: Sequence[_Layer]) -> list[Probe]:
-    """An early, a middle and a late convolution in both layouts, with live weights and with known ones."""
+def _convolutions(place: torch.device, scale: int, dtype: str, chains: Sequence[tuple[_Layer, _Layer]]) -> list[Probe]:
+    """Early, middle and late convolutions in both layouts, with live weights and with known ones."""
     from mixbackend.contracts.backend import Probe
 
-    def convolve(*values: Any) -> Any:
-        pairs = zip(layers, values[::2], values[1::2], strict=True)
-        return tuple(layer.convolve(image, weight) for layer, image, weight in pairs)
+    images = len(chains)
 
-    shapes = [shape for layer in layers for shape in (layer.image(scale), layer.weight)]
+    def convolve(*values: Any) -> Any:
+        rows = zip(chains, values[:images], values[images::2], values[images + 1 :: 2], strict=True)
+        return tuple(second.convolve(first.convolve(image, one), two) for (first, second), image, one, two in rows)
+
+    layers = [layer for chain in chains for layer in chain]
+    shapes = [*(first.image(scale) for first, _ in chains), *(layer.weight for layer in layers)]
     plain = _tensors(place, dtype, *shapes)
     flops = sum(layer.flops(scale) for layer in layers)
-    weights = tuple(range(1, 2 * len(layers), 2))
-    layouts = (plain, _channels_last(plain))
+    weights = tuple(range(images, len(shapes)))
+    layouts = (plain, _channels_last(plain, images))
     live = [Probe("convolution", dtype, convolve, inputs, flops, weights=weights) for inputs in layouts]
     known = [Probe("convolution", dtype, convolve, inputs, flops, constants=weights) for inputs in layouts]
     return [*live, *known]

@@ -63,6 +63,7 @@ def place(
     pinned: Mapping[str, str] | None = None,
     minimum_ops: Mapping[str, int] | None = None,
     margin: float = 0.0,
+    single: str | None = None,
     stages: Stages | None = None,
 ) -> Plan:
     """Where every op of a graph should run.
@@ -77,6 +78,7 @@ def place(
         minimum_ops: backend name to the least number of ops that the user wants in a region of it.
         margin: share of its seconds that a mixture must save over the best single backend, because estimates are no
             better than that.
+        single: name of a backend that runs all it can, whatever that costs; the fallback fills in.
         stages: collects the seconds that each stage took.
 
     Raises:
@@ -85,7 +87,26 @@ def place(
     clock = stages or Stages()
     with collection_paused(len(graph.nodes)):
         problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock)
-        return _solve(problem, backends, RegionRules(problem, backends, minimum_ops or {}), margin, clock)
+        rules = RegionRules(problem, backends, minimum_ops or {})
+        if single is not None:
+            return _solve_single(problem, backends, rules, [backend.name for backend in backends].index(single), clock)
+        return _solve(problem, backends, rules, margin, clock)
+
+
+def _solve_single(problem: Problem, backends: Sequence[Backend], rules: RegionRules, slot: int, clock: Stages) -> Plan:
+    """The plan of one backend; its bound is zero, since nothing was searched."""
+    with clock.measure("single"):
+        found = _single(problem, slot, last_resort_of(backends), rules, Neighbourhood(problem))
+    with clock.measure("assemble"):
+        plan = assemble(problem, found.placement, found.refusals, rules)
+        plan = replace(plan, single_backend_s=((backends[slot].name, found.seconds),))
+        check_plan(problem.graph, plan)
+    return plan
+
+
+def _single(problem: Problem, slot: int, last_resort: int, rules: RegionRules, near: Neighbourhood) -> Found:
+    labels = single_backend_labels(problem, slot, last_resort)
+    return _realise(problem, labels, rules, near, frozenset({slot, last_resort}))
 
 
 def _solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, margin: float, clock: Stages) -> Plan:
@@ -94,12 +115,7 @@ def _solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, ma
         labelling, bound, found = _search(problem, rules, near)
     with clock.measure("single"):
         last_resort = last_resort_of(backends)
-        singles = [
-            _realise(
-                problem, single_backend_labels(problem, slot, last_resort), rules, near, frozenset({slot, last_resort})
-            )
-            for slot in range(len(backends))
-        ]
+        singles = [_single(problem, slot, last_resort, rules, near) for slot in range(len(backends))]
         best = min([found, *singles], key=lambda item: item.seconds)
         if best is not found:
             best = _improved(problem, best, rules)

@@ -10,6 +10,7 @@ from typing import Any
 
 from mixbackend import registry
 from mixbackend.benchmarks.peers.request import PeerCase
+from mixbackend.storage import private_folder
 
 EAGER = "eager"
 INDUCTORS = ("inductor", "inductor-freezing", "inductor-max-autotune")
@@ -18,7 +19,11 @@ RIVALS = (EAGER, *INDUCTORS, "onnxruntime", "openvino")
 
 MIXTURE = "mixture"
 WITHOUT_OPENVINO = "mixture-without-openvino"
-MIXTURES = (MIXTURE, WITHOUT_OPENVINO)
+TUNED = "tuned"
+"""The mixture after its candidates were measured: tuning belongs to its first call."""
+
+TUNED_WITHOUT_OPENVINO = "tuned-without-openvino"
+MIXTURES = (MIXTURE, WITHOUT_OPENVINO, TUNED, TUNED_WITHOUT_OPENVINO)
 SINGLE = "only-"
 """Prefix of mixtures that may use one backend, with eager for what it cannot run."""
 
@@ -32,7 +37,7 @@ def usable_backends() -> tuple[str, ...]:
 
 def peer_names(backends: Sequence[str]) -> tuple[str, ...]:
     """Every peer, given our usable backends."""
-    mixtures = MIXTURES if "openvino" in backends else (MIXTURE,)
+    mixtures = MIXTURES if "openvino" in backends else (MIXTURE, TUNED)
     return (*RIVALS, *mixtures, *(f"{SINGLE}{name}" for name in backends))
 
 
@@ -43,13 +48,24 @@ def is_ours(peer: str) -> bool:
 
 def configuration_of(peer: str, backends: Sequence[str]) -> Mapping[str, Any] | None:
     """What ``mixbackend.auto`` is told; ``None`` for peers that are not ours."""
-    if peer == MIXTURE:
-        return {}
-    if peer == WITHOUT_OPENVINO:
-        return {"backends": [*(name for name in backends if name != "openvino"), registry.FALLBACK]}
+    if peer in MIXTURES:
+        return {**_allowed(peer, backends), **_search(peer)}
     if peer.startswith(SINGLE):
         return {"backends": [peer.removeprefix(SINGLE), registry.FALLBACK]}
     return None
+
+
+def _allowed(peer: str, backends: Sequence[str]) -> Mapping[str, Any]:
+    if peer not in (WITHOUT_OPENVINO, TUNED_WITHOUT_OPENVINO):
+        return {}
+    return {"backends": [*(name for name in backends if name != "openvino"), registry.FALLBACK]}
+
+
+def _search(peer: str) -> Mapping[str, Any]:
+    """Tuned peers remember their decisions apart, so that the others go by estimates alone."""
+    if peer not in (TUNED, TUNED_WITHOUT_OPENVINO):
+        return {}
+    return {"search": {"mode": "measure"}, "cache": {"dir": str(private_folder() / "bench-peers" / "tuned")}}
 
 
 def refusal(peer: str, case: PeerCase) -> str:

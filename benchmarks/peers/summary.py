@@ -13,7 +13,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mixbackend.benchmarks.peers.catalogue import INDUCTORS, MIXTURE, MIXTURES, RIVALS, WITHOUT_OPENVINO, is_ours
+from mixbackend.benchmarks.peers.catalogue import (
+    INDUCTORS,
+    MIXTURE,
+    MIXTURES,
+    RIVALS,
+    TUNED,
+    TUNED_WITHOUT_OPENVINO,
+    WITHOUT_OPENVINO,
+    is_ours,
+)
 from mixbackend.benchmarks.timing import Timing, speedup
 
 SCHEMA = 1
@@ -27,8 +36,11 @@ _GOALS: Mapping[tuple[str, str], Sequence[tuple[str, str, float, float | None]]]
         (MIXTURE, "rivals", 1.0, 0.9),
         (MIXTURE, "inductor", 1.8, None),
         (WITHOUT_OPENVINO, "rivals", 0.95, None),
+        (TUNED, "rivals", 1.0, 0.9),
+        (TUNED, "inductor", 1.8, None),
+        (TUNED_WITHOUT_OPENVINO, "rivals", 0.95, None),
     ),
-    ("training", "float32"): ((MIXTURE, "inductor", 1.5, 1.0),),
+    ("training", "float32"): ((MIXTURE, "inductor", 1.5, 1.0), (TUNED, "inductor", 1.5, 1.0)),
 }
 
 

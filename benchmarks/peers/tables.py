@@ -52,10 +52,11 @@ def _time(case: Case, name: str) -> str:
 
 
 def _ratios(title: str, cases: Sequence[Case]) -> Table:
-    columns = [f"{name} over {against}" for name in MIXTURES for against in ("best rival", "best inductor")]
+    mixtures = [name for name in MIXTURES if any(name in case["over"] for case in cases)]
+    columns = [f"{name} over {against}" for name in mixtures for against in ("best rival", "best inductor")]
     table = _table(f"{title}: times faster", ["model", "batch", "best rival", *columns, "others' cores"])
     for case in cases:
-        ratios = [case["over"].get(name, {}).get(key) for name in MIXTURES for key in ("rivals", "inductor")]
+        ratios = [case["over"].get(name, {}).get(key) for name in mixtures for key in ("rivals", "inductor")]
         others = [peer["cores_of_others"] for peer in case["peers"].values() if peer["cores_of_others"] is not None]
         busy = f"{max(others):.2f}" if others else "-"
         table.add_row(case["model"], str(case["batch"]), case["best_rival"] or "-", *map(_ratio, ratios), busy)

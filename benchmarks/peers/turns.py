@@ -28,7 +28,12 @@ Environment = Literal["user", "command"]
 Show = Callable[[str, float], None]
 """Told what is being done, and how many expected seconds of work are behind since the last time."""
 
-EXPECTED_S: Mapping[str, float] = {"inductor-max-autotune": 120.0, "inductor": 45.0, "inductor-freezing": 45.0}
+EXPECTED_S: Mapping[str, float] = {
+    "inductor-max-autotune": 120.0,
+    "inductor": 45.0,
+    "inductor-freezing": 45.0,
+    "tuned": 90.0,
+}
 """Compilation, for the bar's time left; what is not named takes ten seconds."""
 _EXPECTED_S = 10.0
 

@@ -19,7 +19,6 @@ from mixbackend.registry import FALLBACK
 Found = list[tuple[Path, str]]
 
 NOT_BUILT: tuple[tuple[Path, Collection[Any], str], ...] = (
-    (("search", "mode"), ("measure",), "write 'estimate'"),
     (("objective",), ("memory", "compile_time"), "write 'latency'"),
     (("lock", "frozen"), (True,), "leave it out"),
 )
@@ -58,9 +57,6 @@ def _not_built(data: Mapping[str, Any]) -> Found:
         value = _at(data, path)
         if any(value is refused or (isinstance(value, str) and value == refused) for refused in values):
             found.append((path, f"{value!r} is not built yet; {instead}"))
-    budget = _at(data, ("search", "budget_s"))
-    if isinstance(budget, (int, float)) and not isinstance(budget, bool) and budget > 0 and budget != 120:
-        found.append((("search", "budget_s"), "is for search.mode: measure, which is not built yet; leave it out"))
     if isinstance(_at(data, ("lock", "path")), str):
         found.append((("lock", "path"), "locked plans are not built yet; leave it out"))
     return found

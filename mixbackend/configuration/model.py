@@ -36,11 +36,13 @@ def _no_flag(value: object) -> object:
 class SearchConfig(FrozenModel):
     """How placements are found."""
 
-    mode: Literal["estimate", "measure"] = Field(default="estimate", json_schema_extra={"enum": ["estimate"]})
-    """`estimate` places by estimated and remembered costs. `measure` is not built yet."""
+    mode: Literal["estimate", "measure"] = "estimate"
+    """`estimate` places by estimated costs, and as was decided before where a graph was measured. `measure` runs the
+    best plan, every single backend and other mixtures against one another at the first call of a graph, in processes of
+    their own, and remembers the fastest. `mode="max-autotune"` of torch.compile means `measure`."""
 
-    budget_s: Positive = Field(default=120.0, json_schema_extra={"const": 120})
-    """Seconds that `measure` may take. Without `measure` only the default is accepted."""
+    budget_s: Positive = 120.0
+    """Seconds that `measure` may take for one graph."""
 
 
 class VerifyConfig(FrozenModel):

@@ -11,10 +11,12 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
-EventKind = Literal["repair", "quarantine", "fallback", "weights_rebuilt", "recompile", "verify_failed", "threads"]
+EventKind = Literal[
+    "repair", "quarantine", "fallback", "weights_rebuilt", "recompile", "verify_failed", "threads", "tuning"
+]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 
-_ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads"})
+_ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads", "tuning"})
 
 logger = logging.getLogger("mixbackend")
 

@@ -61,6 +61,51 @@ class LayoutRecord:
         return {"chosen": self.chosen, "estimated_s": seconds, "conversions": self.conversions}
 
 
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One candidate that was measured for a graph.
+
+    Attributes:
+        choice: in words.
+        status: ``measured``, ``slower`` (it left early), or what went wrong.
+        estimated_s: by the cost model.
+        median_s, spread_s: of one call; ``None`` where there is none.
+    """
+
+    choice: str
+    status: str
+    estimated_s: float
+    median_s: float | None = None
+    spread_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRecord:
+    """What was measured before a graph was placed.
+
+    Attributes:
+        chosen: the fastest, in words.
+        trials: of all candidates, in the order in which they were started.
+    """
+
+    chosen: str
+    trials: tuple[TrialRecord, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Entry of a graph in the report's dictionary."""
+        rows = [
+            {
+                "choice": trial.choice,
+                "status": trial.status,
+                "estimated_s": finite(trial.estimated_s),
+                "median_s": finite(trial.median_s),
+                "spread_s": finite(trial.spread_s),
+            }
+            for trial in self.trials
+        ]
+        return {"chosen": self.chosen, "trials": rows}
+
+
 @dataclass(frozen=True)
 class GraphRecord:
     """One graph: what it is, where it was placed, how that went.
@@ -70,6 +115,7 @@ class GraphRecord:
         regions: one per planned region; those of the plan that are missing were not compiled.
         advice: what would make it faster (counterfactuals of the partitioner); anything whose ``str`` is a sentence.
         layout: of its images, and what else was planned.
+        tuning: what was measured before it was placed, ``None`` if nothing was.
     """
 
     graph: OpGraph
@@ -77,6 +123,7 @@ class GraphRecord:
     regions: tuple[RegionRecord, ...] = ()
     advice: tuple[object, ...] = ()
     layout: LayoutRecord = field(default_factory=LayoutRecord)
+    tuning: TuningRecord | None = None
 
     @cached_property
     def record_by_id(self) -> dict[str, RegionRecord]:
@@ -119,6 +166,7 @@ class GraphRecord:
             "optimal": plan.optimal,
             "bound_gap": finite(plan.bound_gap),
             "layout": self.layout.to_dict(),
+            "tuning": self.tuning.to_dict() if self.tuning is not None else None,
         }
 
     def _region(self, region: PlannedRegion) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from mixbackend.contracts.preferences import NodeMatch, Preference
 from mixbackend.reporting.records import GraphRecord
 
+_MOST_TRIALS = 4
+
 
 def milliseconds(seconds: float | None) -> str:
     """Three significant digits; ``-`` if there is no finite number."""
@@ -144,6 +146,15 @@ def compare_single(record: GraphRecord) -> str:
     return (
         f"estimated {word} the best single backend ({backend}, {milliseconds(seconds)} ms, eager where it cannot run)"
     )
+
+
+def compare_trials(record: GraphRecord) -> str:
+    """One sentence: what was measured before the graph was placed, fastest first."""
+    assert record.tuning is not None
+    timed = [trial for trial in record.tuning.trials if trial.median_s is not None]
+    fastest = sorted(timed, key=lambda trial: trial.median_s or 0.0)[:_MOST_TRIALS]
+    rows = "; ".join(f"{trial.choice} {milliseconds(trial.median_s)}" for trial in fastest)
+    return f"measured {len(record.tuning.trials)} plans, took {record.tuning.chosen} (fastest, ms: {rows})"
 
 
 def compare_layouts(record: GraphRecord) -> str:

@@ -102,6 +102,8 @@ def _print_why(record: GraphRecord, console: Console) -> None:
     if single:
         _line(console, f"  each backend alone (estimated ms, eager where it cannot run): {single}")
         _line(console, f"  {summary.compare_single(record)}")
+    if record.tuning is not None:
+        _line(console, f"  {summary.compare_trials(record)}")
     if record.layout.estimated_s:
         _line(console, f"  {summary.compare_layouts(record)}")
     if plan.optimal:

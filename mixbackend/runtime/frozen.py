@@ -30,10 +30,12 @@ from mixbackend.runtime.constants.file_backed import FileBackedWeights
 from mixbackend.runtime.constants.fold import fold_batch_norms
 from mixbackend.runtime.constants.split import split_constants
 from mixbackend.runtime.constants.watch import WeightWatch
+from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
+from mixbackend.tuning.decision import UNTUNED, Decision
 
 MOST_TUPLES = 64
 """So many tuples of weights keep code of their own at once."""
@@ -79,6 +81,7 @@ class FrozenGraph:
         constants: names of the placeholders that are constants, see ``constants.split``.
         session: configuration, backends, costs and caches.
         on_placed: told of every placed graph, for the report.
+        decision: what tuning found best for it.
     """
 
     def __init__(
@@ -90,15 +93,17 @@ class FrozenGraph:
         constants: frozenset[str],
         session: Session,
         on_placed: Callable[[PlacedGraph], None],
+        decision: Decision = UNTUNED,
     ) -> None:
         self._phase: Phase = phase
         self._id = graph_id
         self._roles = roles
         self._session = session
         self._on_placed = on_placed
+        self._decision = decision
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
-        self._live_module = _copy(graph_module)
+        self._live_module = copy_module(graph_module)
         normalize(graph_module)
         fold_batch_norms(graph_module, constants)
         self._split = split_constants(graph_module, roles, constants)
@@ -186,13 +191,17 @@ class FrozenGraph:
 
     def _go_live(self, reason: str) -> None:
         self._event("fallback", f"weights are live inputs from now on: {reason}")
-        self._live = PlacedGraph(_copy(self._live_module), self._phase, f"{self._id}+live", self._roles, self._session)
+        self._live = PlacedGraph(
+            copy_module(self._live_module), self._phase, f"{self._id}+live", self._roles, self._session
+        )
         self._on_placed(self._live)
         self._variants.clear()
         self._latest = None
 
     def _place(self, graph_id: str) -> PlacedGraph:
-        placed = PlacedGraph(_copy(self._split.main), self._phase, graph_id, self._split.roles, self._session)
+        placed = PlacedGraph(
+            copy_module(self._split.main), self._phase, graph_id, self._split.roles, self._session, self._decision
+        )
         self._on_placed(placed)
         return placed
 
@@ -210,11 +219,3 @@ def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     if len(places) > 1:
         return itemgetter(*places)
     return lambda values: [values[place] for place in places]
-
-
-def _copy(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in graph_module.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    return torch.fx.GraphModule(graph_module, graph)

@@ -63,7 +63,7 @@ def _plan(module: torch.fx.GraphModule, session: Session) -> _Planned:
     # Views were kept until here: the split recognises them by their operators, which normalising renames.
     normalize(module)
     graph = describe(module, "forward", "joint", {})
-    return _Planned(graph, session.place(graph, frozenset(), {}), tuple(node.name for node in module.graph.nodes))
+    return _Planned(graph, session.place(graph), tuple(node.name for node in module.graph.nodes))
 
 
 def unfused_nodes(graph: OpGraph, plan: Plan, backends: Sequence[Backend]) -> frozenset[str]:

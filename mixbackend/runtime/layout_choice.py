@@ -17,6 +17,7 @@ import torch.fx
 
 from mixbackend.contracts import OpGraph, Phase, Plan
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
+from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole, describe
 from mixbackend.runtime.layouts import channels_last_copy
 from mixbackend.runtime.session import Session
@@ -45,22 +46,25 @@ def choose_layout(
     graph_id: str,
     roles: Mapping[str, PlaceholderRole],
     session: Session,
+    choice: Choice = DEFAULT,
 ) -> LayoutChoice:
-    """Describe a graph in the layout that is planned cheapest.
+    """Describe a graph in the layout that is planned cheapest, or in the one that was chosen.
 
     Args:
         graph_module: normalised captured graph; it is left as it is.
         phase, graph_id, roles: as ``describe`` takes them.
         session: backends and costs.
+        choice: what tuning found best.
     """
     graph = describe(graph_module, phase, graph_id, roles)
     relaid = channels_last_copy(graph_module) if phase == "inference" else None
     if relaid is None:
         return LayoutChoice(graph_module, graph)
     other = describe(relaid.module, phase, graph_id, roles)
-    plans = session.place(graph, frozenset(), {}), session.place(other, frozenset(), {})
+    plans = session.place(graph, choice=choice), session.place(other, choice=choice)
     seconds = (AS_TRACED, plans[0].estimated_s), (CHANNELS_LAST, plans[1].estimated_s)
-    if plans[1].estimated_s < plans[0].estimated_s:
+    cheaper = CHANNELS_LAST if plans[1].estimated_s < plans[0].estimated_s else AS_TRACED
+    if (choice.layout or cheaper) == CHANNELS_LAST:
         record = LayoutRecord(CHANNELS_LAST, seconds, relaid.conversions)
         return LayoutChoice(relaid.module, other, plans[1], record)
     return LayoutChoice(graph_module, graph, plans[0], LayoutRecord(AS_TRACED, seconds))

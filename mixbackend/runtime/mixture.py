@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,18 +24,25 @@ from mixbackend.runtime.capture import capture
 from mixbackend.runtime.constants.split import constant_placeholders
 from mixbackend.runtime.constants.watch import why_unwatchable
 from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.frozen import FrozenGraph
 from mixbackend.runtime.joint import mark_saved
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
+from mixbackend.tuning import tuner
+from mixbackend.tuning.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")
 
-_MODES_LIKE_DEFAULT = {
-    "reduce-overhead": "CUDA graphs are not built yet",
-    "max-autotune": "measured placement is not built yet",
-    "max-autotune-no-cudagraphs": "measured placement is not built yet",
+_MEASURES: Mapping[str, bool] = {
+    "default": False,
+    "reduce-overhead": False,
+    "max-autotune": True,
+    "max-autotune-no-cudagraphs": True,
 }
+"""Modes of torch.compile, and whether candidates are measured in them."""
+
+_MODES_WITH_GRAPHS = frozenset({"reduce-overhead", "max-autotune"})
 
 
 class Mixture:
@@ -67,18 +74,10 @@ class Mixture:
         Args:
             graph_module: Dynamo's graph.
             example_inputs: one value per placeholder.
-            mode: of torch.compile; see ``_MODES_LIKE_DEFAULT`` for those that mean ``default`` for now.
+            mode: of torch.compile.
             options: of torch.compile; override keys of the configuration.
         """
-        session = self._session(self.config.with_options(options) if options else self.config)
-        if mode in _MODES_LIKE_DEFAULT:
-            detail = f"mode {mode!r} runs as 'default': {_MODES_LIKE_DEFAULT[mode]}"
-            session.events.append(Event("fallback", "", "", "", detail))
-        elif mode not in (None, "default"):
-            raise MixbackendError(
-                what=f"unknown mode {mode!r}",
-                hint=f"use default, {', '.join(_MODES_LIKE_DEFAULT)}",
-            )
+        session = self._session_for(mode, options)
         return capture(
             graph_module,
             example_inputs,
@@ -87,10 +86,26 @@ class Mixture:
         )
 
     def compile_captured(
-        self, captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole]
-    ) -> Callable[[list[Any]], Sequence[Any]]:
-        """Compile an ATen graph that was captured elsewhere."""
-        return self._compile(captured, phase, roles, self._session(self.config))
+        self,
+        captured: torch.fx.GraphModule,
+        phase: Phase,
+        roles: dict[str, PlaceholderRole],
+        decision: Decision = UNTUNED,
+    ) -> Run:
+        """Compile an ATen graph that was captured elsewhere, as was decided for it."""
+        return self._build(captured, phase, self._new_id(phase), roles, self._session(self.config), decision)
+
+    def _session_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Session:
+        if mode is not None and mode not in _MEASURES:
+            raise MixbackendError(what=f"unknown mode {mode!r}", hint=f"use {', '.join(_MEASURES)}")
+        config = self.config.with_options(options) if options else self.config
+        if mode is not None and _MEASURES[mode]:
+            config = config.with_options({"search.mode": "measure"})
+        session = self._session(config)
+        if mode in _MODES_WITH_GRAPHS:
+            detail = f"mode {mode!r} runs without CUDA graphs, which are not built yet"
+            session.events.append(Event("fallback", "", "", "", detail))
+        return session
 
     def report(self, *, advice: bool = False) -> Report:
         """What this object compiled so far.
@@ -124,17 +139,40 @@ class Mixture:
                 self._sessions[config] = Session(config)
             return self._sessions[config]
 
+    def _new_id(self, phase: Phase) -> str:
+        with self._lock:
+            return f"{phase}-{next(self._counters.setdefault(phase, itertools.count()))}"
+
     def _compile(
         self, captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
-    ) -> Callable[[list[Any]], Sequence[Any]]:
-        with self._lock:
-            counter = self._counters.setdefault(phase, itertools.count())
-            graph_id = f"{phase}-{next(counter)}"
+    ) -> Run:
+        """Compile a graph as it was decided before; measure at its first call if that is wanted; else by estimates."""
+        graph_id = self._new_id(phase)
+        subject = tuner.subject_if_any(captured, phase, roles, graph_id, session)
+        known = UNTUNED if subject is None else tuner.remembered(subject, session)
+        if subject is None or known is not UNTUNED or session.config.search.mode != "measure":
+            return self._build(captured, phase, graph_id, roles, session, known)
+
+        def make(values: Sequence[Any]) -> Run:
+            decision = tuner.tune_if_possible(captured, phase, roles, graph_id, subject, values, session)
+            return self._build(captured, phase, graph_id, roles, session, decision)
+
+        return AtFirstCall(make)
+
+    def _build(
+        self,
+        captured: torch.fx.GraphModule,
+        phase: Phase,
+        graph_id: str,
+        roles: dict[str, PlaceholderRole],
+        session: Session,
+        decision: Decision,
+    ) -> Run:
         try:
             constants = self._constants(captured, phase, roles, session)
             if constants:
-                return FrozenGraph(captured, phase, graph_id, roles, constants, session, self._keep)
-            placed = PlacedGraph(captured, phase, graph_id, roles, session)
+                return FrozenGraph(captured, phase, graph_id, roles, constants, session, self._keep, decision)
+            placed = PlacedGraph(captured, phase, graph_id, roles, session, decision)
         except Exception as error:
             if session.config.on_failure == "raise":
                 raise

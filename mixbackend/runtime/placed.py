@@ -35,6 +35,7 @@ from mixbackend.runtime.session import Compiled, Session
 from mixbackend.runtime.slots import FailureKind, RegionSlot, SlotPolicy, describe_region
 from mixbackend.runtime.stages import StageDriver
 from mixbackend.runtime.stitch import Stitched, stitch
+from mixbackend.tuning.decision import UNTUNED, Decision
 
 MAXIMUM_REPAIRS = 16
 """After this many repairs of one graph, a failing region goes to eager without looking for another backend."""
@@ -60,6 +61,7 @@ class PlacedGraph:
         graph_id: its name in reports.
         roles: of its placeholders.
         session: configuration, backends, costs and caches.
+        decision: what tuning found best for it.
 
     Raises:
         MixbackendError: only if the policy is to raise, or no placement exists.
@@ -72,12 +74,14 @@ class PlacedGraph:
         graph_id: str,
         roles: dict[str, PlaceholderRole],
         session: Session,
+        decision: Decision = UNTUNED,
     ) -> None:
         self._module = graph_module
         self._phase = phase
         self._id = graph_id
         self._roles = roles
         self._session = session
+        self._decision = decision
         self._driver = StageDriver(graph_id, session.debug)
         self._lock = threading.RLock()
         self._exclusions: set[tuple[str, str]] = set()
@@ -130,12 +134,12 @@ class PlacedGraph:
         )
         found = self._session.savings(self.graph, build.plan, frozenset(self._exclusions)) if advice else ()
         helpful = tuple(item for item in found if item.seconds > 0.0)
-        return GraphRecord(self.graph, build.plan, regions, helpful, self._layout.record)
+        return GraphRecord(self.graph, build.plan, regions, helpful, self._layout.record, self._decision.record())
 
     def _describe(self) -> LayoutChoice:
         run = self._driver.run
         run("capture", normalize, self._module, show=lambda _: self._module.print_readable(print_output=False))
-        arguments = (self._module, self._phase, self._id, self._roles, self._session)
+        arguments = (self._module, self._phase, self._id, self._roles, self._session, self._decision.choice)
         return run("describe", choose_layout, *arguments, show=lambda choice: str(choice.graph))
 
     def _build_with(self, pinned: dict[str, str]) -> _Build:
@@ -159,7 +163,7 @@ class PlacedGraph:
 
     def _place(self, pinned: dict[str, str]) -> Plan:
         known = self._layout.plan if not self._exclusions and not pinned else None
-        plan = known or self._session.place(self.graph, frozenset(self._exclusions), pinned)
+        plan = known or self._session.place(self.graph, frozenset(self._exclusions), pinned, self._decision.choice)
         check_plan(self.graph, plan)
         if self._driver.settings.level >= 1:
             self._driver.say("\n".join(f"{item.id} {item.backend} {len(item.nodes)} nodes" for item in plan.regions))

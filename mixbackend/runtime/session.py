@@ -22,6 +22,7 @@ from mixbackend.contracts import Backend, CompiledRegion, CostModel, OpGraph, Pl
 from mixbackend.partitioner import place
 from mixbackend.partitioner.explain import Saving, savings
 from mixbackend.reporting import Event, EventLog
+from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
@@ -101,11 +102,26 @@ class Session:
         """The backend that runs exactly what eager runs."""
         return next(backend for backend in self.backends if backend.traits().reference)
 
-    def place(self, graph: OpGraph, exclusions: frozenset[tuple[str, str]], pinned: Mapping[str, str]) -> Plan:
-        """Plan a graph with this session's backends, costs and preferences."""
+    def place(
+        self,
+        graph: OpGraph,
+        exclusions: frozenset[tuple[str, str]] = frozenset(),
+        pinned: Mapping[str, str] | None = None,
+        choice: Choice = DEFAULT,
+    ) -> Plan:
+        """Plan a graph with this session's backends, costs and preferences.
+
+        Args:
+            graph: what to place.
+            exclusions: quarantined (node, backend name) pairs.
+            pinned: node name to backend name: what stays where it is while the rest is repaired.
+            choice: which backends take part. A repair of a single backend's plan is placed by cost.
+        """
+        backends = choice.allowed(self.backends)
+        single = choice.single if choice.single in {backend.name for backend in backends} else ""
         return place(
             graph,
-            self.backends,
+            backends,
             self._costs(graph),
             preferences=self.config.preferences(),
             exclusions=exclusions,
@@ -113,6 +129,7 @@ class Session:
             minimum_ops=dict(self.config.min_region),
             # What is pinned was chosen with the margin in view.
             margin=0.0 if pinned else MIXTURE_MARGIN,
+            single=single if single and not pinned else None,
         )
 
     def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:
@@ -126,6 +143,11 @@ class Session:
             exclusions=exclusions,
             minimum_ops=dict(self.config.min_region),
         )
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Of the backends, by name."""
+        return self._fingerprints
 
     def _costs(self, graph: OpGraph) -> CostModel:
         device = _device_type(graph)

@@ -22,7 +22,7 @@ from mixbackend.storage.events import Report, StorageEvent, log_event
 from mixbackend.storage.folder import private_folder
 from mixbackend.storage.sqlite import SqliteFile
 
-_VERSION = 1
+_VERSION = 2
 _FILE = f"mixbackend-v{_VERSION}.sqlite"
 _TABLES = {
     "measurements": "region TEXT, backend TEXT, fingerprint TEXT, device TEXT, threads INTEGER, median_s REAL, "
@@ -31,6 +31,7 @@ _TABLES = {
     "quarantine": "region TEXT, backend TEXT, fingerprint TEXT, reason TEXT, since REAL, PRIMARY KEY (region, backend)",
     "verified": "region TEXT, backend TEXT, fingerprint TEXT, shape_class TEXT, verified_at REAL, "
     "PRIMARY KEY (region, backend, fingerprint, shape_class)",
+    "decisions": "subject TEXT PRIMARY KEY, value TEXT, decided_at REAL",
 }
 
 
@@ -139,15 +140,7 @@ class Database:
 
     def rates(self, kind: str, subject: str) -> dict[str, Any] | None:
         """Probed rates of a device (``kind`` ``device``) or of a backend on a device (``backend``)."""
-        rows = self._file.read("SELECT value FROM rates WHERE kind=? AND subject=?", (kind, subject))
-        if not rows:
-            return None
-        try:
-            value = json.loads(rows[0][0])
-        except ValueError:
-            # A row that no version of ours wrote counts as missing and is probed again.
-            return None
-        return value if isinstance(value, dict) else None
+        return _object(self._file.read("SELECT value FROM rates WHERE kind=? AND subject=?", (kind, subject)))
 
     def set_rates(self, kind: str, subject: str, value: dict[str, Any]) -> None:
         """Keep probed rates."""
@@ -155,6 +148,20 @@ class Database:
             "INSERT OR REPLACE INTO rates VALUES (?,?,?,?)",
             (kind, subject, json.dumps(value, sort_keys=True), self._clock()),
         )
+
+    # --- decisions ---------------------------------------------------------------------------------------------------
+
+    def has_decisions(self) -> bool:
+        """Whether anything was ever tuned."""
+        return bool(self._file.read("SELECT 1 FROM decisions LIMIT 1"))
+
+    def decision(self, subject: str) -> dict[str, Any] | None:
+        """What tuning decided about a graph."""
+        return _object(self._file.read("SELECT value FROM decisions WHERE subject=?", (subject,)))
+
+    def set_decision(self, subject: str, value: dict[str, Any]) -> None:
+        """Keep a decision; it replaces an earlier one."""
+        self._file.write("INSERT OR REPLACE INTO decisions VALUES (?,?,?)", (subject, json.dumps(value), self._clock()))
 
     # --- quarantine --------------------------------------------------------------------------------------------------
 
@@ -203,3 +210,12 @@ class Database:
             "INSERT OR REPLACE INTO verified VALUES (?,?,?,?,?)",
             (region, backend, fingerprint, shape_class, self._clock()),
         )
+
+
+def _object(rows: list[tuple[Any, ...]]) -> dict[str, Any] | None:
+    """The JSON object of the one row; one that no version of ours wrote counts as missing and is measured again."""
+    try:
+        value = json.loads(rows[0][0]) if rows else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

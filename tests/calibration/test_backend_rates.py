@@ -106,7 +106,7 @@ def test_bound_code_is_timed_where_constants_are_known(clock: Clock) -> None:
     for row in CONSTANT_ROWS:
         assert rates.rate(row, "float32").flops_per_s == pytest.approx(2 * FLOPS_PER_S, rel=0.05), row
     assert [0, 1] in Binding.bound
-    assert [1, 3, 5] in Binding.bound
+    assert [1, 2, 4, 5, 7, 8] in Binding.bound
 
 
 def test_layouts_are_no_rows_of_backends_that_know_only_one(clock: Clock) -> None:

@@ -159,8 +159,6 @@ lock: {frozen: yes}
 @pytest.mark.parametrize(
     ("text", "line", "column", "message"),
     [
-        ("search: {mode: measure}", 1, 16, "'measure' is not built yet; write 'estimate'"),
-        ("search: {budget_s: 5}", 1, 20, "not built yet"),
         ("objective: memory", 1, 12, "'memory' is not built yet"),
         ("objective: compile_time", 1, 12, "not built yet"),
         ("lock: {path: plan.yaml}", 1, 14, "locked plans are not built yet"),

@@ -65,7 +65,7 @@ def test_the_schema_names_every_key_with_a_description() -> None:
 def test_the_schema_offers_nothing_that_is_not_built() -> None:
     schema = json_schema()
     assert schema["properties"]["weights"]["enum"] == ["auto", "live", "frozen"]
-    assert schema["$defs"]["SearchConfig"]["properties"]["mode"]["enum"] == ["estimate"]
+    assert schema["$defs"]["SearchConfig"]["properties"]["mode"]["enum"] == ["estimate", "measure"]
     assert schema["properties"]["objective"]["enum"] == ["latency"]
 
 

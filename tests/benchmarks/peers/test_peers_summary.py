@@ -106,10 +106,13 @@ def test_goals_say_by_how_much_they_are_missed() -> None:
     mean = summary["geometric_means"]["mixture"]["rivals"]
     assert mean["geometric_mean"] == pytest.approx((1.25 * 0.625) ** 0.5)
     assert (mean["least"], mean["least_at"], mean["cases"]) == (pytest.approx(0.625), "n batch 1", 2)
-    rivals, inductor, without = summary["goals"]
+    rivals, inductor, without, *tuned = summary["goals"]
     assert rivals["met"] is False and rivals["missing"] == pytest.approx(0.9 / 0.625)
     assert inductor["met"] is False and inductor["missing"] == pytest.approx(1.8 / (1.8 * 0.9) ** 0.5)
     assert without["met"] is None
+    assert [(goal["ours"], goal["met"]) for goal in tuned] == [
+        ("tuned", None), ("tuned", None), ("tuned-without-openvino", None),
+    ]  # fmt: skip
     assert summary["wins"] == {"mixture": 1, "openvino": 1}
     met = value(usual())["summary"]["inference float32"]["goals"][0]
     assert met["met"] is True and met["missing"] == 1.0
@@ -117,7 +120,8 @@ def test_goals_say_by_how_much_they_are_missed() -> None:
 
 def test_training_has_its_own_goal() -> None:
     records = usual(phase="training")
-    (goal,) = value(records)["summary"]["training float32"]["goals"]
+    goal, tuned = value(records)["summary"]["training float32"]["goals"]
+    assert tuned == {**goal, "ours": "tuned", "met": None, "missing": None, "reached": None}
     assert (goal["against"], goal["geometric_mean"], goal["least"], goal["met"]) == ("inductor", 1.5, 1.0, True)
 
 

@@ -1,0 +1,61 @@
+"""A choice: what tuning may vary about the placement of one graph; the rest follows from costs.
+
+Place: made by ``tuning``, remembered in the database; read where a graph's layout and plan are made.
+Invariants: equal choices give equal plans for equal costs. The default choice leaves everything to the planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mixbackend.contracts import Backend
+from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """See the module's docstring.
+
+    Attributes:
+        backends: names of those that may take part beside the reference; ``()`` for all.
+        single: name of the one backend that runs all it can, ``""`` to place by cost.
+        layout: of images, ``as_traced`` or ``channels_last``; ``""`` for the one that is planned cheaper.
+    """
+
+    backends: tuple[str, ...] = ()
+    single: str = ""
+    layout: str = ""
+
+    def __str__(self) -> str:
+        mixture = f"mixture of {', '.join(self.backends)}" if self.backends else "mixture"
+        name = self.single or mixture
+        return f"{name}, {self.layout}" if self.layout else name
+
+    def allowed(self, backends: Sequence[Backend]) -> tuple[Backend, ...]:
+        """The backends that may take part, in their order; the reference always may."""
+        names = {self.single} if self.single else set(self.backends)
+        if not names:
+            return tuple(backends)
+        return tuple(backend for backend in backends if backend.name in names or backend.traits().reference)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"backends": list(self.backends), "single": self.single, "layout": self.layout}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Choice:
+        """A choice from plain data.
+
+        Raises:
+            ValueError: the data is not that of a choice.
+        """
+        backends, single, layout = data.get("backends"), data.get("single"), data.get("layout")
+        names = isinstance(backends, list) and all(isinstance(name, str) for name in backends)
+        if not names or not isinstance(single, str) or layout not in ("", AS_TRACED, CHANNELS_LAST):
+            raise ValueError(f"{dict(data)} is no choice")
+        return cls(tuple(backends), single, layout)
+
+
+DEFAULT = Choice()

@@ -1,0 +1,1 @@
+"""Tuning: whole plans of one graph measured against one another; the fastest is remembered."""

@@ -1,0 +1,102 @@
+"""Candidates: the plans of one graph that are worth measuring against one another.
+
+Place: first step of ``tuner``. Input: a graph as it will be placed, and a session. Output: entrants with estimates.
+What is tried: the planner's own mixture, and for every pool of threads a mixture of those that share it, in each layout
+of images; every backend alone, and the mixture without each backend that it uses, in the layout that is planned cheaper
+(as traced for backends that take nothing else).
+Invariants: the planner's mixture comes first, the others by their estimates; no two have equal plans, and no mixture
+with fewer backends is the planner's own but for trifles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch.fx
+
+from mixbackend.contracts import Backend, OpGraph, Phase, PlacementError, Plan
+from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
+from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.layouts import channels_last_copy
+from mixbackend.runtime.session import Session
+from mixbackend.tuning.race import Entrant
+
+
+def find_candidates(
+    graph_module: torch.fx.GraphModule, phase: Phase, roles: Mapping[str, PlaceholderRole], session: Session
+) -> tuple[Entrant, ...]:
+    """The candidates of a graph.
+
+    Args:
+        graph_module: normalised, its constants split off; it is only read.
+        phase, roles: as ``describe`` takes them.
+        session: backends and costs.
+    """
+    graphs = {AS_TRACED: describe(graph_module, phase, "tuning", roles)}
+    relaid = channels_last_copy(graph_module) if phase == "inference" else None
+    if relaid is not None:
+        graphs[CHANNELS_LAST] = describe(relaid.module, phase, "tuning", roles)
+    plans = {layout: session.place(graph) for layout, graph in graphs.items()}
+    first = min(plans, key=lambda layout: plans[layout].estimated_s)
+    found = {_content(first, plans[first]): Entrant(_in(first, graphs, DEFAULT), plans[first].estimated_s)}
+    others: list[tuple[tuple[object, ...], Entrant]] = []
+    for choice, layouts in _choices(session.backends, plans[first]):
+        planned = _plans(choice, {layout: graphs[layout] for layout in layouts if layout in graphs}, session)
+        ranked = sorted(planned, key=lambda layout: planned[layout].estimated_s)
+        for layout in ranked if choice in (DEFAULT, *_pools(session.backends)) else ranked[:1]:
+            plan = planned[layout]
+            if choice.backends and _like(plan, plans[layout]):
+                continue
+            others.append((_content(layout, plan), Entrant(_in(layout, graphs, choice), plan.estimated_s)))
+    for content, entrant in sorted(others, key=lambda item: item[1].estimated_s):
+        found.setdefault(content, entrant)
+    return tuple(found.values())
+
+
+TRIFLE = 0.01
+"""A mixture that is estimated to lose no more than this without a backend hardly used it."""
+_LAYOUTS = (AS_TRACED, CHANNELS_LAST)
+
+
+def _choices(backends: Sequence[Backend], plan: Plan) -> Iterator[tuple[Choice, Sequence[str]]]:
+    """Choices, each with the layouts that it is worth planning in."""
+    yield DEFAULT, _LAYOUTS
+    yield from ((choice, _LAYOUTS) for choice in _pools(backends))
+    for backend in backends:
+        yield Choice(single=backend.name), (AS_TRACED,) if backend.traits().row_major else _LAYOUTS
+    able = [backend.name for backend in backends if not backend.traits().reference]
+    for used in dict.fromkeys(region.backend for region in plan.regions):
+        others = tuple(name for name in able if name != used)
+        if others and len(others) < len(able):
+            yield Choice(others), _LAYOUTS
+
+
+def _pools(backends: Sequence[Backend]) -> tuple[Choice, ...]:
+    """A choice per pool of threads that several backends share."""
+    pools: dict[str, list[str]] = {}
+    for backend in backends:
+        if not backend.traits().reference:
+            pools.setdefault(backend.traits().thread_pool, []).append(backend.name)
+    return tuple(Choice(tuple(names)) for names in pools.values() if len(names) > 1)
+
+
+def _plans(choice: Choice, graphs: Mapping[str, OpGraph], session: Session) -> dict[str, Plan]:
+    """A plan per layout; none where a rule requires a backend that does not take part."""
+    try:
+        return {layout: session.place(graph, choice=choice) for layout, graph in graphs.items()}
+    except PlacementError:
+        return {}
+
+
+def _like(plan: Plan, other: Plan) -> bool:
+    return plan.estimated_s <= (1.0 + TRIFLE) * other.estimated_s
+
+
+def _in(layout: str, graphs: Mapping[str, OpGraph], choice: Choice) -> Choice:
+    """The choice with its layout, if there is one to choose."""
+    return Choice(choice.backends, choice.single, layout if len(graphs) > 1 else "")
+
+
+def _content(layout: str, plan: Plan) -> tuple[object, ...]:
+    return layout, frozenset((region.backend, region.nodes, region.matches) for region in plan.regions)

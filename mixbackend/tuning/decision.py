@@ -1,0 +1,124 @@
+"""A decision: which choice was taken for a graph, and what every candidate did.
+
+Place: made by ``tuner``, kept in the database as JSON, shown by the report.
+Invariants: reading checks every field; what does not fit counts as missing and is measured again.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mixbackend.reporting.records import TrialRecord, TuningRecord
+from mixbackend.runtime.choice import DEFAULT, Choice
+
+MEASURED = "measured"
+SLOWER = "slower"
+"""Left the race early: it could not win any more."""
+
+TIE = 0.01
+"""Candidates within this share of the fastest are as fast; the earliest of them wins, so that tuning again agrees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one candidate did.
+
+    Attributes:
+        choice: the candidate.
+        estimated_s: by the cost model.
+        status: ``measured``, ``slower``, or what went wrong (``crash``, ``timeout``, ``out_of_memory``,
+            ``wrong``, ``failed``, ``no_time``).
+        detail: in words.
+        rounds_s: median seconds of one call in each of its turns.
+    """
+
+    choice: Choice
+    estimated_s: float
+    status: str
+    detail: str = ""
+    rounds_s: tuple[float, ...] = ()
+
+    @property
+    def median_s(self) -> float | None:
+        """Over its turns; ``None`` if it had none."""
+        return statistics.median(self.rounds_s) if self.rounds_s else None
+
+    @property
+    def spread_s(self) -> float | None:
+        """Distance between the quartiles of its turns; ``None`` with fewer than two."""
+        if len(self.rounds_s) < 2:
+            return None
+        low, _, high = statistics.quantiles(self.rounds_s, n=4, method="inclusive")
+        return high - low
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "choice": self.choice.to_dict(),
+            "estimated_s": self.estimated_s,
+            "status": self.status,
+            "detail": self.detail,
+            "rounds_s": list(self.rounds_s),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """See the module's docstring.
+
+    Attributes:
+        choice: the one that was taken.
+        trials: of all candidates, in the order in which they were started.
+    """
+
+    choice: Choice = DEFAULT
+    trials: tuple[Trial, ...] = ()
+
+    def record(self) -> TuningRecord | None:
+        """For the report; ``None`` if nothing was measured."""
+        if not self.trials:
+            return None
+        rows = tuple(
+            TrialRecord(str(trial.choice), trial.status, trial.estimated_s, trial.median_s, trial.spread_s)
+            for trial in self.trials
+        )
+        return TuningRecord(str(self.choice), rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"choice": self.choice.to_dict(), "trials": [trial.to_dict() for trial in self.trials]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Decision:
+        """A decision from plain data.
+
+        Raises:
+            ValueError: the data is not that of a decision.
+        """
+        try:
+            return cls(Choice.from_dict(data["choice"]), tuple(map(_read_trial, data["trials"])))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no decision: {error!r}") from error
+
+
+UNTUNED = Decision()
+
+
+def decide(trials: Sequence[Trial]) -> Decision:
+    """The fastest; among equals, the one that was started first; the default if nothing was measured."""
+    finished = [trial for trial in trials if trial.status == MEASURED and trial.median_s is not None]
+    if not finished:
+        return Decision(DEFAULT, tuple(trials))
+    best = min(trial.median_s for trial in finished if trial.median_s is not None)
+    chosen = next(trial for trial in finished if trial.median_s is not None and trial.median_s <= best * (1.0 + TIE))
+    return Decision(chosen.choice, tuple(trials))
+
+
+def _read_trial(data: Mapping[str, Any]) -> Trial:
+    rounds = tuple(float(value) for value in data["rounds_s"])
+    estimated, status, detail = float(data["estimated_s"]), str(data["status"]), str(data["detail"])
+    return Trial(Choice.from_dict(data["choice"]), estimated, status, detail, rounds)

@@ -1,0 +1,219 @@
+"""Tuning one graph: what was decided before, or a race over its candidates with the values of its first call.
+
+Place: between capture and placement. Input: a captured graph, a session, in a race the values. Output: a ``Decision``.
+A decision belongs to the exact graph (operators, arguments, dtypes, strides, symbols, roles of inputs), the backends
+with their fingerprints, the device, the threads and what the configuration says about placement; it is remembered, and
+holds in every mode.
+Invariants: nothing is decided without a measurement; a graph that cannot be carried to another process, or a rule that
+another process could not read, is not tuned, and an event says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend import registry
+from mixbackend.contracts import OpGraph, Phase, RegionTextError
+from mixbackend.contracts.region import LOCAL_KEY
+from mixbackend.processes import Worker
+from mixbackend.reporting import Event
+from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.constants.fold import fold_batch_norms
+from mixbackend.runtime.constants.split import constant_placeholders, split_constants
+from mixbackend.runtime.copies import copy_module
+from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.normalize import normalize
+from mixbackend.runtime.regions import whole_region
+from mixbackend.runtime.session import Session
+from mixbackend.storage import private_folder
+from mixbackend.tuning.candidates import find_candidates
+from mixbackend.tuning.decision import MEASURED, SLOWER, UNTUNED, Decision, decide
+from mixbackend.tuning.progress import tuning_bar
+from mixbackend.tuning.race import Entrant, Runner, race
+from mixbackend.tuning.request import MODULE, TrialRequest
+from mixbackend.tuning.values import write_values
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A graph that may be tuned.
+
+    Attributes:
+        text: canonical text of the whole graph.
+        inputs: positions, among the graph's inputs, of those that the text takes, in its order.
+        key: what a decision about it is remembered under.
+    """
+
+    text: str
+    inputs: tuple[int, ...]
+    key: str
+
+
+def subject_of(
+    captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
+) -> Subject:
+    """What a decision about a graph belongs to; the graph is only read.
+
+    Raises:
+        RegionTextError: the graph has no text, so that no other process could read it.
+    """
+    module = copy_module(captured)
+    normalize(module)
+    graph = describe(module, phase, "tuning", roles)
+    region = whole_region(module, graph)
+    if region.key.startswith(LOCAL_KEY):
+        raise RegionTextError(what=region.text)
+    places = {node.name: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    return Subject(region.text, tuple(places[item.name] for item in region.inputs), _key(region.key, graph, session))
+
+
+def subject_if_any(
+    captured: torch.fx.GraphModule,
+    phase: Phase,
+    roles: dict[str, PlaceholderRole],
+    graph_id: str,
+    session: Session,
+) -> Subject | None:
+    """What a decision would belong to; ``None`` where none was made before and none shall be, or none can be."""
+    measuring = session.config.search.mode == "measure"
+    if not measuring and not session.database.has_decisions():
+        return None
+    reason = why_untunable(session)
+    try:
+        if not reason:
+            return subject_of(captured, phase, roles, session)
+    except RegionTextError as error:
+        reason = f"the graph cannot be given to another process: {error}"
+    if measuring:
+        session.events.append(Event("tuning", graph_id, "", "", f"placed by estimates: {reason}"))
+    return None
+
+
+def tune_if_possible(
+    captured: torch.fx.GraphModule,
+    phase: Phase,
+    roles: dict[str, PlaceholderRole],
+    graph_id: str,
+    subject: Subject,
+    values: Sequence[Any],
+    session: Session,
+) -> Decision:
+    """``tune``; a graph that cannot be measured is placed by estimates, and an event says why."""
+    try:
+        decision = tune(captured, phase, roles, subject, values, session)
+    except Exception as error:
+        if session.config.on_failure == "raise":
+            raise
+        session.events.append(Event("tuning", graph_id, "", "", f"placed by estimates: {error}"))
+        return UNTUNED
+    for trial in decision.trials:
+        if trial.status not in (MEASURED, SLOWER):
+            detail = f"{trial.choice} could not be measured: {trial.status}: {trial.detail}"
+            session.events.append(Event("tuning", graph_id, "", "", detail))
+    return decision
+
+
+def remembered(subject: Subject, session: Session) -> Decision:
+    """What was decided before; ``UNTUNED`` if nothing."""
+    data = session.database.decision(subject.key)
+    try:
+        return UNTUNED if data is None else Decision.from_dict(data)
+    except ValueError:
+        return UNTUNED
+
+
+def tune(
+    captured: torch.fx.GraphModule,
+    phase: Phase,
+    roles: dict[str, PlaceholderRole],
+    subject: Subject,
+    values: Sequence[Any],
+    session: Session,
+) -> Decision:
+    """Measure the candidates of a graph, and remember what came of it.
+
+    Args:
+        captured: the graph; it is only read.
+        phase, roles: as captured.
+        subject: of the graph.
+        values: one per placeholder; they are only read.
+        session: backends, costs, budget.
+
+    Raises:
+        TypeError, OSError: the values cannot be carried to another process.
+    """
+    entrants = find_candidates(*_placeable(captured, phase, roles, session), session)
+    if len(entrants) < 2:
+        return UNTUNED
+    with tempfile.TemporaryDirectory(prefix="tuning-", dir=private_folder(session.config.cache.dir)) as name:
+        folder = Path(name)
+        _write(folder, subject, values, session)
+        decision = decide(_race(entrants, folder, session))
+    if decision.trials:
+        session.database.set_decision(subject.key, decision.to_dict())
+    return decision
+
+
+def why_untunable(session: Session) -> str:
+    """Why nothing of a session can be measured in other processes; empty if it can."""
+    if any(preference.match.module or preference.match.module_class for preference in session.config.preferences()):
+        return "rules that match modules cannot be read by the processes that measure"
+    local = {info.name for info in registry.backends() if info.origin == registry.IN_PROCESS}
+    mine = sorted(local.intersection(session.fingerprints))
+    if mine:
+        return f"{', '.join(mine)} was registered in this process, where no other can find it"
+    return ""
+
+
+def _key(region_key: str, graph: OpGraph, session: Session) -> str:
+    config = session.config.model_dump(mode="json", include={"rules", "min_region", "weights"})
+    facts = [region_key, graph.phase, torch.get_num_threads(), sorted(session.fingerprints.items()), config]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _placeable(
+    captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
+) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
+    """The graph that is placed: in inference, what is left of it when constants are split off."""
+    module = copy_module(captured)
+    normalize(module)
+    live = phase != "inference" or session.config.weights == "live"
+    constants = frozenset() if live else constant_placeholders(module, roles)
+    if not constants:
+        return module, phase, roles
+    fold_batch_norms(module, constants)
+    split = split_constants(module, roles, constants)
+    return split.main, phase, split.roles
+
+
+def _write(folder: Path, subject: Subject, values: Sequence[Any], session: Session) -> None:
+    request = TrialRequest(folder, Choice(), 0)
+    request.graph_file.write_text(subject.text)
+    estimating = session.config.with_options({"search.mode": "estimate"})
+    request.config_file.write_text(estimating.model_dump_json())
+    write_values(folder, [values[place] for place in subject.inputs])
+
+
+def _race(entrants: Sequence[Entrant], folder: Path, session: Session) -> tuple[Any, ...]:
+    threads = torch.get_num_threads()
+
+    def start(choice: Choice) -> Runner:
+        return Worker(TrialRequest(folder, choice, threads, _memory_bytes()), MODULE)
+
+    with tuning_bar() as show:
+        return race(entrants, start, session.config.search.budget_s, show)
+
+
+def _memory_bytes() -> int:
+    """All memory of the machine: more would be taken from disk."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0

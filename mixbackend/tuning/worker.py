@@ -1,0 +1,106 @@
+"""One candidate in a process of its own: ``python -m mixbackend.tuning.worker``.
+
+Place: started by ``tuner``; a crash, a hang or running out of memory here costs only this candidate.
+Input: a ``TrialRequest`` as a JSON line on standard input; then lines ``{"seconds": s}``.
+Output: one JSON line each on standard output: ready, then the median and the least seconds of a call
+in each slice. Everything that
+libraries print goes to standard error.
+Invariants: the graph goes through the same pipeline as in the asking process, verification included; a candidate with
+a wrong region is not timed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mixbackend.configuration import load_config
+from mixbackend.contracts.region_text import read_region_text
+from mixbackend.processes import Answer, end_with_parent
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.mixture import Mixture
+from mixbackend.tuning.decision import Decision
+from mixbackend.tuning.request import TrialRequest
+from mixbackend.tuning.values import read_values
+
+_WARM_CALLS, _WARM_S = 5, 1.0
+_LEAST_CALLS = 2
+_LONGEST_DETAIL = 500
+
+
+class WrongResultError(Exception):
+    """A region of the candidate did not compute what eager does."""
+
+
+def main() -> None:
+    """Answer one request; see the module's docstring."""
+    end_with_parent()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    request = TrialRequest.from_line(sys.stdin.readline())
+    if request.memory_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
+    torch.set_num_threads(request.threads)
+
+    def send(answer: Answer) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    try:
+        with torch.no_grad():
+            serve(request, send)
+    except WrongResultError as error:
+        send({"status": "wrong", "detail": str(error)[:_LONGEST_DETAIL]})
+    except MemoryError as error:
+        send({"status": "out_of_memory", "detail": str(error)})
+    except Exception as error:
+        send({"status": "failed", "detail": f"{type(error).__name__}: {error}"[:_LONGEST_DETAIL]})
+
+
+def serve(request: TrialRequest, send: Callable[[Answer], None]) -> None:
+    """Compile, call until warm, say so; then time slices until the input ends."""
+    run = _compiled(request)
+    start = time.perf_counter()
+    for _ in range(_WARM_CALLS):
+        run()
+        if time.perf_counter() - start > _WARM_S:
+            break
+    send({"status": "pass"})
+    for line in sys.stdin:
+        send(time_slice(run, json.loads(line)["seconds"]))
+
+
+def time_slice(run: Callable[[], Any], seconds: float) -> Answer:
+    """One call that brings the caches back, then timed calls for about ``seconds``."""
+    run()
+    timed: list[float] = []
+    while sum(timed) < seconds or len(timed) < _LEAST_CALLS:
+        start = time.perf_counter()
+        run()
+        timed.append(time.perf_counter() - start)
+    return {"status": "pass", "median_s": statistics.median(timed), "least_s": min(timed)}
+
+
+def _compiled(request: TrialRequest) -> Callable[[], Any]:
+    region = read_region_text(request.graph_file.read_text())
+    roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
+    mixture = Mixture(load_config(request.config_file))
+    compiled = mixture.compile_captured(region.graph_module, region.phase, roles, Decision(request.choice))
+    values = read_values(request.folder)
+    compiled(list(values))  # the first call, with verification and the binding of constants
+    wrong = [str(event) for event in mixture.report().events if event.kind == "verify_failed"]
+    if wrong:
+        raise WrongResultError("; ".join(wrong))
+    return lambda: compiled(list(values))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The race, with runners that are told how fast they are: turns, cuts, failures, budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from mixbackend.runtime.choice import Choice
+from mixbackend.tuning import race as race_module
+from mixbackend.tuning.decision import MEASURED, SLOWER, decide
+from mixbackend.tuning.race import ROUNDS, Entrant, race
+
+
+@dataclass
+class Track:
+    """A clock, and who is at work."""
+
+    now: float = 0.0
+    awake: set[str] = field(default_factory=set)
+    closed: set[str] = field(default_factory=set)
+    turns: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Fake:
+    name: str
+    track: Track
+    seconds: Callable[[int], float]
+    start_s: float = 1.0
+    fails_at: int = -1
+    status: str = "crash"
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        self.track.awake.add(self.name)
+        self.track.now += min(self.start_s, timeout_s)
+        if self.start_s > timeout_s:
+            return {"status": "timeout", "detail": "no answer"}
+        return {"status": "pass"} if self.fails_at != 0 else {"status": self.status, "detail": "at once"}
+
+    def tell(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        assert self.track.awake == {self.name}, "others are at work"
+        self.track.now += message["seconds"]
+        turn = self.track.turns[self.name] = self.track.turns.get(self.name, 0) + 1
+        if turn == self.fails_at:
+            return {"status": self.status, "detail": "later"}
+        return {"status": "pass", "median_s": self.seconds(turn), "least_s": 0.9 * self.seconds(turn)}
+
+    def pause(self) -> None:
+        self.track.awake.remove(self.name)
+
+    def resume(self) -> None:
+        self.track.awake.add(self.name)
+
+    def close(self) -> None:
+        self.track.awake.discard(self.name)
+        self.track.closed.add(self.name)
+
+
+def run(track: Track, budget_s: float = 1000.0, **runners: dict[str, Any]) -> dict[str, Any]:
+    fakes = {name: Fake(name, track, **facts) for name, facts in runners.items()}
+    entrants = [Entrant(Choice(single=name), 1.0) for name in runners]
+    trials = race(entrants, lambda choice: fakes[choice.single], budget_s, clock=lambda: track.now)
+    assert track.closed == {trial.choice.single for trial in trials if trial.status != "no_time"}
+    return {trial.choice.single: trial for trial in trials}
+
+
+def steady(seconds: float) -> dict[str, Any]:
+    return {"seconds": lambda turn: seconds}
+
+
+def test_close_candidates_run_all_rounds_and_the_faster_wins() -> None:
+    track = Track()
+    trials = run(track, first={"seconds": lambda turn: 1.0 + 0.1 * (turn % 2)}, second=steady(1.02))
+    assert track.turns == {"first": ROUNDS, "second": ROUNDS}
+    assert {trial.status for trial in trials.values()} == {MEASURED}
+    assert decide(list(trials.values())).choice.single == "second"
+
+
+def test_one_far_behind_leaves_after_its_first_turn() -> None:
+    track = Track()
+    trials = run(track, first=steady(1.0), slow=steady(1.5), near=steady(1.2))
+    assert track.turns["slow"] == 1
+    assert trials["slow"].status == SLOWER
+
+
+def test_the_first_stays_to_be_compared_with() -> None:
+    track = Track()
+    trials = run(track, first=steady(3.0), middle=steady(2.0), quick=steady(1.0))
+    assert [trial.status for trial in trials.values()] == [MEASURED, SLOWER, MEASURED]
+    assert track.turns["first"] == ROUNDS
+
+
+def test_clearly_slower_ones_leave_between_rounds() -> None:
+    track = Track()
+    trials = run(track, first=steady(1.0), second=steady(1.2), third=steady(1.0))
+    assert trials["second"].status == SLOWER
+    assert 1 < track.turns["second"] < ROUNDS
+    assert track.turns["third"] == ROUNDS
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 4])
+def test_a_failure_costs_only_itself(fails_at: int) -> None:
+    bad = {**steady(0.99), "fails_at": fails_at}
+    trials = run(Track(), good={"seconds": lambda turn: 1.0 + 0.1 * (turn % 2)}, bad=bad, other=steady(1.2))
+    assert trials["bad"].status == "crash"
+    assert decide(list(trials.values())).choice.single == "good"
+    assert trials["other"].status == SLOWER
+
+
+def test_one_that_fails_late_leaves_the_first_to_win() -> None:
+    trials = run(Track(), good=steady(1.0), bad={**steady(0.1), "fails_at": 4})
+    assert decide(list(trials.values())).choice.single == "good"
+
+
+def test_a_hang_costs_a_third_of_the_budget() -> None:
+    track = Track()
+    trials = run(track, 90.0, first=steady(1.0), hang={**steady(0.1), "start_s": 1e9}, last=steady(0.9))
+    assert trials["hang"].status == "timeout"
+    assert trials["last"].status == MEASURED
+    assert track.now < 60.0
+
+
+def test_the_budget_is_held() -> None:
+    track = Track()
+    runners = {f"r{number}": {**steady(1.0), "start_s": 10.0} for number in range(9)}
+    trials = run(track, 40.0, **runners)
+    assert [trial.status for trial in trials.values()].count("no_time") == 6
+    assert track.now < 42.0
+
+
+def test_all_are_closed_when_showing_fails() -> None:
+    track = Track()
+    fake = Fake("only", track, lambda turn: 1.0)
+
+    def show(text: str, share: float) -> None:
+        if share > race_module.STARTING_SHARE:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        entrants = [Entrant(Choice(single="only"), 1.0), Entrant(Choice(single="other"), 1.0)]
+        race(
+            entrants,
+            lambda choice: fake if choice.single == "only" else Fake("other", track, lambda turn: 1.0),
+            60.0,
+            show,
+        )
+    assert track.closed == {"only", "other"}
