@@ -57,6 +57,13 @@ def test_a_type_it_lacks_is_refused() -> None:
     assert isinstance(verdict, Unsupported) and verdict.code == "dtype"
 
 
+def test_a_template_it_lacks_is_refused() -> None:
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    region = trace_region(lambda x: attention(x, x, x)[0], [torch.randn(1, 2, 3, 4)])
+    verdict = NumpyBackend().judge(region.views[0])
+    assert verdict == Unsupported("unknown-op", "the target has no template attention")
+
+
 def test_every_scalar_operator_has_numpy() -> None:
     assert SCALAR_OPS.keys() - OPERATORS.keys() == {"round_bfloat16", "to_dtype"}
 
