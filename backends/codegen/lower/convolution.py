@@ -1,8 +1,8 @@
 """Rules of convolutions that sum few terms: depthwise ones.
 
 Place: registered by ``lower.table``. All other convolutions are products of matrices and stay with libraries.
-Semantics: sums are taken in float32 and rounded once, after the bias. Taps in the padding count as zero: a weight that
-is not finite gives NaN only where it meets an element.
+Semantics: sums are taken in the compute type and rounded once, after the bias. Taps in the padding add zero; whether a
+weight that is not finite meets them is left open, as torch's own kernels differ in it.
 The weight is copied so that neighbouring channels are neighbours in memory: ``[taps, channels]``.
 """
 
@@ -39,10 +39,10 @@ def convolution(
     groups: Any,
 ) -> Tensor:
     """Sums over windows of one channel each."""
-    _check_depthwise(lowering, input, weight, transposed, groups)
-    _check_numbers((stride, padding, dilation))
+    _check_depthwise(input, weight, transposed, groups)
+    _check_known((weight.sizes[2:], stride, padding, dilation))
     sizes, kernel = lowering.output_sizes, weight.sizes[2:]
-    axes = strided_windows(input, sizes, _numbers(kernel), _numbers(stride), _numbers(padding), _numbers(dilation))
+    axes = strided_windows(input, sizes, *(tuple(map(int, item)) for item in (kernel, stride, padding, dilation)))
     source = addressable(lowering, input)
     turned = lowering.map(
         (*kernel, weight.sizes[0]), weight.dtype, lambda index: weight.at((index[-1], 0, *index[:-1])), apart=True
@@ -56,21 +56,20 @@ def convolution(
 
 
 def _total(lowering: Lowering, source: Tensor, turned: Tensor, axes: Sequence[StridedWindows]) -> Tensor:
-    """Sums of products: taps of the last dimension in one expression, the others as loops."""
+    """Sums of products, not rounded: taps of the last dimension in one expression, the others as loops."""
     sizes, taps = lowering.output_sizes, [axis.kernel for axis in axes]
-    inside = taps[-1:] if taps[-1] <= LARGEST_ROW else []
-    looped = taps[: len(taps) - len(inside)]
+    row = range(taps[-1]) if taps[-1] <= LARGEST_ROW else None
+    looped = taps if row is None else taps[:-1]
     wide = compute_dtype(source.dtype)
-    channels = source.sizes[1]
 
     def product(index: Index, place: Sequence[Any]) -> Expr:
-        image = (index[0], _channel_read(index[1], sizes[1], channels, lowering), *index[2:])
-        element = window_element(lowering, source, axes, image, place, 0)
+        element = window_element(lowering, source, axes, index, place, 0)
         return apply("mul", element, turned.at((*place, index[1])))
 
-    def terms(index: Index, outer: Sequence[Any]) -> Expr:
-        choices = [[number] for number in range(inside[0])] if inside else [[]]
-        return added([product(index, (*outer, *choice)) for choice in choices])
+    def terms(index: Index, place: Sequence[Any]) -> Expr:
+        if row is None:
+            return product(index, place)
+        return added([product(index, (*place, number)) for number in row])
 
     if not looped:
         return lowering.map(sizes, wide, lambda index: terms(index, ()))
@@ -78,26 +77,20 @@ def _total(lowering: Lowering, source: Tensor, turned: Tensor, axes: Sequence[St
     return total
 
 
-def _channel_read(made: sympy.Expr, count: sympy.Expr, channels: sympy.Expr, lowering: Lowering) -> sympy.Expr:
-    """The channel of the image that a channel of the result is made of."""
-    return made if count == channels else sympy.Integer(0)
-
-
-def _check_depthwise(lowering: Lowering, image: Tensor, weight: Tensor, transposed: bool, groups: Any) -> None:
-    channels = image.sizes[1] if image.rank > 1 else None
-    one_each = channels == groups and weight.sizes[0] == groups and weight.sizes[1] == 1
-    if transposed or not one_each or not 3 <= image.rank <= 5 or groups == 1:
-        assert lowering.view is not None
-        raise RefusedError("unknown-op", f"no lowering rule for {lowering.view.op} but a depthwise one")
+def _check_depthwise(image: Tensor, weight: Tensor, transposed: bool, groups: Any) -> None:
+    """Refuse all other convolutions."""
+    if transposed or image.rank != weight.rank or not 3 <= image.rank <= 5:
+        raise RefusedError("unknown-op", "no lowering rule for aten.convolution.default but a depthwise one")
+    if not all(size == groups for size in (image.sizes[1], weight.sizes[0])) or weight.sizes[1] != 1 or groups == 1:
+        raise RefusedError("unknown-op", "no lowering rule for aten.convolution.default but a depthwise one")
     if image.dtype != weight.dtype or not image.dtype.is_floating_point:
         raise RefusedError("dtype", f"a convolution of {image.dtype} and {weight.dtype}")
 
 
-def _check_numbers(arguments: Sequence[Sequence[Any]]) -> None:
-    """Refuse windows whose form is not known when compiling."""
-    if not all(sympy.sympify(number).is_Integer for numbers in arguments for number in numbers):
-        raise RefusedError("dynamic-shape", "stride, padding or dilation of a convolution is no number")
-
-
-def _numbers(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(map(int, values))
+def _check_known(arguments: Sequence[Sequence[Any]]) -> None:
+    """Refuse windows whose form is not known when compiling, or that pad by less than nothing."""
+    numbers = [sympy.sympify(number) for argument in arguments for number in argument]
+    if not all(number.is_Integer for number in numbers):
+        raise RefusedError("dynamic-shape", "the size, stride, padding or dilation of a window is no number")
+    if any(number < 0 for number in numbers):
+        raise RefusedError("argument", "a window with a negative padding")

@@ -133,7 +133,7 @@ def _without_padding_rows(nest: Nest, outer: tuple[KernelLoop, ...]) -> Nest:
     values = [item.value for item in nest.body if isinstance(item, Accumulate)]
     if len(values) != len(nest.body) or not values:
         return nest
-    fixed = {loop.index for loop in outer}
+    fixed = {loop.index for loop in (*outer, *nest.loops) if loop.mode != "vector"}
     for loop in nest.reduced:
         needed = frozenset.intersection(*map(_needed, values))
         conditions = {item: _bounds(item, loop, fixed) for item in sorted(needed, key=str)}

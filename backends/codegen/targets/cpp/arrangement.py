@@ -7,6 +7,7 @@ runs point by point.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -156,19 +157,33 @@ def _pays_in_panels(nest: Nest) -> bool:
         return False
     if any(isinstance(item, Store) for item in nest.body) or nest.reduced[-1].mode == "unrolled":
         return False
-    rows = sympy.Mul(*(loop.extent for loop in nest.reduced))
-    return not (rows.is_Integer and rows <= SHORT_COLUMN)
+    rows = [largest_value(loop.extent) for loop in nest.reduced]
+    return any(count is None for count in rows) or math.prod(count or 0 for count in rows) > SHORT_COLUMN
 
 
 def _block(reduced: tuple[KernelLoop, ...], vector: sympy.Symbol | None, copies: int) -> Block | None:
     steps_left = BLOCK_STEPS
     for loop in reversed(reduced):
         width = LARGEST_LANES * copies if loop.index == vector else 1
-        steps = -(-int(loop.extent) // width) if loop.extent.is_Integer else None
+        most = largest_value(loop.extent)
+        steps = None if most is None else -(-most // width)
         if steps is None or steps > steps_left:
             return Block(loop.index, steps_left)
         steps_left = max(steps_left // max(steps, 1), 1)
     return None
+
+
+def largest_value(extent: sympy.Expr) -> int | None:
+    """A number that an extent never exceeds, ``None`` if none is seen: 3 of ``Min(3, n) - Max(0, i)``."""
+    if extent.is_Integer:
+        return int(extent)
+    if extent.is_nonpositive:
+        return 0
+    parts = [largest_value(part) for part in extent.args] if extent.func in (sympy.Min, sympy.Max, sympy.Add) else []
+    known = [part for part in parts if part is not None]
+    if not known or (extent.func is not sympy.Min and len(known) < len(parts)):
+        return None
+    return {sympy.Min: min, sympy.Max: max, sympy.Add: sum}[extent.func](known)
 
 
 def _usable_vector(nest: Nest) -> sympy.Symbol | None:

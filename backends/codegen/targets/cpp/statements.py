@@ -13,6 +13,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.indices import flatten
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr
 from mixbackend.backends.codegen.ir.stages import ScanKind
 from mixbackend.backends.codegen.targets.cpp.accumulators import Accumulator
 from mixbackend.backends.codegen.targets.cpp.literals import compute_type, highest, literal, lowest
@@ -58,6 +59,10 @@ class StatementPrinter:
     def _statement(self, statement: Statement) -> None:
         if isinstance(statement, Store):
             self._store(statement)
+            return
+        if isinstance(statement, Accumulate) and statement.kind == "sum":
+            for product in _products(statement.value):
+                self._accumulate(statement, self._values.value(product))
             return
         value = self._values.value(statement.value)
         if isinstance(statement, Let):
@@ -116,6 +121,14 @@ class StatementPrinter:
         if running != value.dtype:
             result = f"convert<{compute_type(value.dtype)}>({result})"
         self.define(statement.name, result, value.dtype, self._point.lane.copy)
+
+
+def _products(value: Expr) -> tuple[Expr, ...]:
+    """Products that a folded value is the sum of: added one by one they are fused with their additions."""
+    if isinstance(value, Apply) and value.op == "add" and value.dtype.is_floating_point:
+        parts = tuple(part for argument in value.arguments for part in _products(argument))
+        return parts if all(isinstance(part, Apply) and part.op == "mul" for part in parts) else (value,)
+    return (value,)
 
 
 _CARRY: Mapping[ScanKind, str] = {
