@@ -13,8 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,8 @@ from mixbackend.tuning.progress import tuning_bar
 from mixbackend.tuning.race import Entrant, Runner, race
 from mixbackend.tuning.request import MODULE, TrialRequest
 from mixbackend.tuning.values import write_values
+
+_PREFIX = "tuning-"
 
 
 @dataclass(frozen=True)
@@ -155,13 +159,25 @@ def tune(
     entrants = find_candidates(*_placeable(captured, phase, roles, session), session)
     if len(entrants) < 2:
         return UNTUNED
-    with tempfile.TemporaryDirectory(prefix="tuning-", dir=private_folder(session.config.cache.dir)) as name:
-        folder = Path(name)
-        _write(folder, subject, values, session)
-        decision = decide(_race(entrants, folder, session))
-    if decision.trials:
+    # Two races at once would measure one another.
+    with session.database.alone("tuning"):
+        known = remembered(subject, session)
+        if known is not UNTUNED:
+            return known
+        with _folder(private_folder(session.config.cache.dir)) as folder:
+            _write(folder, subject, values, session)
+            decision = decide(_race(entrants, folder, session))
         session.database.set_decision(subject.key, decision.to_dict())
     return decision
+
+
+@contextmanager
+def _folder(parent: Path) -> Iterator[Path]:
+    """A folder for one race; those that are there already were left by processes that were killed."""
+    for left in parent.glob(f"{_PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as name:
+        yield Path(name)
 
 
 def why_untunable(session: Session) -> str:

@@ -1,0 +1,125 @@
+"""What a decision belongs to, what is tried for a graph, and what cannot be tuned."""
+
+from __future__ import annotations
+
+import torch
+
+from mixbackend.backends.codegen import CodegenBackend
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.backends.onednn import OneDnnBackend
+from mixbackend.configuration import load_config
+from mixbackend.contracts import InputRole
+from mixbackend.registry import isolated_registry
+from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.session import Session
+from mixbackend.runtime.trace import trace_graph
+from mixbackend.tuning import tuner
+from mixbackend.tuning.candidates import find_candidates
+from mixbackend.tuning.decision import MEASURED, UNTUNED, Decision, Trial
+
+
+def session(tmp_path, **settings) -> Session:
+    given = {"backends": ["codegen", "onednn", "eager"], "cache": {"dir": str(tmp_path / "cache")}, **settings}
+    return Session(load_config(given))
+
+
+def layer(value, weight):
+    return torch.nn.functional.gelu(value @ weight)
+
+
+def captured(rows: int = 4):
+    return trace_graph(layer, [torch.randn(rows, 8), torch.randn(8, 16)])[0]
+
+
+ROLES = {"arg1_1": PlaceholderRole(InputRole.PARAMETER, "weight")}
+
+
+def key(mine: Session, rows: int = 4, roles=ROLES) -> str:
+    return tuner.subject_of(captured(rows), "inference", roles, mine).key
+
+
+def test_a_decision_belongs_to_graph_backends_threads_and_rules(tmp_path) -> None:
+    plain = session(tmp_path)
+    assert key(plain) == key(plain)
+    rules = [{"match": {"op": "aten.mm"}, "forbid": "onednn"}]
+    others = [
+        key(plain, rows=5),
+        key(plain, roles={}),
+        key(session(tmp_path, backends=["codegen", "eager"])),
+        key(session(tmp_path, rules=rules)),
+        key(session(tmp_path, weights="live")),
+    ]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        others.append(key(session(tmp_path)))
+    finally:
+        torch.set_num_threads(threads)
+    assert len({key(plain), *others}) == 1 + len(others)
+    assert key(session(tmp_path, verify={"when": "off"}, search={"mode": "measure"})) == key(plain)
+
+
+def test_decisions_are_remembered_until_they_do_not_fit(tmp_path) -> None:
+    mine = session(tmp_path)
+    subject = tuner.subject_of(captured(), "inference", ROLES, mine)
+    assert tuner.remembered(subject, mine) is UNTUNED
+    decision = Decision(Choice(single="onednn"), (Trial(DEFAULT, 1.0, MEASURED, "", (2.0,)),))
+    mine.database.set_decision(subject.key, decision.to_dict())
+    assert tuner.remembered(subject, session(tmp_path)) == decision
+    mine.database.set_decision(subject.key, {"choice": "fast"})
+    assert tuner.remembered(subject, mine) is UNTUNED
+
+
+def test_nothing_is_looked_up_where_nothing_was_tuned(tmp_path) -> None:
+    mine = session(tmp_path)
+    assert tuner.subject_if_any(captured(), "inference", ROLES, "g", mine) is None
+    mine.database.set_decision("other", UNTUNED.to_dict())
+    assert tuner.subject_if_any(captured(), "inference", ROLES, "g", mine) is not None
+
+
+def test_rules_about_modules_cannot_be_read_elsewhere(tmp_path) -> None:
+    rules = [{"match": {"module": "encoder.*"}, "prefer": "onednn"}]
+    mine = session(tmp_path, rules=rules, search={"mode": "measure"})
+    assert tuner.subject_if_any(captured(), "inference", ROLES, "g", mine) is None
+    (event,) = mine.events.events()
+    assert event.kind == "tuning" and "modules" in event.detail
+
+
+def test_backends_of_this_process_alone_cannot_be_measured_elsewhere(tmp_path) -> None:
+    with isolated_registry(CodegenBackend(), OneDnnBackend(), EagerBackend()):
+        assert "registered in this process" in tuner.why_untunable(session(tmp_path))
+
+
+def test_the_planners_mixture_comes_first_and_no_plan_twice(tmp_path) -> None:
+    mine = session(tmp_path)
+    entrants = find_candidates(captured(64), "inference", {}, mine)
+    assert entrants[0].choice == DEFAULT
+    assert len({entrant.choice for entrant in entrants}) == len(entrants)
+    assert [entrant.estimated_s for entrant in entrants[1:]] == sorted(entrant.estimated_s for entrant in entrants[1:])
+    graph = describe(captured(64), "inference", "tuning", {})
+    plans = [frozenset(mine.place(graph, choice=entrant.choice).regions) for entrant in entrants]
+    assert len(set(plans)) == len(plans)
+    singles = [mine.place(graph, choice=Choice(single=backend.name)) for backend in mine.backends]
+    owners = [{name: region.backend for region in plan.regions for name in region.nodes} for plan in singles]
+    tried = [{name: region.backend for region in regions for name in region.nodes} for regions in plans]
+    assert all(owner in tried for owner in owners)
+
+
+def test_images_are_tried_in_both_layouts(tmp_path) -> None:
+    def convolve(image, weight):
+        return torch.nn.functional.conv2d(image, weight).relu()
+
+    module, _ = trace_graph(convolve, [torch.randn(1, 8, 16, 16), torch.randn(8, 8, 3, 3)])
+    layouts = {entrant.choice.layout for entrant in find_candidates(module, "inference", {}, session(tmp_path))}
+    assert layouts == {"as_traced", "channels_last"}
+
+
+def test_a_single_backend_runs_all_it_can(tmp_path) -> None:
+    mine = session(tmp_path)
+    graph = describe(captured(64), "inference", "tuning", {})
+    plan = mine.place(graph, choice=Choice(single="onednn"))
+    owner = {name: region.backend for region in plan.regions for name in region.nodes}
+    assert owner["mm"] == "onednn" and set(owner.values()) <= {"onednn", "eager"}
+    repaired = mine.place(graph, frozenset({("mm", "onednn")}), {"gelu": "eager"}, Choice(single="onednn"))
+    assert {region.backend for region in repaired.regions} == {"eager"}
