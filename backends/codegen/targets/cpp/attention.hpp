@@ -334,12 +334,126 @@ static __attribute__((noinline)) void attend_block(const Attention<S, M>& given,
                     given.value_width, memory.outputs, state);
 }
 
+// ---- a single query: lanes are features, then keys ----------------------------------------------------------------
+
+// Up to so many queries are worked on one by one: a vector of them would be nearly empty.
+constexpr i64 few_queries = 4;
+
+template <class S> MB_INLINE Vec<float> load_some(const S* pointer, i64 count) {
+    return count >= lanes ? load<float>(pointer) : load_partial<float>(pointer, count);
+}
+
+// Scores of up to `lanes` keys; the lanes of others are lowest.
+template <class S>
+MB_INLINE Vec<float> score_keys(const float* query, Rows<const S> keys, i64 count, i64 width) {
+    Native<float> sums[lanes] = {};
+    for (i64 first = 0; first < width; first += lanes) {
+        const Vec<float> factor = load<float>(query + first);
+        if (count == lanes) {
+#pragma GCC unroll 16
+            for (int key = 0; key < lanes; ++key) {
+                sums[key] += factor.v * load_some(keys.at(key, first), width - first).v;
+            }
+        } else {
+            for (int key = 0; key < count; ++key) {
+                sums[key] += factor.v * load_some(keys.at(key, first), width - first).v;
+            }
+        }
+    }
+    turn_blocks<1>(sums, AllLanes{});
+#pragma GCC unroll 4
+    for (int apart = lanes / 2; apart > 0; apart /= 2) {
+        for (int place = 0; place < apart; ++place) sums[place] += sums[place + apart];
+    }
+    return select(first_lanes(count), Vec<float>{sums[0]}, lowest());
+}
+
+// outputs += weights values, a few registers of features at a time; what was there is multiplied with `correction`.
+template <class S>
+MB_INLINE void add_values(float* outputs, const float* weights, Rows<const S> values, i64 keys, i64 width,
+                          float correction) {
+    constexpr int together = 4;
+    for (i64 first = 0; first < width; first += together * lanes) {
+        const int vectors = static_cast<int>(least(together, (width - first + lanes - 1) / lanes));
+        Vec<float> sums[together];
+#pragma GCC unroll 4
+        for (int place = 0; place < together; ++place) {
+            const bool there = place < vectors;
+            sums[place] = there ? mul(load<float>(outputs + first + place * lanes), broadcast<float>(correction))
+                                : broadcast<float>(0.0f);
+        }
+        for (i64 key = 0; key < keys; ++key) {
+            const Vec<float> weight = broadcast<float>(weights[key]);
+#pragma GCC unroll 4
+            for (int place = 0; place < together; ++place) {
+                if (place >= vectors) break;
+                const i64 start = first + place * lanes;
+                sums[place] = add(sums[place], mul(weight, load_some(values.at(key, start), width - start)));
+            }
+        }
+        for (int place = 0; place < vectors; ++place) store(outputs + first + place * lanes, sums[place]);
+    }
+}
+
+template <bool masked, bool causal, class S, class M>
+static __attribute__((noinline)) void attend_query(const Attention<S, M>& given, i64 batch, i64 head, i64 number,
+                                                   Pieces memory) {
+    const Rows<const S> query = given.query.rows(batch, head, number);
+    const i64 width = rounded_up(given.width), value_width = rounded_up(given.value_width);
+    for (i64 place = 0; place < width; ++place) {
+        memory.queries[place] = place < given.width ? load_scalar<float>(query.at(0, place)) * given.scale : 0.0f;
+    }
+    __builtin_memset(memory.outputs, 0, sizeof(float) * value_width);
+    const i64 keys = causal ? least(given.keys, number + 1) : given.keys;
+    float highest = -__builtin_inff(), total = 0.0f;
+    for (i64 start = 0; start < keys; start += key_block) {
+        const i64 count = least(key_block, keys - start);
+        Vec<float> scores[key_block / lanes];
+        Vec<float> top = lowest();
+        for (i64 first = 0; first < count; first += lanes) {
+            const i64 some = least(lanes, count - first);
+            const Rows<const S> key = given.key.rows(batch, head, start + first);
+            Vec<float> score = score_keys(memory.queries, key, some, given.width);
+            if constexpr (masked) {
+                const Rows<const M> mask = given.mask.rows(batch, head, number).from(0, start + first);
+                score = add(score, load_strided_partial<float>(mask.start, mask.feature, some));
+            }
+            top.v = score.v > top.v ? score.v : top.v;
+            scores[first / lanes] = score;
+        }
+        const float before = highest, found = reduce_max(top);
+        highest = found > highest ? found : highest;
+        const float from = highest == -__builtin_inff() ? 0.0f : highest;
+        const float correction = raw::exp_single(before - from);
+        Vec<float> sum = broadcast<float>(0.0f);
+        for (i64 first = 0; first < count; first += lanes) {
+            const Vec<float> weight = {raw::exp_single(sub(scores[first / lanes], broadcast<float>(from)).v)};
+            sum = add(sum, weight);
+            store(memory.scores + first, weight);
+        }
+        total = total * correction + reduce_sum(sum);
+        add_values(memory.outputs, memory.scores, given.value.rows(batch, head, start), count, given.value_width,
+                   correction);
+    }
+    total = total == 0.0f ? 1.0f : total;
+    const Rows<S> output = given.output.rows(batch, head, number);
+    for (i64 place = 0; place < given.value_width; ++place) {
+        store_scalar(output.at(0, place), memory.outputs[place] / total);
+    }
+    if (given.logarithm.start != nullptr) {
+        const float logarithm = (highest == -__builtin_inff() ? 0.0f : highest) + log_(total);
+        *given.logarithm.rows(batch, head, number).start = logarithm;
+    }
+}
+
 }  // namespace attention
 
 // Threads share blocks of queries of all heads.
 template <bool masked, bool causal, class S, class M> MB_INLINE void attend(const Attention<S, M>& given) {
     using namespace attention;
-    const i64 all = (given.queries + lanes - 1) / lanes, blocks = (all + most_vectors - 1) / most_vectors;
+    const bool one_by_one = given.queries <= few_queries && given.key.feature == 1 && given.value.feature == 1;
+    const i64 all = (given.queries + lanes - 1) / lanes;
+    const i64 blocks = one_by_one ? given.queries : (all + most_vectors - 1) / most_vectors;
     const i64 heads = given.batches * given.heads, width = rounded_up(given.width);
     const i64 value_width = rounded_up(given.value_width);
     const i64 work = heads * given.queries * given.keys * (given.width + given.value_width) / lanes;
@@ -355,6 +469,10 @@ template <bool masked, bool causal, class S, class M> MB_INLINE void attend(cons
         for (i64 point = begin; point < end; ++point) {
             const i64 number = point % blocks, pair = point / blocks;
             const i64 batch = pair / given.heads, head = pair % given.heads;
+            if (one_by_one) {
+                attend_query<masked, causal>(given, batch, head, number, memory);
+                continue;
+            }
             const i64 from = all * number / blocks, vectors = all * (number + 1) / blocks - from;
             const i64 first = from * lanes, rows = least(vectors * lanes, given.queries - first);
             if (vectors == 1) attend_block<1, masked, causal>(given, batch, head, first, rows, memory);
