@@ -190,7 +190,10 @@ class Template(Printed):
     origins: tuple[str, ...] = ()
 
 
-Stage = Union[Map, Concatenate, Reduce, Scan, Scatter, Template]
+LoopStage = Union[Map, Concatenate, Reduce, Scan, Scatter]
+"""Stages that say what is computed at every point."""
+
+Stage = Union[LoopStage, Template]
 
 
 @dataclass(frozen=True, slots=True)

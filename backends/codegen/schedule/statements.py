@@ -21,11 +21,13 @@ from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, Local,
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     Loop,
+    LoopStage,
     Map,
     Reduce,
     Scan,
     Scatter,
     Stage,
+    Template,
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.draft import Draft
@@ -40,17 +42,24 @@ def draft_of(group: Group, layouts: Mapping[str, Layout]) -> Draft:
 
     Raises:
         ValueError: the group is not one: a private tensor is read at another outer point, an axis that runs in order
-            or in parts is an outer loop, memory is shared along a loop that it cannot be shared along.
+            or in parts is an outer loop, memory is shared along a loop that it cannot be shared along, or a stage is a
+            template.
     """
     writer = _Writer(group, layouts)
-    stages = [_written_once(stage, group.private, layouts) for stage in group.stages]
+    stages = [_written_once(_with_points(stage), group.private, layouts) for stage in group.stages]
     nests = tuple(nest for stage in stages for nest in writer.nests(stage))
     parts = frozenset(stage.target for stage in group.stages if isinstance(stage, Concatenate))
     outer = tuple(KernelLoop(loop.index, loop.size, "parallel") for loop in group.outer)
     return Draft(outer, nests, writer.scratch(), writer.dtypes(), parts)
 
 
-def _written_once(stage: Stage, private: frozenset[str], layouts: Mapping[str, Layout]) -> Stage:
+def _with_points(stage: Stage) -> LoopStage:
+    if isinstance(stage, Template):
+        raise ValueError(f"{targets_of(stage)} is made by a template, which is no nest")
+    return stage
+
+
+def _written_once(stage: LoopStage, private: frozenset[str], layouts: Mapping[str, Layout]) -> LoopStage:
     """The stage with one value for loops along which its target has stride 0: all of theirs are equal and share memory.
 
     Raises:
@@ -97,7 +106,7 @@ class _Writer:
         self._names = itertools.count()
         self._private = {
             target: self._describe(stage, target)
-            for stage in group.stages
+            for stage in map(_with_points, group.stages)
             for target in targets_of(stage)
             if target in group.private
         }
@@ -113,7 +122,7 @@ class _Writer:
         """Storage type of everything touched."""
         return dict(self._used)
 
-    def nests(self, stage: Stage) -> Iterator[Nest]:
+    def nests(self, stage: LoopStage) -> Iterator[Nest]:
         """The nests of one stage."""
         if isinstance(stage, Map):
             yield Nest(
@@ -130,7 +139,7 @@ class _Writer:
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
-    def _describe(self, stage: Stage, target: str) -> _Private:
+    def _describe(self, stage: LoopStage, target: str) -> _Private:
         loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
         outer = tuple(loop.index if loop.index in self._outer else None for loop in loops)
         return _Private(self._layouts[target].type.dtype, tuple(loop.size for loop in loops), outer)
