@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -24,8 +24,7 @@ from mixbackend.benchmarks.models import Entry, find
 from mixbackend.benchmarks.models.entry import Loaded
 from mixbackend.benchmarks.placements import summarise
 from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request, Status, request_from_line
-
-Answer = dict[str, Any]
+from mixbackend.processes import Answer, begin_answering, limit_memory
 
 _WARM_CALLS = 3
 
@@ -75,16 +74,14 @@ class CompiledStep:
 
 def main() -> None:
     """Answer one request; see the module's docstring."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    request = request_from_line(sys.stdin.readline())
-    if request.memory_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
+    line, send = begin_answering()
+    request = request_from_line(line)
+    limit_memory(request.memory_bytes)
     work = check_accuracy if request.task == "accuracy" else serve_timings
     try:
-        work(request, lambda answer: send_answer(answers, answer))
+        work(request, send)
     except TaskFailedError as failure:
-        send_answer(answers, {"status": failure_status(failure), "detail": describe_error(failure.error)})
+        send({"status": failure_status(failure), "detail": describe_error(failure.error)})
 
 
 def check_accuracy(request: Request, send: Callable[[Answer], None]) -> None:
@@ -162,12 +159,6 @@ def describe_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {text[:1500]}{place}"
-
-
-def send_answer(stream: TextIO, answer: Answer) -> None:
-    """Write one answer through to the asking side."""
-    stream.write(json.dumps(answer) + "\n")
-    stream.flush()
 
 
 if __name__ == "__main__":

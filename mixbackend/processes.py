@@ -13,13 +13,14 @@ import ctypes
 import json
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 Answer = dict[str, Any]
@@ -144,6 +145,28 @@ def end_with_parent() -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def begin_answering() -> tuple[str, Callable[[Answer], None]]:
+    """Called first in a worker: the line of its request, and a function that sends an answer.
+
+    The worker ends with the asking process. What libraries print goes to standard error.
+    """
+    end_with_parent()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def send(answer: Answer) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    return sys.stdin.readline(), send
+
+
+def limit_memory(private_bytes: int) -> None:
+    """Called in a worker: let it fail when it takes more private memory than that; 0 is no limit."""
+    if private_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (private_bytes, private_bytes))
 
 
 def ask(

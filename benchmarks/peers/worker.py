@@ -27,10 +27,9 @@ from mixbackend.benchmarks.peers import executors, machine, reference
 from mixbackend.benchmarks.peers.models import MODELS, PeerModel
 from mixbackend.benchmarks.peers.parts import summarise_parts
 from mixbackend.benchmarks.peers.request import PeerRequest, request_from_line
-from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status, send_answer
-from mixbackend.processes import end_with_parent
+from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status
+from mixbackend.processes import Answer, begin_answering, limit_memory
 
-Answer = dict[str, Any]
 Send = Callable[[Answer], None]
 
 _WINDOW_CALLS = 5
@@ -41,19 +40,16 @@ _LEAST_CALLS = 2
 
 def main() -> None:
     """Answer one request; see the module's docstring."""
-    end_with_parent()
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    request = request_from_line(sys.stdin.readline())
-    if request.memory_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
+    line, send = begin_answering()
+    request = request_from_line(line)
+    limit_memory(request.memory_bytes)
     if request.threads:
         torch.set_num_threads(request.threads)
     try:
-        serve(request, MODELS, lambda answer: send_answer(answers, answer))
+        serve(request, MODELS, send)
     except Exception as error:
         failure = TaskFailedError("failed", error)
-        send_answer(answers, {"status": failure_status(failure), "detail": describe_error(error)})
+        send({"status": failure_status(failure), "detail": describe_error(error)})
 
 
 def serve(request: PeerRequest, models: Any, send: Send) -> None:

@@ -31,6 +31,7 @@ from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
 from mixbackend.tuning.decision import UNTUNED, Decision
+from mixbackend.tuning.tuner import Captured
 
 logger = logging.getLogger("mixbackend")
 
@@ -87,13 +88,14 @@ class Mixture:
 
     def compile_captured(
         self,
-        captured: torch.fx.GraphModule,
+        module: torch.fx.GraphModule,
         phase: Phase,
         roles: dict[str, PlaceholderRole],
         decision: Decision = UNTUNED,
     ) -> Run:
         """Compile an ATen graph that was captured elsewhere, as was decided for it."""
-        return self._build(captured, phase, self._new_id(phase), roles, self._session(self.config), decision)
+        captured = Captured(module, phase, roles, self._new_id(phase))
+        return self._build(captured, self._session(self.config), decision)
 
     def _session_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Session:
         if mode is not None and mode not in _MEASURES:
@@ -144,41 +146,33 @@ class Mixture:
             return f"{phase}-{next(self._counters.setdefault(phase, itertools.count()))}"
 
     def _compile(
-        self, captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
+        self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
     ) -> Run:
         """Compile a graph as it was decided before; measure at its first call if that is wanted; else by estimates."""
-        graph_id = self._new_id(phase)
-        subject = tuner.subject_if_any(captured, phase, roles, graph_id, session)
+        captured = Captured(module, phase, roles, self._new_id(phase))
+        subject = tuner.subject_if_any(captured, session)
         known = UNTUNED if subject is None else tuner.remembered(subject, session)
         if subject is None or known is not UNTUNED or session.config.search.mode != "measure":
-            return self._build(captured, phase, graph_id, roles, session, known)
+            return self._build(captured, session, known)
 
         def make(values: Sequence[Any]) -> Run:
-            decision = tuner.tune_if_possible(captured, phase, roles, graph_id, subject, values, session)
-            return self._build(captured, phase, graph_id, roles, session, decision)
+            return self._build(captured, session, tuner.tune_if_possible(captured, subject, values, session))
 
         return AtFirstCall(make)
 
-    def _build(
-        self,
-        captured: torch.fx.GraphModule,
-        phase: Phase,
-        graph_id: str,
-        roles: dict[str, PlaceholderRole],
-        session: Session,
-        decision: Decision,
-    ) -> Run:
+    def _build(self, captured: Captured, session: Session, decision: Decision) -> Run:
+        module, phase, roles, graph_id = captured.module, captured.phase, captured.roles, captured.id
         try:
-            constants = self._constants(captured, phase, roles, session)
+            constants = self._constants(captured, session)
             if constants:
-                return FrozenGraph(captured, phase, graph_id, roles, constants, session, self._keep, decision)
-            placed = PlacedGraph(captured, phase, graph_id, roles, session, decision)
+                return FrozenGraph(module, phase, graph_id, roles, constants, session, self._keep, decision)
+            placed = PlacedGraph(module, phase, graph_id, roles, session, decision)
         except Exception as error:
             if session.config.on_failure == "raise":
                 raise
             logger.debug("compiling %s failed", graph_id, exc_info=True)
             session.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
-            return lambda arguments: _run_eager(captured, arguments)
+            return lambda arguments: _run_eager(module, arguments)
         self._keep(placed)
         return placed
 
@@ -186,13 +180,11 @@ class Mixture:
         with self._lock:
             self._graphs.append(placed)
 
-    def _constants(
-        self, captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
-    ) -> frozenset[str]:
+    def _constants(self, captured: Captured, session: Session) -> frozenset[str]:
         """Weights of the graph that may be constants: in inference, where changes can be seen."""
-        if phase != "inference" or session.config.weights == "live":
+        if captured.phase != "inference" or session.config.weights == "live":
             return frozenset()
-        constants = constant_placeholders(captured, roles)
+        constants = constant_placeholders(captured.module, captured.roles)
         reason = why_unwatchable() if constants else ""
         if not reason:
             return constants
@@ -200,7 +192,7 @@ class Mixture:
         return frozenset()
 
 
-def _run_eager(captured: torch.fx.GraphModule, arguments: list[Any]) -> Sequence[Any]:
+def _run_eager(module: torch.fx.GraphModule, arguments: list[Any]) -> Sequence[Any]:
     values = list(arguments)
     arguments.clear()
-    return captured.forward(*values)
+    return module.forward(*values)

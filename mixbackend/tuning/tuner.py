@@ -49,6 +49,23 @@ _PREFIX = "tuning-"
 
 
 @dataclass(frozen=True)
+class Captured:
+    """A graph as it was captured; nobody writes to it here.
+
+    Attributes:
+        module: the graph.
+        phase: which graph of the model it is.
+        roles: of its placeholders.
+        id: its name in reports.
+    """
+
+    module: torch.fx.GraphModule
+    phase: Phase
+    roles: dict[str, PlaceholderRole]
+    id: str
+
+
+@dataclass(frozen=True)
 class Subject:
     """A graph that may be tuned.
 
@@ -63,17 +80,15 @@ class Subject:
     key: str
 
 
-def subject_of(
-    captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
-) -> Subject:
-    """What a decision about a graph belongs to; the graph is only read.
+def subject_of(captured: Captured, session: Session) -> Subject:
+    """What a decision about a graph belongs to.
 
     Raises:
         RegionTextError: the graph has no text, so that no other process could read it.
     """
-    module = copy_module(captured)
+    module = copy_module(captured.module)
     normalize(module)
-    graph = describe(module, phase, "tuning", roles)
+    graph = describe(module, captured.phase, "tuning", captured.roles)
     region = whole_region(module, graph)
     if region.key.startswith(LOCAL_KEY):
         raise RegionTextError(what=region.text)
@@ -81,13 +96,7 @@ def subject_of(
     return Subject(region.text, tuple(places[item.name] for item in region.inputs), _key(region.key, graph, session))
 
 
-def subject_if_any(
-    captured: torch.fx.GraphModule,
-    phase: Phase,
-    roles: dict[str, PlaceholderRole],
-    graph_id: str,
-    session: Session,
-) -> Subject | None:
+def subject_if_any(captured: Captured, session: Session) -> Subject | None:
     """What a decision would belong to; ``None`` where none was made before and none shall be, or none can be."""
     measuring = session.config.search.mode == "measure"
     if not measuring and not session.database.has_decisions():
@@ -95,35 +104,27 @@ def subject_if_any(
     reason = why_untunable(session)
     try:
         if not reason:
-            return subject_of(captured, phase, roles, session)
+            return subject_of(captured, session)
     except RegionTextError as error:
         reason = f"the graph cannot be given to another process: {error}"
     if measuring:
-        session.events.append(Event("tuning", graph_id, "", "", f"placed by estimates: {reason}"))
+        session.events.append(Event("tuning", captured.id, "", "", f"placed by estimates: {reason}"))
     return None
 
 
-def tune_if_possible(
-    captured: torch.fx.GraphModule,
-    phase: Phase,
-    roles: dict[str, PlaceholderRole],
-    graph_id: str,
-    subject: Subject,
-    values: Sequence[Any],
-    session: Session,
-) -> Decision:
+def tune_if_possible(captured: Captured, subject: Subject, values: Sequence[Any], session: Session) -> Decision:
     """``tune``; a graph that cannot be measured is placed by estimates, and an event says why."""
     try:
-        decision = tune(captured, phase, roles, subject, values, session)
+        decision = tune(captured, subject, values, session)
     except Exception as error:
         if session.config.on_failure == "raise":
             raise
-        session.events.append(Event("tuning", graph_id, "", "", f"placed by estimates: {error}"))
+        session.events.append(Event("tuning", captured.id, "", "", f"placed by estimates: {error}"))
         return UNTUNED
     for trial in decision.trials:
         if trial.status not in (MEASURED, SLOWER):
             detail = f"{trial.choice} could not be measured: {trial.status}: {trial.detail}"
-            session.events.append(Event("tuning", graph_id, "", "", detail))
+            session.events.append(Event("tuning", captured.id, "", "", detail))
     return decision
 
 
@@ -136,19 +137,11 @@ def remembered(subject: Subject, session: Session) -> Decision:
         return UNTUNED
 
 
-def tune(
-    captured: torch.fx.GraphModule,
-    phase: Phase,
-    roles: dict[str, PlaceholderRole],
-    subject: Subject,
-    values: Sequence[Any],
-    session: Session,
-) -> Decision:
+def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: Session) -> Decision:
     """Measure the candidates of a graph, and remember what came of it.
 
     Args:
-        captured: the graph; it is only read.
-        phase, roles: as captured.
+        captured: the graph.
         subject: of the graph.
         values: one per placeholder; they are only read.
         session: backends, costs, budget.
@@ -156,7 +149,7 @@ def tune(
     Raises:
         TypeError, OSError: the values cannot be carried to another process.
     """
-    entrants = find_candidates(*_placeable(captured, phase, roles, session), session)
+    entrants = find_candidates(*_placeable(captured, session), session)
     if len(entrants) < 2:
         return UNTUNED
     # Two races at once would measure one another.
@@ -197,19 +190,17 @@ def _key(region_key: str, graph: OpGraph, session: Session) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _placeable(
-    captured: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
-) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
+def _placeable(captured: Captured, session: Session) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
     """The graph that is placed: in inference, what is left of it when constants are split off."""
-    module = copy_module(captured)
+    module = copy_module(captured.module)
     normalize(module)
-    live = phase != "inference" or session.config.weights == "live"
-    constants = frozenset() if live else constant_placeholders(module, roles)
+    live = captured.phase != "inference" or session.config.weights == "live"
+    constants = frozenset() if live else constant_placeholders(module, captured.roles)
     if not constants:
-        return module, phase, roles
+        return module, captured.phase, captured.roles
     fold_batch_norms(module, constants)
-    split = split_constants(module, roles, constants)
-    return split.main, phase, split.roles
+    split = split_constants(module, captured.roles, constants)
+    return split.main, captured.phase, split.roles
 
 
 def _write(folder: Path, subject: Subject, values: Sequence[Any], session: Session) -> None:

@@ -12,8 +12,6 @@ a wrong region is not timed.
 from __future__ import annotations
 
 import json
-import os
-import resource
 import statistics
 import sys
 import time
@@ -24,7 +22,7 @@ import torch
 
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
-from mixbackend.processes import Answer, end_with_parent
+from mixbackend.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.tuning.decision import Decision
@@ -42,18 +40,10 @@ class WrongResultError(Exception):
 
 def main() -> None:
     """Answer one request; see the module's docstring."""
-    end_with_parent()
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    request = TrialRequest.from_line(sys.stdin.readline())
-    if request.memory_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
+    line, send = begin_answering()
+    request = TrialRequest.from_line(line)
+    limit_memory(request.memory_bytes)
     torch.set_num_threads(request.threads)
-
-    def send(answer: Answer) -> None:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
     try:
         with torch.no_grad():
             serve(request, send)

@@ -35,8 +35,12 @@ def captured(rows: int = 4):
 ROLES = {"arg1_1": PlaceholderRole(InputRole.PARAMETER, "weight")}
 
 
-def key(mine: Session, rows: int = 4, roles=ROLES) -> str:
-    return tuner.subject_of(captured(rows), "inference", roles, mine).key
+def graph(rows: int = 4, roles=None) -> tuner.Captured:
+    return tuner.Captured(captured(rows), "inference", ROLES if roles is None else roles, "g")
+
+
+def key(mine: Session, rows: int = 4, roles=None) -> str:
+    return tuner.subject_of(graph(rows, roles), mine).key
 
 
 def test_a_decision_belongs_to_graph_backends_threads_and_rules(tmp_path) -> None:
@@ -62,7 +66,7 @@ def test_a_decision_belongs_to_graph_backends_threads_and_rules(tmp_path) -> Non
 
 def test_decisions_are_remembered_until_they_do_not_fit(tmp_path) -> None:
     mine = session(tmp_path)
-    subject = tuner.subject_of(captured(), "inference", ROLES, mine)
+    subject = tuner.subject_of(graph(), mine)
     assert tuner.remembered(subject, mine) is UNTUNED
     decision = Decision(Choice(single="onednn"), (Trial(DEFAULT, 1.0, MEASURED, "", (2.0,)),))
     mine.database.set_decision(subject.key, decision.to_dict())
@@ -73,15 +77,15 @@ def test_decisions_are_remembered_until_they_do_not_fit(tmp_path) -> None:
 
 def test_nothing_is_looked_up_where_nothing_was_tuned(tmp_path) -> None:
     mine = session(tmp_path)
-    assert tuner.subject_if_any(captured(), "inference", ROLES, "g", mine) is None
+    assert tuner.subject_if_any(graph(), mine) is None
     mine.database.set_decision("other", UNTUNED.to_dict())
-    assert tuner.subject_if_any(captured(), "inference", ROLES, "g", mine) is not None
+    assert tuner.subject_if_any(graph(), mine) is not None
 
 
 def test_rules_about_modules_cannot_be_read_elsewhere(tmp_path) -> None:
     rules = [{"match": {"module": "encoder.*"}, "prefer": "onednn"}]
     mine = session(tmp_path, rules=rules, search={"mode": "measure"})
-    assert tuner.subject_if_any(captured(), "inference", ROLES, "g", mine) is None
+    assert tuner.subject_if_any(graph(), mine) is None
     (event,) = mine.events.events()
     assert event.kind == "tuning" and "modules" in event.detail
 
@@ -97,10 +101,10 @@ def test_the_planners_mixture_comes_first_and_no_plan_twice(tmp_path) -> None:
     assert entrants[0].choice == DEFAULT
     assert len({entrant.choice for entrant in entrants}) == len(entrants)
     assert [entrant.estimated_s for entrant in entrants[1:]] == sorted(entrant.estimated_s for entrant in entrants[1:])
-    graph = describe(captured(64), "inference", "tuning", {})
-    plans = [frozenset(mine.place(graph, choice=entrant.choice).regions) for entrant in entrants]
+    described = describe(captured(64), "inference", "tuning", {})
+    plans = [frozenset(mine.place(described, choice=entrant.choice).regions) for entrant in entrants]
     assert len(set(plans)) == len(plans)
-    singles = [mine.place(graph, choice=Choice(single=backend.name)) for backend in mine.backends]
+    singles = [mine.place(described, choice=Choice(single=backend.name)) for backend in mine.backends]
     owners = [{name: region.backend for region in plan.regions for name in region.nodes} for plan in singles]
     tried = [{name: region.backend for region in regions for name in region.nodes} for regions in plans]
     assert all(owner in tried for owner in owners)
@@ -117,9 +121,9 @@ def test_images_are_tried_in_both_layouts(tmp_path) -> None:
 
 def test_a_single_backend_runs_all_it_can(tmp_path) -> None:
     mine = session(tmp_path)
-    graph = describe(captured(64), "inference", "tuning", {})
-    plan = mine.place(graph, choice=Choice(single="onednn"))
+    described = describe(captured(64), "inference", "tuning", {})
+    plan = mine.place(described, choice=Choice(single="onednn"))
     owner = {name: region.backend for region in plan.regions for name in region.nodes}
     assert owner["mm"] == "onednn" and set(owner.values()) <= {"onednn", "eager"}
-    repaired = mine.place(graph, frozenset({("mm", "onednn")}), {"gelu": "eager"}, Choice(single="onednn"))
+    repaired = mine.place(described, frozenset({("mm", "onednn")}), {"gelu": "eager"}, Choice(single="onednn"))
     assert {region.backend for region in repaired.regions} == {"eager"}
