@@ -15,6 +15,8 @@ from mixbackend.backends.codegen.ir.kernel import BufferParameter, BufferView, T
 from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
 from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.printer import print_module
+from mixbackend.backends.codegen.targets.cpp.target import CppTarget
+from mixbackend.backends.codegen.targets.cpp.templates import PRINTERS
 
 SCALE = 0.2
 KERNELS = (
@@ -88,6 +90,10 @@ def test_results_are_those_of_float64(
             # Values are around 1: what rounding leaves is relative to that.
             error = (result.double() - reference).abs().max().item()
             assert error <= TOLERANCE[kind] * max(1.0, reference.abs().max().item()), f"{queries} {keys} {width}"
+
+
+def test_the_target_prints_what_it_states() -> None:
+    assert CppTarget().traits().templates == frozenset(PRINTERS)
 
 
 def test_no_keys_give_zeros(library: ctypes.CDLL) -> None:

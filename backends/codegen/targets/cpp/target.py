@@ -30,7 +30,6 @@ from mixbackend.backends.codegen.targets.cpp.build import (
 from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError, find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import machine_features
 from mixbackend.backends.codegen.targets.cpp.launcher import LAUNCHER_TEXT, make_launch
-from mixbackend.backends.codegen.targets.cpp.templates import TEMPLATES
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts import Availability, CodegenError, thread_policy
@@ -45,6 +44,8 @@ _DTYPES = frozenset(
         *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool),
     }
 )
+_TEMPLATES = frozenset({"attention"})
+"""Those that ``templates`` prints, without importing it."""
 _SCRATCH_BYTES = 256 * 1024
 _OPENMP_PROBE = """
 extern "C" int omp_get_max_threads();
@@ -96,7 +97,7 @@ class CppTarget(Target):
             parallel_width=max(1, thread_policy().threads) if self._toolchain.openmp else 1,
             atomic=True,
             dtypes=_DTYPES,
-            templates=TEMPLATES,
+            templates=_TEMPLATES,
         )
 
     def compile(self, program: Program) -> CompiledProgram:

@@ -1,7 +1,7 @@
 """Templates as C++ text: each is a call of a header of its own.
 
 Place: beside ``printer``, for kernels that are templates.
-Input: a ``TemplateKernel`` with a name of ``TEMPLATES``. Output: a function like those of the printer.
+Input: a ``TemplateKernel`` that the target says it has. Output: a function like those of the printer.
 Invariants: the text depends on the kernel alone.
 """
 
@@ -25,7 +25,7 @@ def print_template(kernel: TemplateKernel, name: str) -> str:
     for place, buffer in enumerate(kernel.buffers):
         kind = f"const {STORAGE[buffer.dtype]}*" if buffer.access == "read" else f"{STORAGE[buffer.dtype]}*"
         lines.append(f"{kind} const {buffer.name} = reinterpret_cast<{kind}>(buffers[{place}]);")
-    header, body = _PRINTERS[kernel.name](kernel)
+    header, body = PRINTERS[kernel.name](kernel)
     inside = "".join(f"{INDENT}{line}\n" for line in [*lines, *body])
     return f'#include "{header}"\nextern "C" void {name}({_ARGUMENTS}) {{\n{inside}}}\n'
 
@@ -56,7 +56,5 @@ def _view(view: BufferView | None, rank: int) -> str:
     return f"{{{view.buffer} + {view.offset}, {', '.join(strides)}}}"
 
 
-_PRINTERS: Mapping[str, Callable[[TemplateKernel], tuple[str, list[str]]]] = {ATTENTION: _attention}
-
-TEMPLATES = frozenset(_PRINTERS)
-"""Templates that the C++ target has."""
+PRINTERS: Mapping[str, Callable[[TemplateKernel], tuple[str, list[str]]]] = {ATTENTION: _attention}
+"""By template: the header to include, and the lines of the function's body."""
