@@ -55,8 +55,13 @@ _SHARE_OF_PEAK: dict[str, float] = {
 def codegen_rates(name: str, device: DeviceModel) -> BackendRates:
     """Rates to assume on a device, for the backend of this name."""
     rates = tuple(
-        (op_class, dtype, OpRate(0.0 if op_class == "view" else _LOOP_OVERHEAD_S, share * peak))
-        for op_class, share in _SHARE_OF_PEAK.items()
+        (row, dtype, OpRate(0.0 if row == "view" else _LOOP_OVERHEAD_S, share * _peak(device, row, peak)))
+        for row, share in _SHARE_OF_PEAK.items()
         for dtype, peak in device.flops_per_s
     )
     return BackendRates(name, _ENTRY_S, _CROSSING_S, memory_scale=1.0, rates=rates)
+
+
+def _peak(device: DeviceModel, row: str, peak: float) -> float:
+    """Sums of products are made in float32, whatever a processor has for products of 16-bit matrices."""
+    return min(peak, device.peak("float32")) if row.startswith("convolution") else peak

@@ -185,7 +185,22 @@ class _Choice:
         if bytes_each:
             width = min(width, max(self._scratch_limit // bytes_each, 1))
         lanes = self._costs.lanes
-        return max(width // lanes * lanes, lanes)
+        width = max(width // lanes * lanes, lanes)
+        slides = any(sliding_loop(nest, nest.loops, loop.index) is not None for nest in self._draft.nests)
+        return self._balanced(loop, width) if slides else width
+
+    def _balanced(self, loop: KernelLoop, width: int) -> int:
+        """A smaller width where there are so few tiles that one worker would have much more to do than the others."""
+        extent = points_of((loop,), self._hints)
+        others = points_of([item for item in self._draft.outer if item is not loop], self._hints)
+        workers = self._wanted // POINTS_PER_WORKER
+
+        def longest_share(tile: int) -> int:
+            return -(-(-(-extent // tile) * others) // workers) * min(tile, extent)
+
+        shares = {tile: longest_share(tile) for tile in range(width, 0, -self._costs.lanes)}
+        best = min(shares, key=lambda tile: (shares[tile], -tile))
+        return best if shares[best] < LEAST_GAIN * shares[width] else width
 
     # -- transposes -----------------------------------------------------------------------------------------------
 
