@@ -94,8 +94,19 @@ def roots_of(statement: Statement) -> tuple[Expr, ...]:
 
 def largest_extent(loop: KernelLoop) -> sympy.Expr:
     """The extent of a loop where it is longest: a tile at outer index 0. Sizes are positive, indices are not."""
-    indices = [symbol for symbol in loop.extent.free_symbols if not symbol.is_positive]
-    return loop.extent.xreplace(dict.fromkeys(indices, sympy.Integer(0)))
+    return _largest(loop.extent)
+
+
+def _largest(expression: sympy.Expr) -> sympy.Expr:
+    """``Min(3, n + 1)`` of ``Min(3, n + 1 - i) - Max(0, 1 - i)``."""
+    indices = [symbol for symbol in expression.free_symbols if not symbol.is_positive]
+    if not indices:
+        return expression
+    if expression.is_nonpositive:
+        return sympy.Integer(0)
+    if expression.func in (sympy.Add, sympy.Min, sympy.Max):
+        return expression.func(*map(_largest, expression.args))
+    return expression.xreplace(dict.fromkeys(indices, sympy.Integer(0)))
 
 
 def points_of(loops: Iterable[KernelLoop], hints: Hints) -> int:

@@ -64,7 +64,7 @@ def strip_windows(draft: Draft, traits: TargetTraits) -> Draft:
         if slide is None or slide.index not in inner:
             nests.append(nest)
         else:
-            nests += _stripped(_without_padding_rows(nest, draft.outer), slide, draft.outer, widest)
+            nests += _stripped(_without_padding_rows(nest, slide, draft.outer), slide, draft.outer, widest)
     return replace(draft, nests=tuple(nests))
 
 
@@ -128,12 +128,12 @@ class _Bounds:
     stop: sympy.Expr
 
 
-def _without_padding_rows(nest: Nest, outer: tuple[KernelLoop, ...]) -> Nest:
-    """Reduced loops without the values for which everything that is added is zero."""
+def _without_padding_rows(nest: Nest, slide: KernelLoop, outer: tuple[KernelLoop, ...]) -> Nest:
+    """Reduced loops without the values for which everything that is added is zero, for all windows of a strip."""
     values = [item.value for item in nest.body if isinstance(item, Accumulate)]
     if len(values) != len(nest.body) or not values:
         return nest
-    fixed = {loop.index for loop in (*outer, *nest.loops) if loop.mode != "vector"}
+    fixed = {loop.index for loop in (*outer, *nest.loops) if loop.mode != "vector" and loop is not slide}
     for loop in nest.reduced:
         needed = frozenset.intersection(*map(_needed, values))
         conditions = {item: _bounds(item, loop, fixed) for item in sorted(needed, key=str)}
