@@ -18,14 +18,15 @@ Invariants: every window is computed once, from the same terms in the same order
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, index_symbol
 from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, Let, Nest, Statement, Store
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Local, Read, apply, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Local, Read, walk
+from mixbackend.backends.codegen.schedule.conditions import comparison, parts_of, without
 from mixbackend.backends.codegen.schedule.draft import (
     Access,
     Draft,
@@ -107,12 +108,11 @@ def _is_plain(nest: Nest) -> bool:
     if any(loop.mode == "ordered" for loop in nest.loops):
         return False
     for item in (*nest.body, *nest.finish):
-        is_store = isinstance(item, Store)
-        if is_store and (item.mode != "set" or item.bindings or item.mask is not None or item.atomic):
-            return False
-        if isinstance(item, Accumulate) and item.kind != "sum":
-            return False
-        if not isinstance(item, (Store, Accumulate, Let)):
+        if isinstance(item, Store):
+            plain = item.mode == "set" and not item.bindings and item.mask is None and not item.atomic
+        else:
+            plain = isinstance(item, Let) or (isinstance(item, Accumulate) and item.kind == "sum")
+        if not plain:
             return False
     return True
 
@@ -147,7 +147,7 @@ def _without_padding_rows(nest: Nest, slide: KernelLoop, outer: tuple[KernelLoop
 def _needed(value: Expr) -> frozenset[Expr]:
     """Conditions without which a value is zero."""
     if isinstance(value, Read):
-        return frozenset(_parts(value.mask)) if value.other == 0 else frozenset()
+        return frozenset(parts_of(value.mask)) if value.other == 0 else frozenset()
     if not isinstance(value, Apply):
         return frozenset()
     if value.op == "mul":
@@ -157,18 +157,9 @@ def _needed(value: Expr) -> frozenset[Expr]:
     return frozenset()
 
 
-def _parts(mask: Expr | None) -> Iterator[Expr]:
-    """What has to hold, condition by condition."""
-    if isinstance(mask, Apply) and mask.op == "and":
-        for part in mask.arguments:
-            yield from _parts(part)
-    elif mask is not None:
-        yield mask
-
-
 def _bounds(condition: Expr, loop: KernelLoop, fixed: set[sympy.Symbol]) -> _Bounds | None:
     """Where a condition on one loop, and outer ones, holds."""
-    sides = _comparison(condition)
+    sides = comparison(condition)
     if sides is None:
         return None
     left, right = sides
@@ -182,50 +173,15 @@ def _bounds(condition: Expr, loop: KernelLoop, fixed: set[sympy.Symbol]) -> _Bou
     return _Bounds(edge, loop.extent) if condition.op == "ge" else _Bounds(zero, edge)
 
 
-def _comparison(condition: Expr) -> tuple[sympy.Expr, sympy.Expr] | None:
-    """The sides of ``left >= right`` or ``left < right`` between index expressions."""
-    if not isinstance(condition, Apply) or condition.op not in ("ge", "lt"):
-        return None
-    sides = []
-    for side in condition.arguments:
-        if isinstance(side, IndexValue):
-            sides.append(side.expression)
-        elif isinstance(side, Constant) and isinstance(side.value, int):
-            sides.append(sympy.Integer(side.value))
-        else:
-            return None
-    return sides[0], sides[1]
-
-
 def _narrowed(nest: Nest, loop: KernelLoop, bounds: dict[Expr, _Bounds]) -> Nest:
     """The nest with a reduced loop that runs only where conditions hold, which are gone."""
     zero = sympy.Integer(0)
     start = sympy.Max(zero, *(bound.start for bound in bounds.values()))
     stop = sympy.Min(loop.extent, *(bound.stop for bound in bounds.values()))
     inner = KernelLoop(index_symbol(f"{loop.index.name}_row"), sympy.Max(zero, stop - start))
-    nest = replace(nest, body=tuple(_without(item, bounds.keys()) for item in nest.body))
+    nest = replace(nest, body=tuple(without(item, bounds.keys()) for item in nest.body))
     moved = nest_at(nest, {loop.index: start + inner.index}, {inner.index: loop.extent})
     return replace(moved, reduced=tuple(inner if item is loop else item for item in nest.reduced))
-
-
-def _without(statement: Statement, conditions: Iterable[Expr]) -> Statement:
-    """The statement with conditions known to hold."""
-    known = frozenset(conditions)
-
-    def node(item: Expr) -> Expr:
-        if not isinstance(item, Read) or item.mask is None:
-            return item
-        left = [part for part in _parts(item.mask) if part not in known]
-        return replace(item, mask=_all(left))
-
-    return map_statement(statement, lambda root: rewrite(root, node))
-
-
-def _all(conditions: Iterable[Expr]) -> Expr | None:
-    result: Expr | None = None
-    for condition in conditions:
-        result = condition if result is None else apply("and", result, condition)
-    return result
 
 
 # -- strips -----------------------------------------------------------------------------------------------------------
@@ -283,7 +239,7 @@ def _copied(nest: Nest, slide: KernelLoop, strips: KernelLoop, place: _Place, wi
         return replace(item, name=names.get(item.name, item.name)) if isinstance(item, Local) else item
 
     def statement(item: Statement) -> Statement:
-        item = _without(item, _certain(item, slide, place, width, number))
+        item = without(item, _certain(item, slide, place, width, number))
         item = map_statement(item, lambda root: rewrite(root, named))
         if isinstance(item, Accumulate):
             return replace(item, names=tuple(names[name] for name in item.names))
@@ -297,12 +253,12 @@ def _copied(nest: Nest, slide: KernelLoop, strips: KernelLoop, place: _Place, wi
 def _certain(statement: Statement, slide: KernelLoop, place: _Place, width: int, number: int) -> list[Expr]:
     """Conditions of a statement that always hold for the ``number``-th window of a strip."""
     masks = {node.mask for root in roots_of(statement) for node in walk(root) if isinstance(node, Read) and node.mask}
-    conditions = dict.fromkeys(part for mask in masks for part in _parts(mask))
+    conditions = dict.fromkeys(part for mask in masks for part in parts_of(mask))
     return [item for item in conditions if _holds(item, slide, place, width, number)]
 
 
 def _holds(condition: Expr, slide: KernelLoop, place: _Place, width: int, number: int) -> bool:
-    sides = _comparison(condition)
+    sides = comparison(condition)
     if sides is None:
         return False
     left, right = sides

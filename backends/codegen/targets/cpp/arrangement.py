@@ -183,7 +183,9 @@ def largest_value(extent: sympy.Expr) -> int | None:
     known = [part for part in parts if part is not None]
     if not known or (extent.func is not sympy.Min and len(known) < len(parts)):
         return None
-    return {sympy.Min: min, sympy.Max: max, sympy.Add: sum}[extent.func](known)
+    if extent.func is sympy.Add:
+        return sum(known)
+    return min(known) if extent.func is sympy.Min else max(known)
 
 
 def _usable_vector(nest: Nest) -> sympy.Symbol | None:
