@@ -33,6 +33,7 @@ from mixbackend.contracts import (
     InputRole,
     OpTag,
     OpView,
+    Pattern,
     Region,
     RegionSketch,
     Supported,
@@ -105,6 +106,13 @@ class CodegenBackend(Backend):
             return special
         # Parts of a result stay with the op that made it; its verdict is theirs.
         return Supported() if view.op == "getitem" else judge_op(view, self.target.traits().templates)
+
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Attention that is written out, where the target has it as a whole."""
+        from mixbackend.backends.codegen.ir.templates import ATTENTION
+        from mixbackend.backends.codegen.patterns import PATTERNS
+
+        return PATTERNS if ATTENTION in self.target.traits().templates else ()
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         """Views and constants alone are quicker in eager, which copies nothing; some writes only eager can order."""

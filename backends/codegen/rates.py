@@ -23,9 +23,16 @@ _LOOPS: tuple[OpClass, ...] = (
 )
 
 _EPILOGUES: tuple[OpClass, ...] = ("pointwise", "view")
+_SCORES: tuple[OpClass, ...] = ("pointwise", "softmax", "view")
+"""What follows a product inside attention that is written out; products are taken nowhere else."""
 
 FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(
-    [*itertools.product(_LOOPS, _LOOPS), *(("convolution", op_class) for op_class in _EPILOGUES)]
+    [
+        *itertools.product(_LOOPS, _LOOPS),
+        *(("convolution", op_class) for op_class in _EPILOGUES),
+        *(("matmul", op_class) for op_class in _SCORES),
+        *((op_class, "matmul") for op_class in ("softmax", "view", "copy")),
+    ]
 )
 """Pairs of classes between which values stay in registers or in a core's own cache."""
 
@@ -45,6 +52,7 @@ _SHARE_OF_PEAK: dict[str, float] = {
     "factory": 0.1,
     "sort": 0.01,
     "attention": 0.7,
+    "matmul": 0.6,
     "other": 0.05,
     "convolution/grouped": 0.1,
     "convolution/grouped/channels_last": 0.3,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import sympy
 import torch
+from region_arguments import arguments
 
 from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.codegen.interpret.program import interpret_program
@@ -18,7 +18,7 @@ from mixbackend.backends.codegen.ir.check import check_program, check_stages
 from mixbackend.backends.codegen.ir.kernel import TemplateKernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.lower.table import lower_region
-from mixbackend.contracts import Region, Supported, SymbolicSize, TensorMeta
+from mixbackend.contracts import Region, Supported
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.runtime.trace import trace_region
 from mixbackend.runtime.verify import eager_result, reference_result
@@ -54,20 +54,6 @@ def check(
     if interpreted:
         hold_against_eager(region, inputs, interpret_program(program, inputs))
     return program, results
-
-
-def arguments(region: Region, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """What a region is called with: its inputs come in the order of their use, and symbolic sizes as numbers."""
-    given: list[Any] = []
-    sizes: dict[sympy.Symbol, int] = {}
-    for item in region.inputs:
-        tensor = inputs[int(item.name[3:].partition("_")[0])] if isinstance(item.meta, TensorMeta) else None
-        given.append(tensor)
-        for size, actual in zip(item.meta.shape, tensor.shape, strict=True) if tensor is not None else ():
-            if isinstance(size, SymbolicSize):
-                sizes[size.expression] = actual
-    numbers = [None if isinstance(item.meta, TensorMeta) else item.meta.expression for item in region.inputs]
-    return [value if size is None else int(size.subs(sizes)) for value, size in zip(given, numbers, strict=True)]
 
 
 def hold_against_eager(region: Region, inputs: Sequence[Any], results: Sequence[torch.Tensor]) -> None:

@@ -62,6 +62,7 @@ def test_a_template_it_lacks_is_refused() -> None:
     region = trace_region(lambda x: attention(x, x, x)[0], [torch.randn(1, 2, 3, 4)])
     verdict = NumpyBackend().judge(region.views[0])
     assert verdict == Unsupported("unknown-op", "the target has no template attention")
+    assert NumpyBackend().patterns() == ()
 
 
 def test_every_scalar_operator_has_numpy() -> None:

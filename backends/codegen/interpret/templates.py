@@ -75,6 +75,8 @@ def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple
     if options["causal"]:
         after = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         scores = scores.masked_fill(after, -math.inf)
+    if not options["zeros"]:
+        return torch.softmax(scores, -1) @ value, torch.logsumexp(scores, -1)
     if key.shape[-2] == 0:
         return query.new_zeros((*query.shape[:-1], value.shape[-1])), query.new_zeros(query.shape[:-1])
     highest = scores.amax(-1, keepdim=True)

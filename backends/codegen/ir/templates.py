@@ -36,7 +36,8 @@ ATTENTION = "attention"
 """``output = softmax(query key^T scale + mask) value`` and the logarithm of what the softmax divides by.
 
 Tensors are [batch, head, position, feature], the mask [batch, head, query, key]. With ``causal`` a query sees no key
-after its own position. A row of scores that is minus infinity throughout gives zeros, and 0 as logarithm.
+after its own position. Where a row of scores is minus infinity throughout, ``zeros`` says whether it gives zeros, and 0
+as logarithm, or NaN, and minus infinity.
 """
 
 TEMPLATES = {
@@ -44,7 +45,7 @@ TEMPLATES = {
         operands=(("query", 4), ("key", 4), ("value", 4), ("mask", 4)),
         results=(("output", 4), ("logarithm", 3)),
         optional=frozenset({"mask"}),
-        options=("causal", "scale"),
+        options=("causal", "scale", "zeros"),
     )
 }
 

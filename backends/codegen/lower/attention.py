@@ -44,7 +44,7 @@ def flash_attention(
         ATTENTION,
         (query, key, value, mask),
         ((output, query.dtype), (scores[:3], torch.float32)),
-        (("causal", bool(is_causal)), ("scale", _factor(scale, width))),
+        (("causal", bool(is_causal)), ("scale", _factor(scale, width)), ("zeros", True)),
     )
 
 

@@ -169,6 +169,17 @@ class Lowering:
         self._check(result)
         self.bind(view.node.name, result)
 
+    def lower_match(self, views: Sequence[OpView], function: Callable[[Lowering, Sequence[OpView]], Result]) -> None:
+        """Lower the ops of a pattern as one and bind the result of the last.
+
+        Raises:
+            RefusedError: the function does not cover this use.
+        """
+        self.view = views[-1]
+        result = function(self, views)
+        self._check(result)
+        self.bind(self.view.node.name, result)
+
     def value(self, name: str) -> Any:
         """What a node's name is bound to."""
         return self._values[name]
@@ -424,14 +435,32 @@ def lower_region(region: Region) -> StageGraph:
     refusal = refuse_writes(region.views, (output.name for output in region.outputs))
     if refusal is not None:
         raise RefusedError(refusal.code, refusal.detail)
-    for view in region.views:
-        lowering.lower(view)
+    _lower_ops(lowering, region)
     outputs = [_output(lowering, output, region) for output in region.outputs]
     strides = {item.name: item.strides for item in inputs if isinstance(item, StridedInput)}
     for name, tensor in lowering.contents.items():
         final = _final(lowering, f"{name}.new", lowering.value(name), (tensor,))
         outputs.append(GraphOutput(name, final, strides[name], destination=name))
     return StageGraph(tuple(inputs), tuple(lowering.types.items()), tuple(lowering.stages), tuple(outputs))
+
+
+def _lower_ops(lowering: Lowering, region: Region) -> None:
+    """Op by op; what a pattern holds together is lowered where its last op stands."""
+    if not region.matches:
+        for view in region.views:
+            lowering.lower(view)
+        return
+    # Rules of patterns know this module.
+    from mixbackend.backends.codegen.lower.written_attention import written_attention
+
+    views = {view.node.name: view for view in region.views}
+    matches = {names[-1]: [views[name] for name in names] for _, names in region.matches}
+    inside = {name for _, names in region.matches for name in names[:-1]}
+    for name, view in views.items():
+        if name in matches:
+            lowering.lower_match(matches[name], written_attention)
+        elif name not in inside:
+            lowering.lower(view)
 
 
 def _number(lowering: Lowering, name: str, meta: Any) -> NumberInput:

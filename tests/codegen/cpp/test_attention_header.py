@@ -55,7 +55,7 @@ def _kernel(dtype: torch.dtype, masked: bool, causal: bool) -> TemplateKernel:
         views.append(BufferView(name, tuple(made[:rank]), tuple(made[rank:-1]), made[-1]))
         buffers.append(BufferParameter(name, torch.float32 if place == 5 else dtype, "read" if place < 4 else "write"))
         used += made
-    options = (("causal", causal), ("scale", SCALE))
+    options = (("causal", causal), ("scale", SCALE), ("zeros", True))
     return TemplateKernel(tuple(used), tuple(buffers), "attention", options, tuple(views[:4]), tuple(views[4:]))
 
 
@@ -84,7 +84,7 @@ def test_results_are_those_of_float64(
         numbers = [number for item in memory for number in (*item.shape, *item.stride(), 0)]
         getattr(library, name)(pointers, (ctypes.c_longlong * len(numbers))(*numbers), None)
         exact = [item.double() for item in inputs]
-        options = (("causal", causal), ("scale", SCALE))
+        options = (("causal", causal), ("scale", SCALE), ("zeros", True))
         expected = evaluate_template("attention", (*exact, mask.double() if masked else None), options)
         for result, reference, kind in zip(results, expected, (dtype, torch.float32), strict=True):
             # Values are around 1: what rounding leaves is relative to that.

@@ -56,5 +56,6 @@ def test_unknown_templates() -> None:
 
 def test_attention_over_no_keys_is_zero() -> None:
     query, keys = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 0, 4)
-    output, logarithm = evaluate_template("attention", (query, keys, keys, None), (("causal", False), ("scale", 1.0)))
+    options = (("causal", False), ("scale", 1.0), ("zeros", True))
+    output, logarithm = evaluate_template("attention", (query, keys, keys, None), options)
     assert output.shape == (1, 2, 3, 4) and not output.any() and logarithm.shape == (1, 2, 3) and not logarithm.any()

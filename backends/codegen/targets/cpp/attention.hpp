@@ -4,8 +4,7 @@
 // feature] of any strides. Method: scores are held transposed, one key to a row and queries in the lanes, so that keys
 // and values are read where they lie, one number for all lanes, and maxima and sums go lane by lane. Keys are taken in
 // blocks, with a running maximum and sum (Milakov and Gimelshein, 2018).
-// Invariants: everything is computed in float32; a query from which every key is hidden gets zeros, and 0 as logarithm;
-// a NaN among its scores makes its whole row NaN.
+// Invariants: everything is computed in float32; a NaN among the scores of a query makes its whole row NaN.
 #pragma once
 #include "kernel.hpp"
 
@@ -41,6 +40,8 @@ template <class S, class M> struct Attention {
     Heads<S> output;
     Heads<float> logarithm;
     float scale;
+    // Whether a query from which every key is hidden gets zeros, and 0 as logarithm, instead of NaN.
+    bool zeros;
 };
 
 namespace attention {
@@ -273,13 +274,15 @@ struct Pieces {
 };
 
 template <int vectors, class S>
-MB_INLINE void finish(Rows<S> output, Rows<float> logarithm, i64 rows, i64 width, float* outputs,
+MB_INLINE void finish(Rows<S> output, Rows<float> logarithm, i64 rows, i64 width, bool zeros, float* outputs,
                       const Running<vectors>& state) {
     constexpr i64 span = vectors * lanes;
     const Vec<float> zero = broadcast<float>(0.0f), one = broadcast<float>(1.0f);
     for (int place = 0; place < vectors; ++place) {
         const i64 first = place * lanes, count = least(lanes, rows - first);
-        const Vec<float> total = select(eq(state.total[place], zero), one, state.total[place]);
+        // Where every key is hidden the sum is 0, and so are the outputs.
+        const Vec<float> replaced = zeros ? one : zero;
+        const Vec<float> total = select(eq(state.total[place], zero), replaced, state.total[place]);
         const Vec<float> share = div(one, total);
         for (i64 feature = 0; feature < width; ++feature) {
             float* const there = outputs + feature * span + first;
@@ -331,7 +334,7 @@ static __attribute__((noinline)) void attend_block(const Attention<S, M>& given,
                        given.value_width);
     }
     finish<vectors>(given.output.rows(batch, head, first), given.logarithm.rows(batch, head, first), rows,
-                    given.value_width, memory.outputs, state);
+                    given.value_width, given.zeros, memory.outputs, state);
 }
 
 // ---- a single query: lanes are features, then keys ----------------------------------------------------------------
@@ -435,7 +438,7 @@ static __attribute__((noinline)) void attend_query(const Attention<S, M>& given,
         add_values(memory.outputs, memory.scores, given.value.rows(batch, head, start), count, given.value_width,
                    correction);
     }
-    total = total == 0.0f ? 1.0f : total;
+    total = total == 0.0f && given.zeros ? 1.0f : total;
     const Rows<S> output = given.output.rows(batch, head, number);
     for (i64 place = 0; place < given.value_width; ++place) {
         store_scalar(output.at(0, place), memory.outputs[place] / total);

@@ -40,7 +40,8 @@ def _attention(kernel: TemplateKernel) -> tuple[str, list[str]]:
     sizes = [*query.sizes[:3], key.sizes[2], query.sizes[3], value.sizes[3]]
     views = [_view(view, 4) for view in (query, key, value, mask, output)]
     scale = literal(options["scale"], torch.float32)
-    fields = ", ".join([*map(str, sizes), *views, _view(logarithm, 4), scale])
+    zeros = literal(bool(options["zeros"]), torch.bool)
+    fields = ", ".join([*map(str, sizes), *views, _view(logarithm, 4), scale, zeros])
     flags = [str(mask is not None).lower(), str(bool(options["causal"])).lower()]
     return "attention.hpp", [
         f"const Attention<{stored}, {masked}> given = {{{fields}}};",
