@@ -2,20 +2,24 @@
 
 Place: called by ``lowering`` for the matches of a region.
 Input: the ops of one match. Output: what its last op gives.
-Method: from the last product back to the first, collecting masks and the scale; batches and heads are the leading
-dimensions that the softmax has, so that views of a packed product stay views.
+Method: from the last product back to the first, collecting masks and the scale, also one that queries or keys were
+multiplied with before; batches and heads are the leading dimensions that the softmax has, so that views of a packed
+product stay views.
 Invariants: rows of scores that are minus infinity throughout become NaN, as a softmax makes them, or zeros where the
 softmax is the safe one. 16-bit scores are not rounded in between.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
 
-from mixbackend.backends.codegen.ir.scalar import Expr, apply, compute_dtype
+from mixbackend.backends.codegen.ir.indices import substitute
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, apply, compute_dtype
+from mixbackend.backends.codegen.ir.stages import Map
 from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower import view as views
 from mixbackend.backends.codegen.lower.lowering import Lowering
@@ -47,8 +51,10 @@ def written_attention(lowering: Lowering, ops: Sequence[OpView]) -> Tensor:
     form, result = _form(lowering, ops), ops[-1]
     assert form.softmax is not None and form.scores is not None
     batch, heads, queries, keys = _dimensions(form.softmax)
-    query = _operand(lowering, form.scores, "self")
-    key = views.transpose(_operand(lowering, form.scores, "mat2"), 1, 2)
+    query, of_query = _without_factor(lowering, _operand(lowering, form.scores, "self"))
+    columns, of_key = _without_factor(lowering, _operand(lowering, form.scores, "mat2"))
+    key = views.transpose(columns, 1, 2)
+    scale = form.scale * of_query * of_key
     value = _operand(lowering, result, "mat2")
     output = (batch, heads, queries, value.sizes[2])
     made, _ = lowering.template(
@@ -60,7 +66,7 @@ def written_attention(lowering: Lowering, ops: Sequence[OpView]) -> Tensor:
             _mask(lowering, form, (batch, heads, queries, keys)),
         ),
         ((output, query.dtype), (output[:3], compute_dtype(query.dtype))),
-        (("causal", False), ("scale", form.scale), ("zeros", form.softmax.op == "aten._safe_softmax.default")),
+        (("causal", False), ("scale", scale), ("zeros", form.softmax.op == "aten._safe_softmax.default")),
     )
     return views.reshape(lowering, made, lowering.output_sizes)
 
@@ -99,6 +105,46 @@ def _operand(lowering: Lowering, view: OpView, name: str) -> Tensor:
     value = lowering.value(reference.name)
     assert isinstance(value, Tensor)
     return value
+
+
+def _without_factor(lowering: Lowering, tensor: Tensor) -> tuple[Tensor, float]:
+    """A tensor and the number that it is multiplied with, where it was made as such a product and copies of it."""
+    made = {stage.target: stage for stage in lowering.stages if isinstance(stage, Map)}
+
+    def followed(index: Index) -> tuple[Expr, float]:
+        value, factor = tensor.at(index), 1.0
+        while isinstance(value, Load) and value.mask is None and not value.bindings and value.tensor in made:
+            stage = made[value.tensor]
+            source, number = _multiple(stage.value)
+            if source is None or lowering.types[source.tensor].dtype != tensor.dtype:
+                break
+            places = {loop.index: part for loop, part in zip(stage.loops, value.index, strict=True)}
+            value = replace(source, index=tuple(substitute(part, places, lowering.ranges) for part in source.index))
+            factor *= number
+        return value, factor
+
+    loops = lowering.loops(tensor.sizes)
+    _, factor = followed(tuple(loop.index for loop in loops))
+    if not math.isfinite(factor):
+        return tensor, 1.0
+    return Tensor(tensor.sizes, tensor.dtype, lambda index: followed(index)[0]), factor
+
+
+def _multiple(value: Expr) -> tuple[Load | None, float]:
+    """An element that a value is, or is a multiple of, and the factor."""
+    if isinstance(value, Load):
+        return (value, 1.0) if value.mask is None and not value.bindings else (None, 1.0)
+    if not isinstance(value, Apply) or value.op not in ("mul", "div"):
+        return None, 1.0
+    first, second = value.arguments
+    if value.op == "mul" and isinstance(first, Constant):
+        first, second = second, first
+    if not isinstance(first, Load) or not isinstance(second, Constant) or first.mask is not None or first.bindings:
+        return None, 1.0
+    number = float(second.value)
+    if value.op == "div":
+        return (first, 1.0 / number) if number else (None, 1.0)
+    return first, number
 
 
 def _dimensions(softmax: OpView) -> tuple[sympy.Expr, sympy.Expr, sympy.Expr, sympy.Expr]:
