@@ -86,7 +86,8 @@ def _form(lowering: Lowering, ops: Sequence[OpView]) -> _Form:
             sizes = tuple(map(import_size, view.output_tensors[0].shape))
             form.masks.append((lowering.value(outside), sizes))
         elif view.op in ("aten.mul.Tensor", "aten.div.Tensor"):
-            factor = float(view.argument("other"))
+            factor = view.argument("other")
+            assert isinstance(factor, (int, float)), "the pattern asks for a number"
             form.scale *= factor if view.op == "aten.mul.Tensor" else 1.0 / factor
         name = inside
     return form
