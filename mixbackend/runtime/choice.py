@@ -52,10 +52,10 @@ class Choice:
             ValueError: the data is not that of a choice.
         """
         backends, single, layout = data.get("backends"), data.get("single"), data.get("layout")
-        names = isinstance(backends, list) and all(isinstance(name, str) for name in backends)
-        if not names or not isinstance(single, str) or layout not in ("", AS_TRACED, CHANNELS_LAST):
+        known = isinstance(single, str) and layout in ("", AS_TRACED, CHANNELS_LAST)
+        if not known or not isinstance(backends, list) or not all(isinstance(name, str) for name in backends):
             raise ValueError(f"{dict(data)} is no choice")
-        return cls(tuple(backends), single, layout)
+        return cls(tuple(backends), str(single), str(layout))
 
 
 DEFAULT = Choice()

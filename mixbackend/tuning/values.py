@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 
 _FORMS, _BYTES = "values.json", "values.bin"
@@ -91,11 +92,12 @@ def _form(value: torch.Tensor) -> dict[str, Any]:
 def _write_bytes(file: BinaryIO, storage: torch.UntypedStorage) -> None:
     if storage.nbytes():
         flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        file.write(memoryview(flat.cpu().numpy()))
+        flat.cpu().numpy().tofile(file)
 
 
 def _read_bytes(file: BinaryIO, size: int) -> torch.Tensor:
-    flat = torch.empty(size, dtype=torch.uint8)
-    if size and file.readinto(memoryview(flat.numpy())) != size:  # type: ignore[attr-defined]
+    content = np.fromfile(file, dtype=np.uint8, count=size)
+    if content.size != size:
         raise ValueError("the file of values is cut short")
-    return flat
+    # Copied into torch's own memory, which is aligned as kernels like it.
+    return torch.from_numpy(content).clone()
