@@ -111,7 +111,20 @@ def _products(place: torch.device, scale: int, dtype: str) -> list[Probe]:
         Probe("matmul", dtype, linear, operands, flops, (0, 2)),
         Probe("matmul", dtype, linear, operands, flops, constants=(0, 2)),
         *_convolutions(place, scale, dtype, _CHAINS),
+        _batched(place, scale, dtype),
     ]
+
+
+def _batched(place: torch.device, scale: int, dtype: str) -> Probe:
+    """Scores of twelve heads of a sentence, and of the windows of an image."""
+    from mixbackend.contracts.backend import Probe
+
+    def scores(query: Any, key: Any, window: Any, other: Any) -> Any:
+        return torch.ops.aten.bmm(query, key), torch.ops.aten.bmm(window, other)
+
+    heads, windows = 12 * scale, 192 * scale
+    operands = _tensors(place, dtype, (heads, 128, 64), (heads, 64, 128), (windows, 49, 32), (windows, 32, 49))
+    return Probe("matmul", dtype, scores, operands, 2.0 * (heads * 128 * 128 * 64 + windows * 49 * 49 * 32))
 
 
 def _grouped(place: torch.device, scale: int, dtype: str) -> list[Probe]:

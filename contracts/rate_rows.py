@@ -14,6 +14,8 @@ from mixbackend.contracts.ops import InputRole, NodeRef, OpView
 from mixbackend.contracts.sizes import hint_of
 from mixbackend.contracts.tensors import TensorMeta
 
+BATCHED = "batched"
+"""A product of many small matrices, as of the heads of attention: kernels for large ones do not help."""
 GROUPED = "grouped"
 """A convolution with few channels per group (a depthwise one): each output is a short sum, and the kernels for large
 products do not help."""
@@ -21,7 +23,7 @@ CHANNELS_LAST = "channels_last"
 """A convolution whose image is laid out with the channels innermost."""
 CONSTANT = "constant"
 """A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
-QUALIFIERS = (GROUPED, CHANNELS_LAST, CONSTANT)
+QUALIFIERS = (BATCHED, GROUPED, CHANNELS_LAST, CONSTANT)
 """In the order in which a row names them."""
 
 SMALL_GROUP = 8
@@ -41,11 +43,14 @@ _RIGHT_OPERAND = {
     "_scaled_mm": "mat2",
 }
 
+_BATCHED = frozenset({"bmm", "baddbmm"})
+
 
 def rate_row(view: OpView) -> str:
     """The row of the rate tables that an op belongs to."""
     if view.op_class == "matmul":
-        return _joined("matmul", {CONSTANT: _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))})
+        known = _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))
+        return _joined("matmul", {BATCHED: _base(view) in _BATCHED, CONSTANT: known})
     if view.op_class == "convolution":
         holds = {
             GROUPED: _in_small_groups(view),

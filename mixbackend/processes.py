@@ -164,9 +164,14 @@ def begin_answering() -> tuple[str, Callable[[Answer], None]]:
 
 
 def limit_memory(private_bytes: int) -> None:
-    """Called in a worker: let it fail when it takes more private memory than that; 0 is no limit."""
-    if private_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (private_bytes, private_bytes))
+    """Called in a worker: let it fail when it takes more private memory than that; 0 is no limit.
+
+    A limit that the process has already, from whoever started the asking one, holds if it is lower.
+    """
+    _, present = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in (private_bytes, present) if limit not in (0, resource.RLIM_INFINITY)]
+    if limits:
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limits), min(limits)))
 
 
 def ask(

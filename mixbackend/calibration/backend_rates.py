@@ -1,9 +1,9 @@
 """Rates of one backend on one device, from its probes.
 
 Place: second step of calibration; kept in the database per backend, fingerprint and device.
-Method: four structural probes tell what does not depend on the work: an almost empty region (entry), chains of tiny ops
-(overhead of one op), many tensors (crossing), one pass over a value (memory scale). What a class probe takes beyond
-those and beyond its traffic is arithmetic, and gives the rate of its class.
+Method: structural probes tell what does not depend on the work: an almost empty region (entry); chains of tiny loops,
+products and convolutions (overhead of one op); many tensors (crossing); one pass over a value (memory scale). What a
+class probe takes beyond those and beyond its traffic is arithmetic, and gives the rate of its class.
 Invariants: classes that could not be probed, or whose timings disagree, keep the backend's prior; equal timings give
 equal rates.
 """
@@ -33,7 +33,6 @@ _CHAIN = 12
 _WIDE = 8
 _STREAM_SHAPE = (512, 768)
 """As large as the values of the class probes, so that their traffic is known well."""
-_LIBRARY_CLASSES = ("matmul", "convolution", "attention")
 _LEAST_ARITHMETIC_SHARE = 0.1
 """At least this share of a probe's time counts as arithmetic, however large its traffic was estimated."""
 _MEMORY_SCALES = (0.25, 10.0)
@@ -151,8 +150,14 @@ class _Fit:
         self._stream = known.get("stream")
         self._loop_overhead = self._overhead("entry", "loops", device.launch_s)
         self._library_overhead = self._overhead("product", "products", max(self._loop_overhead, device.launch_s / 2))
+        self._convolution_overhead = self._overhead("convolution", "convolutions", self._library_overhead)
         self._crossing = self._crossing_seconds()
         self._entry = self._entry_seconds()
+        self._overheads = {
+            "matmul": self._library_overhead,
+            "attention": self._library_overhead,
+            "convolution": self._convolution_overhead,
+        }
         self._memory_scale = self._memory()
 
     def rates(self, timed: Sequence[_Timed]) -> BackendRates:
@@ -194,7 +199,7 @@ class _Fit:
 
     def _rate(self, item: _Timed) -> OpRate:
         op_class = item.done.probe.op_class
-        overhead = self._library_overhead if op_class in _LIBRARY_CLASSES else self._loop_overhead
+        overhead = self._overheads.get(op_class, self._loop_overhead)
         fixed = self._entry + item.done.tensors * self._crossing + overhead
         traffic = self._memory_scale * self._traffic(item.done)
         arithmetic = max(item.seconds - fixed - traffic, _LEAST_ARITHMETIC_SHARE * item.seconds)
@@ -231,6 +236,17 @@ def _structural_probes(place: torch.device) -> dict[str, Probe]:
             value = aten.mm(value, value)
         return value
 
+    def convolutions(image: Any, weight: Any) -> Any:
+        for _ in range(_CHAIN):
+            image = convolve(image, weight)
+        return image
+
+    def convolve(image: Any, weight: Any) -> Any:
+        return aten.convolution(image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+    def image_and_weight() -> Sequence[Any]:
+        return [*inputs(1, 1, 8, 1, 1)(), *inputs(1, 8, 8, 1, 1)()]
+
     def probe(op_class: OpClass, function: Callable[..., Any], build: Callable[[], Sequence[Any]]) -> Probe:
         return Probe(op_class, "float32", function, build, 0.0)
 
@@ -239,6 +255,8 @@ def _structural_probes(place: torch.device) -> dict[str, Probe]:
         "loops": probe("pointwise", loops, inputs(1, 8, 8)),
         "product": probe("matmul", lambda value: aten.mm(value, value), inputs(1, 8, 8)),
         "products": probe("matmul", products, inputs(1, 8, 8)),
+        "convolution": probe("convolution", convolve, image_and_weight),
+        "convolutions": probe("convolution", convolutions, image_and_weight),
         "wide": probe("pointwise", lambda *values: tuple(aten.sigmoid(v) for v in values), inputs(_WIDE, 8, 8)),
         "stream": probe("pointwise", lambda value: aten.relu(value), inputs(1, *_STREAM_SHAPE)),
     }

@@ -78,6 +78,11 @@ class Decision:
     choice: Choice = DEFAULT
     trials: tuple[Trial, ...] = ()
 
+    @property
+    def measured(self) -> bool:
+        """Whether any candidate finished."""
+        return any(trial.status == MEASURED for trial in self.trials)
+
     def record(self) -> TuningRecord | None:
         """For the report; ``None`` if nothing was measured."""
         if not self.trials:

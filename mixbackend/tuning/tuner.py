@@ -138,7 +138,7 @@ def remembered(subject: Subject, session: Session) -> Decision:
 
 
 def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: Session) -> Decision:
-    """Measure the candidates of a graph, and remember what came of it.
+    """Measure the candidates of a graph, and remember what came of it, unless none could be measured.
 
     Args:
         captured: the graph.
@@ -160,7 +160,8 @@ def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: S
         with _folder(private_folder(session.config.cache.dir)) as folder:
             _write(folder, subject, values, session)
             decision = decide(_race(entrants, folder, session))
-        session.database.set_decision(subject.key, decision.to_dict())
+        if decision.measured:
+            session.database.set_decision(subject.key, decision.to_dict())
     return decision
 
 
