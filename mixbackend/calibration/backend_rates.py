@@ -76,7 +76,8 @@ def measure_rates(
         busy: other programs fill the machine: rates far below the prior are taken for disturbances.
     """
     place = torch.device(device.device.split(" ")[0])
-    structural = _structural_probes(place)
+    binds = backend.traits().weights != "live"
+    structural = _structural_probes(place, binds)
     try:
         stated = backend.probes(device)
     except Exception as error:
@@ -85,7 +86,7 @@ def measure_rates(
         stated_notes = [f"probes() failed, {type(error).__name__}: {error}"]
     else:
         stated_notes = []
-    if backend.traits().weights == "live":
+    if not binds:
         stated = tuple(probe for probe in stated if not probe.constants)
     begin = clock()
     compiled, notes = compile_probes(backend, [*structural.values(), *stated], compile_budget_s, clock)
@@ -220,7 +221,8 @@ class _Fit:
 # --- structural probes -----------------------------------------------------------------------------------------------
 
 
-def _structural_probes(place: torch.device) -> dict[str, Probe]:
+def _structural_probes(place: torch.device, binds: bool) -> dict[str, Probe]:
+    """By name; backends that bind code to constants bind the weight of a convolution, as in a model."""
     aten = torch.ops.aten
 
     def inputs(count: int, *shape: int) -> Callable[[], Sequence[Any]]:
@@ -244,19 +246,26 @@ def _structural_probes(place: torch.device) -> dict[str, Probe]:
     def convolve(image: Any, weight: Any) -> Any:
         return aten.convolution(image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
+    weights = (1,) if binds else ()
+
     def image_and_weight() -> Sequence[Any]:
         return [*inputs(1, 1, 8, 1, 1)(), *inputs(1, 8, 8, 1, 1)()]
 
-    def probe(op_class: OpClass, function: Callable[..., Any], build: Callable[[], Sequence[Any]]) -> Probe:
-        return Probe(op_class, "float32", function, build, 0.0)
+    def probe(
+        op_class: OpClass,
+        function: Callable[..., Any],
+        build: Callable[[], Sequence[Any]],
+        constants: tuple[int, ...] = (),
+    ) -> Probe:
+        return Probe(op_class, "float32", function, build, 0.0, constants=constants)
 
     return {
         "entry": probe("pointwise", lambda value: aten.sigmoid(value), inputs(1, 8, 8)),
         "loops": probe("pointwise", loops, inputs(1, 8, 8)),
         "product": probe("matmul", lambda value: aten.mm(value, value), inputs(1, 8, 8)),
         "products": probe("matmul", products, inputs(1, 8, 8)),
-        "convolution": probe("convolution", convolve, image_and_weight),
-        "convolutions": probe("convolution", convolutions, image_and_weight),
+        "convolution": probe("convolution", convolve, image_and_weight, weights),
+        "convolutions": probe("convolution", convolutions, image_and_weight, weights),
         "wide": probe("pointwise", lambda *values: tuple(aten.sigmoid(v) for v in values), inputs(_WIDE, 8, 8)),
         "stream": probe("pointwise", lambda value: aten.relu(value), inputs(1, *_STREAM_SHAPE)),
     }

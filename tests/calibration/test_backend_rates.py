@@ -195,7 +195,7 @@ def test_compiling_stops_when_its_time_is_spent(clock: Clock) -> None:
     assert len(backend.compiled) == 9
     assert done.compile_s == pytest.approx(9.0, abs=0.1)
     live = [probe for probe in standard_probes(DEVICE) if not probe.constants]
-    assert sum("are spent" in note for note in done.notes) == len(live) + 6 - 9
+    assert sum("are spent" in note for note in done.notes) == len(live) + 8 - 9
     assert done.rates.rate("matmul", "float32").provenance == "probed"
     assert done.rates.rate("scatter", "float32").provenance == "prior"
 
