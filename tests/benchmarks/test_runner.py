@@ -96,7 +96,7 @@ def test_only_failures_are_asked_again_with_aot_eager(options: SuiteOptions, mon
     asked: list[str] = []
     statuses = {"mixbackend": "crash", "aot_eager": "failed"}
 
-    def ask(request: Request, timeout_s: float, threads: int) -> dict:
+    def ask(request: Request, module: str, timeout_s: float, threads: int) -> dict:
         asked.append(request.backend)
         return {"status": statuses[request.backend], "detail": "why"}
 

@@ -19,7 +19,8 @@ BAD = ("bad_crash", "bad_hang", "bad_slow", "bad_wrong")
 def tune(folder: Path, **settings: Any) -> list[dict[str, Any]]:
     """What the small model's process says: the tuned compilation, and one after it that only estimates."""
     given = json.dumps({"cache": {"dir": str(folder / "cache")}, **settings})
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, str(HERE / "tune_small_model.py"), given]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
