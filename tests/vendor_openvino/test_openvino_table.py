@@ -83,6 +83,20 @@ SAMPLES: dict[str, list[Sample]] = {
          [r(2, 3, 5, 8)] + [r(2, 3, 7, 8)] * 2),
         (lambda q, k, v, m: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=m, scale=0.3)[0],
          [r(2, 3, 5, 8), r(2, 3, 7, 8), r(2, 3, 7, 8), r(2, 3, 5, 7)]),
+        (lambda q, k, v: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, is_causal=True)[0],
+         [r(2, 3, 7, 8)] * 3),
+        (lambda q, k, v: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, is_causal=True)[0],
+         [r(2, 3, 5, 8)] + [r(2, 3, 7, 8)] * 2),
+    ],
+    "aten.constant_pad_nd.default": [
+        (lambda x: aten.constant_pad_nd(x, [1, 2, 0, 3], 0.5), [X]),
+        (lambda x: aten.constant_pad_nd(x, [-1, 2], 1), [X]),
+        (lambda x: aten.constant_pad_nd(x, [0, 0, 0, 0, 1, 1]), [X]),
+    ],
+    "aten.roll.default": [
+        (lambda x: aten.roll(x, [-2, 1], [1, -1]), [X]),
+        (lambda x: aten.roll(x, [5]), [X]),
+        (lambda x: aten.roll(x, [1], [0]), [B]),
     ],
     "aten.max_pool2d_with_indices.default": [
         (lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), [IMAGE]),

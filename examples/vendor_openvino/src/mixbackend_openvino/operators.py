@@ -102,6 +102,22 @@ def attention(call: Call) -> Any:
     return [ov.scaled_dot_product_attention(query, key, value, mask, scale, call["is_causal"]), None]
 
 
+def pad(call: Call) -> Any:
+    """Padding is stated from the last dimension on, as pairs of what goes before and behind; negative ones cut off."""
+    missing = len(call.shape()) - len(call["pad"]) // 2
+    before = [0] * missing + list(call["pad"][::2])[::-1]
+    behind = [0] * missing + list(call["pad"][1::2])[::-1]
+    return ov.pad(call["self"], vector(before), vector(behind), "constant", scalar(call["value"]))
+
+
+def roll(call: Call) -> Any:
+    """Without dimensions, the tensor is rolled as one row."""
+    if call["dims"]:
+        return ov.roll(call["self"], vector(call["shifts"]), vector(call["dims"]))
+    row = ov.roll(ov.reshape(call["self"], vector([-1]), False), vector(call["shifts"]), vector([0]))
+    return ov.reshape(row, vector(call.shape()), False)
+
+
 def max_pool(call: Call) -> Any:
     kernel, padding, dilation = (spread(call[name], 2) for name in ("kernel_size", "padding", "dilation"))
     stride = spread(call["stride"], 2) or kernel
