@@ -54,7 +54,7 @@ class OpenVinoBackend(Backend):
         return Availability(True, version=metadata.version("openvino"))
 
     def fingerprint(self) -> str:
-        return f"openvino={metadata.version('openvino')} threads={thread_policy().threads} f32 table=2"
+        return f"openvino={metadata.version('openvino')} threads={thread_policy().threads} f32 table=3"
 
     def traits(self) -> Traits:
         heavy = ("matmul", "convolution", "attention", "pointwise", "normalization")
