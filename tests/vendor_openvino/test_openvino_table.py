@@ -95,7 +95,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "aten.roll.default": [
         (lambda x: aten.roll(x, [-2, 1], [1, -1]), [X]),
-        (lambda x: aten.roll(x, [5]), [X]),
+        (lambda x: aten.roll(x, [5], [2]), [X]),
         (lambda x: aten.roll(x, [1], [0]), [B]),
     ],
     "aten.max_pool2d_with_indices.default": [
@@ -182,6 +182,7 @@ def test_refusals(code):
     (lambda x: aten.mean(x, [0], dtype=torch.float64), [X]),
     (lambda x, w: aten.convolution(x, w, None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1), [IMAGE, r(6, 2, 3, 3)]),
     (lambda x: aten.avg_pool2d(x, [3, 3], [2, 2], [0, 0], True), [IMAGE]),
+    (lambda x: aten.roll(x, [5]), [X]),
 ])  # fmt: skip
 def test_more_refusals(function, inputs):
     _, graph = trace_graph(function, inputs)

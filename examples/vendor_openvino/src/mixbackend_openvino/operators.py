@@ -103,19 +103,10 @@ def attention(call: Call) -> Any:
 
 
 def pad(call: Call) -> Any:
-    """Padding is stated from the last dimension on, as pairs of what goes before and behind; negative ones cut off."""
-    missing = len(call.shape()) - len(call["pad"]) // 2
-    before = [0] * missing + list(call["pad"][::2])[::-1]
-    behind = [0] * missing + list(call["pad"][1::2])[::-1]
+    # Stated from the last dimension on, as pairs of what goes before and behind; negative ones cut off.
+    missing = [0] * (len(call.shape()) - len(call["pad"]) // 2)
+    before, behind = ([*missing, *call["pad"][start::2][::-1]] for start in (0, 1))
     return ov.pad(call["self"], vector(before), vector(behind), "constant", scalar(call["value"]))
-
-
-def roll(call: Call) -> Any:
-    """Without dimensions, the tensor is rolled as one row."""
-    if call["dims"]:
-        return ov.roll(call["self"], vector(call["shifts"]), vector(call["dims"]))
-    row = ov.roll(ov.reshape(call["self"], vector([-1]), False), vector(call["shifts"]), vector([0]))
-    return ov.reshape(row, vector(call.shape()), False)
 
 
 def max_pool(call: Call) -> Any:

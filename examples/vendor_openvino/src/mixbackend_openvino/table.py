@@ -49,19 +49,9 @@ def known_sizes(*arguments: str) -> Test:
     return test
 
 
-def fixed(*arguments: str) -> Test:
-    """All numbers in these lists are known now."""
-
-    def test(view: OpView) -> Unsupported | None:
-        listed = [name for name in arguments if not all(isinstance(item, int) for item in view.argument(name))]
-        return Unsupported("argument", f"{listed[0]} has numbers known only at run time") if listed else None
-
-    return test
-
-
 def given(*arguments: str) -> Test:
     def test(view: OpView) -> Unsupported | None:
-        missing = [name for name in arguments if view.argument(name) is None]
+        missing = [name for name in arguments if view.argument(name) in (None, ())]
         return Unsupported("argument", f"{missing[0]} is missing") if missing else None
 
     return test
@@ -133,9 +123,7 @@ ROWS: dict[str, Row] = {
     "aten.native_layer_norm.default": row(build.layer_norm),
     "aten._native_batch_norm_legit_no_training.default": row(build.batch_norm, inference, given("weight", "bias")),
     "aten._softmax.default": row(lambda c: ov.softmax(c["self"], c["dim"]), one_of("half_to_float", False)),
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": row(
-        build.attention, inference, one_of("dropout_p", 0.0)
-    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": row(build.attention, inference, one_of("dropout_p", 0.0)),
     "aten.max_pool2d_with_indices.default": row(build.max_pool, one_of("ceil_mode", False), dtypes=F32 | {torch.int64}),
     "aten.avg_pool2d.default": row(build.average_pool, one_of("ceil_mode", False), one_of("divisor_override", None)),
     "aten.embedding.default": row(lambda c: ov.gather(c["weight"], c["indices"], scalar_index(0)), dtypes=INDEXED),
@@ -150,8 +138,8 @@ ROWS: dict[str, Row] = {
     "aten.split.Tensor": moved(build.split, known_sizes("self")),
     "aten.split_with_sizes.default": moved(build.split, known_sizes("self")),
     "aten.unbind.int": moved(build.unbind, known_sizes("self")),
-    "aten.constant_pad_nd.default": row(build.pad, plain("value"), fixed("pad")),
-    "aten.roll.default": moved(build.roll, fixed("shifts", "dims"), known_sizes("self")),
+    "aten.constant_pad_nd.default": row(build.pad, plain("value")),
+    "aten.roll.default": moved(lambda c: ov.roll(c["self"], vector(c["shifts"]), vector(c["dims"])), given("dims")),
     "aten.cat.default": moved(lambda c: ov.concat(list(c["tensors"]), c["dim"])),
     "aten.clone.default": moved(build.same),
     "aten.detach.default": moved(build.same),
