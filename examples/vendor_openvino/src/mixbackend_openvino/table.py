@@ -123,7 +123,7 @@ ROWS: dict[str, Row] = {
     "aten.native_layer_norm.default": row(build.layer_norm),
     "aten._native_batch_norm_legit_no_training.default": row(build.batch_norm, inference, given("weight", "bias")),
     "aten._softmax.default": row(lambda c: ov.softmax(c["self"], c["dim"]), one_of("half_to_float", False)),
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": row(build.attention, inference, one_of("dropout_p", 0.0)),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": row(build.attention, inference, one_of("dropout_p", 0)),
     "aten.max_pool2d_with_indices.default": row(build.max_pool, one_of("ceil_mode", False), dtypes=F32 | {torch.int64}),
     "aten.avg_pool2d.default": row(build.average_pool, one_of("ceil_mode", False), one_of("divisor_override", None)),
     "aten.embedding.default": row(lambda c: ov.gather(c["weight"], c["indices"], scalar_index(0)), dtypes=INDEXED),
