@@ -24,7 +24,14 @@ _Item = TypeVar("_Item")
 
 def plan_to_yaml(plan: Plan) -> str:
     """Text of a plan."""
-    data = {
+    stream = io.StringIO()
+    _yaml().dump(plan_to_data(plan), stream)
+    return stream.getvalue()
+
+
+def plan_to_data(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data."""
+    return {
         "version": VERSION,
         "graph": plan.graph_id,
         "phase": plan.phase,
@@ -40,9 +47,6 @@ def plan_to_yaml(plan: Plan) -> str:
             for item in plan.refusals
         ],
     }
-    stream = io.StringIO()
-    _yaml().dump(data, stream)
-    return stream.getvalue()
 
 
 class _Quoting(SafeRepresenter):
@@ -89,6 +93,15 @@ def plan_from_yaml(text: str) -> Plan:
         data = _yaml().load(text)
     except YAMLError as error:
         raise PlacementError(what=f"the plan is not valid YAML: {error}") from error
+    return plan_from_data(data)
+
+
+def plan_from_data(data: Any) -> Plan:
+    """The plan that plain data describes.
+
+    Raises:
+        PlacementError: the data is not that of a plan of this version; names the place.
+    """
     if not isinstance(data, Mapping) or data.get("version") != VERSION:
         found = data.get("version") if isinstance(data, Mapping) else type(data).__name__
         raise PlacementError(what=f"not a plan of version {VERSION} (found {found!r})", hint="make the plan again")

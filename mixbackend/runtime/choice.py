@@ -7,10 +7,11 @@ Invariants: equal choices give equal plans for equal costs. The default choice l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mixbackend.contracts import Backend
+from mixbackend.contracts import Backend, PlacementError, Plan
+from mixbackend.partitioner.plan_yaml import plan_from_data, plan_to_data
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 
 
@@ -22,14 +23,17 @@ class Choice:
         backends: names of those that may take part beside the reference; ``()`` for all.
         single: name of the one backend that runs all it can, ``""`` to place by cost.
         layout: of images, ``as_traced`` or ``channels_last``; ``""`` for the one that is planned cheaper.
+        plan: the placement itself, portable (see ``partitioner.portable``), for the chosen layout; ``None`` to search.
     """
 
     backends: tuple[str, ...] = ()
     single: str = ""
     layout: str = ""
+    plan: Plan | None = None
 
     def __str__(self) -> str:
         mixture = f"mixture of {', '.join(self.backends)}" if self.backends else "mixture"
+        mixture = f"fixed {mixture}" if self.plan is not None else mixture
         name = self.single or mixture
         return f"{name}, {self.layout}" if self.layout else name
 
@@ -40,9 +44,14 @@ class Choice:
             return tuple(backends)
         return tuple(backend for backend in backends if backend.name in names or backend.traits().reference)
 
+    def in_layout(self, layout: str) -> Choice:
+        """The choice for a graph in a layout: a plan belongs to the one that it was made in."""
+        return self if self.plan is None or self.layout in ("", layout) else replace(self, plan=None)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"backends": list(self.backends), "single": self.single, "layout": self.layout}
+        plan = None if self.plan is None else plan_to_data(self.plan)
+        return {"backends": list(self.backends), "single": self.single, "layout": self.layout, "plan": plan}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Choice:
@@ -55,7 +64,14 @@ class Choice:
         known = isinstance(single, str) and layout in ("", AS_TRACED, CHANNELS_LAST)
         if not known or not isinstance(backends, list) or not all(isinstance(name, str) for name in backends):
             raise ValueError(f"{dict(data)} is no choice")
-        return cls(tuple(backends), str(single), str(layout))
+        return cls(tuple(backends), str(single), str(layout), _plan(data.get("plan")))
+
+
+def _plan(data: Any) -> Plan | None:
+    try:
+        return None if data is None else plan_from_data(data)
+    except PlacementError as error:
+        raise ValueError(str(error)) from error
 
 
 DEFAULT = Choice()

@@ -61,7 +61,10 @@ def choose_layout(
     if relaid is None:
         return LayoutChoice(graph_module, graph)
     other = describe(relaid.module, phase, graph_id, roles)
-    plans = session.place(graph, choice=choice), session.place(other, choice=choice)
+    plans = (
+        session.place(graph, choice=choice.in_layout(AS_TRACED)),
+        session.place(other, choice=choice.in_layout(CHANNELS_LAST)),
+    )
     seconds = (AS_TRACED, plans[0].estimated_s), (CHANNELS_LAST, plans[1].estimated_s)
     cheaper = CHANNELS_LAST if plans[1].estimated_s < plans[0].estimated_s else AS_TRACED
     if (choice.layout or cheaper) == CHANNELS_LAST:

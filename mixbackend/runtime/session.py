@@ -12,15 +12,27 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mixbackend import registry
 from mixbackend.calibration import cost_model
 from mixbackend.configuration import Config
-from mixbackend.contracts import Backend, CompiledRegion, CostModel, OpGraph, Plan, QuarantinedError, Region, TensorMeta
+from mixbackend.contracts import (
+    Backend,
+    CompiledRegion,
+    CostModel,
+    OpGraph,
+    PlacementError,
+    Plan,
+    QuarantinedError,
+    Region,
+    TensorMeta,
+    check_plan,
+)
 from mixbackend.partitioner import place
 from mixbackend.partitioner.explain import Saving, savings
+from mixbackend.partitioner.portable import at_home
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.memory import keep_freed_memory
@@ -115,11 +127,12 @@ class Session:
             graph: what to place.
             exclusions: quarantined (node, backend name) pairs.
             pinned: node name to backend name: what stays where it is while the rest is repaired.
-            choice: which backends take part. A repair of a single backend's plan is placed by cost.
+            choice: which backends take part, or the placement itself, if this graph can be placed so. A repair of a
+                single backend's plan, or of a fixed one, is placed by cost.
         """
         backends = choice.allowed(self.backends)
         single = choice.single if choice.single in {backend.name for backend in backends} else ""
-        return place(
+        plan = place(
             graph,
             backends,
             self._costs(graph),
@@ -131,6 +144,22 @@ class Session:
             margin=0.0 if pinned else MIXTURE_MARGIN,
             single=single if single and not pinned else None,
         )
+        return plan if choice.plan is None or exclusions or pinned else self._fixed(graph, choice.plan, plan)
+
+    def _fixed(self, graph: OpGraph, fixed: Plan, searched: Plan) -> Plan:
+        """A plan that was made before; the one that was searched now if it does not fit."""
+        try:
+            plan = at_home(fixed, graph)
+            check_plan(graph, plan)
+        except PlacementError as error:
+            self.events.append(Event("tuning", graph.id, "", "", f"placed by estimates: {error}"))
+            return searched
+        unknown = {region.backend for region in plan.regions}.difference(self._by_name)
+        if unknown:
+            detail = f"placed by estimates: the plan needs {', '.join(sorted(unknown))}, which cannot be used here"
+            self.events.append(Event("tuning", graph.id, "", "", detail))
+            return searched
+        return replace(plan, refusals=searched.refusals, single_backend_s=searched.single_backend_s)
 
     def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:
         """Which refusals cost most; places the graph again for each that is promising."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import torch
 
 from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
 from mixbackend.configuration import load_config
-from mixbackend.contracts import InputRole
+from mixbackend.contracts import InputRole, Plan
+from mixbackend.partitioner.portable import portable
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole, describe
@@ -127,3 +130,39 @@ def test_a_single_backend_runs_all_it_can(tmp_path) -> None:
     assert owner["mm"] == "onednn" and set(owner.values()) <= {"onednn", "eager"}
     repaired = mine.place(described, frozenset({("mm", "onednn")}), {"gelu": "eager"}, Choice(single="onednn"))
     assert {region.backend for region in repaired.regions} == {"eager"}
+
+
+def test_a_plan_holds_for_another_capture_of_the_graph(tmp_path) -> None:
+    mine = session(tmp_path)
+    described = describe(captured(64), "inference", "tuning", {})
+    single = mine.place(described, choice=Choice(single="onednn"))
+    fixed = Choice.from_dict(json.loads(json.dumps(Choice(plan=portable(single, described)).to_dict())))
+    renamed = captured(64)
+    for place, node in enumerate(renamed.graph.nodes):
+        node.name = f"other{place}" if node.op == "call_function" else node.name
+    again = describe(renamed, "inference", "again", {})
+    plan = mine.place(again, choice=fixed)
+    assert plan.graph_id == "again" and plan.search == "fixed" and not plan.optimal
+    assert [(region.backend, len(region.nodes)) for region in plan.regions] == [
+        (region.backend, len(region.nodes)) for region in single.regions
+    ]
+    assert not mine.events.events()
+
+
+def test_a_plan_of_another_graph_is_left_aside_with_an_event(tmp_path) -> None:
+    mine = session(tmp_path)
+    described = describe(captured(64), "inference", "tuning", {})
+    other = trace_graph(lambda value: value.sin().cos(), [torch.randn(4)])[0]
+    plan = mine.place(
+        describe(other, "inference", "g", {}), choice=Choice(plan=portable(mine.place(described), described))
+    )
+    assert plan.search != "fixed"
+    (event,) = mine.events.events()
+    assert event.kind == "tuning" and "which graph g does not have" in event.detail
+
+
+def test_a_plan_belongs_to_its_layout() -> None:
+    plan = Plan("", "inference", False, ())
+    choice = Choice(layout="channels_last", plan=plan)
+    assert choice.in_layout("channels_last") == choice
+    assert choice.in_layout("as_traced") == Choice(layout="channels_last")
