@@ -10,6 +10,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -146,6 +147,7 @@ def _launch(place: torch.device, timer: _Timer) -> float:
     return seconds
 
 
+@cache
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from mixbackend import registry
 from mixbackend.calibration import cost_model
+from mixbackend.calibration.device import device_name
 from mixbackend.configuration import Config
 from mixbackend.contracts import (
     Backend,
@@ -120,6 +121,7 @@ class Session:
         exclusions: frozenset[tuple[str, str]] = frozenset(),
         pinned: Mapping[str, str] | None = None,
         choice: Choice = DEFAULT,
+        corrections: Mapping[tuple[str, str], float] | None = None,
     ) -> Plan:
         """Plan a graph with this session's backends, costs and preferences.
 
@@ -129,6 +131,8 @@ class Session:
             pinned: node name to backend name: what stays where it is while the rest is repaired.
             choice: which backends take part, or the placement itself, if this graph can be placed so. A repair of a
                 single backend's plan, or of a fixed one, is placed by cost.
+            corrections: seconds by (node name, backend name) that measurements add to the costs. What was measured
+                needs no margin.
         """
         backends = choice.allowed(self.backends)
         single = choice.single if choice.single in {backend.name for backend in backends} else ""
@@ -141,8 +145,9 @@ class Session:
             pinned=pinned,
             minimum_ops=dict(self.config.min_region),
             # What is pinned was chosen with the margin in view.
-            margin=0.0 if pinned else MIXTURE_MARGIN,
+            margin=0.0 if pinned or corrections else MIXTURE_MARGIN,
             single=single if single and not pinned else None,
+            corrections=corrections,
         )
         return plan if choice.plan is None or exclusions or pinned else self._fixed(graph, choice.plan, plan)
 
@@ -177,6 +182,10 @@ class Session:
     def fingerprints(self) -> Mapping[str, str]:
         """Of the backends, by name."""
         return self._fingerprints
+
+    def device(self, graph: OpGraph) -> str:
+        """Name of the device that a graph works on, with the product: what was measured there holds there alone."""
+        return device_name(_device_type(graph))
 
     def _costs(self, graph: OpGraph) -> CostModel:
         device = _device_type(graph)

@@ -187,7 +187,8 @@ def why_untunable(session: Session) -> str:
 
 def _key(region_key: str, graph: OpGraph, session: Session) -> str:
     config = session.config.model_dump(mode="json", include={"rules", "min_region", "weights"})
-    facts = [region_key, graph.phase, torch.get_num_threads(), sorted(session.fingerprints.items()), config]
+    device = session.device(graph)
+    facts = [region_key, graph.phase, device, torch.get_num_threads(), sorted(session.fingerprints.items()), config]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

@@ -46,7 +46,7 @@ def key(mine: Session, rows: int = 4, roles=None) -> str:
     return tuner.subject_of(graph(rows, roles), mine).key
 
 
-def test_a_decision_belongs_to_graph_backends_threads_and_rules(tmp_path) -> None:
+def test_a_decision_belongs_to_graph_backends_device_threads_and_rules(tmp_path, monkeypatch) -> None:
     plain = session(tmp_path)
     assert key(plain) == key(plain)
     rules = [{"match": {"op": "aten.mm"}, "forbid": "onednn"}]
@@ -63,6 +63,9 @@ def test_a_decision_belongs_to_graph_backends_threads_and_rules(tmp_path) -> Non
         others.append(key(session(tmp_path)))
     finally:
         torch.set_num_threads(threads)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("mixbackend.runtime.session.device_name", lambda kind: f"{kind} of another make")
+        others.append(key(plain))
     assert len({key(plain), *others}) == 1 + len(others)
     assert key(session(tmp_path, verify={"when": "off"}, search={"mode": "measure"})) == key(plain)
 
