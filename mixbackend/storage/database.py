@@ -149,6 +149,12 @@ class Database:
             (kind, subject, json.dumps(value, sort_keys=True), self._clock()),
         )
 
+    def all_rates(self) -> tuple[tuple[str, str, dict[str, Any]], ...]:
+        """Everything that was probed: kind, subject, value."""
+        rows = self._file.read("SELECT kind, subject, value FROM rates ORDER BY kind, subject")
+        known = ((kind, subject, _object([(value,)])) for kind, subject, value in rows)
+        return tuple((kind, subject, value) for kind, subject, value in known if value is not None)
+
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def has_decisions(self) -> bool:
