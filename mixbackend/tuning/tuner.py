@@ -26,16 +26,15 @@ import torch.fx
 
 from mixbackend import registry
 from mixbackend.contracts import OpGraph, Phase, RegionTextError
-from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.processes import Worker
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.constants.fold import fold_batch_norms
 from mixbackend.runtime.constants.split import constant_placeholders, split_constants
 from mixbackend.runtime.copies import copy_module
-from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.normalize import normalize
-from mixbackend.runtime.regions import whole_region
 from mixbackend.runtime.session import Session
 from mixbackend.storage import private_folder
 from mixbackend.tuning.candidates import find_candidates
@@ -46,23 +45,6 @@ from mixbackend.tuning.request import MODULE, TrialRequest
 from mixbackend.tuning.values import write_values
 
 _PREFIX = "tuning-"
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A graph as it was captured; nobody writes to it here.
-
-    Attributes:
-        module: the graph.
-        phase: which graph of the model it is.
-        roles: of its placeholders.
-        id: its name in reports.
-    """
-
-    module: torch.fx.GraphModule
-    phase: Phase
-    roles: dict[str, PlaceholderRole]
-    id: str
 
 
 @dataclass(frozen=True)
@@ -86,14 +68,8 @@ def subject_of(captured: Captured, session: Session) -> Subject:
     Raises:
         RegionTextError: the graph has no text, so that no other process could read it.
     """
-    module = copy_module(captured.module)
-    normalize(module)
-    graph = describe(module, captured.phase, "tuning", captured.roles)
-    region = whole_region(module, graph)
-    if region.key.startswith(LOCAL_KEY):
-        raise RegionTextError(what=region.text)
-    places = {node.name: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
-    return Subject(region.text, tuple(places[item.name] for item in region.inputs), _key(region.key, graph, session))
+    identity = captured.identity
+    return Subject(identity.text, identity.inputs, _key(identity.key, identity.graph, session))
 
 
 def subject_if_any(captured: Captured, session: Session) -> Subject | None:

@@ -1,0 +1,85 @@
+"""Identity: what makes two captures the same graph, whatever machine and versions they meet.
+
+Place: between capture and whoever remembers something about a graph: the tuner adds what identifies the machine, the
+lock file compares that part by part.
+Input: a captured graph. Output: its canonical text, and a key of that.
+Invariants: equal operators, arguments, edges, dtypes, strides, symbols and roles of inputs give equal keys; names of
+nodes, modules and hints of sizes do not matter. The captured graph is only read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch.fx
+
+from mixbackend.contracts import InputRole, OpGraph, Phase, RegionTextError
+from mixbackend.contracts.region import LOCAL_KEY
+from mixbackend.runtime.copies import copy_module
+from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.normalize import normalize
+from mixbackend.runtime.regions import whole_region
+
+_INPUT = re.compile(r"^%[0-9]+ = input\((\w+), (.*)\)$", re.MULTILINE)
+_TOLD = frozenset(role.value for role in (InputRole.ACTIVATION, InputRole.TANGENT, InputRole.SYMBOL))
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph as it was captured; nobody writes to it here.
+
+    Attributes:
+        module: the graph.
+        phase: which graph of the model it is.
+        roles: of its placeholders.
+        id: its name in reports.
+    """
+
+    module: torch.fx.GraphModule
+    phase: Phase
+    roles: dict[str, PlaceholderRole]
+    id: str
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What makes it the same graph elsewhere; to be asked before the module is handed on.
+
+        Raises:
+            RegionTextError: the graph has no text.
+        """
+        return _identify(self)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """See the module's docstring.
+
+    Attributes:
+        graph: the normalised graph, with its weights as inputs.
+        text: canonical text of the whole graph.
+        inputs: positions, among the graph's inputs, of those that the text takes, in its order.
+        key: of the text.
+    """
+
+    graph: OpGraph
+    text: str
+    inputs: tuple[int, ...]
+    key: str
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """What the caller passes beside weights and saved values, in words of the canonical text."""
+        return tuple(f"{role} {meta}" for role, meta in _INPUT.findall(self.text) if role in _TOLD)
+
+
+def _identify(captured: Captured) -> Identity:
+    module = copy_module(captured.module)
+    normalize(module)
+    graph = describe(module, captured.phase, captured.id, captured.roles)
+    region = whole_region(module, graph)
+    if region.key.startswith(LOCAL_KEY):
+        raise RegionTextError(what=region.text)
+    places = {node.name: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    return Identity(graph, region.text, tuple(places[item.name] for item in region.inputs), region.key)
