@@ -64,6 +64,7 @@ def place(
     minimum_ops: Mapping[str, int] | None = None,
     margin: float = 0.0,
     single: str | None = None,
+    corrections: Mapping[tuple[str, str], float] | None = None,
     stages: Stages | None = None,
 ) -> Plan:
     """Where every op of a graph should run.
@@ -79,6 +80,7 @@ def place(
         margin: share of its seconds that a mixture must save over the best single backend, because estimates are no
             better than that.
         single: name of a backend that runs all it can, whatever that costs; the fallback fills in.
+        corrections: seconds by (node name, backend name) that measurements add to, or take from, the cost of an op.
         stages: collects the seconds that each stage took.
 
     Raises:
@@ -86,7 +88,7 @@ def place(
     """
     clock = stages or Stages()
     with collection_paused(len(graph.nodes)):
-        problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock)
+        problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock, corrections)
         rules = RegionRules(problem, backends, minimum_ops or {})
         if single is not None:
             return _solve_single(problem, backends, rules, [backend.name for backend in backends].index(single), clock)
@@ -145,6 +147,7 @@ def make_problem(
     exclusions: frozenset[tuple[str, str]],
     pinned: Mapping[str, str],
     clock: Stages,
+    corrections: Mapping[tuple[str, str], float] | None = None,
 ) -> Problem:
     """Judge, match, glue and price: everything before the search."""
     if not backends:
@@ -163,7 +166,7 @@ def make_problem(
             atoms, copied = form_atoms(wishes.candidates), atoms.replicable
             kept = copied - atoms.replicable
             claims = tuple(claim for claim in claims if not kept.intersection(claim.match.nodes))
-        return price(wishes, atoms, claims, backends, costs)
+        return price(wishes, atoms, claims, backends, costs, corrections or {})
 
 
 def _search(problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood) -> tuple[Labelling, float, Found]:

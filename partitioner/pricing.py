@@ -8,7 +8,7 @@ Raises ``PlacementError`` if an atom can run nowhere, with every backend's refus
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from mixbackend.contracts import (
     Backend,
@@ -29,10 +29,15 @@ from mixbackend.partitioner.wishes import Wishes
 
 
 def price(
-    wishes: Wishes, atoms: Atoms, claims: Sequence[Claim], backends: Sequence[Backend], costs: CostModel
+    wishes: Wishes,
+    atoms: Atoms,
+    claims: Sequence[Claim],
+    backends: Sequence[Backend],
+    costs: CostModel,
+    corrections: Mapping[tuple[str, str], float],
 ) -> Problem:
-    """Put a price on everything a plan could do."""
-    builder = _Builder(wishes, atoms, claims, backends, _Tariff(backends, costs))
+    """Put a price on everything a plan could do; corrections are seconds by (node, backend), see ``place``."""
+    builder = _Builder(wishes, atoms, claims, backends, _Tariff(backends, costs), corrections)
     return builder.build()
 
 
@@ -105,8 +110,15 @@ class _Tariff:
 
 class _Builder:
     def __init__(
-        self, wishes: Wishes, atoms: Atoms, claims: Sequence[Claim], backends: Sequence[Backend], tariff: _Tariff
+        self,
+        wishes: Wishes,
+        atoms: Atoms,
+        claims: Sequence[Claim],
+        backends: Sequence[Backend],
+        tariff: _Tariff,
+        corrections: Mapping[tuple[str, str], float],
     ) -> None:
+        self._corrections = corrections
         self._wishes = wishes
         self._candidates = wishes.candidates
         self._graph = wishes.candidates.graph
@@ -184,16 +196,20 @@ class _Builder:
         verdict = self._candidates.verdicts[name][slot]
         own = verdict.cost if isinstance(verdict, Supported) else None
         seconds = self._tariff.op(slot, self._wishes, name) if own is None else own
+        seconds = max(0.0, seconds + self._correction(name, slot))
         return seconds * self._wishes.factors.get((name, slot), 1.0)
+
+    def _correction(self, name: str, slot: int) -> float:
+        return self._corrections.get((name, self._candidates.backends[slot]), 0.0)
 
     def _claim_cost(self, number: int, atom: int) -> float:
         claim, core = self._claims[number], self._atoms.cores[atom]
         alone = core not in claim.match.nodes or claim.cost is None
-        own = self._op_cost(core, claim.backend) if alone else 0.0
+        own = self._op_cost(core, claim.backend) if alone else self._correction(core, claim.backend)
         root = claim.match.root
         if claim.cost is not None and self._atoms.atom_of.get(root) == atom:
             own += claim.cost * self._wishes.factors.get((root, claim.backend), 1.0)
-        return own
+        return max(0.0, own)
 
     def _inputs_cost(self, atom: int, slot: int) -> float:
         """Reading graph inputs, making the constants that the atom owns, and reading those that it does not fuse."""

@@ -33,7 +33,7 @@ class Choice:
 
     def __str__(self) -> str:
         mixture = f"mixture of {', '.join(self.backends)}" if self.backends else "mixture"
-        mixture = f"fixed {mixture}" if self.plan is not None else mixture
+        mixture = f"plan of {len(self.plan.regions)} regions" if self.plan is not None else mixture
         name = self.single or mixture
         return f"{name}, {self.layout}" if self.layout else name
 

@@ -120,6 +120,13 @@ class Mixture:
             events = tuple(event for session in self._sessions.values() for event in session.events.events())
         return Report(graphs, events, self.config.preferences(), registry.skipped(self.config.backends))
 
+    def time_regions(self) -> None:
+        """Time the next calls of every region of every graph, for the report."""
+        with self._lock:
+            graphs = tuple(self._graphs)
+        for graph in graphs:
+            graph.time_regions()
+
     def reset(self) -> None:
         """Forget all compiled graphs and events; called by ``torch._dynamo.reset()``."""
         with self._lock:

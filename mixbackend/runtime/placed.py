@@ -108,6 +108,11 @@ class PlacedGraph:
                 twins = _twins(self._build.regions, failed)
                 self._build = self._build_with(self._exclude(self._build.plan, twins))
 
+    def time_regions(self) -> None:
+        """Time the next calls of every region, for ``record``."""
+        for slot in self._build.slots:
+            slot.time_again()
+
     @property
     def plan(self) -> Plan:
         """Where everything is now."""

@@ -187,6 +187,10 @@ class Session:
         """Name of the device that a graph works on, with the product: what was measured there holds there alone."""
         return device_name(_device_type(graph))
 
+    def op_seconds(self, graph: OpGraph, backend: str, node: str) -> float:
+        """What a node's arithmetic and dispatch are estimated to take on a backend."""
+        return self._costs(graph).op(backend, graph.view(node)).seconds
+
     def _costs(self, graph: OpGraph) -> CostModel:
         device = _device_type(graph)
         with self._lock:

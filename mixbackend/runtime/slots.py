@@ -40,7 +40,8 @@ VerifyWhen = Literal["off", "first_call", "sampled", "always"]
 SAMPLE_EVERY = 256
 """With ``verify: sampled``, one call in this many is held against the reference."""
 
-_TIMED_CALLS = 5
+TIMED_CALLS = 5
+"""So many calls of a region are timed."""
 
 FailureKind = Literal["run", "verify"]
 
@@ -101,8 +102,16 @@ class RegionSlot:
 
     @property
     def measured_s(self) -> float | None:
-        """Median seconds of the first timed calls, ``None`` before."""
+        """Median seconds of a few calls, the first ones or those after ``time_again``; ``None`` before."""
         return median(self._seconds) if self._seconds else None
+
+    def time_again(self) -> None:
+        """Time the next calls instead of the first ones; a slot that still verifies times those that come after."""
+        if self._call == self._fast:
+            self._call = self._timed
+        elif self._call == self._settled:
+            self._call = self._reference
+        self._seconds.clear()
 
     @property
     def bound(self) -> BoundRun | None:
@@ -176,7 +185,7 @@ class RegionSlot:
         start = time.perf_counter()
         outputs = self._fast(inputs)
         self._note_time(time.perf_counter() - start)
-        if len(self._seconds) >= _TIMED_CALLS and self._call == self._timed:
+        if len(self._seconds) >= TIMED_CALLS and self._call == self._timed:
             self._call = self._fast
         return outputs
 
@@ -190,7 +199,7 @@ class RegionSlot:
         return self._restride(outputs) if self._restriders else outputs
 
     def _note_time(self, seconds: float) -> None:
-        if len(self._seconds) < _TIMED_CALLS:
+        if len(self._seconds) < TIMED_CALLS:
             self._seconds.append(seconds)
         elif self._call == self._reference:
             self._call = self._settled

@@ -169,6 +169,10 @@ class Database:
         """Keep a decision; it replaces an earlier one."""
         self._file.write("INSERT OR REPLACE INTO decisions VALUES (?,?,?)", (subject, json.dumps(value), self._clock()))
 
+    def forget_decision(self, subject: str) -> None:
+        """Forget a decision, if there is one."""
+        self._file.write("DELETE FROM decisions WHERE subject=?", (subject,))
+
     # --- quarantine --------------------------------------------------------------------------------------------------
 
     def quarantined(self, region: str, backend: str, fingerprint: str) -> str | None:

@@ -22,25 +22,37 @@ from mixbackend.runtime.layouts import channels_last_copy
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.race import Entrant
 
+Content = tuple[str, frozenset[tuple[object, ...]]]
+"""What makes two plans of one graph the same: the layout; the owner, ops and patterns of every region."""
 
-def find_candidates(
-    graph_module: torch.fx.GraphModule, phase: Phase, roles: Mapping[str, PlaceholderRole], session: Session
-) -> tuple[Entrant, ...]:
-    """The candidates of a graph.
+
+def in_layouts(
+    graph_module: torch.fx.GraphModule, phase: Phase, roles: Mapping[str, PlaceholderRole]
+) -> dict[str, OpGraph]:
+    """A graph in each layout of images that it can run in.
 
     Args:
         graph_module: normalised, its constants split off; it is only read.
         phase, roles: as ``describe`` takes them.
-        session: backends and costs.
     """
     graphs = {AS_TRACED: describe(graph_module, phase, "tuning", roles)}
     relaid = channels_last_copy(graph_module) if phase == "inference" else None
     if relaid is not None:
         graphs[CHANNELS_LAST] = describe(relaid.module, phase, "tuning", roles)
+    return graphs
+
+
+def find_candidates(graphs: Mapping[str, OpGraph], session: Session) -> dict[Content, Entrant]:
+    """The candidates of a graph, by what their plans are.
+
+    Args:
+        graphs: it, by layout.
+        session: backends and costs.
+    """
     plans = {layout: session.place(graph) for layout, graph in graphs.items()}
     first = min(plans, key=lambda layout: plans[layout].estimated_s)
-    found = {_content(first, plans[first]): Entrant(_in(first, graphs, DEFAULT), plans[first].estimated_s)}
-    others: list[tuple[tuple[object, ...], Entrant]] = []
+    found = {content_of(first, plans[first]): Entrant(_in(first, graphs, DEFAULT), plans[first].estimated_s)}
+    others: list[tuple[Content, Entrant]] = []
     for choice, layouts in _choices(session.backends, plans[first]):
         planned = _plans(choice, {layout: graphs[layout] for layout in layouts if layout in graphs}, session)
         ranked = sorted(planned, key=lambda layout: planned[layout].estimated_s)
@@ -48,10 +60,15 @@ def find_candidates(
             plan = planned[layout]
             if choice.backends and _like(plan, plans[layout]):
                 continue
-            others.append((_content(layout, plan), Entrant(_in(layout, graphs, choice), plan.estimated_s)))
+            others.append((content_of(layout, plan), Entrant(_in(layout, graphs, choice), plan.estimated_s)))
     for content, entrant in sorted(others, key=lambda item: item[1].estimated_s):
         found.setdefault(content, entrant)
-    return tuple(found.values())
+    return found
+
+
+def content_of(layout: str, plan: Plan) -> Content:
+    """What a plan is, whatever it is estimated to take."""
+    return layout, frozenset((region.backend, region.nodes, region.matches) for region in plan.regions)
 
 
 TRIFLE = 0.01
@@ -96,7 +113,3 @@ def _like(plan: Plan, other: Plan) -> bool:
 def _in(layout: str, graphs: Mapping[str, OpGraph], choice: Choice) -> Choice:
     """The choice with its layout, if there is one to choose."""
     return Choice(choice.backends, choice.single, layout if len(graphs) > 1 else "")
-
-
-def _content(layout: str, plan: Plan) -> tuple[object, ...]:
-    return layout, frozenset((region.backend, region.nodes, region.matches) for region in plan.regions)

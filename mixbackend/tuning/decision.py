@@ -18,6 +18,8 @@ from mixbackend.runtime.choice import DEFAULT, Choice
 MEASURED = "measured"
 SLOWER = "slower"
 """Left the race early: it could not win any more."""
+NO_TIME = "no_time"
+"""The budget was spent before its turn came."""
 
 TIE = 0.01
 """Candidates within this share of the fastest are as fast; the earliest of them wins, so that tuning again agrees."""
@@ -108,6 +110,14 @@ class Decision:
             return cls(Choice.from_dict(data["choice"]), tuple(map(_read_trial, data["trials"])))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no decision: {error!r}") from error
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any] | None) -> Decision:
+        """What was kept; ``UNTUNED`` if nothing was that can be read."""
+        try:
+            return UNTUNED if data is None else cls.from_dict(data)
+        except ValueError:
+            return UNTUNED
 
 
 UNTUNED = Decision()

@@ -1,6 +1,7 @@
 """A race: candidates in processes of their own take turns; those that cannot win any more leave.
 
-Place: below ``tuner``. Input: candidates with estimates, a way to start one, a budget. Output: one ``Trial`` each.
+Place: below ``tuner``. Input: candidates with estimates, a way to start one, a budget; and who thinks of further ones
+when it is known what the regions of the first ones took. Output: one ``Trial`` each.
 Method: candidates start one after the other, in the order given, and are stopped by a signal while another is at work,
 so that their waiting threads cannot spin. After its first turn, one whose quickest call is far behind the
 best leaves. The rest takes turns in
@@ -15,13 +16,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mixbackend.processes import Answer
 from mixbackend.runtime.choice import Choice
-from mixbackend.tuning.decision import MEASURED, SLOWER, Trial
+from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, Trial
 
 ROUNDS = 9
 TURN_S = 0.25
@@ -56,12 +57,29 @@ class Entrant:
     estimated_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """What a candidate showed in its first turn.
+
+    Attributes:
+        entrant: the candidate.
+        seconds: median of a call.
+        regions: what its regions took, as its process told it.
+    """
+
+    entrant: Entrant
+    seconds: float
+    regions: Sequence[Mapping[str, Any]]
+
+
 @dataclass
 class _Lane:
     """One candidate on its way."""
 
     entrant: Entrant
+    told: Callable[[Trial], None]
     runner: Runner | None = None
+    regions: Sequence[Mapping[str, Any]] = ()
     status: str = ""
     detail: str = ""
     rounds_s: list[float] = field(default_factory=list)
@@ -76,6 +94,10 @@ class _Lane:
         if self.runner is not None:
             self.runner.close()
             self.runner = None
+        self.told(self.trial())
+
+    def showing(self) -> Showing | None:
+        return Showing(self.entrant, self.rounds_s[0], self.regions) if self.rounds_s else None
 
     def trial(self) -> Trial:
         status = self.status or MEASURED
@@ -87,6 +109,8 @@ def race(
     start: Callable[[Choice], Runner],
     budget_s: float,
     show: Callable[[str, float], None] = lambda text, share: None,
+    further: Callable[[Sequence[Showing]], Entrant | None] = lambda showings: None,
+    told: Callable[[Trial], None] = lambda trial: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Trial, ...]:
     """Measure candidates against one another.
@@ -95,21 +119,24 @@ def race(
         entrants: the first is the one to beat.
         start: begins a process for a choice.
         budget_s: after it no further turn begins.
-        show: told what is being done, and which share of the budget or of the work is behind, whichever is more.
+        show: told what is being done, and which share of the work is behind.
+        further: asked for one more candidate, once all were started, until it has none.
+        told: of each candidate that leaves, at once, so that a run that is interrupted need not try it again.
         clock: seconds.
     """
     begun = clock()
-    lanes = [_Lane(entrant) for entrant in entrants]
+    lanes: list[_Lane] = []
 
     def left(share: float = 1.0) -> float:
         return begun + share * budget_s - clock()
 
     try:
-        for number, lane in enumerate(lanes):
-            show(f"starting {lane.entrant.choice}", STARTING_SHARE * number / len(lanes))
+        for entrant in _all(entrants, further, lanes, lambda: left(STARTING_SHARE) > 0.0):
+            show(f"starting {entrant.choice}", STARTING_SHARE * len(lanes) / (max(len(entrants), len(lanes)) + 1))
+            lanes.append(lane := _Lane(entrant, told))
             remaining = left(STARTING_SHARE)
             if remaining <= 0.0:
-                lane.leave("no_time", "the budget was spent before its turn (search.budget_s)")
+                lane.leave(NO_TIME, "the budget was spent before its turn (search.budget_s)")
                 continue
             _start(lane, start, min(remaining, LONGEST_START * budget_s))
             _cut(lanes, after_start=True)
@@ -129,12 +156,28 @@ def race(
                 lane.runner.close()
 
 
+def _all(
+    entrants: Sequence[Entrant],
+    further: Callable[[Sequence[Showing]], Entrant | None],
+    lanes: Sequence[_Lane],
+    in_time: Callable[[], bool],
+) -> Iterator[Entrant]:
+    """The candidates, then further ones that what was seen until then suggests."""
+    yield from entrants
+    while in_time():
+        found = further([showing for lane in lanes if (showing := lane.showing()) is not None])
+        if found is None:
+            return
+        yield found
+
+
 def _start(lane: _Lane, start: Callable[[Choice], Runner], longest_s: float) -> None:
     lane.runner = start(lane.entrant.choice)
     answer = lane.runner.answer(longest_s)
     if answer["status"] != "pass":
         lane.leave(answer["status"], answer.get("detail", ""))
         return
+    lane.regions = answer.get("regions", ())
     _turn(lane, longest_s, paused=False)
 
 

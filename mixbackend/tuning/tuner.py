@@ -37,10 +37,11 @@ from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.session import Session
 from mixbackend.storage import private_folder
-from mixbackend.tuning.candidates import find_candidates
-from mixbackend.tuning.decision import MEASURED, SLOWER, UNTUNED, Decision, decide
+from mixbackend.tuning.candidates import find_candidates, in_layouts
+from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
 from mixbackend.tuning.progress import tuning_bar
 from mixbackend.tuning.race import Entrant, Runner, race
+from mixbackend.tuning.refine import Refiner
 from mixbackend.tuning.request import MODULE, TrialRequest
 from mixbackend.tuning.values import write_values
 
@@ -106,11 +107,7 @@ def tune_if_possible(captured: Captured, subject: Subject, values: Sequence[Any]
 
 def remembered(subject: Subject, session: Session) -> Decision:
     """What was decided before; ``UNTUNED`` if nothing."""
-    data = session.database.decision(subject.key)
-    try:
-        return UNTUNED if data is None else Decision.from_dict(data)
-    except ValueError:
-        return UNTUNED
+    return Decision.read(session.database.decision(subject.key))
 
 
 def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: Session) -> Decision:
@@ -125,8 +122,9 @@ def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: S
     Raises:
         TypeError, OSError: the values cannot be carried to another process.
     """
-    entrants = find_candidates(*_placeable(captured, session), session)
-    if len(entrants) < 2:
+    graphs = in_layouts(*_placeable(captured, session))
+    candidates = find_candidates(graphs, session)
+    if len(candidates) < 2:
         return UNTUNED
     # Two races at once would measure one another.
     with session.database.alone("tuning"):
@@ -135,9 +133,11 @@ def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: S
             return known
         with _folder(private_folder(session.config.cache.dir)) as folder:
             _write(folder, subject, values, session)
-            decision = decide(_race(entrants, folder, session))
+            refiner = Refiner(graphs, session, candidates)
+            decision = decide(_race(tuple(candidates.values()), refiner, folder, subject, session))
         if decision.measured:
             session.database.set_decision(subject.key, decision.to_dict())
+            session.database.forget_decision(_unfinished(subject))
     return decision
 
 
@@ -189,14 +189,31 @@ def _write(folder: Path, subject: Subject, values: Sequence[Any], session: Sessi
     write_values(folder, [values[place] for place in subject.inputs])
 
 
-def _race(entrants: Sequence[Entrant], folder: Path, session: Session) -> tuple[Any, ...]:
+def _unfinished(subject: Subject) -> str:
+    """What is kept under this key is known of a race that has not ended: who left it."""
+    return f"{subject.key}-unfinished"
+
+
+def _race(
+    entrants: Sequence[Entrant], refiner: Refiner, folder: Path, subject: Subject, session: Session
+) -> tuple[Trial, ...]:
+    """A race among those that did not leave an earlier one, which was interrupted; the first runs again in any case."""
     threads = torch.get_num_threads()
+    kept = Decision.read(session.database.decision(_unfinished(subject)))
+    left = {trial.choice: trial for trial in kept.trials if trial.choice != entrants[0].choice}
 
     def start(choice: Choice) -> Runner:
         return Worker(TrialRequest(folder, choice, threads, _memory_bytes()), MODULE)
 
+    def leave(trial: Trial) -> None:
+        if trial.status != NO_TIME:
+            left[trial.choice] = trial
+            session.database.set_decision(_unfinished(subject), Decision(trials=tuple(left.values())).to_dict())
+
+    again = [entrant for entrant in entrants if entrant.choice not in left]
+    before = tuple(left.values())
     with tuning_bar() as show:
-        return race(entrants, start, session.config.search.budget_s, show)
+        return (*race(again, start, session.config.search.budget_s, show, refiner, leave), *before)
 
 
 def _memory_bytes() -> int:

@@ -2,9 +2,8 @@
 
 Place: started by ``tuner``; a crash, a hang or running out of memory here costs only this candidate.
 Input: a ``TrialRequest`` as a JSON line on standard input; then lines ``{"seconds": s}``.
-Output: one JSON line each on standard output: ready, then the median and the least seconds of a call
-in each slice. Everything that
-libraries print goes to standard error.
+Output: one JSON line each on standard output: ready, with what each region took; then the median and the least seconds
+of a call in each slice. Everything that libraries print goes to standard error.
 Invariants: the graph goes through the same pipeline as in the asking process, verification included; a candidate with
 a wrong region is not timed.
 """
@@ -25,8 +24,10 @@ from mixbackend.contracts.region_text import read_region_text
 from mixbackend.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
+from mixbackend.runtime.slots import TIMED_CALLS
 from mixbackend.tuning.decision import Decision
 from mixbackend.tuning.request import TrialRequest
+from mixbackend.tuning.timings import RegionTiming, timings_of
 from mixbackend.tuning.values import read_values
 
 _WARM_CALLS, _WARM_S = 5, 1.0
@@ -57,13 +58,13 @@ def main() -> None:
 
 def serve(request: TrialRequest, send: Callable[[Answer], None]) -> None:
     """Compile, call until warm, say so; then time slices until the input ends."""
-    run = _compiled(request)
+    mixture, run = _compiled(request)
     start = time.perf_counter()
     for _ in range(_WARM_CALLS):
         run()
         if time.perf_counter() - start > _WARM_S:
             break
-    send({"status": "pass"})
+    send({"status": "pass", "regions": [timing.to_dict() for timing in _time_regions(mixture, run)]})
     for line in sys.stdin:
         send(time_slice(run, json.loads(line)["seconds"]))
 
@@ -79,7 +80,14 @@ def time_slice(run: Callable[[], Any], seconds: float) -> Answer:
     return {"status": "pass", "median_s": statistics.median(timed), "least_s": min(timed)}
 
 
-def _compiled(request: TrialRequest) -> Callable[[], Any]:
+def _time_regions(mixture: Mixture, run: Callable[[], Any]) -> tuple[RegionTiming, ...]:
+    mixture.time_regions()
+    for _ in range(TIMED_CALLS):
+        run()
+    return tuple(timing for record in mixture.report().graphs for timing in timings_of(record))
+
+
+def _compiled(request: TrialRequest) -> tuple[Mixture, Callable[[], Any]]:
     region = read_region_text(request.graph_file.read_text())
     roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
     mixture = Mixture(load_config(request.config_file))
@@ -89,7 +97,7 @@ def _compiled(request: TrialRequest) -> Callable[[], Any]:
     wrong = [str(event) for event in mixture.report().events if event.kind == "verify_failed"]
     if wrong:
         raise WrongResultError("; ".join(wrong))
-    return lambda: compiled(list(values))
+    return mixture, lambda: compiled(list(values))
 
 
 if __name__ == "__main__":

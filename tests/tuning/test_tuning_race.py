@@ -148,3 +148,48 @@ def test_all_are_closed_when_showing_fails() -> None:
             show,
         )
     assert track.closed == {"only", "other"}
+
+
+def test_further_candidates_run_after_those_that_were_there(monkeypatch) -> None:
+    track = Track()
+    fakes = {name: Fake(name, track, lambda turn: 1.0) for name in ("first", "better")}
+    fakes["better"].seconds = lambda turn: 0.5
+    asked = []
+
+    def further(showings):
+        asked.append([(showing.entrant.choice.single, showing.seconds) for showing in showings])
+        return Entrant(Choice(single="better"), 0.4) if len(asked) == 1 else None
+
+    entrants = [Entrant(Choice(single="first"), 1.0)]
+    trials = race(entrants, lambda choice: fakes[choice.single], 1000.0, further=further, clock=lambda: track.now)
+    assert asked == [[("first", 1.0)], [("first", 1.0), ("better", 0.5)]]
+    assert decide(trials).choice.single == "better"
+
+
+def test_nobody_is_asked_for_more_when_the_budget_is_spent() -> None:
+    track = Track()
+    entrants = [Entrant(Choice(single=name), 1.0) for name in ("a", "b", "c")]
+
+    def further(showings):
+        raise AssertionError("asked")
+
+    runners = {name: Fake(name, track, lambda turn: 1.0, start_s=9.0) for name in ("a", "b", "c")}
+    trials = race(entrants, lambda choice: runners[choice.single], 30.0, further=further, clock=lambda: track.now)
+    assert [trial.status for trial in trials] == [MEASURED, MEASURED, "timeout"]
+
+
+def test_who_leaves_is_told_at_once() -> None:
+    track = Track()
+    told: list[tuple[str, str]] = []
+    names = {"first": 1.0, "slow": 2.0, "near": 1.2, "bad": 1.0}
+    fakes = {
+        name: Fake(name, track, lambda turn, s=s: s, fails_at=0 if name == "bad" else -1) for name, s in names.items()
+    }
+    race(
+        [Entrant(Choice(single=name), 1.0) for name in names],
+        lambda choice: fakes[choice.single],
+        1000.0,
+        told=lambda trial: told.append((trial.choice.single, trial.status)),
+        clock=lambda: track.now,
+    )
+    assert told == [("slow", SLOWER), ("bad", "crash"), ("near", SLOWER)]

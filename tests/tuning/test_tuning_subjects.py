@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 
 from mixbackend.backends.codegen import CodegenBackend
@@ -18,8 +19,8 @@ from mixbackend.runtime.describe import PlaceholderRole, describe
 from mixbackend.runtime.session import Session
 from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning import tuner
-from mixbackend.tuning.candidates import find_candidates
-from mixbackend.tuning.decision import MEASURED, UNTUNED, Decision, Trial
+from mixbackend.tuning.candidates import find_candidates, in_layouts
+from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial
 
 
 def session(tmp_path, **settings) -> Session:
@@ -103,7 +104,7 @@ def test_backends_of_this_process_alone_cannot_be_measured_elsewhere(tmp_path) -
 
 def test_the_planners_mixture_comes_first_and_no_plan_twice(tmp_path) -> None:
     mine = session(tmp_path)
-    entrants = find_candidates(captured(64), "inference", {}, mine)
+    entrants = tuple(find_candidates(in_layouts(captured(64), "inference", {}), mine).values())
     assert entrants[0].choice == DEFAULT
     assert len({entrant.choice for entrant in entrants}) == len(entrants)
     assert [entrant.estimated_s for entrant in entrants[1:]] == sorted(entrant.estimated_s for entrant in entrants[1:])
@@ -121,7 +122,8 @@ def test_images_are_tried_in_both_layouts(tmp_path) -> None:
         return torch.nn.functional.conv2d(image, weight).relu()
 
     module, _ = trace_graph(convolve, [torch.randn(1, 8, 16, 16), torch.randn(8, 8, 3, 3)])
-    layouts = {entrant.choice.layout for entrant in find_candidates(module, "inference", {}, session(tmp_path))}
+    candidates = find_candidates(in_layouts(module, "inference", {}), session(tmp_path))
+    layouts = {entrant.choice.layout for entrant in candidates.values()}
     assert layouts == {"as_traced", "channels_last"}
 
 
@@ -169,3 +171,31 @@ def test_a_plan_belongs_to_its_layout() -> None:
     choice = Choice(layout="channels_last", plan=plan)
     assert choice.in_layout("channels_last") == choice
     assert choice.in_layout("as_traced") == Choice(layout="channels_last")
+
+
+def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_path, monkeypatch) -> None:
+    mine = session(tmp_path)
+    subject = tuner.subject_of(graph(64, {}), mine)
+    started: list[list[Choice]] = []
+
+    def interrupted(entrants, start, budget_s, show, further, told):
+        started.append([entrant.choice for entrant in entrants])
+        told(Trial(entrants[0].choice, 1.0, "crash"))
+        told(Trial(entrants[-1].choice, 1.0, SLOWER, "", (2.0,)))
+        told(Trial(entrants[-2].choice, 1.0, NO_TIME))
+        raise KeyboardInterrupt
+
+    def finished(entrants, start, budget_s, show, further, told):
+        started.append([entrant.choice for entrant in entrants])
+        return tuple(Trial(entrant.choice, 1.0, MEASURED, "", (1.0,)) for entrant in entrants)
+
+    values = [torch.randn(64, 8), torch.randn(8, 16)]
+    monkeypatch.setattr(tuner, "race", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tuner.tune(graph(64, {}), subject, values, mine)
+    monkeypatch.setattr(tuner, "race", finished)
+    decision = tuner.tune(graph(64, {}), subject, values, mine)
+    assert started[1] == started[0][:-1]
+    assert [trial.status for trial in decision.trials] == [MEASURED] * len(started[1]) + [SLOWER]
+    assert tuner.remembered(subject, mine) == decision
+    assert len(mine.database._file.read("SELECT subject FROM decisions")) == 1

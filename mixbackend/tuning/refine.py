@@ -1,0 +1,102 @@
+"""Refining: plans that nobody thought of before the regions of the others were measured.
+
+Place: between the starts of a race and its rounds. Input: what the candidates' regions took. Output: one more candidate
+at a time, until the plan is stable.
+Method: what a region took beyond its estimate is shared out among its ops, in proportion to their estimates, and added
+to their costs on that backend; where an op was measured in several regions, the smallest of them counts. With these
+costs the same exact search runs again. A plan that it promises to be faster than anything measured is measured next,
+and its regions correct the costs further. What was never measured keeps its estimate, so an optimistic estimate is
+tried once and then known.
+Invariants: no plan is tried twice; at most ``MOST_PLANS`` are made. A corrected cost is never below zero.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from mixbackend.contracts import OpGraph, Plan
+from mixbackend.partitioner.atoms import is_free
+from mixbackend.partitioner.portable import portable
+from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.session import Session
+from mixbackend.tuning.candidates import Content, content_of
+from mixbackend.tuning.race import Entrant, Showing
+from mixbackend.tuning.timings import RegionTiming
+
+MOST_PLANS = 4
+LEAST_PROMISE = 0.01
+"""A further plan must promise to save this share of the quickest candidate's seconds: less is noise."""
+
+Corrections = dict[tuple[str, str], float]
+
+
+class Refiner:
+    """See the module's docstring; called by ``race``.
+
+    Args:
+        graphs: the graph in each layout that there is.
+        session: backends and costs.
+        tried: plans that are candidates already.
+    """
+
+    def __init__(self, graphs: Mapping[str, OpGraph], session: Session, tried: Iterable[Content]) -> None:
+        self._graphs = graphs
+        self._session = session
+        self._tried = set(tried)
+        self._made = 0
+
+    def __call__(self, showings: Sequence[Showing]) -> Entrant | None:
+        """One more candidate, ``None`` if none promises anything."""
+        if self._made >= MOST_PLANS or not showings:
+            return None
+        timings = [RegionTiming.from_dict(data) for showing in showings for data in showing.regions]
+        plans = {layout: self._plan(layout, timings) for layout in self._graphs}
+        layout = min(plans, key=lambda name: plans[name].estimated_s)
+        plan = plans[layout]
+        quickest = min(showing.seconds for showing in showings)
+        content = content_of(layout, plan)
+        if content in self._tried or plan.estimated_s > (1.0 - LEAST_PROMISE) * quickest:
+            return None
+        self._made += 1
+        self._tried.add(content)
+        named = layout if len(self._graphs) > 1 else ""
+        return Entrant(Choice(layout=named, plan=portable(plan, self._graphs[layout])), plan.estimated_s)
+
+    def _plan(self, layout: str, timings: Sequence[RegionTiming]) -> Plan:
+        graph = self._graphs[layout]
+        mine = [timing for timing in timings if timing.layout == layout]
+        corrections = corrections_of(graph, mine, lambda backend, name: self._session.op_seconds(graph, backend, name))
+        return self._session.place(graph, corrections=corrections)
+
+
+def corrections_of(
+    graph: OpGraph, timings: Sequence[RegionTiming], op_seconds: Callable[[str, str], float]
+) -> Corrections:
+    """What measurements add to the cost of each op on each backend.
+
+    Args:
+        graph: that was measured.
+        timings: of regions of its plans.
+        op_seconds: the estimate for (backend, node name).
+    """
+    names = {
+        f"{node.op}@{place}": node.name
+        for place, node in enumerate(graph.nodes)
+        if node.name in graph.node_by_name and not is_free(node)
+    }
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for timing in timings:
+        ops = [names[name] for name in timing.nodes if name in names]
+        estimates = [op_seconds(timing.backend, name) for name in ops]
+        beyond, whole = timing.measured_s - timing.estimated_s, sum(estimates)
+        for name, seconds in zip(ops, estimates, strict=True):
+            share = seconds / whole if whole > 0.0 else 1.0 / len(ops)
+            found.setdefault((name, timing.backend), []).append((len(ops), beyond * share))
+    return {key: _of_smallest(rows) for key, rows in found.items()}
+
+
+def _of_smallest(rows: Sequence[tuple[int, float]]) -> float:
+    least = min(size for size, _ in rows)
+    return statistics.median(seconds for size, seconds in rows if size == least)
