@@ -182,6 +182,8 @@ def decomposition_table(level: str) -> dict[Any, Any]:
     if level == "none":
         return {}
     if level == "inductor":
+        # Some of its decompositions look for this module without importing it.
+        import torch._inductor.lowering
         from torch._inductor.decomposition import select_decomp_table
 
         return dict(select_decomp_table())
@@ -358,7 +360,10 @@ def inductor_compile(
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.virtualized import V
 
-    with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False):
+    # Inductor's cache does not know which outputs are exact: it would give this graph the code of an equal one.
+    tag = f"{torch.compiler.config.cache_key_tag} exact {list(exact_outputs)}"
+    tagged = torch.compiler.config.patch(cache_key_tag=tag)
+    with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False), tagged:
         if config.use_joint_graph_passes:
             graph_module = joint_graph_passes(graph_module)
         output = next(iter(graph_module.graph.find_nodes(op="output")))

@@ -365,6 +365,26 @@ def test_inductor_compile() -> None:
         assert arguments == []
 
 
+def test_exact_outputs_of_inductor_hold_for_a_graph_that_was_compiled_without_before() -> None:
+    def compiled(exact: list[int]) -> Any:
+        mode = compat.fresh_fake_mode()
+        with compat.tracing_apart(mode), mode:
+            inputs = [torch.empty(1, 16, 12, 12), torch.empty(16, 16, 3, 3)]
+            graph_module = make_fx(
+                lambda x, w: (torch.nn.functional.conv2d(x, w, padding=1).relu() + 0.125,),
+                decomposition_table=compat.decomposition_table("inductor"),
+            )(*inputs)
+        with compat.tracing_apart(mode):
+            return compat.inductor_compile(graph_module, inputs, mode, exact, "inference")
+
+    def strides(exact: list[int]) -> tuple[int, ...]:
+        with torch.no_grad():
+            return compiled(exact)([torch.randn(1, 16, 12, 12), torch.randn(16, 16, 3, 3)])[0].stride()
+
+    assert strides([]) == (2304, 1, 192, 16), "inductor likes its images channels-last"
+    assert strides([0]) == (2304, 144, 12, 1)
+
+
 def test_inductor_source() -> None:
     assert "def call" in compat.inductor_source(compiled_by_inductor([0]))
     assert compat.inductor_source(len) == ""
