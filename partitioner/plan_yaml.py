@@ -25,7 +25,7 @@ _Item = TypeVar("_Item")
 def plan_to_yaml(plan: Plan) -> str:
     """Text of a plan."""
     stream = io.StringIO()
-    _yaml().dump(plan_to_data(plan), stream)
+    safe_yaml().dump(plan_to_data(plan), stream)
     return stream.getvalue()
 
 
@@ -60,7 +60,8 @@ class _Quoting(SafeRepresenter):
 _Quoting.add_representer(str, _Quoting.represent_str)
 
 
-def _yaml() -> YAML:
+def safe_yaml() -> YAML:
+    """Reader and writer of plain data: keys in their order, innermost collections on one line."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Representer = _Quoting
     yaml.default_flow_style = None
@@ -90,7 +91,7 @@ def plan_from_yaml(text: str) -> Plan:
         PlacementError: the text is no YAML, or not a plan of this version; names the place.
     """
     try:
-        data = _yaml().load(text)
+        data = safe_yaml().load(text)
     except YAMLError as error:
         raise PlacementError(what=f"the plan is not valid YAML: {error}") from error
     return plan_from_data(data)

@@ -21,8 +21,13 @@ FIXED = "fixed"
 
 def portable(plan: Plan, graph: OpGraph) -> Plan:
     """A plan of a graph for other captures of it."""
-    names = {node.name: f"{node.op}@{place}" for place, node in enumerate(graph.nodes)}
+    names = {name: place for place, name in names_at_home(graph).items()}
     return _renamed(plan, names.__getitem__)
+
+
+def names_at_home(graph: OpGraph) -> dict[str, str]:
+    """The names of a graph's nodes by their portable ones."""
+    return {f"{node.op}@{place}": node.name for place, node in enumerate(graph.nodes)}
 
 
 def at_home(plan: Plan, graph: OpGraph) -> Plan:
@@ -31,7 +36,7 @@ def at_home(plan: Plan, graph: OpGraph) -> Plan:
     Raises:
         PlacementError: the graph is not the one that the plan was made for; names the first place that differs.
     """
-    names = {f"{node.op}@{place}": node.name for place, node in enumerate(graph.nodes)}
+    names = names_at_home(graph)
 
     def name_of(name: str) -> str:
         if name not in names:

@@ -1,0 +1,133 @@
+"""A plan that was made before, held against the graph and the backends of now.
+
+Place: instead of ``place`` where a decision holds the placement itself: what was measured, or a lock file.
+Input: an ``OpGraph``, a portable plan, the backends and rules of now. Output: the plan with the graph's names and with
+what every backend refuses; or everything that speaks against it.
+Invariants: what is returned is legal, and no op is on a backend that refuses it now, alone or as part of a pattern that
+fits there. Nothing is searched or priced: seconds are those that the plan came with.
+Non-goals: conditions on whole regions; they say what is worth running, and that was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from mixbackend.contracts import (
+    Backend,
+    OpGraph,
+    PlacementError,
+    Plan,
+    PlannedRegion,
+    Preference,
+    Supported,
+    Unsupported,
+    dependencies,
+)
+from mixbackend.contracts.legality import find_problems
+from mixbackend.partitioner.atoms import form_atoms
+from mixbackend.partitioner.judging import Candidates, judge, source_of_getitem
+from mixbackend.partitioner.matching import Claim, find_claims
+from mixbackend.partitioner.portable import at_home, names_at_home
+from mixbackend.partitioner.wishes import Wishes, apply_wishes
+
+
+class MisfitError(PlacementError):
+    """A plan does not fit; ``problems`` holds all that speaks against it."""
+
+    def __init__(self, graph_id: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(
+            what=f"the plan does not fit graph {graph_id}: " + "; ".join(self.problems),
+            hint="the model, a library or the configuration has changed since: tune again",
+        )
+
+
+def fixed_plan(graph: OpGraph, plan: Plan, backends: Sequence[Backend], preferences: Sequence[Preference] = ()) -> Plan:
+    """A portable plan for a graph, if it still holds.
+
+    Args:
+        graph: what to place.
+        plan: made before, see ``portable``.
+        backends: that may be used now.
+        preferences: the user's rules; ``require`` and ``forbid`` hold for such a plan too.
+
+    Raises:
+        MisfitError: it does not; with every problem.
+    """
+    problems = [*_unknown(graph, plan), *_unusable(plan, backends)]
+    if problems:
+        raise MisfitError(graph.id, problems)
+    home = at_home(plan, graph)
+    problems = find_problems(graph, home.regions)
+    judged = judge(graph, backends, frozenset())
+    if not problems:
+        problems = list(_refused(judged, _wishes(judged, home, backends, preferences), home))
+    if problems:
+        raise MisfitError(graph.id, problems)
+    owner = {name: region.backend for region in home.regions for name in region.nodes}
+    refusals = tuple(item for item in judged.refusals() if owner[item.node] != item.backend)
+    return replace(home, dynamic=graph.dynamic, refusals=refusals)
+
+
+def _unknown(graph: OpGraph, plan: Plan) -> Iterator[str]:
+    names = names_at_home(graph)
+    for region in plan.regions:
+        wanted = (*region.nodes, *region.copies, *(name for _, nodes in region.matches for name in nodes))
+        strangers = [name for name in dict.fromkeys(wanted) if name not in names]
+        if strangers:
+            yield f"{region.id} holds {', '.join(strangers)}, which the graph does not have there"
+
+
+def _unusable(plan: Plan, backends: Sequence[Backend]) -> Iterator[str]:
+    usable = {backend.name for backend in backends}
+    for name in dict.fromkeys(region.backend for region in plan.regions):
+        if name not in usable:
+            regions = ", ".join(region.id for region in plan.regions if region.backend == name)
+            yield f"{regions} needs {name}, which cannot be used here"
+
+
+def _wishes(
+    judged: Candidates, plan: Plan, backends: Sequence[Backend], preferences: Sequence[Preference]
+) -> tuple[Wishes, tuple[Claim, ...]]:
+    """Verdicts under the rules, and where patterns fit; these are looked for only if somebody asks."""
+    claims: tuple[Claim, ...] = ()
+    if preferences or any(region.matches for region in plan.regions):
+        later: dict[str, list[str]] = {}
+        for first, second in dependencies(judged.graph):
+            later.setdefault(first, []).append(second)
+        claims = find_claims(judged, backends, frozenset(), later, form_atoms(judged).replicable)
+    return apply_wishes(judged, claims, preferences, {}), claims
+
+
+def _refused(judged: Candidates, asked: tuple[Wishes, tuple[Claim, ...]], plan: Plan) -> Iterator[str]:
+    wishes, claims = asked
+    slots = {name: slot for slot, name in enumerate(judged.backends)}
+    fitting = {(claim.backend, claim.match.pattern, claim.match.nodes) for claim in claims}
+    for region in plan.regions:
+        slot = slots[region.backend]
+        matched: set[str] = set()
+        for pattern, nodes in region.matches:
+            if (slot, pattern, nodes) in fitting:
+                matched.update(name for name in nodes if (name, slot) not in wishes.banned)
+            else:
+                yield f"{region.id}: pattern {pattern} of {region.backend} does not fit {_ops(judged, nodes)} any more"
+        yield from _refused_ops(judged, wishes, region, slot, matched)
+
+
+def _refused_ops(
+    judged: Candidates, wishes: Wishes, region: PlannedRegion, slot: int, matched: set[str]
+) -> Iterator[str]:
+    for name in (*region.nodes, *region.copies):
+        verdict = wishes.candidates.verdicts[name][slot]
+        source = source_of_getitem(judged.graph.node_by_name[name])
+        if name in matched or source in matched or isinstance(verdict, Supported):
+            continue
+        assert isinstance(verdict, Unsupported)
+        why = f"{verdict.code} {verdict.detail}".rstrip()
+        yield f"{region.id}: {region.backend} refuses {_ops(judged, (name,))}: {why}"
+
+
+def _ops(judged: Candidates, names: Sequence[str]) -> str:
+    nodes = (judged.graph.node_by_name[name] for name in names)
+    return ", ".join(f"{node.op} %{node.name}" + (f" ({node.module})" if node.module else "") for node in nodes)
