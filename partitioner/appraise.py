@@ -1,0 +1,95 @@
+"""What given plans cost under costs or sizes other than those that they were made for.
+
+Place: beside ``place``; asked where one graph may have several plans, by range of sizes.
+Input: an ``OpGraph``, plans of it, backends, costs and preferences as ``place`` takes them. Output: the true energy of
+each plan, and a lower bound that no legal plan of this graph undercuts.
+Invariants: ``appraise(graph, [place(graph, ...)], ...)`` gives the plan's own ``estimated_s``. A plan that is no
+placement of this graph (an op without a verdict, another pattern) has no price: ``None``.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mixbackend.contracts import Backend, CostModel, OpGraph, Plan, Preference
+from mixbackend.partitioner.bound import discounted
+from mixbackend.partitioner.conditions import RegionRules
+from mixbackend.partitioner.energy import Placement, true_energy
+from mixbackend.partitioner.placement import make_problem
+from mixbackend.partitioner.problem import Label, Problem
+from mixbackend.partitioner.search import find_labels
+from mixbackend.partitioner.stages import Stages, collection_paused
+
+
+@dataclass(frozen=True, slots=True)
+class Appraisal:
+    """What plans of one graph cost.
+
+    Attributes:
+        seconds: of each plan, ``None`` for one that is no placement of this graph.
+        bound_s: no legal plan costs less; 0 if it was not asked for.
+    """
+
+    seconds: tuple[float | None, ...]
+    bound_s: float = 0.0
+
+
+def appraise(
+    graph: OpGraph,
+    plans: Sequence[Plan],
+    backends: Sequence[Backend],
+    costs: CostModel,
+    *,
+    preferences: Sequence[Preference] = (),
+    minimum_ops: Mapping[str, int] | None = None,
+    bounded: bool = False,
+) -> Appraisal:
+    """Price plans of a graph; nothing is searched for unless a bound is wanted.
+
+    Args:
+        graph: at the sizes of interest.
+        plans: their nodes are named as the graph's.
+        backends, costs, preferences, minimum_ops: as ``place`` takes them.
+        bounded: also find what no plan can undercut, which takes a search.
+    """
+    with collection_paused(len(graph.nodes)):
+        problem = make_problem(graph, backends, costs, preferences, frozenset(), {}, Stages())
+        rules = RegionRules(problem, backends, minimum_ops or {})
+        placements = [placement_of(problem, plan) for plan in plans]
+        seconds = tuple(None if item is None else true_energy(problem, item, rules.price) for item in placements)
+        return Appraisal(seconds, _bound(problem, rules) if bounded else 0.0)
+
+
+def _bound(problem: Problem, rules: RegionRules) -> float:
+    return find_labels(discounted(problem, rules.pricing) if rules.pricing else problem).bound
+
+
+def placement_of(problem: Problem, plan: Plan) -> Placement | None:
+    """A plan in the numbers of a problem of the same graph; ``None`` if it has a label that the problem lacks."""
+    slots = {name: slot for slot, name in enumerate(problem.backends)}
+    home = {name: number for number, region in enumerate(plan.regions) for name in region.nodes}
+    claims = {
+        (claim.backend, claim.match.pattern, claim.match.nodes): number for number, claim in enumerate(problem.claims)
+    }
+    chosen: dict[int, int] = {}
+    for region in plan.regions:
+        for pattern, nodes in region.matches:
+            number = claims.get((slots.get(region.backend, -1), pattern, nodes))
+            if number is None:
+                return None
+            chosen.update(dict.fromkeys(problem.atoms_of_claim[number], number))
+    labels: list[int] = []
+    regions: list[int] = []
+    for atom, core in enumerate(problem.atoms.cores):
+        owner = home.get(core)
+        if owner is None:
+            return None
+        label = Label(slots.get(plan.regions[owner].backend, -1), chosen.get(atom, -1))
+        position = problem.label_numbers[atom].get(label)
+        if position is None:
+            return None
+        labels.append(position)
+        regions.append(owner)
+    return Placement(tuple(labels), tuple(regions))
