@@ -38,6 +38,11 @@ def device_name(device_type: str) -> str:
     return f"{device_type}:0 {torch.get_device_module(device_type).get_device_name(0)}"
 
 
+def devices_here() -> tuple[str, ...]:
+    """Names of the devices of this machine, the processor first."""
+    return (device_name("cpu"), *((device_name("cuda"),) if torch.cuda.is_available() else ()))
+
+
 def prior_device(device_type: str) -> DeviceModel:
     """What to assume of a device before it was measured."""
     threads = torch.get_num_threads()

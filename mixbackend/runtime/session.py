@@ -17,7 +17,7 @@ from functools import cached_property
 
 from mixbackend import registry
 from mixbackend.calibration import cost_model
-from mixbackend.calibration.device import device_name
+from mixbackend.calibration.device import device_name, devices_here
 from mixbackend.configuration import Config
 from mixbackend.contracts import (
     Backend,
@@ -29,6 +29,7 @@ from mixbackend.contracts import (
     QuarantinedError,
     Region,
     TensorMeta,
+    ValueMeta,
     check_plan,
 )
 from mixbackend.partitioner import place
@@ -39,7 +40,7 @@ from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
-from mixbackend.storage import ArtifactStore, Database, artifact_key
+from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_key, tidy
 
 MIXTURE_MARGIN = 0.04
 """A mixture must promise to save this share over the best single backend: estimates are no better, and one region has
@@ -97,8 +98,10 @@ class Session:
 
     @cached_property
     def database(self) -> Database:
-        """Measurements, rates, quarantines of this machine."""
-        return Database.open(self.config.cache.dir)
+        """Measurements, rates, decisions, quarantines of this machine, and what its fleet shares."""
+        database = Database.open(self.config.cache.dir, remote=self.config.cache.remote)
+        tidy(database, lambda: Here(self._fingerprints, devices_here(), complete=False))
+        return database
 
     @cached_property
     def store(self) -> ArtifactStore:
@@ -246,7 +249,8 @@ class Session:
     def _compile_and_keep(self, backend: Backend, region: Region) -> Compiled:
         compiled = self._compile(backend, region)
         if compiled.region.artifact is not None and not region.is_local:
-            self.store.put(self._artifact_key(backend, region), compiled.region.artifact)
+            label = Label(backend.name, self._fingerprints[backend.name], _device_of(region))
+            self.store.put(self._artifact_key(backend, region), compiled.region.artifact, label)
         return compiled
 
     def _load(self, backend: Backend, region: Region) -> Compiled | None:
@@ -264,7 +268,8 @@ class Session:
             return None
 
     def _artifact_key(self, backend: Backend, region: Region) -> str:
-        return artifact_key(region.key, backend.name, self._fingerprints[backend.name], backend.traits().weights)
+        fingerprint, weights = self._fingerprints[backend.name], backend.traits().weights
+        return artifact_key(region.key, backend.name, fingerprint, weights, _device_of(region))
 
     def _refuse_quarantined(self, backend: Backend, region: Region) -> None:
         if backend.traits().reference:
@@ -318,6 +323,14 @@ def _first_of_each(jobs: Sequence[tuple[Backend, Region]]) -> dict[tuple[str, st
 
 def _device_type(graph: OpGraph) -> str:
     """The accelerator a graph works on, ``cpu`` if none."""
-    metas = [item.meta for item in graph.inputs] + [meta for node in graph.nodes for meta in node.outputs]
+    return _accelerator([item.meta for item in graph.inputs] + [meta for node in graph.nodes for meta in node.outputs])
+
+
+def _device_of(region: Region) -> str:
+    """Name of the device that a region works on, with the product."""
+    return device_name(_accelerator([item.meta for item in region.inputs] + [item.meta for item in region.outputs]))
+
+
+def _accelerator(metas: Iterable[ValueMeta]) -> str:
     types = {meta.device.type for meta in metas if isinstance(meta, TensorMeta)}
     return next(iter(sorted(types - {"cpu", "meta"})), "cpu")

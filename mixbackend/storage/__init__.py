@@ -7,16 +7,22 @@ removed or set aside, reported, and rebuilt. Nothing is unpickled.
 
 from mixbackend.storage.artifacts import ArtifactStore, artifact_key
 from mixbackend.storage.database import Database, Measurement, QuarantineEntry
+from mixbackend.storage.entry import Label
 from mixbackend.storage.events import StorageEvent, log_event
 from mixbackend.storage.folder import private_folder
+from mixbackend.storage.here import Here
+from mixbackend.storage.upkeep import tidy
 
 __all__ = [
     "ArtifactStore",
     "Database",
+    "Here",
+    "Label",
     "Measurement",
     "QuarantineEntry",
     "StorageEvent",
     "artifact_key",
     "log_event",
     "private_folder",
+    "tidy",
 ]

@@ -16,12 +16,14 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from mixbackend.backends.common.private_folder import untrusted
 from mixbackend.contracts import CONTRACT_VERSION, WeightPolicy
 from mixbackend.storage import entry
+from mixbackend.storage.entry import UNKNOWN, Entry, Label
 from mixbackend.storage.events import Report, StorageEvent, log_event
 from mixbackend.storage.folder import private_folder
 from mixbackend.storage.remote import Remote
@@ -30,12 +32,29 @@ _SUFFIX = ".artifact"
 _TEMPORARY_PREFIX = ".writing-"
 _ABANDONED_AFTER_S = 3600.0
 _EVICT_TO = 0.9
+_LONGEST_READ_S = 20.0
 
 
-def artifact_key(region_key: str, backend: str, fingerprint: str, weights: WeightPolicy) -> str:
-    """Name of an artifact: equal for equal regions, backends, fingerprints, contract and weight policy."""
-    parts = json.dumps([region_key, backend, fingerprint, CONTRACT_VERSION, weights])
+def artifact_key(region_key: str, backend: str, fingerprint: str, weights: WeightPolicy, device: str) -> str:
+    """Name of an artifact: equal for equal regions, backends, fingerprints, contract, weight policy and device."""
+    form = entry.MAGIC.decode()
+    parts = json.dumps([region_key, backend, fingerprint, CONTRACT_VERSION, weights, device, form])
     return hashlib.sha256(parts.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What is known of a stored artifact without reading it.
+
+    Attributes:
+        key: its name.
+        label: who made it; ``UNKNOWN`` if that cannot be read.
+        size: of its file, in bytes.
+    """
+
+    key: str
+    label: Label
+    size: int
 
 
 class ArtifactStore:
@@ -84,19 +103,18 @@ class ArtifactStore:
 
     def get(self, key: str) -> bytes | None:
         """The bytes stored under a key, ``None`` if there are none that can be trusted."""
-        found = self._read(key)
-        if found is not None or self._remote is None:
-            return found
-        found = self._remote.get(key)
-        if found is not None:
-            self._write(key, found)
-        return found
+        found = self.read(key)
+        if found is None and self._remote is not None:
+            found = self._remote.get(_remote_path(key), key, _LONGEST_READ_S)
+            if found is not None:
+                self._write(key, found.content, found.label)
+        return None if found is None else found.content
 
-    def put(self, key: str, content: bytes) -> bool:
-        """Store bytes under a key; whether the local level took them."""
-        stored = self._write(key, content)
+    def put(self, key: str, content: bytes, label: Label = UNKNOWN) -> bool:
+        """Store bytes under a key; whether the local level took them. Nobody waits for the remote level."""
+        stored = self._write(key, content, label)
         if self._remote is not None:
-            self._remote.put(key, content)
+            self._remote.put_later(_remote_path(key), key, content, label)
         return stored
 
     def discard(self, key: str, reason: str) -> None:
@@ -106,10 +124,25 @@ class ArtifactStore:
     def clear(self) -> int:
         """Remove every local entry; returns how many."""
         entries = self._entries()
-        for path, _ in entries:
-            path.unlink(missing_ok=True)
-        self._bytes = 0
-        return len(entries)
+        gone = sum(self._unlink(path) for path, _ in entries)
+        self._sweep(0.0)
+        self._bytes = None
+        return gone
+
+    def remove(self, key: str) -> bool:
+        """Remove one local entry; whether it is gone."""
+        return self._unlink(self._path(key))
+
+    def artifacts(self) -> Iterator[Artifact]:
+        """What lies in the local level, in order of keys."""
+        for path, status in sorted(self._entries(), key=lambda item: item[0].name):
+            try:
+                data = self._read_trusted(path, entry.HEAD_BYTES)
+            except OSError:
+                # Evicted by another process, or nothing to read.
+                continue
+            label = None if data is None else entry.read_label(data)
+            yield Artifact(path.name.removesuffix(_SUFFIX), label or UNKNOWN, status.st_size)
 
     def usage(self) -> tuple[int, int]:
         """Number and bytes of local entries."""
@@ -121,7 +154,8 @@ class ArtifactStore:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _read(self, key: str) -> bytes | None:
+    def read(self, key: str) -> Entry | None:
+        """The verified entry of the local level."""
         path = self._path(key)
         try:
             data = self._read_trusted(path)
@@ -132,14 +166,14 @@ class ArtifactStore:
             return None
         if data is None:
             return None
-        content = entry.decode(key, data)
-        if isinstance(content, str):
-            self._remove(path, "corrupt", content)
+        found = entry.decode(key, data)
+        if isinstance(found, str):
+            self._remove(path, "corrupt", found)
             return None
         self._touch(path)
-        return content
+        return found
 
-    def _read_trusted(self, path: Path) -> bytes | None:
+    def _read_trusted(self, path: Path, most: int = -1) -> bytes | None:
         # The file that is looked at is the file that is read: a path could be exchanged in between.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         if path.is_symlink():
@@ -149,7 +183,7 @@ class ArtifactStore:
             status = os.fstat(file.fileno())
             problem = untrusted(status) or ("" if stat.S_ISREG(status.st_mode) else "is not a plain file")
             if not problem:
-                return file.read()
+                return file.read(most)
         self._remove(path, "foreign", problem)
         return None
 
@@ -170,8 +204,8 @@ class ArtifactStore:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def _write(self, key: str, content: bytes) -> bool:
-        data = entry.encode(key, content)
+    def _write(self, key: str, content: bytes, label: Label) -> bool:
+        data = entry.encode(key, content, label)
         path = self._path(key)
         if len(data) > self._max_bytes:
             self._report(StorageEvent("unwritable", f"artifact of {len(data)} bytes is over the limit of the store"))
@@ -202,6 +236,7 @@ class ArtifactStore:
     def _make_room(self, added: int) -> None:
         with self._lock:
             if self._bytes is None:
+                self._sweep(_ABANDONED_AFTER_S)
                 self._bytes = sum(status.st_size for _, status in self._entries())
             else:
                 self._bytes += added
@@ -209,24 +244,32 @@ class ArtifactStore:
                 self._bytes = self._evict()
 
     def _evict(self) -> int:
-        self._sweep()
+        self._sweep(_ABANDONED_AFTER_S)
         entries = sorted(self._entries(), key=lambda item: (item[1].st_mtime, item[0].name))
         total = sum(status.st_size for _, status in entries)
         for path, status in entries:
             if total <= self._max_bytes * _EVICT_TO:
                 break
-            path.unlink(missing_ok=True)
-            total -= status.st_size
+            if self._unlink(path):
+                total -= status.st_size
         return total
 
-    def _sweep(self) -> None:
+    def _unlink(self, path: Path) -> bool:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            self._report(StorageEvent("unwritable", f"artifact {path} cannot be removed: {error}"))
+            return False
+        return True
+
+    def _sweep(self, older_than_s: float) -> None:
         """Remove what writers left behind that were killed."""
         for path in self.folder.glob(f"*/{_TEMPORARY_PREFIX}*"):
             try:
-                if self._clock() - path.stat().st_mtime > _ABANDONED_AFTER_S:
+                if self._clock() - path.stat().st_mtime >= older_than_s:
                     path.unlink()
-            except FileNotFoundError:
-                # Its writer finished in the meantime.
+            except OSError:
+                # Its writer finished in the meantime, or it is not ours to remove.
                 continue
 
     def _entries(self) -> list[tuple[Path, os.stat_result]]:
@@ -238,3 +281,7 @@ class ArtifactStore:
                 # Evicted by another process.
                 continue
         return found
+
+
+def _remote_path(key: str) -> str:
+    return f"{key[:2]}/{key}{_SUFFIX}"

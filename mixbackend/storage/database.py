@@ -3,8 +3,9 @@
 Place: written by calibration, tuning, verification and repair; read before anything of the kind is done again.
 Form: one SQLite file in WAL mode, shared by threads and processes.
 Invariants: no method raises over the state of the file; a damaged, foreign or newer file is set aside and a new one
-begun. Facts about a backend hold for one fingerprint only: a new driver, library or flag starts afresh.
-Non-goals: artifacts (see ``artifacts``).
+begun. Facts about a backend hold for one fingerprint only: a new driver, library or flag starts afresh. What a remote
+folder adds is asked for only where the file has nothing, and never waited for when it is written.
+Non-goals: artifacts (see ``artifacts``); what is kept and what is cleaned up (see ``upkeep``).
 """
 
 from __future__ import annotations
@@ -13,26 +14,21 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mixbackend.storage.events import Report, StorageEvent, log_event
 from mixbackend.storage.folder import private_folder
+from mixbackend.storage.remote import Remote
+from mixbackend.storage.shared import SharedRows
 from mixbackend.storage.sqlite import SqliteFile
+from mixbackend.storage.tables import DECISIONS, MEASUREMENTS, TABLES, Row, TableName, read_object
 
-_VERSION = 2
-_FILE = f"mixbackend-v{_VERSION}.sqlite"
-_TABLES = {
-    "measurements": "region TEXT, backend TEXT, fingerprint TEXT, device TEXT, threads INTEGER, median_s REAL, "
-    "spread_s REAL, count INTEGER, measured_at REAL, PRIMARY KEY (region, backend, fingerprint, device, threads)",
-    "rates": "kind TEXT, subject TEXT, value TEXT, measured_at REAL, PRIMARY KEY (kind, subject)",
-    "quarantine": "region TEXT, backend TEXT, fingerprint TEXT, reason TEXT, since REAL, PRIMARY KEY (region, backend)",
-    "verified": "region TEXT, backend TEXT, fingerprint TEXT, shape_class TEXT, verified_at REAL, "
-    "PRIMARY KEY (region, backend, fingerprint, shape_class)",
-    "decisions": "subject TEXT PRIMARY KEY, value TEXT, decided_at REAL",
-}
+_VERSION = 3
+FILE = f"mixbackend-v{_VERSION}.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +73,33 @@ class Database:
         path: of the file; ``None`` keeps everything in memory, for this process alone.
         report: told when a file is set aside, or cannot be read or written.
         clock: seconds since the epoch.
+        shared: what a fleet knows.
     """
 
-    def __init__(self, path: Path | None, report: Report = log_event, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        report: Report = log_event,
+        clock: Callable[[], float] = time.time,
+        shared: SharedRows | None = None,
+    ) -> None:
         self._clock = clock
         self._report = report
-        self._file = SqliteFile(path, _TABLES, _VERSION, report, clock)
+        self._shared = shared
+        definitions = {name: table.definition for name, table in TABLES.items()}
+        self._file = SqliteFile(path, definitions, _VERSION, report, clock)
 
     @classmethod
-    def open(cls, dir: str | os.PathLike[str] | None = None, *, report: Report = log_event) -> Database:
-        """The database in a cache folder.
+    def open(
+        cls, dir: str | os.PathLike[str] | None = None, *, remote: str | None = None, report: Report = log_event
+    ) -> Database:
+        """The database in a cache folder, with what a fleet shares behind it.
 
         Raises:
-            StorageError: the configured folder cannot be trusted.
+            StorageError: the configured folder cannot be trusted, or the remote's kind is unknown.
         """
-        return cls(private_folder(dir, report) / _FILE, report)
+        shared = None if remote is None else SharedRows(Remote(remote, report), report)
+        return cls(private_folder(dir, report) / FILE, report, shared=shared)
 
     @classmethod
     def in_memory(cls) -> Database:
@@ -116,10 +124,18 @@ class Database:
 
     def measured(self, region: str, backend: str, fingerprint: str, device: str, threads: int) -> Measurement | None:
         """The timing of a region on this device with this many threads."""
+        found = self._measured(region, backend, fingerprint, device, threads)
+        if found is not None or self._shared is None:
+            return found
+        for row in self._shared.measurements((backend, fingerprint, device, threads)):
+            self.take("measurements", row)
+        return self._measured(region, backend, fingerprint, device, threads)
+
+    def _measured(self, *place: str | int) -> Measurement | None:
         rows = self._file.read(
             "SELECT median_s, spread_s, count, measured_at FROM measurements "
             "WHERE region=? AND backend=? AND fingerprint=? AND device=? AND threads=?",
-            (region, backend, fingerprint, device, threads),
+            place,
         )
         return Measurement(*rows[0]) if rows else None
 
@@ -135,6 +151,15 @@ class Database:
                 measurement.measured_at or self._clock(),
             ),
         )
+        if self._shared is not None:
+            place = (backend, fingerprint, device, threads)
+            self._shared.keep_measurements(place, lambda: self._measurements_of(place))
+
+    def _measurements_of(self, place: tuple[str, str, str, int]) -> list[Row]:
+        rows = self._file.read(
+            "SELECT * FROM measurements WHERE backend=? AND fingerprint=? AND device=? AND threads=?", place
+        )
+        return [dict(zip(MEASUREMENTS.names, row, strict=True)) for row in rows]
 
     # --- rates -------------------------------------------------------------------------------------------------------
 
@@ -158,16 +183,46 @@ class Database:
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def has_decisions(self) -> bool:
-        """Whether anything was ever tuned."""
-        return bool(self._file.read("SELECT 1 FROM decisions LIMIT 1"))
+        """Whether anything was ever tuned, here or perhaps elsewhere in the fleet."""
+        return self._shared is not None or bool(self._file.read("SELECT 1 FROM decisions LIMIT 1"))
 
     def decision(self, subject: str) -> dict[str, Any] | None:
         """What tuning decided about a graph."""
-        return _object(self._file.read("SELECT value FROM decisions WHERE subject=?", (subject,)))
+        found = _object(self._file.read("SELECT value FROM decisions WHERE subject=?", (subject,)))
+        if found is not None or self._shared is None:
+            return found
+        row = self._shared.decision(subject)
+        if row is None:
+            return None
+        self.take("decisions", row)
+        return read_object(row["value"])
 
-    def set_decision(self, subject: str, value: dict[str, Any]) -> None:
-        """Keep a decision; it replaces an earlier one."""
-        self._file.write("INSERT OR REPLACE INTO decisions VALUES (?,?,?)", (subject, json.dumps(value), self._clock()))
+    def set_decision(
+        self,
+        subject: str,
+        value: Mapping[str, Any],
+        *,
+        device: str = "",
+        fingerprints: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Keep a decision; it replaces an earlier one.
+
+        Args:
+            subject: what was decided about; it holds everything that the decision depends on.
+            value: of the decision.
+            device: that was measured on. A decision without one is not shared with other machines.
+            fingerprints: of the backends that took part, by name.
+        """
+        row: Row = {
+            "subject": subject,
+            "device": device,
+            "fingerprints": json.dumps(dict(fingerprints), sort_keys=True),
+            "value": json.dumps(value),
+            "decided_at": self._clock(),
+        }
+        self._file.write("INSERT OR REPLACE INTO decisions VALUES (?,?,?,?,?)", [row[name] for name in DECISIONS.names])
+        if self._shared is not None and device:
+            self._shared.keep_decision(row)
 
     def forget_decision(self, subject: str) -> None:
         """Forget a decision, if there is one."""
@@ -221,11 +276,56 @@ class Database:
             (region, backend, fingerprint, shape_class, self._clock()),
         )
 
+    # --- rows of any table -------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path | None:
+        """Of the file, ``None`` for one in memory."""
+        return self._file.path
+
+    def used_bytes(self) -> int:
+        """Size of what the file holds."""
+        return self._file.used_bytes()
+
+    def shrink(self) -> None:
+        """Give room that is no longer used back to the file system."""
+        self._file.shrink()
+
+    def set_aside(self) -> list[Path]:
+        """Files that were damaged or foreign, oldest first."""
+        return self._file.set_aside()
+
+    def rows(self, name: TableName) -> list[Row]:
+        """All rows of a table, oldest first."""
+        table = TABLES[name]
+        found = self._file.read(f"SELECT {', '.join(table.names)} FROM {name} ORDER BY {table.time}")
+        return [dict(zip(table.names, row, strict=True)) for row in found]
+
+    def take(self, name: TableName, row: Row) -> bool:
+        """Keep a row that was made elsewhere, unless what is here is as new; whether it was kept.
+
+        Args:
+            name: of the table.
+            row: one that ``Table.problem_of`` finds nothing wrong with.
+        """
+        table = TABLES[name]
+        changes = ", ".join(f"{column}=excluded.{column}" for column in table.names if column not in table.key)
+        # A clock that is ahead must not make a row newer than everything that will be measured here.
+        values = {**row, table.time: min(row[table.time], self._clock())}
+        statement = (
+            f"INSERT INTO {name} VALUES ({', '.join('?' * len(table.names))}) ON CONFLICT ({', '.join(table.key)}) "
+            f"DO UPDATE SET {changes} WHERE excluded.{table.time} > {name}.{table.time}"
+        )
+        return self._file.write(statement, [values[column] for column in table.names]) > 0
+
+    def remove(self, name: TableName, row: Row) -> bool:
+        """Remove a row, unless it was written anew since; whether it is gone."""
+        table = TABLES[name]
+        columns = (*table.key, table.time)
+        condition = " AND ".join(f"{column}=?" for column in columns)
+        return self._file.write(f"DELETE FROM {name} WHERE {condition}", [row[column] for column in columns]) > 0
+
 
 def _object(rows: list[tuple[Any, ...]]) -> dict[str, Any] | None:
-    """The JSON object of the one row; one that no version of ours wrote counts as missing and is measured again."""
-    try:
-        value = json.loads(rows[0][0]) if rows else None
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+    """The JSON object of the one row, if there is one."""
+    return read_object(rows[0][0]) if rows and isinstance(rows[0][0], str) else None

@@ -1,7 +1,8 @@
-"""One artifact as a file: a header that proves its content, then the content.
+"""One entry as a file: a header that proves its content, then who made it, then the content.
 
-Place: below the artifact store; the same bytes lie in the local and in the remote level.
-Form: magic (8 bytes), SHA-256 over key and content (32), length of the content (8, big-endian), content.
+Place: below the artifact store and the remote level; the same bytes lie in both, and in archives.
+Form: magic (8 bytes), SHA-256 over key, label and content (32), length of the label (4, big-endian), length of the
+content (8, big-endian), the label (a JSON object), the content.
 Invariants: an entry under the wrong name, cut short, or changed in one bit does not decode. The digest finds accidents;
 against malice there is the ownership of the folder.
 """
@@ -9,29 +10,82 @@ against malice there is the ownership of the folder.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
+from dataclasses import asdict, dataclass
 
-MAGIC = b"MIXBART1"
-_HEADER = struct.Struct(">8s32sQ")
+MAGIC = b"MIXBART2"
+_HEADER = struct.Struct(">8s32sIQ")
+_LONGEST_LABEL = 1 << 16
 
 
-def encode(key: str, content: bytes) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Who made an entry; for people and for cleaning up, never part of what is looked up.
+
+    Attributes:
+        backend, fingerprint: who compiled it; ``""`` where that is not known.
+        device: name of the device it was made for.
+    """
+
+    backend: str = ""
+    fingerprint: str = ""
+    device: str = ""
+
+
+UNKNOWN = Label()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A decoded entry."""
+
+    content: bytes
+    label: Label
+
+
+def encode(key: str, content: bytes, label: Label = UNKNOWN) -> bytes:
     """Bytes of the file for this key."""
-    return _HEADER.pack(MAGIC, _digest(key, content), len(content)) + content
+    told = json.dumps(asdict(label)).encode()
+    return _HEADER.pack(MAGIC, _digest(key, told, content), len(told), len(content)) + told + content
 
 
-def decode(key: str, data: bytes) -> bytes | str:
-    """The content; or, as text, why these bytes are not the entry of this key."""
+def decode(key: str, data: bytes) -> Entry | str:
+    """The entry; or, as text, why these bytes are not the entry of this key."""
     if len(data) < _HEADER.size:
         return f"is cut short ({len(data)} bytes)"
-    magic, digest, length = _HEADER.unpack_from(data)
+    magic, digest, label_length, length = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        return "is not an artifact"
-    content = data[_HEADER.size :]
-    if len(content) != length:
-        return f"is cut short ({len(content)} of {length} bytes)"
-    return content if _digest(key, content) == digest else "does not have the bytes that were written"
+        return "is not an entry of this version"
+    start = _HEADER.size + label_length
+    if len(data) != start + length:
+        return f"has {len(data)} of {start + length} bytes"
+    told, content = data[_HEADER.size : start], data[start:]
+    if _digest(key, told, content) != digest:
+        return "does not have the bytes that were written"
+    label = read_label(data[:start])
+    return "does not say who made it" if label is None else Entry(content, label)
 
 
-def _digest(key: str, content: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + b"\0" + content).digest()
+def read_label(data: bytes) -> Label | None:
+    """Who made the entry whose first bytes these are; unproven. ``None`` if that cannot be read."""
+    if len(data) < _HEADER.size:
+        return None
+    magic, _, length, _ = _HEADER.unpack_from(data)
+    if magic != MAGIC or length > _LONGEST_LABEL:
+        return None
+    try:
+        told = json.loads(data[_HEADER.size : _HEADER.size + length])
+        label = Label(**told)
+    except (ValueError, TypeError):
+        return None
+    return label if all(isinstance(value, str) for value in told.values()) else None
+
+
+HEAD_BYTES = _HEADER.size + _LONGEST_LABEL
+"""As many bytes of a file as ``read_label`` ever needs."""
+
+
+def _digest(key: str, label: bytes, content: bytes) -> bytes:
+    lengths = struct.pack(">IQ", len(label), len(content))
+    return hashlib.sha256(b"\0".join((key.encode(), lengths, label)) + content).digest()

@@ -1,9 +1,10 @@
-"""The remote level of the artifact store: any URL that fsspec understands.
+"""The remote level of storage: any URL that fsspec understands.
 
-Place: behind the local level; read on a local miss, written after a local write.
-Invariants: what is read is verified like a local entry; no failure raises, and after some in a row the remote is left
-alone for the rest of the process.
-Non-goals: eviction; a fleet's storage has its own rules.
+Place: behind the local level of the artifact store and of the database; read on a local miss, written after a local
+write.
+Invariants: what is read is verified like a local entry; reading takes no longer than it may, writing is not waited for;
+no failure raises, and after some in a row the remote is left alone for the rest of the process.
+Non-goals: eviction (a fleet's storage has its own rules); trust: whoever can write there is trusted like this user.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from fsspec.core import url_to_fs
 
 from mixbackend.contracts import StorageError
 from mixbackend.storage import entry
+from mixbackend.storage.behind import Behind, within
 from mixbackend.storage.events import Report, StorageEvent
 
 _FAILURES_BEFORE_GIVING_UP = 3
+_LONGEST_WRITE_S = 60.0
 
 
 class Remote:
@@ -33,6 +36,7 @@ class Remote:
     """
 
     def __init__(self, url: str, report: Report) -> None:
+        self.behind = Behind()
         self._report = report
         self._failures = 0
         self._lock = threading.Lock()
@@ -46,12 +50,19 @@ class Remote:
                 hint="install the fsspec plug-in of its kind, or unset cache.remote",
             ) from error
 
-    def get(self, key: str) -> bytes | None:
-        """The verified bytes of a key, or ``None``."""
-        if self._given_up():
+    def get(self, path: str, key: str, timeout_s: float) -> entry.Entry | None:
+        """The verified entry of a key, ``None`` if there is none, or none in time.
+
+        Args:
+            path: below the URL.
+            key: what the entry proves to belong to.
+            timeout_s: how long to wait.
+        """
+        if self.given_up:
             return None
+        place = self._place(path)
         try:
-            data = self._system.cat_file(self._path(key))
+            data = within(timeout_s, lambda: self._system.cat_file(place))
         except FileNotFoundError:
             self._failures = 0
             return None
@@ -60,34 +71,49 @@ class Remote:
             self._failed("reading", error)
             return None
         self._failures = 0
-        content = entry.decode(key, data)
-        if isinstance(content, str):
-            self._report(StorageEvent("corrupt", f"remote artifact {self._path(key)} {content}"))
+        found = entry.decode(key, data)
+        if isinstance(found, str):
+            self._report(StorageEvent("corrupt", f"remote entry {place} {found}"))
             return None
-        return content
+        return found
 
-    def put(self, key: str, content: bytes) -> None:
-        """Store bytes; other machines see them whole or not at all."""
-        if self._given_up():
+    def put_later(self, path: str, key: str, content: bytes, label: entry.Label = entry.UNKNOWN) -> None:
+        """Store an entry, soon; other machines see it whole or not at all."""
+        if self.behind.stuck_s() > _LONGEST_WRITE_S:
+            self._failed("writing", TimeoutError(f"not done within {_LONGEST_WRITE_S:g} s"), _FAILURES_BEFORE_GIVING_UP)
+        if self.given_up:
             return
-        path = self._path(key)
-        temporary = f"{path}.writing-{secrets.token_hex(8)}"
+        if not self.behind.add(path, lambda: self.put(path, key, content, label), len(content)):
+            self._report(StorageEvent("remote", f"{path} is not shared: too much waits to be written to {self._url}"))
+
+    def put(self, path: str, key: str, content: bytes, label: entry.Label = entry.UNKNOWN) -> None:
+        """Store an entry now."""
+        if self.given_up:
+            return
         try:
-            self._system.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-            self._system.pipe_file(temporary, entry.encode(key, content))
-            self._system.mv(temporary, path)
+            self._write(self._place(path), entry.encode(key, content, label))
             self._failures = 0
         except Exception as error:
             self._failed("writing", error)
 
-    def _path(self, key: str) -> str:
-        return f"{self._root.rstrip('/')}/{key[:2]}/{key}.artifact"
+    def _write(self, place: str, data: bytes) -> None:
+        temporary = f"{place}.writing-{secrets.token_hex(8)}"
+        self._system.makedirs(place.rsplit("/", 1)[0], exist_ok=True)
+        self._system.pipe_file(temporary, data)
+        self._system.mv(temporary, place)
 
-    def _given_up(self) -> bool:
+    def _place(self, path: str) -> str:
+        return f"{self._root.rstrip('/')}/{path}"
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it failed too often."""
         return self._failures >= _FAILURES_BEFORE_GIVING_UP
 
-    def _failed(self, action: str, error: Exception) -> None:
+    def _failed(self, action: str, error: Exception, weight: int = 1) -> None:
         with self._lock:
-            self._failures += 1
-        last = " and is not asked again by this process" if self._given_up() else ""
+            if self.given_up:
+                return
+            self._failures += weight
+        last = " and is not asked again by this process" if self.given_up else ""
         self._report(StorageEvent("remote", f"{action} {self._url} failed{last}: {type(error).__name__}: {error}"))

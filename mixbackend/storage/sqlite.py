@@ -20,6 +20,7 @@ from mixbackend.storage.events import Report, StorageEvent
 _BUSY_TIMEOUT_S = 10.0
 _APPLICATION = 0x4D495842
 _COMPANIONS = ("", "-wal", "-shm")
+_KEPT_ASIDE = 3
 
 
 class _NotOursError(Exception):
@@ -51,11 +52,27 @@ class SqliteFile:
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query; none if the file cannot be read."""
-        return self._run("unreadable", statement, values)
+        return self._run("unreadable", statement, values, lambda cursor: cursor.fetchall()) or []
 
-    def write(self, statement: str, values: Sequence[Any]) -> None:
-        """Run one statement that changes the file, atomically."""
-        self._run("unwritable", statement, values)
+    def write(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Run one statement that changes the file, atomically; how many rows it changed."""
+        return self._run("unwritable", statement, values, lambda cursor: max(0, cursor.rowcount)) or 0
+
+    def used_bytes(self) -> int:
+        """Size of what the file holds, without pages that are free."""
+        counts = [self.read(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")]
+        pages, free, size = (rows[0][0] if rows else 0 for rows in counts)
+        return (pages - free) * size
+
+    def shrink(self) -> None:
+        """Give pages that are free back to the file system."""
+        self.read("PRAGMA incremental_vacuum")
+        self.read("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @property
+    def path(self) -> Path | None:
+        """Of the file."""
+        return self._path
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -64,19 +81,16 @@ class SqliteFile:
             connection.close()
             self._local.connection = None
 
-    def _run(self, trouble: str, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _run(self, trouble: str, statement: str, values: Sequence[Any], answer: Callable[[sqlite3.Cursor], Any]) -> Any:
         for attempt in (1, 2):
             try:
                 with self._connection() as connection:
-                    return connection.execute(statement, tuple(values)).fetchall()
+                    return answer(connection.execute(statement, tuple(values)))
             except (sqlite3.DatabaseError, _NotOursError, OSError) as error:
                 if attempt == 2 or not _may_be_damage(error) or not self._heal():
-                    return self._give_up(trouble, error)
-        return []
-
-    def _give_up(self, trouble: str, error: Exception) -> list[tuple[Any, ...]]:
-        self._report(StorageEvent(trouble, f"database {self._path}: {error}"))  # type: ignore[arg-type]
-        return []
+                    self._report(StorageEvent(trouble, f"database {self._path}: {error}"))  # type: ignore[arg-type]
+                    break
+        return None
 
     # --- connections -------------------------------------------------------------------------------------------------
 
@@ -146,6 +160,7 @@ class SqliteFile:
         return False
 
     def _create(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         connection.execute("PRAGMA journal_mode=WAL")
         with _transaction(connection, "IMMEDIATE"):
             for name, columns in self._tables.items():
@@ -196,7 +211,9 @@ class SqliteFile:
                 self._is_new(connection)
                 return "" if answer == "ok" else str(answer)
         except (sqlite3.DatabaseError, _NotOursError) as error:
-            return str(error) if _may_be_damage(error) else ""
+            # A disk that cannot be written now (full, over a quota) says nothing of what lies on it.
+            moment = isinstance(error, sqlite3.OperationalError) and str(error).startswith("disk I/O error")
+            return str(error) if _may_be_damage(error) and not moment else ""
 
     def _set_aside(self, problem: str) -> None:
         assert self._path is not None
@@ -207,6 +224,16 @@ class SqliteFile:
             if source.exists():
                 source.rename(f"{target}{companion}")
         self._report(StorageEvent("set-aside", f"database {self._path}: {problem}; kept as {target.name}"))
+        for left in self.set_aside()[:-_KEPT_ASIDE]:
+            for companion in _COMPANIONS:
+                Path(f"{left}{companion}").unlink(missing_ok=True)
+
+    def set_aside(self) -> list[Path]:
+        """Files that were set aside, oldest first."""
+        if self._path is None:
+            return []
+        found = self._path.parent.glob(f"{self._path.name}.set-aside-*")
+        return sorted((path for path in found if not path.name.endswith(_COMPANIONS[1:])), key=lambda path: path.name)
 
 
 def _may_be_damage(error: Exception) -> bool:

@@ -56,11 +56,13 @@ class Subject:
         text: canonical text of the whole graph.
         inputs: positions, among the graph's inputs, of those that the text takes, in its order.
         key: what a decision about it is remembered under.
+        device: that it works on, with the product.
     """
 
     text: str
     inputs: tuple[int, ...]
     key: str
+    device: str = ""
 
 
 def subject_of(captured: Captured, session: Session) -> Subject:
@@ -70,7 +72,8 @@ def subject_of(captured: Captured, session: Session) -> Subject:
         RegionTextError: the graph has no text, so that no other process could read it.
     """
     identity = captured.identity
-    return Subject(identity.text, identity.inputs, _key(identity.key, identity.graph, session))
+    key, device = _key(identity.key, identity.graph, session), session.device(identity.graph)
+    return Subject(identity.text, identity.inputs, key, device)
 
 
 def subject_if_any(captured: Captured, session: Session) -> Subject | None:
@@ -136,7 +139,9 @@ def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: S
             refiner = Refiner(graphs, session, candidates)
             decision = decide(_race(tuple(candidates.values()), refiner, folder, subject, session))
         if decision.measured:
-            session.database.set_decision(subject.key, decision.to_dict())
+            session.database.set_decision(
+                subject.key, decision.to_dict(), device=subject.device, fingerprints=session.fingerprints
+            )
             session.database.forget_decision(_unfinished(subject))
     return decision
 

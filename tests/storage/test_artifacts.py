@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from mixbackend.contracts import StorageError
 from mixbackend.storage import ArtifactStore, StorageEvent, artifact_key, entry
+from mixbackend.storage.behind import finish
 
-KEY = artifact_key("region", "onnxruntime", "ort 1.31", "live")
+KEY = artifact_key("region", "onnxruntime", "ort 1.31", "live", "cpu")
 
 
 def entry_file(folder: Path, key: str = KEY) -> Path:
@@ -38,9 +39,14 @@ def test_what_is_put_is_got_by_another_store(store: ArtifactStore, folder: Path,
 
 
 def test_keys_tell_every_part_apart() -> None:
-    parts = ("region", "ab", "c", "live")
-    others = [("regionX", "ab", "c", "live"), ("region", "a", "bc", "live"), ("region", "ab", "c", "baked")]
-    assert len({artifact_key(*item) for item in [parts, *others]}) == 4  # type: ignore[arg-type]
+    parts = ("region", "ab", "c", "live", "cpu")
+    others = [
+        ("regionX", "ab", "c", "live", "cpu"),
+        ("region", "a", "bc", "live", "cpu"),
+        ("region", "ab", "c", "baked", "cpu"),
+        ("region", "ab", "c", "live", "cpu of another make"),
+    ]
+    assert len({artifact_key(*item) for item in [parts, *others]}) == 5  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +128,7 @@ def test_pipes_and_folders_in_place_of_entries(store: ArtifactStore, folder: Pat
 def test_the_least_recently_used_go_first(folder: Path, events: list[StorageEvent]) -> None:
     now = [1000.0]
     store = ArtifactStore(folder, max_bytes=10_000, report=events.append, clock=lambda: now[0])
-    keys = [artifact_key(f"region {index}", "eager", "", "live") for index in range(12)]
+    keys = [artifact_key(f"region {index}", "eager", "", "live", "cpu") for index in range(12)]
     for key in keys[:9]:
         now[0] += 1
         store.put(key, b"x" * 1000)
@@ -215,7 +221,7 @@ events = []
 store = ArtifactStore(Path(sys.argv[1]), max_bytes=float(sys.argv[3]), report=events.append)
 print("ready", flush=True)
 for round in range(int(sys.argv[2])):
-    key = artifact_key(f"region {round % 7}", "eager", "", "live")
+    key = artifact_key(f"region {round % 7}", "eager", "", "live", "cpu")
     content = hashlib.sha256(key.encode()).digest() * 2000
     store.put(key, content)
     found = store.get(key)
@@ -247,7 +253,7 @@ def test_a_killed_writer_leaves_no_broken_entry(folder: Path, events: list[Stora
     process.wait()
     process.stdout.close()
     store = ArtifactStore(folder, report=events.append)
-    found = [store.get(artifact_key(f"region {index}", "eager", "", "live")) for index in range(7)]
+    found = [store.get(artifact_key(f"region {index}", "eager", "", "live", "cpu")) for index in range(7)]
     assert any(content is not None for content in found)
     assert not events
 
@@ -259,14 +265,14 @@ def test_remains_of_killed_writers_are_swept_later(folder: Path, events: list[St
     remains = entry_file(folder).with_name(".writing-abc")
     remains.write_bytes(b"half")
     now[0] += 7200
-    store.put(artifact_key("other", "eager", "", "live"), b"x" * 800)
+    store.put(artifact_key("other", "eager", "", "live", "cpu"), b"x" * 800)
     assert not remains.exists()
 
 
 def test_threads_share_a_store(store: ArtifactStore, events: list[StorageEvent]) -> None:
     def work(index: int) -> None:
         for round in range(30):
-            key = artifact_key(f"region {(index + round) % 5}", "eager", "", "live")
+            key = artifact_key(f"region {(index + round) % 5}", "eager", "", "live", "cpu")
             store.put(key, key.encode() * 50)
             assert store.get(key) == key.encode() * 50
 
@@ -285,6 +291,7 @@ def test_threads_share_a_store(store: ArtifactStore, events: list[StorageEvent])
 def test_the_remote_level_serves_other_machines(tmp_path: Path, events: list[StorageEvent]) -> None:
     remote = f"file://{tmp_path}/fleet"
     ArtifactStore.open(tmp_path / "one", remote=remote, report=events.append).put(KEY, b"content")
+    finish(10)
     second = ArtifactStore.open(tmp_path / "two", remote=remote, report=events.append)
     assert second.get(KEY) == b"content"
     assert entry_file(tmp_path / "two").exists()
@@ -294,12 +301,14 @@ def test_the_remote_level_serves_other_machines(tmp_path: Path, events: list[Sto
 def test_remote_entries_are_verified(tmp_path: Path, events: list[StorageEvent]) -> None:
     remote = f"file://{tmp_path}/fleet"
     ArtifactStore.open(tmp_path / "one", remote=remote, report=events.append).put(KEY, b"content")
+    finish(10)
     (path,) = (tmp_path / "fleet").rglob("*.artifact")
     path.write_bytes(path.read_bytes()[:-1] + b"X")
     second = ArtifactStore.open(tmp_path / "two", remote=remote, report=events.append)
     assert second.get(KEY) is None
     assert [event.kind for event in events] == ["corrupt"]
     second.put(KEY, b"content")
+    finish(10)
     third = ArtifactStore.open(tmp_path / "three", remote=remote, report=events.append)
     assert third.get(KEY) == b"content"
 
@@ -316,7 +325,7 @@ def test_a_failing_remote_is_left_alone_after_a_while(
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)
     store = ArtifactStore.open(tmp_path / "one", remote="memory://fleet", report=events.append)
     for index in range(10):
-        assert store.get(artifact_key(f"{index}", "eager", "", "live")) is None
+        assert store.get(artifact_key(f"{index}", "eager", "", "live", "cpu")) is None
     assert store.put(KEY, b"content")
     assert [event.kind for event in events] == ["remote"] * 3
     assert "not asked again" in events[-1].detail

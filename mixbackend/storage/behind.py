@@ -1,0 +1,121 @@
+"""Work that nobody waits for, and work that nobody waits for longer than so.
+
+Place: under the remote level of storage. Input: functions. Output: their effects, later; or their answers, in time.
+Invariants: pending work is done in order by one thread, which ends when there is none; what waits is bounded in bytes;
+at the end of the process it gets a few seconds. A call that hangs costs its time limit and one sleeping thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_MOST_BYTES = 256_000_000
+_AT_EXIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    name: str
+    work: Callable[[], None]
+    size: int
+
+
+class Behind:
+    """See the module's docstring. Work must not raise."""
+
+    def __init__(self) -> None:
+        self._pending: deque[_Job] = deque()
+        self._bytes = 0
+        self._busy = False
+        self._begun: float | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        _all.add(self)
+
+    def add(self, name: str, work: Callable[[], None], size: int = 0) -> bool:
+        """Do it later; whether there is room. Work of the same name that has not begun is not added twice."""
+        with self._changed:
+            if any(job.name == name for job in self._pending):
+                return True
+            if self._bytes + size > _MOST_BYTES:
+                return False
+            self._pending.append(_Job(name, work, size))
+            self._bytes += size
+            # A thread of before a fork is not alive in the child.
+            if self._thread is None or not self._thread.is_alive():
+                self._busy = True
+                self._thread = threading.Thread(target=self._work, daemon=True, name="mixbackend-behind")
+                self._thread.start()
+            return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is done; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy, timeout_s)
+
+    def stuck_s(self) -> float:
+        """Seconds since the work that is being done was begun; 0 if there is none."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
+
+    def _work(self) -> None:
+        while True:
+            self._begun = None
+            with self._changed:
+                if not self._pending:
+                    self._busy = False
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                job = self._pending.popleft()
+                self._bytes -= job.size
+                self._begun = time.monotonic()
+            job.work()
+
+
+_all: weakref.WeakSet[Behind] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish_at_exit() -> None:
+    finish(_AT_EXIT_S)
+
+
+def finish(timeout_s: float) -> None:
+    """Wait until nothing is pending anywhere in this process, but no longer than that."""
+    end = time.monotonic() + timeout_s
+    for behind in list(_all):
+        behind.flush(max(0.0, end - time.monotonic()))
+
+
+def within(timeout_s: float, work: Callable[[], Any]) -> Any:
+    """What a function returns.
+
+    Raises:
+        TimeoutError: it took longer; it goes on, and its answer is dropped.
+        Exception: whatever it raises.
+    """
+    answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((True, work()))
+        except BaseException as error:  # it is raised where it is waited for
+            answers.put((False, error))
+
+    threading.Thread(target=run, daemon=True, name="mixbackend-within").start()
+    try:
+        done, answer = answers.get(timeout=timeout_s)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+    if not done:
+        raise answer
+    return answer
