@@ -24,12 +24,14 @@ class Choice:
         single: name of the one backend that runs all it can, ``""`` to place by cost.
         layout: of images, ``as_traced`` or ``channels_last``; ``""`` for the one that is planned cheaper.
         plan: the placement itself, portable (see ``partitioner.portable``), for the chosen layout; ``None`` to search.
+        locked: whether the plan comes from a lock file.
     """
 
     backends: tuple[str, ...] = ()
     single: str = ""
     layout: str = ""
     plan: Plan | None = None
+    locked: bool = False
 
     def __str__(self) -> str:
         mixture = f"mixture of {', '.join(self.backends)}" if self.backends else "mixture"
