@@ -57,10 +57,13 @@ def choose_layout(
         choice: what tuning found best.
     """
     graph = describe(graph_module, phase, graph_id, roles)
-    relaid = channels_last_copy(graph_module) if phase == "inference" else None
+    fixed = choice.layout if choice.plan is not None else ""
+    relaid = channels_last_copy(graph_module) if phase == "inference" and fixed != AS_TRACED else None
     if relaid is None:
         return LayoutChoice(graph_module, graph)
     other = describe(relaid.module, phase, graph_id, roles)
+    if fixed:
+        return LayoutChoice(relaid.module, other, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
     plans = (
         session.place(graph, choice=choice.in_layout(AS_TRACED)),
         session.place(other, choice=choice.in_layout(CHANNELS_LAST)),
