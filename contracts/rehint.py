@@ -44,6 +44,8 @@ def with_hints(graph: OpGraph, hints: Mapping[sympy.Symbol, int]) -> OpGraph:
     Raises:
         ImpossibleSizesError: a size would be negative or outside of its range.
     """
+    if not hints:
+        return graph
     known = {symbol: size.hint for symbol, size in symbols_of(graph).items() if size.hint is not None}
     return _Rewriter({**known, **hints}, frozenset(hints)).graph(graph)
 

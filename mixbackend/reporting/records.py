@@ -116,6 +116,7 @@ class GraphRecord:
         advice: what would make it faster (counterfactuals of the partitioner); anything whose ``str`` is a sentence.
         layout: of its images, and what else was planned.
         tuning: what was measured before it was placed, ``None`` if nothing was.
+        regimes: ranges of sizes, ascending, where the graph has a plan for each; ``()`` if one plan serves all sizes.
     """
 
     graph: OpGraph
@@ -124,6 +125,7 @@ class GraphRecord:
     advice: tuple[object, ...] = ()
     layout: LayoutRecord = field(default_factory=LayoutRecord)
     tuning: TuningRecord | None = None
+    regimes: tuple[RegimeRecord, ...] = ()
 
     @cached_property
     def record_by_id(self) -> dict[str, RegionRecord]:
@@ -167,6 +169,7 @@ class GraphRecord:
             "bound_gap": finite(plan.bound_gap),
             "layout": self.layout.to_dict(),
             "tuning": self.tuning.to_dict() if self.tuning is not None else None,
+            "regimes": [regime.to_dict() for regime in self.regimes],
         }
 
     def _region(self, region: PlannedRegion) -> dict[str, Any]:
@@ -198,6 +201,33 @@ class GraphRecord:
                 }
             )
         return rows
+
+
+@dataclass(frozen=True)
+class RegimeRecord:
+    """One range of sizes of a graph, and its plan.
+
+    Attributes:
+        quantity: what is compared with the bounds: a symbol, or a product of symbols.
+        first, last: inclusive bounds, ``last`` is ``None`` without end.
+        size: the quantity's value that the plan was made for.
+        built: whether a size of the range came, so that the plan was compiled.
+        record: the graph as it is placed there.
+    """
+
+    quantity: str
+    first: int
+    last: int | None
+    size: int
+    built: bool
+    record: GraphRecord
+
+    def to_dict(self) -> dict[str, Any]:
+        """Entry of a graph in the report's dictionary."""
+        whole = self.record.to_dict()
+        bounds = {"quantity": self.quantity, "first": self.first, "last": self.last, "size": self.size}
+        kept = ("regions", "estimated_s", "single_backend_s", "tuning")
+        return {**bounds, "built": self.built, **{name: whole[name] for name in kept}}
 
 
 def finite(seconds: float | None) -> float | None:

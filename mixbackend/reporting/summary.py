@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mixbackend.contracts.preferences import NodeMatch, Preference
-from mixbackend.reporting.records import GraphRecord
+from mixbackend.reporting.records import GraphRecord, RegimeRecord
 
 _MOST_TRIALS = 4
 
@@ -163,6 +163,15 @@ def compare_layouts(record: GraphRecord) -> str:
     seconds = ", ".join(f"{name} {milliseconds(value)}" for name, value in layout.estimated_s)
     copies = f" by {layout.conversions} conversions" if layout.conversions else ""
     return f"layout of images: {layout.chosen}{copies} (estimated ms: {seconds})"
+
+
+def describe_regime(regime: RegimeRecord) -> str:
+    """One line: a range of sizes, and who runs the graph there."""
+    above = "" if regime.last is None else str(regime.last)
+    owners = ", ".join(f"{backend} {count}" for backend, count in regime.record.nodes_per_backend().items())
+    seconds = milliseconds(regime.record.plan.estimated_s)
+    state = "" if regime.built else ", not needed so far"
+    return f"{regime.quantity} {regime.first}..{above}: {owners} (estimated {seconds} ms at {regime.size}{state})"
 
 
 def unmatched_rules(preferences: Iterable[Preference], graphs: Sequence[GraphRecord]) -> tuple[str, ...]:

@@ -104,6 +104,8 @@ def _print_why(record: GraphRecord, console: Console) -> None:
         _line(console, f"  {summary.compare_single(record)}")
     if record.tuning is not None:
         _line(console, f"  {summary.compare_trials(record)}")
+    for regime in record.regimes:
+        _line(console, f"  {summary.describe_regime(regime)}")
     if record.layout.estimated_s:
         _line(console, f"  {summary.compare_layouts(record)}")
     if plan.optimal:

@@ -34,8 +34,8 @@ from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.regimes import Measured, Placer, RegimeGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.decision import UNTUNED, Decision
 
 MOST_TUPLES = 64
 """So many tuples of weights keep code of their own at once."""
@@ -57,7 +57,7 @@ class _Variant:
     """
 
     watch: WeightWatch
-    placed: PlacedGraph
+    placed: PlacedGraph | RegimeGraph
     constants: list[torch.Tensor]
     begun: float
     rebinds: int = 0
@@ -81,7 +81,7 @@ class FrozenGraph:
         constants: names of the placeholders that are constants, see ``constants.split``.
         session: configuration, backends, costs and caches.
         on_placed: told of every placed graph, for the report.
-        decision: what tuning found best for it.
+        measured: what was measured of it, ``None`` if nothing was.
     """
 
     def __init__(
@@ -92,15 +92,14 @@ class FrozenGraph:
         roles: dict[str, PlaceholderRole],
         constants: frozenset[str],
         session: Session,
-        on_placed: Callable[[PlacedGraph], None],
-        decision: Decision = UNTUNED,
+        on_placed: Callable[[PlacedGraph | RegimeGraph], None],
+        measured: Measured | None = None,
     ) -> None:
         self._phase: Phase = phase
         self._id = graph_id
         self._roles = roles
         self._session = session
         self._on_placed = on_placed
-        self._decision = decision
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
         self._live_module = copy_module(graph_module)
@@ -109,10 +108,11 @@ class FrozenGraph:
         self._split = split_constants(graph_module, roles, constants)
         self._weights = _picker(self._split.weights)
         self._others = _picker(self._split.others)
-        self._unbound: PlacedGraph | None = self._place(graph_id)
+        self._placer = Placer(phase, self._split.roles, session, measured)
+        self._unbound: PlacedGraph | RegimeGraph | None = self._place(graph_id)
         self._variants: dict[tuple[int, ...], _Variant] = {}
         self._latest: _Variant | None = None
-        self._live: PlacedGraph | None = None
+        self._live: PlacedGraph | RegimeGraph | None = None
         self._frozen = session.config.weights == "frozen"
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
@@ -191,17 +191,14 @@ class FrozenGraph:
 
     def _go_live(self, reason: str) -> None:
         self._event("fallback", f"weights are live inputs from now on: {reason}")
-        self._live = PlacedGraph(
-            copy_module(self._live_module), self._phase, f"{self._id}+live", self._roles, self._session
-        )
+        placer = Placer(self._phase, self._roles, self._session)
+        self._live = placer(copy_module(self._live_module), f"{self._id}+live")
         self._on_placed(self._live)
         self._variants.clear()
         self._latest = None
 
-    def _place(self, graph_id: str) -> PlacedGraph:
-        placed = PlacedGraph(
-            copy_module(self._split.main), self._phase, graph_id, self._split.roles, self._session, self._decision
-        )
+    def _place(self, graph_id: str) -> PlacedGraph | RegimeGraph:
+        placed = self._placer(copy_module(self._split.main), graph_id)
         self._on_placed(placed)
         return placed
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import sympy
 import torch.fx
 
 from mixbackend.contracts import OpGraph, Phase, Plan
+from mixbackend.contracts.rehint import with_hints
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole, describe
@@ -47,6 +49,7 @@ def choose_layout(
     roles: Mapping[str, PlaceholderRole],
     session: Session,
     choice: Choice = DEFAULT,
+    hints: Mapping[sympy.Symbol, int] | None = None,
 ) -> LayoutChoice:
     """Describe a graph in the layout that is planned cheapest, or in the one that was chosen.
 
@@ -55,13 +58,14 @@ def choose_layout(
         phase, graph_id, roles: as ``describe`` takes them.
         session: backends and costs.
         choice: what tuning found best.
+        hints: sizes to plan for, ``None`` for those of the captured run.
     """
-    graph = describe(graph_module, phase, graph_id, roles)
+    graph = with_hints(describe(graph_module, phase, graph_id, roles), hints or {})
     fixed = choice.layout if choice.plan is not None else ""
     relaid = channels_last_copy(graph_module) if phase == "inference" and fixed != AS_TRACED else None
     if relaid is None:
         return LayoutChoice(graph_module, graph)
-    other = describe(relaid.module, phase, graph_id, roles)
+    other = with_hints(describe(relaid.module, phase, graph_id, roles), hints or {})
     if fixed:
         return LayoutChoice(relaid.module, other, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
     plans = (

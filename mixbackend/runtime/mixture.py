@@ -28,6 +28,7 @@ from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.frozen import FrozenGraph
 from mixbackend.runtime.joint import mark_saved
 from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.regimes import Measured, Placer, RegimeGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
 from mixbackend.tuning.decision import UNTUNED, Decision
@@ -59,7 +60,7 @@ class Mixture:
         self.config = config
         self._lock = threading.RLock()
         self._sessions: dict[Config, Session] = {}
-        self._graphs: list[PlacedGraph] = []
+        self._graphs: list[PlacedGraph | RegimeGraph] = []
         self._counters: dict[Phase, itertools.count[int]] = {}
 
     def __call__(
@@ -95,7 +96,7 @@ class Mixture:
     ) -> Run:
         """Compile an ATen graph that was captured elsewhere, as was decided for it."""
         captured = Captured(module, phase, roles, self._new_id(phase))
-        return self._build(captured, self._session(self.config), decision)
+        return self._build(captured, self._session(self.config), Measured(decision))
 
     def _session_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Session:
         if mode is not None and mode not in _MEASURES:
@@ -160,20 +161,20 @@ class Mixture:
         subject = tuner.subject_if_any(captured, session)
         known = UNTUNED if subject is None else tuner.remembered(subject, session)
         if subject is None or known is not UNTUNED or session.config.search.mode != "measure":
-            return self._build(captured, session, known)
+            return self._build(captured, session, None if known is UNTUNED else Measured(known))
 
         def make(values: Sequence[Any]) -> Run:
-            return self._build(captured, session, tuner.tune_if_possible(captured, subject, values, session))
+            return self._build(captured, session, Measured(tuner.tune_if_possible(captured, subject, values, session)))
 
         return AtFirstCall(make)
 
-    def _build(self, captured: Captured, session: Session, decision: Decision) -> Run:
+    def _build(self, captured: Captured, session: Session, measured: Measured | None) -> Run:
         module, phase, roles, graph_id = captured.module, captured.phase, captured.roles, captured.id
         try:
             constants = self._constants(captured, session)
             if constants:
-                return FrozenGraph(module, phase, graph_id, roles, constants, session, self._keep, decision)
-            placed = PlacedGraph(module, phase, graph_id, roles, session, decision)
+                return FrozenGraph(module, phase, graph_id, roles, constants, session, self._keep, measured)
+            placed = Placer(phase, roles, session, measured)(module, graph_id)
         except Exception as error:
             if session.config.on_failure == "raise":
                 raise
@@ -183,7 +184,7 @@ class Mixture:
         self._keep(placed)
         return placed
 
-    def _keep(self, placed: PlacedGraph) -> None:
+    def _keep(self, placed: PlacedGraph | RegimeGraph) -> None:
         with self._lock:
             self._graphs.append(placed)
 

@@ -62,6 +62,8 @@ class PlacedGraph:
         roles: of its placeholders.
         session: configuration, backends, costs and caches.
         decision: what tuning found best for it.
+        described: the graph as it was described before, normalised, for the sizes to plan for; ``None`` to describe
+            it now.
 
     Raises:
         MixbackendError: only if the policy is to raise, or no placement exists.
@@ -75,6 +77,7 @@ class PlacedGraph:
         roles: dict[str, PlaceholderRole],
         session: Session,
         decision: Decision = UNTUNED,
+        described: LayoutChoice | None = None,
     ) -> None:
         self._module = graph_module
         self._phase = phase
@@ -87,8 +90,8 @@ class PlacedGraph:
         self._exclusions: set[tuple[str, str]] = set()
         self._repairs = 0
         self._constants: Mapping[str, torch.Tensor] = {}
-        self._layout = self._describe()
-        self._module, self.graph = self._layout.module, self._layout.graph
+        self.layout = described or self._describe()
+        self._module, self.graph = self.layout.module, self.layout.graph
         self._build = self._build_with({})
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
@@ -139,7 +142,7 @@ class PlacedGraph:
         )
         found = self._session.savings(self.graph, build.plan, frozenset(self._exclusions)) if advice else ()
         helpful = tuple(item for item in found if item.seconds > 0.0)
-        return GraphRecord(self.graph, build.plan, regions, helpful, self._layout.record, self._decision.record())
+        return GraphRecord(self.graph, build.plan, regions, helpful, self.layout.record, self._decision.record())
 
     def _describe(self) -> LayoutChoice:
         run = self._driver.run
@@ -167,7 +170,7 @@ class PlacedGraph:
             return _Build(plan, regions, compiled, slots, stitched)
 
     def _place(self, pinned: dict[str, str]) -> Plan:
-        known = self._layout.plan if not self._exclusions and not pinned else None
+        known = self.layout.plan if not self._exclusions and not pinned else None
         plan = known or self._session.place(self.graph, frozenset(self._exclusions), pinned, self._decision.choice)
         check_plan(self.graph, plan)
         if self._driver.settings.level >= 1:

@@ -33,6 +33,7 @@ from mixbackend.contracts import (
     check_plan,
 )
 from mixbackend.partitioner import place
+from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Saving, savings
 from mixbackend.partitioner.portable import at_home
 from mixbackend.reporting import Event, EventLog
@@ -179,6 +180,18 @@ class Session:
             preferences=self.config.preferences(),
             exclusions=exclusions,
             minimum_ops=dict(self.config.min_region),
+        )
+
+    def appraise(self, graph: OpGraph, plans: Sequence[Plan], bounded: bool = False) -> Appraisal:
+        """What plans of a graph cost at its sizes; with ``bounded``, also what no plan can undercut."""
+        return appraise(
+            graph,
+            plans,
+            self.backends,
+            self._costs(graph),
+            preferences=self.config.preferences(),
+            minimum_ops=dict(self.config.min_region),
+            bounded=bounded,
         )
 
     @property

@@ -1,0 +1,259 @@
+"""Regimes while they run: one graph with symbolic sizes, a plan per range of sizes, and which of them a call gets.
+
+Place: around ``runtime.placed``; ``Placer`` is asked by ``runtime.mixture`` and ``runtime.frozen`` instead of it.
+Input: a captured graph. Output: ``PlacedGraph`` where one plan is good for all sizes, so that nothing stands between
+the caller and it; else ``RegimeGraph``, which is called and bound alike.
+A call reads its quantity (one number of its inputs, or a product of a few) and finds its range among at most three
+bounds. The plan of the first call's range is built at once, the others when a size of theirs first comes.
+Invariants: no guard is added; at most ``regime_search.MOST_REGIMES`` plans of a graph are alive; all built plans are
+bound to the same constants, which exist once. Regions that are equal in several plans are compiled once, by their key;
+what a backend packs for itself out of constants exists once per plan that is built.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from mixbackend.calibration.probing import undisturbed
+from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
+from mixbackend.reporting import Event, GraphRecord
+from mixbackend.reporting.records import RegimeRecord
+from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.first_call import AtFirstCall, Run
+from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
+from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.regime_search import Ladder, Regime, find_ladder
+from mixbackend.runtime.session import Session
+from mixbackend.tuning.decision import UNTUNED, Decision
+
+logger = logging.getLogger("mixbackend")
+
+
+Decide = Callable[[Regime, Sequence[Any]], Decision]
+"""What measuring says about a regime whose first call has these values; ``UNTUNED`` to go by estimates."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a graph before it is placed.
+
+    Attributes:
+        decision: for the sizes of the first call.
+        ladder: the regimes that it is one of, ``None`` if one plan is wanted for all sizes.
+        decide: asked when another regime is built.
+    """
+
+    decision: Decision = UNTUNED
+    ladder: Ladder | None = None
+    decide: Decide = lambda regime, values: UNTUNED
+
+
+class Placer:
+    """Places one captured graph, or several copies of it that differ in their constants.
+
+    Args:
+        phase: which graph of the model it is.
+        roles: of its placeholders.
+        session: configuration, backends, costs and caches.
+        measured: ``None`` if nothing was: estimates alone say which regimes there are.
+    """
+
+    def __init__(
+        self, phase: Phase, roles: dict[str, PlaceholderRole], session: Session, measured: Measured | None = None
+    ) -> None:
+        self.phase: Phase = phase
+        self.roles = roles
+        self.session = session
+        self.measured = measured or Measured()
+        self._ladders = [] if measured is None else [measured.ladder]
+
+    def __call__(self, graph_module: torch.fx.GraphModule, graph_id: str) -> PlacedGraph | RegimeGraph:
+        """Place a graph.
+
+        Args:
+            graph_module: owned from now on; has the same nodes at every call.
+            graph_id: its name in reports.
+        """
+        decision = self.measured.decision
+        placed = PlacedGraph(graph_module, self.phase, graph_id, self.roles, self.session, decision)
+        if not self._ladders:
+            self._ladders.append(ladder_of(placed.layout, placed.plan, self.session))
+        ladder = self._ladders[0]
+        return placed if ladder is None else RegimeGraph(placed, graph_module, ladder, self)
+
+
+def ladder_of(layout: LayoutChoice, plan: Plan, session: Session) -> Ladder | None:
+    """The regimes of a described graph, by estimates; ``None`` where its plan is good for all sizes."""
+    graph = layout.graph
+    if not graph.dynamic:
+        return None
+    places = _places(layout.module)
+    return find_ladder(
+        graph,
+        plan,
+        lambda symbol: _source(graph, places, symbol) is not None,
+        session.place,
+        session.appraise,
+    )
+
+
+class RegimeGraph:
+    """See the module's docstring.
+
+    Args:
+        home: the graph as it is placed for the sizes of its first call.
+        graph_module: the captured graph, normalised, in the layout that it was captured in.
+        ladder: two regimes or more.
+        placer: what the plans of all regimes share.
+    """
+
+    def __init__(self, home: PlacedGraph, graph_module: torch.fx.GraphModule, ladder: Ladder, placer: Placer) -> None:
+        self._home = home
+        self._module = graph_module
+        self._ladder = ladder
+        self._placer = placer
+        self._lock = threading.RLock()
+        self._constants: Mapping[str, torch.Tensor] | None = None
+        self._built: list[PlacedGraph | None] = [None] * len(ladder.regimes)
+        self._built[ladder.home] = home
+        self._runs: list[Run] = [self._waiting(number) for number in range(len(ladder.regimes))]
+        self._runs[ladder.home] = home
+        self._bounds = [regime.last for regime in ladder.regimes if regime.last is not None]
+        self._size = size_reader(home.layout.module, home.graph, ladder.quantity.symbols)
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the graph with the plan for these sizes; empties the list."""
+        return self._runs[bisect_left(self._bounds, self._size(arguments))](arguments)
+
+    def bind(self, constants: Mapping[str, torch.Tensor]) -> None:
+        """Run code for these values of the constant inputs from now on, at all sizes; see ``PlacedGraph.bind``."""
+        with self._lock:
+            self._constants = constants
+            for placed in self._built:
+                if placed is not None:
+                    placed.bind(constants)
+
+    def time_regions(self) -> None:
+        """Time the next calls of every region, for ``record``."""
+        for placed in self._built:
+            if placed is not None:
+                placed.time_regions()
+
+    def record(self, *, advice: bool = False) -> GraphRecord:
+        """What the report says: the plan of the first call's sizes, and all regimes."""
+        rows = tuple(
+            RegimeRecord(
+                str(self._ladder.quantity),
+                regime.first,
+                regime.last,
+                regime.size,
+                placed is not None,
+                GraphRecord(regime.graph, regime.plan) if placed is None else placed.record(),
+            )
+            for regime, placed in zip(self._ladder.regimes, self._built, strict=True)
+        )
+        return replace(self._home.record(advice=advice), regimes=rows)
+
+    def _waiting(self, number: int) -> Run:
+        return AtFirstCall(lambda values: self._build(number, values))
+
+    def _build(self, number: int, values: Sequence[Any]) -> Run:
+        """Build the plan of a regime; the first call's serves it too if that fails."""
+        regime, session = self._ladder.regimes[number], self._placer.session
+        try:
+            with self._lock, undisturbed():
+                placed = self._placed(regime, values)
+                if self._constants is not None:
+                    placed.bind(self._constants)
+                self._built[number] = placed
+                self._runs[number] = placed
+        except Exception as error:
+            if session.config.on_failure == "raise":
+                raise
+            logger.debug("compiling for sizes %s failed", regime, exc_info=True)
+            detail = f"sizes {regime} keep the plan of other sizes: {error}"
+            session.events.append(Event("fallback", self._home.graph.id, "", "", detail))
+            self._runs[number] = self._home
+        return self._runs[number]
+
+    def _placed(self, regime: Regime, values: Sequence[Any]) -> PlacedGraph:
+        placer, home = self._placer, self._home
+        graph_id = f"{home.graph.id}@{regime.first}"
+        decision = placer.measured.decide(regime, values)
+        described = self._described(regime, graph_id, decision.choice)
+        return PlacedGraph(
+            described.module, placer.phase, graph_id, placer.roles, placer.session, decision, described=described
+        )
+
+    def _described(self, regime: Regime, graph_id: str, choice: Choice) -> LayoutChoice:
+        """The graph at the regime's sizes; as the search planned it, unless something was measured."""
+        home, placer = self._home, self._placer
+        if choice == DEFAULT and _same_nodes(regime.graph, home.graph):
+            graph = replace(regime.graph, id=graph_id)
+            return LayoutChoice(home.layout.module, graph, replace(regime.plan, graph_id=graph_id), home.layout.record)
+        return choose_layout(
+            self._module, placer.phase, graph_id, placer.roles, placer.session, choice, hints=regime.hints
+        )
+
+
+def _same_nodes(graph: OpGraph, other: OpGraph) -> bool:
+    """Whether the graphs are the same but for sizes: not one of them in another layout of images."""
+    return [(node.name, node.op) for node in graph.nodes] == [(node.name, node.op) for node in other.nodes]
+
+
+def size_reader(
+    graph_module: torch.fx.GraphModule, graph: OpGraph, symbols: Sequence[sympy.Symbol]
+) -> Callable[[Sequence[Any]], int]:
+    """How to read the product of some symbols off the inputs of a call.
+
+    Raises:
+        ValueError: no input shows one of the symbols.
+    """
+    places = _places(graph_module)
+    readers = [_reader(_source(graph, places, symbol), symbol) for symbol in symbols]
+    if len(readers) == 1:
+        return readers[0]
+    return lambda arguments: math.prod([read(arguments) for read in readers])
+
+
+_Source = tuple[int, int | None]
+"""Position of an input, and the dimension of it; ``None`` if it is a number."""
+
+
+def _reader(source: _Source | None, symbol: sympy.Symbol) -> Callable[[Sequence[Any]], int]:
+    if source is None:
+        raise ValueError(f"no input shows {symbol}")
+    place, dimension = source
+    if dimension is None:
+        return itemgetter(place)
+    return lambda arguments: arguments[place].shape[dimension]
+
+
+def _places(graph_module: torch.fx.GraphModule) -> dict[str, int]:
+    """Positions of the graph's inputs in a call, by name."""
+    return {node.name: place for place, node in enumerate(graph_module.graph.find_nodes(op="placeholder"))}
+
+
+def _source(graph: OpGraph, places: Mapping[str, int], symbol: sympy.Symbol) -> _Source | None:
+    """Where a symbol can be read: a number is quicker than a tensor's size."""
+    metas = [(places[item.name], item.meta) for item in graph.inputs if item.name in places]
+    for place, meta in metas:
+        if isinstance(meta, SymbolicSize) and meta.expression == symbol:
+            return place, None
+    for place, meta in metas:
+        for dimension, size in enumerate(meta.shape if isinstance(meta, TensorMeta) else ()):
+            if isinstance(size, SymbolicSize) and size.expression == symbol:
+                return place, dimension
+    return None
