@@ -2,12 +2,13 @@
 
 Place: under tuning, the suite, the demo's timings: everything that needs a model in a process of its own.
 Input: a request that is one line of JSON. Output: the worker's answers as dictionaries, always with a ``status``.
-Invariants: a worker and what it started ends with ``close``; an answer that does not come in time, a crash and memory
-running out are answers too, never exceptions.
+Invariants: a worker and what it started ends with ``close``, and with the asking process however that ends; an answer
+that does not come in time, a crash and memory running out are answers too, never exceptions.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 Answer = dict[str, Any]
@@ -72,6 +74,7 @@ class Worker:
             env=environment,
             start_new_session=True,
         )
+        _warden.add(self._process.pid)
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         self._write(request.to_line())
@@ -109,6 +112,7 @@ class Worker:
                 self._process.stdin.close()
         self._signal(signal.SIGKILL)
         self._process.wait()
+        _warden.discard(self._process.pid)
         self._errors.close()
 
     def _signal(self, number: signal.Signals) -> None:
@@ -135,6 +139,56 @@ class Worker:
             return {"status": "out_of_memory", "detail": tail}
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return {"status": "crash", "detail": f"{cause}: {tail}"}
+
+
+class _Warden:
+    """This process's end of ``process_warden``; started with the first worker, and again in a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._groups: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def add(self, group: int) -> None:
+        with self._lock:
+            if self._owner != os.getpid():
+                self._owner, self._groups, self._process = os.getpid(), set(), None
+            self._groups.add(group)
+            if not self._tell(f"+{group}"):
+                self._start()
+
+    def discard(self, group: int) -> None:
+        with self._lock:
+            self._groups.discard(group)
+            self._tell(f"-{group}")
+
+    def _start(self) -> None:
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("process_warden.py")), str(os.getpid())]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/", start_new_session=True
+        )
+        self._tell("\n".join(f"+{group}" for group in sorted(self._groups)))
+
+    def _tell(self, text: str) -> bool:
+        if self._process is None or self._process.stdin is None or self._owner != os.getpid():
+            return False
+        try:
+            self._process.stdin.write(text.encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> None:
+        if self._process is not None and self._owner == os.getpid() and self._process.stdin is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._process.stdin.close()
+                self._process.wait(_CLOSING_SECONDS)
+
+
+_warden = _Warden()
+atexit.register(_warden.end)
 
 
 def end_with_parent() -> None:
