@@ -16,7 +16,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -108,7 +108,7 @@ class FrozenGraph:
         self._split = split_constants(graph_module, roles, constants)
         self._weights = _picker(self._split.weights)
         self._others = _picker(self._split.others)
-        self._placer = Placer(phase, self._split.roles, session, measured)
+        self._placer = Placer(phase, self._split.roles, session, measured and self._for_whole_graph(measured))
         self._unbound: PlacedGraph | RegimeGraph | None = self._place(graph_id)
         self._variants: dict[tuple[int, ...], _Variant] = {}
         self._latest: _Variant | None = None
@@ -201,6 +201,20 @@ class FrozenGraph:
         placed = self._placer(copy_module(self._split.main), graph_id)
         self._on_placed(placed)
         return placed
+
+    def _for_whole_graph(self, measured: Measured) -> Measured:
+        """Measuring takes the values of the whole graph, where what is placed takes constants instead of weights."""
+        return replace(measured, decide=lambda regime, values: measured.decide(regime, self._whole(values)))
+
+    def _whole(self, values: Sequence[Any]) -> list[Any]:
+        """The inputs of the whole graph for those of the main part."""
+        given = len(self._split.others)
+        constants = [id(value) for value in values[given:]]
+        bound = (item for item in self._variants.values() if [id(value) for value in item.constants] == constants)
+        weights = next(bound).watch.tensors
+        places = (*self._split.others, *self._split.weights)
+        whole = dict(zip(places, (*values[:given], *weights), strict=True))
+        return [whole[place] for place in sorted(whole)]
 
     def _drop_abandoned(self) -> None:
         """Forget code for weights that nobody else holds any more."""

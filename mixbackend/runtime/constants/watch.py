@@ -81,6 +81,11 @@ class WeightWatch:
         self._ours = [storage_users(alias) - before for alias, before in zip(self._aliases, self._users, strict=True)]
 
     @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The weights, apart from autograd, as they are now."""
+        return tuple(self._aliases)
+
+    @property
     def abandoned(self) -> bool:
         """Whether nobody but us holds the memory of one of the weights: no call will come with it again."""
         pairs = zip(self._aliases, self._ours, strict=True)
