@@ -19,10 +19,15 @@ import platformdirs
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
+def usual_cache_folder() -> Path:
+    """Where the system wants the user's caches of this project; it need not be there, and nobody vouches for it."""
+    return Path(platformdirs.user_cache_dir("mixbackend", appauthor=False))
+
+
 @cache
 def private_cache_folder(name: str) -> Path:
     """A folder of that name in the user's cache, or a temporary one where the cache cannot be trusted or written."""
-    usual = Path(platformdirs.user_cache_dir("mixbackend", appauthor=False)) / name
+    usual = usual_cache_folder() / name
     try:
         usual.mkdir(mode=0o700, parents=True, exist_ok=True)
         usual = usual.resolve(strict=True)

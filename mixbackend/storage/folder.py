@@ -12,9 +12,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-import platformdirs
-
-from mixbackend.backends.common.private_folder import untrusted
+from mixbackend.backends.common.private_folder import untrusted, usual_cache_folder
 from mixbackend.contracts import StorageError
 from mixbackend.storage.events import Report, StorageEvent, log_event
 
@@ -33,7 +31,7 @@ def private_folder(configured: str | os.PathLike[str] | None = None, report: Rep
     if configured is not None:
         return _claim(Path(configured).expanduser())
     try:
-        return _claim(Path(platformdirs.user_cache_dir("mixbackend", appauthor=False)))
+        return _claim(usual_cache_folder())
     except StorageError as error:
         folder = Path(tempfile.mkdtemp(prefix="mixbackend-"))
         report(StorageEvent("temporary", f"{error.what}; using {folder} for this process"))

@@ -66,7 +66,7 @@ class SqliteFile:
 
     def shrink(self) -> None:
         """Give pages that are free back to the file system."""
-        self.read("PRAGMA incremental_vacuum")
+        self.write("VACUUM")
         self.read("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @property
@@ -160,7 +160,6 @@ class SqliteFile:
         return False
 
     def _create(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         connection.execute("PRAGMA journal_mode=WAL")
         with _transaction(connection, "IMMEDIATE"):
             for name, columns in self._tables.items():

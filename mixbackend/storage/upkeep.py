@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import Database
 from mixbackend.storage.here import Here
 from mixbackend.storage.tables import TABLES, Row, TableName
@@ -26,7 +28,7 @@ TUNING_LOCK = "tuning"
 TUNING_PREFIX = "tuning-"
 """What the folders of races are called."""
 _SHRINK_TO = 0.8
-_PIECE = 200
+_PIECE = 50
 
 
 def tidy(database: Database, here: Callable[[], Here]) -> None:
@@ -38,10 +40,10 @@ def tidy(database: Database, here: Callable[[], Here]) -> None:
     """
     sweep_races(database)
     if database.used_bytes() > DATABASE_BYTES:
-        keep_in_bounds(database, here())
+        keep_in_bounds(database, here(), DATABASE_BYTES)
 
 
-def keep_in_bounds(database: Database, here: Here, most_bytes: float = DATABASE_BYTES) -> int:
+def keep_in_bounds(database: Database, here: Here, most_bytes: float) -> int:
     """Remove rows of a database that has grown too large; how many.
 
     Args:
@@ -61,6 +63,58 @@ def keep_in_bounds(database: Database, here: Here, most_bytes: float = DATABASE_
             removed += sum(database.remove(name, row) for name, row in piece)
         database.shrink()
     return removed
+
+
+def clear(
+    database: Database, store: ArtifactStore, here: Here, kinds: Collection[str], stale_only: bool, dry_run: bool
+) -> Counter[str]:
+    """Remove what was learned and compiled; how many of each kind.
+
+    Args:
+        database, store: of the cache.
+        here: what is out of date; asked only with ``stale_only``.
+        kinds: of ``KINDS``.
+        stale_only: leave what can still be asked for.
+        dry_run: only count.
+    """
+    gone: Counter[str] = Counter()
+    for name, table in TABLES.items():
+        if name not in kinds:
+            continue
+        for row in database.rows(table.name):
+            if not stale_only or here.stale(name, row):
+                gone[name] += dry_run or database.remove(table.name, row)
+    if "artifacts" in kinds:
+        for artifact in list(store.artifacts()):
+            if not stale_only or here.stale_label(artifact.label):
+                gone["artifacts"] += dry_run or store.remove(artifact.key)
+    if "left over" in kinds:
+        gone["left over"] += _clear_left_over(database, dry_run)
+    if not dry_run:
+        database.shrink()
+    return gone
+
+
+KINDS = (*TABLES, "artifacts", "left over")
+"""What ``clear`` can remove; ``left over`` are folders of killed races and databases that were set aside."""
+
+
+def _clear_left_over(database: Database, dry_run: bool) -> int:
+    aside = database.set_aside()
+    races = left_by_races(database.path.parent) if database.path is not None else []
+    if dry_run:
+        return len(aside) + len(races)
+    for path in aside:
+        path.unlink(missing_ok=True)
+    return len(aside) + len(sweep_races(database))
+
+
+def clear_folder(folder: Path, dry_run: bool) -> int:
+    """Remove the files of a folder of native code; how many. What is loaded stays so; what is needed is built again."""
+    files = [path for path in folder.glob("*") if path.is_file() or path.is_symlink()]
+    for path in () if dry_run else files:
+        path.unlink(missing_ok=True)
+    return len(files)
 
 
 def _in_order(database: Database, here: Here) -> Iterator[tuple[TableName, Row]]:

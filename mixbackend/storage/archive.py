@@ -1,0 +1,276 @@
+"""A cache in one file: rows and artifacts in a zip, for another machine of the same kind or for later.
+
+Place: above store and database; used by ``mixbackend cache export|import``.
+Form: ``manifest.json`` (versions, devices, fingerprints, size and SHA-256 of every member), ``rows/TABLE.json`` (a list
+of objects), ``artifacts/KEY.artifact`` (the files of the store).
+Invariants: nothing is unpickled and nothing is unpacked to a path; every member is held against the manifest, every row
+is checked field by field and every artifact against its key; what does not fit is refused by itself, with a reason, and
+the rest is taken. Nothing that is here and as new is replaced; nothing of another device or another build is taken.
+Artifacts hold native code, so that they are taken only where the caller vouches for who could write the archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mixbackend.contracts import CONTRACT_VERSION, StorageError
+from mixbackend.storage import entry
+from mixbackend.storage.artifacts import ArtifactStore
+from mixbackend.storage.database import Database
+from mixbackend.storage.here import Here, conflicting
+from mixbackend.storage.tables import TABLES, Row, Table
+
+_MANIFEST = "manifest.json"
+_ARTIFACT = re.compile(r"artifacts/([0-9a-f]{64})\.artifact")
+_ROWS = re.compile(rf"rows/({'|'.join(TABLES)})\.json")
+_LONGEST_MANIFEST = 1 << 26
+_REMEDY = "make one with `mixbackend cache export`"
+
+Show = Callable[[int, int], None]
+"""Takes how many members are done, and how many there are."""
+
+
+class _Member(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    sha256: str
+    size: int
+
+
+class Manifest(BaseModel):
+    """What an archive says of itself."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: Literal["mixbackend cache"] = "mixbackend cache"
+    version: Literal[1] = 1
+    contract: str = CONTRACT_VERSION
+    made_at: float
+    versions: dict[str, str]
+    devices: list[str]
+    fingerprints: dict[str, str]
+    members: dict[str, _Member]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something of an archive that was not taken.
+
+    Attributes:
+        what: the member, and in it the row.
+        why: in words.
+    """
+
+    what: str
+    why: str
+
+
+@dataclass
+class Brought:
+    """What came of an import.
+
+    Attributes:
+        taken: how many rows by table, and ``artifacts``.
+        kept: how many were here already, as new or newer.
+        refused: the others, one by one.
+    """
+
+    taken: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
+    refused: list[Refusal] = field(default_factory=list)
+
+    def note(self, table: str, took: bool) -> None:
+        """Count one that was taken or was here."""
+        (self.taken if took else self.kept)[table] += 1
+
+    def refuse(self, what: str, why: str) -> None:
+        """Note one that was not taken."""
+        self.refused.append(Refusal(what, why))
+
+
+def write_archive(
+    file: IO[bytes],
+    database: Database,
+    store: ArtifactStore,
+    here: Here,
+    versions: Mapping[str, str],
+    show: Show = lambda done, total: None,
+) -> Counter[str]:
+    """Write all rows and artifacts; how many by kind.
+
+    Args:
+        file: where to; needs no seeking.
+        database, store: of the cache.
+        here: this machine.
+        versions: of libraries, for people.
+        show: told of progress.
+    """
+    written: Counter[str] = Counter()
+    members: dict[str, _Member] = {}
+    keys = [artifact.key for artifact in store.artifacts()]
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+
+        def add(name: str, content: bytes) -> None:
+            archive.writestr(name, content)
+            members[name] = _Member(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+            show(len(members), len(TABLES) + len(keys))
+
+        for table in TABLES.values():
+            rows = database.rows(table.name)
+            written[table.name] = len(rows)
+            add(f"rows/{table.name}.json", json.dumps(rows).encode())
+        for key in keys:
+            found = store.read(key)
+            if found is not None:
+                written["artifacts"] += 1
+                add(f"artifacts/{key}.artifact", entry.encode(key, found.content, found.label))
+        manifest = Manifest(
+            made_at=time.time(),
+            versions=dict(versions),
+            devices=list(here.devices),
+            fingerprints=dict(here.fingerprints),
+            members=members,
+        )
+        archive.writestr(_MANIFEST, manifest.model_dump_json())
+    return written
+
+
+def read_archive(
+    file: IO[bytes],
+    database: Database,
+    store: ArtifactStore,
+    here: Here,
+    *,
+    no_code_because: str = "",
+    show: Show = lambda done, total: None,
+) -> Brought:
+    """Take what fits from an archive.
+
+    Args:
+        file: the archive; must be able to seek.
+        database, store: of the cache.
+        here: this machine, all of its backends named.
+        no_code_because: why artifacts are refused, whatever they are; empty if they may be taken.
+        show: told of progress.
+
+    Raises:
+        StorageError: the file is no archive of a cache.
+    """
+    taker = _Taker(database, store, here, no_code_because)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            manifest = _manifest(archive)
+            for name in sorted(set(archive.namelist()) - set(manifest.members) - {_MANIFEST}):
+                taker.brought.refuse(name, "is not in the manifest")
+            for done, (name, member) in enumerate(manifest.members.items(), 1):
+                content = _content(archive, name, member)
+                why = content if isinstance(content, str) else taker.take(name, content, manifest)
+                if why:
+                    taker.brought.refuse(name, why)
+                show(done, len(manifest.members))
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise StorageError(f"this is no archive of a cache: {error}", hint=_REMEDY) from error
+    return taker.brought
+
+
+def _manifest(archive: zipfile.ZipFile) -> Manifest:
+    try:
+        with archive.open(_MANIFEST) as file:
+            text = file.read(_LONGEST_MANIFEST)
+        manifest = Manifest.model_validate_json(text)
+    except (KeyError, RuntimeError, zlib.error, ValidationError) as error:
+        raise StorageError(f"this archive has no manifest of a cache: {error}", hint=_REMEDY) from error
+    if manifest.contract != CONTRACT_VERSION:
+        raise StorageError(
+            f"this archive was made with contract {manifest.contract}, here is {CONTRACT_VERSION}",
+            hint="make it anew with the version of mixbackend that is used here",
+        )
+    return manifest
+
+
+def _content(archive: zipfile.ZipFile, name: str, member: _Member) -> bytes | str:
+    """The bytes of a member; or, as text, why they are not those of the manifest."""
+    try:
+        with archive.open(name) as file:
+            # One byte more than there may be: whatever the zip says, no more is unpacked.
+            content = file.read(max(0, member.size) + 1)
+    except KeyError:
+        return "is missing"
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+        return f"is damaged: {error}"
+    digest = hashlib.sha256(content).hexdigest()
+    return content if digest == member.sha256 else "does not have the bytes that the manifest says"
+
+
+@dataclass
+class _Taker:
+    """Takes the members of an archive into a cache."""
+
+    database: Database
+    store: ArtifactStore
+    here: Here
+    no_code_because: str
+    brought: Brought = field(default_factory=Brought)
+
+    def take(self, name: str, content: bytes, manifest: Manifest) -> str:
+        """Why a member was refused as a whole; ``""`` if it was not."""
+        rows, artifact = _ROWS.fullmatch(name), _ARTIFACT.fullmatch(name)
+        if rows:
+            self._take_rows(TABLES[rows[1]], name, content, manifest)
+            return ""
+        if artifact:
+            return self.no_code_because or self._take_artifact(artifact[1], content)
+        return "is nothing that a cache holds"
+
+    def _take_rows(self, table: Table, name: str, content: bytes, manifest: Manifest) -> None:
+        for place, row in enumerate(_list(content)):
+            why = table.problem_of(row) or _foreign(table, row, manifest, self.here)
+            if why:
+                self.brought.refuse(f"{name}, row {place + 1}", why)
+            else:
+                self.brought.note(table.name, self.database.take(table.name, row))
+
+    def _take_artifact(self, key: str, content: bytes) -> str:
+        found = entry.decode(key, content)
+        if isinstance(found, str):
+            return found
+        if found.label.device and found.label.device not in self.here.devices:
+            return f"was made on {found.label.device}, here is {', '.join(self.here.devices)}"
+        stale = self.here.stale_label(found.label)
+        if stale:
+            return stale
+        is_here = self.store.read(key) is not None
+        if not is_here and not self.store.put(key, found.content, found.label):
+            return "could not be written"
+        self.brought.note("artifacts", not is_here)
+        return ""
+
+
+def _list(content: bytes) -> Iterator[Any]:
+    try:
+        rows = json.loads(content)
+    except (ValueError, RecursionError):
+        rows = None
+    # Something else than a list is one row, which is refused with its reason.
+    yield from rows if isinstance(rows, list) else [rows]
+
+
+def _foreign(table: Table, row: Row, manifest: Manifest, here: Here) -> str:
+    """Why a row does not hold on this machine; ``""`` if it does."""
+    elsewhere = here.elsewhere(table.name, row)
+    if not elsewhere and "device" not in table.names and table.name != "rates":
+        elsewhere = conflicting(tuple(manifest.devices), here.devices)
+    if elsewhere:
+        return f"was made on {elsewhere}, here is {', '.join(here.devices)}"
+    return here.stale(table.name, row)
