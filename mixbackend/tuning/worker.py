@@ -25,12 +25,14 @@ from mixbackend.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.slots import TIMED_CALLS
+from mixbackend.storage.behind import finish
 from mixbackend.tuning.decision import Decision
 from mixbackend.tuning.request import TrialRequest
 from mixbackend.tuning.timings import RegionTiming, timings_of
 from mixbackend.tuning.values import read_values
 
 _WARM_CALLS, _WARM_S = 5, 1.0
+_SHARING_S = 5.0
 _LEAST_CALLS = 2
 _LONGEST_DETAIL = 500
 
@@ -64,6 +66,8 @@ def serve(request: TrialRequest, send: Callable[[Answer], None]) -> None:
         run()
         if time.perf_counter() - start > _WARM_S:
             break
+    # After the answer this process may be ended at any moment: what it compiled reaches the remote cache before.
+    finish(_SHARING_S)
     send({"status": "pass", "regions": [timing.to_dict() for timing in _time_regions(mixture, run)]})
     for line in sys.stdin:
         send(time_slice(run, json.loads(line)["seconds"]))
