@@ -32,10 +32,14 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Configuration files: check one, or print the schema.", no_args_is_help=True)
 bench_app = typer.Typer(help="Benchmarks, in interleaved rounds against eager and others.", no_args_is_help=True)
+cache_app = typer.Typer(help="What is remembered on this machine: look, clear, carry elsewhere.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
+app.add_typer(cache_app, name="cache")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+CacheOf = Annotated[str | None, typer.Option("--config", help="Configuration file (YAML) that names the cache.")]
+CacheFolder = Annotated[str | None, typer.Option("--dir", help="Cache folder, instead of the configured one.")]
 
 PASSES_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """For commands whose options are declared by their body: it has ``main(arguments: Sequence[str]) -> int``."""
@@ -61,6 +65,9 @@ def _tell(error: Exception) -> None:
         return
     from mixbackend.contracts.errors import MixbackendError
 
+    # Dynamo wraps what a backend raises.
+    inner = getattr(error, "inner_exception", None)
+    error = inner if isinstance(inner, MixbackendError) else error
     own = isinstance(error, MixbackendError)
     print(str(error) if own else f"{type(error).__name__}: {error}", file=sys.stderr)
     if not own:
@@ -104,12 +111,38 @@ def explain(
     train: Annotated[bool, typer.Option("--train", help="Forward and backward of a training step.")] = False,
     device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
     html: Annotated[Path | None, typer.Option(help="Also write the report to this HTML file.")] = None,
+    lock: Annotated[Path | None, typer.Option(help="Place as this lock file says.")] = None,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Whatever differs from the lock file is an error.")] = False,
+    why: Annotated[
+        list[str] | None,
+        typer.Option(help="Only explain these nodes: pattern of a name, operator or module; several times for more."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model, run it once, and say what ran where, why, and what would make it faster."""
     from mixbackend.commands import explain as body
 
-    body.run(model, config, train, device, html, as_json)
+    body.run(model, config, train, device, html, lock, frozen, why or (), as_json)
+
+
+@app.command()
+def tune(
+    model: Annotated[str, typer.Argument(help="As of explain: an entry of the model suite, or module:factory.")],
+    lock: Annotated[Path | None, typer.Option(help="Write the placements to this file, for review.")] = None,
+    config: Annotated[str | None, typer.Option(help="Configuration file (YAML).")] = None,
+    train: Annotated[bool, typer.Option("--train", help="Forward and backward of a training step.")] = False,
+    device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="With symbolic sizes from the first call on.")] = False,
+    budget: Annotated[float | None, typer.Option(help="Seconds of measuring for one graph.", min=0.001)] = None,
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="Measure and write nothing: check that the lock file still holds.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure placements of a model against one another and remember the fastest; write or check a lock file."""
+    from mixbackend.commands import tune as body
+
+    raise typer.Exit(body.run(body.Wanted(model, config, train, device, dynamic), lock, budget, frozen, as_json))
 
 
 @config_app.command("check")
@@ -131,6 +164,63 @@ def config_schema(
     from mixbackend.commands import config as body
 
     body.schema()
+
+
+@cache_app.command("info")
+def cache_info(config: CacheOf = None, dir: CacheFolder = None, as_json: AsJson = False) -> None:
+    """What lies in the cache folder: artifacts, what was learned, what is out of date."""
+    from mixbackend.commands import cache as body
+
+    body.info(config, dir, as_json)
+
+
+@cache_app.command("clear")
+def cache_clear(
+    artifacts: Annotated[bool, typer.Option("--artifacts", help="Compiled regions.")] = False,
+    decisions: Annotated[bool, typer.Option("--decisions", help="What tuning decided.")] = False,
+    measurements: Annotated[bool, typer.Option("--measurements", help="Timings and rates.")] = False,
+    quarantine: Annotated[bool, typer.Option("--quarantine", help="Backends that failed on regions.")] = False,
+    native: Annotated[bool, typer.Option("--native", help="Shared objects of the code generator.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="Only what no backend of this machine can use.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    config: CacheOf = None,
+    dir: CacheFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove everything from the cache folder, or what the options name."""
+    from mixbackend.commands import cache as body
+
+    named = {"artifacts": artifacts, "decisions": decisions, "measurements": measurements, "quarantine": quarantine}
+    body.clear(config, dir, {**named, "native": native}, stale, dry_run, as_json)
+
+
+@cache_app.command("export")
+def cache_export(
+    target: Annotated[str, typer.Argument(help="File or fsspec URL of the archive to write.")],
+    config: CacheOf = None,
+    dir: CacheFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write everything that was learned and compiled into one archive."""
+    from mixbackend.commands import cache as body
+
+    body.export(target, config, dir, as_json)
+
+
+@cache_app.command("import")
+def cache_import(
+    source: Annotated[str, typer.Argument(help="File or fsspec URL of such an archive.")],
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Take compiled regions from a URL: only you know who can write there.")
+    ] = False,
+    config: CacheOf = None,
+    dir: CacheFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take what fits this machine from an archive; say why for the rest."""
+    from mixbackend.commands import cache as body
+
+    body.bring(source, config, dir, trust, as_json)
 
 
 @bench_app.command("suite", context_settings=PASSES_ON, add_help_option=False)
@@ -183,6 +273,62 @@ def bench_first_calls(
     from mixbackend.commands import bench_first_calls as body
 
     body.run(models, phase, backends, timeout, as_json)
+
+
+_MINUTES = Annotated[float, typer.Option(help="Begin nothing more after so many minutes; 0 is no limit.")]
+_LABEL = Annotated[str, typer.Option(help="Resume results of our changing code under this name.")]
+_THREADS = Annotated[int, typer.Option(help="Of every pool; 0 takes what torch takes.")]
+_TIMEOUT = Annotated[float, typer.Option(help="Seconds for one process to answer.")]
+_RESUME = Annotated[Path | None, typer.Option(help="Results file; what it holds is not run again.")]
+
+
+@bench_app.command("tuning")
+def bench_tuning(
+    models: Annotated[str, typer.Option(help="As of bench peers, with commas between; default: four.")] = "",
+    phase: Annotated[str, typer.Option(help="inference or training.")] = "inference",
+    backends: Annotated[str, typer.Option(help="That may take part beside eager; default: all usable ones.")] = "",
+    tries: Annotated[int, typer.Option(help="How often each model is tuned with nothing remembered.")] = 10,
+    budget: Annotated[float, typer.Option(help="Seconds of search for one graph.")] = 120.0,
+    rounds: Annotated[int, typer.Option(help="Turns of each placement, where there are several.")] = 15,
+    seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 0.5,
+    threads: _THREADS = 0,
+    timeout: _TIMEOUT = 900.0,
+    minutes: _MINUTES = 0.0,
+    resume: _RESUME = None,
+    label: _LABEL = "",
+    as_json: AsJson = False,
+) -> None:
+    """Tune models again and again: how often the same plan comes out, and what a second run takes."""
+    from mixbackend.benchmarks.peers.turns import Options
+    from mixbackend.commands import bench_tuning as body
+
+    options = Options(body.chosen_backends(backends), threads, rounds, seconds, timeout)
+    file = resume or Path("results") / "tuning.jsonl"
+    body.run(models, phase, tries, budget, options, minutes, file, label, as_json)
+
+
+@bench_app.command("costs")
+def bench_costs(
+    models: Annotated[str, typer.Option(help="As of bench peers, with commas between; default: ten.")] = "",
+    phase: Annotated[str, typer.Option(help="inference or training.")] = "inference",
+    backends: Annotated[str, typer.Option(help="That may take part beside eager; default: all usable ones.")] = "",
+    costs: Annotated[str, typer.Option(help="priors, calibrated; with commas between.")] = "priors,calibrated",
+    blocks: Annotated[int, typer.Option(help="How often every region is timed for five calls.")] = 9,
+    threads: _THREADS = 0,
+    timeout: _TIMEOUT = 600.0,
+    minutes: _MINUTES = 0.0,
+    resume: _RESUME = None,
+    label: _LABEL = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare estimated with measured seconds of every region, before and after calibration."""
+    from mixbackend.benchmarks.peers.turns import Options
+    from mixbackend.commands import bench_costs as body
+    from mixbackend.commands.bench_tuning import chosen_backends
+
+    options = Options(chosen_backends(backends), threads, timeout_s=timeout)
+    file = resume or Path("results") / "costs.jsonl"
+    body.run(models, phase, costs, blocks, options, minutes, file, label, as_json)
 
 
 @bench_app.command("threads")

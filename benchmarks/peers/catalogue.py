@@ -6,6 +6,7 @@ Place: asked by ``command``, ``turns`` and ``summary``. Pure but for looking up 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mixbackend import registry
@@ -46,13 +47,23 @@ def is_ours(peer: str) -> bool:
     return peer in MIXTURES or peer.startswith(SINGLE)
 
 
+def groups(backends: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """Names that stand for several peers."""
+    singles = tuple(f"{SINGLE}{name}" for name in backends)
+    return {"singles": singles, "placement": (EAGER, *singles, MIXTURE, TUNED)}
+
+
+def cache_folder(peer: str) -> Path:
+    """Where a peer of ours keeps artifacts and its database, which is begun anew for every case."""
+    return private_folder() / "bench-peers" / "caches" / peer
+
+
 def configuration_of(peer: str, backends: Sequence[str]) -> Mapping[str, Any] | None:
     """What ``mixbackend.auto`` is told; ``None`` for peers that are not ours."""
-    if peer in MIXTURES:
-        return {**_allowed(peer, backends), **_search(peer)}
-    if peer.startswith(SINGLE):
-        return {"backends": [peer.removeprefix(SINGLE), registry.FALLBACK]}
-    return None
+    if not is_ours(peer):
+        return None
+    allowed = {"backends": [peer.removeprefix(SINGLE), registry.FALLBACK]} if peer.startswith(SINGLE) else {}
+    return {**allowed, **_allowed(peer, backends), **_search(peer), "cache": {"dir": str(cache_folder(peer))}}
 
 
 def _allowed(peer: str, backends: Sequence[str]) -> Mapping[str, Any]:
@@ -62,10 +73,7 @@ def _allowed(peer: str, backends: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _search(peer: str) -> Mapping[str, Any]:
-    """Tuned peers remember their decisions apart, so that the others go by estimates alone."""
-    if peer not in (TUNED, TUNED_WITHOUT_OPENVINO):
-        return {}
-    return {"search": {"mode": "measure"}, "cache": {"dir": str(private_folder() / "bench-peers" / "tuned")}}
+    return {"search": {"mode": "measure"}} if peer in (TUNED, TUNED_WITHOUT_OPENVINO) else {}
 
 
 def refusal(peer: str, case: PeerCase) -> str:

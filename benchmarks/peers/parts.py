@@ -6,8 +6,10 @@ Input and output: plain data. Units: seconds.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mixbackend.reporting.summary import short_modules, short_ops
@@ -19,6 +21,7 @@ _MOST_OPS = 12
 def summarise_parts(report: Mapping[str, Any]) -> dict[str, Any]:
     """Ops and modules by backend, the regions that take longest, and how sure that is; empty without graphs.
 
+    ``placement`` is equal for equal placements of a model, whatever was estimated; ``chosen`` is what tuning took.
     ``measured_s`` of a region is what its first calls took. ``measured_s`` of the whole is their sum: what a call takes
     beyond it is spent between regions; regions without a time are counted.
     """
@@ -30,6 +33,8 @@ def summarise_parts(report: Mapping[str, Any]) -> dict[str, Any]:
     slowest = sorted(timed, key=lambda region: -region["measured_s"])[:_MOST_REGIONS]
     return {
         "graphs": len(graphs),
+        "placement": placement_digest(graphs),
+        "chosen": [graph["tuning"]["chosen"] if graph["tuning"] else "" for graph in graphs],
         "backends": {name: _backend(regions, name) for name in sorted({region["backend"] for region in regions})},
         "profile": [_region(region) for region in slowest],
         "measured_s": sum(region["measured_s"] for region in timed),
@@ -39,6 +44,19 @@ def summarise_parts(report: Mapping[str, Any]) -> dict[str, Any]:
         "estimated_s": _sum_or_none([graph["estimated_s"] for graph in graphs]),
         "events": dict(Counter(event["kind"] for event in report.get("events", []))),
     }
+
+
+def placement_digest(graphs: Sequence[Mapping[str, Any]]) -> str:
+    """Sixteen digits that say who runs which nodes of which graph in which layout."""
+    facts = [
+        [
+            graph["phase"],
+            graph["layout"]["chosen"],
+            sorted([item["nodes"], item["backend"]] for item in graph["regions"]),
+        ]
+        for graph in graphs
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def _backend(regions: list[dict[str, Any]], name: str) -> dict[str, Any]:

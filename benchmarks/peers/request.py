@@ -18,12 +18,18 @@ PHASES: tuple[Phase, ...] = ("inference", "training")
 DTYPES = ("float32", "bfloat16")
 MODULE = "mixbackend.benchmarks.peers.worker"
 
-Task = Literal["machine", "reference", "peer"]
+OWN_BATCH = 0
+"""Batch size of models that have one of their own."""
+
+Task = Literal["calibrate", "machine", "reference", "peer"]
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCase:
-    """What all peers run: a model, how many samples at once, inference or a training step, and the element type."""
+    """What all peers run: a model, how many samples at once, inference or a training step, and the element type.
+
+    A batch of ``OWN_BATCH`` is the model's own.
+    """
 
     model: str
     batch: int
@@ -31,7 +37,7 @@ class PeerCase:
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.model} {self.phase} {self.dtype} batch {self.batch}"
+        return f"{self.model} {self.phase} {self.dtype}" + (f" batch {self.batch}" if self.batch != OWN_BATCH else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,10 @@ class PeerRequest:
     """One piece of work for a process.
 
     Attributes:
-        task: ``machine`` measures the limits of the machine; ``reference`` writes what is right and counts the work;
+        task: ``calibrate`` probes what is not known of the machine and our backends; ``machine`` measures the limits
+            of the machine; ``reference`` writes what is right and counts the work;
             ``peer`` compiles, warms up, says so, and then times slices on demand.
-        case: what is run; for ``machine`` only its dtype counts.
+        case: what is run; for ``machine`` only its dtype counts, for ``calibrate`` nothing.
         peer: name of the peer.
         configuration: given to ``mixbackend.auto`` by peers that are mixtures.
         folder: where ``reference`` writes and peers read.

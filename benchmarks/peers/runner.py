@@ -17,11 +17,12 @@ from typing import Any
 
 from mixbackend.benchmarks.peers.catalogue import is_ours
 from mixbackend.benchmarks.peers.request import PHASES, PeerCase
+from mixbackend.benchmarks.peers.suite_models import is_of_suite
 from mixbackend.benchmarks.peers.turns import Options, Show, expected_s, time_case
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
 from mixbackend.processes import Answer
 
-_KIND = "peer 1"
+_KIND = "peer 2"
 """Changes with the meaning of records."""
 
 LIMITS = ("flops_per_s", "bytes_per_s")
@@ -50,14 +51,15 @@ def cases_for(
     batches: Sequence[int],
     phases: Sequence[str],
     dtypes: Sequence[str],
-    training_batch: Callable[[str], int],
+    own_batch: Callable[[str], int],
 ) -> tuple[PeerCase, ...]:
-    """Every combination: inference at each batch size, a training step at the model's own."""
+    """Every combination: inference at each batch size, models of the suite and training steps at the model's own."""
     cases = []
     for phase in PHASES:
         for dtype in dtypes if phase in phases else ():
             for model in models if phase == "inference" else trained:
-                sizes = batches if phase == "inference" else [training_batch(model)]
+                own = phase == "training" or is_of_suite(model)
+                sizes = [own_batch(model)] if own else batches
                 cases += [PeerCase(model, size, phase, dtype) for size in sizes]
     return tuple(cases)
 
@@ -124,9 +126,19 @@ def run(
     label: str,
     show: Show,
     run_case: RunCase = time_case,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> list[Record]:
-    """Run what is missing, write it down case by case, and return the records of all cases and peers."""
+    """Run what is missing, write it down case by case, and return the records of all cases and peers.
+
+    Args:
+        cases, peers, options, file, label: as ``plan`` takes them.
+        show: see ``turns.Show``.
+        run_case: times one case.
+        is_over: asked before every case; those for which no time is left stay without records.
+    """
     for case, missing in plan(cases, peers, options, file, label).work:
+        if is_over():
+            break
         found = run_case(case, missing, options, show)
         for peer, facts in found.items():
             if peer in missing:

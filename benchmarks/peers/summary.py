@@ -1,14 +1,13 @@
 """What the records come to: ratios, winners, geometric means, distance to the machine's limits, goals met or missed.
 
 Place: between ``runner`` and what is printed. Input: records and the limits of the machine. Output: plain data.
-Ratios are taken round by round. Peers of different runs are compared through eager, which took part in both: each round
-is divided by eager's, and such a ratio says ``runs_apart``. Only peers whose results are right can win.
+How peers are compared is said in ``comparing``; a ratio of peers that were timed in different runs says ``runs_apart``.
+Only peers whose results are right can win.
 Units: seconds; a ratio above one says how many times faster.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,11 +22,12 @@ from mixbackend.benchmarks.peers.catalogue import (
     WITHOUT_OPENVINO,
     is_ours,
 )
-from mixbackend.benchmarks.timing import Timing, speedup
+from mixbackend.benchmarks.peers.comparing import Record, apart, best_of, geometric_mean, ratio_over
+from mixbackend.benchmarks.peers.placement import over_singles, summarise_singles
+from mixbackend.benchmarks.peers.request import OWN_BATCH
+from mixbackend.benchmarks.timing import Timing
 
 SCHEMA = 1
-
-Record = Mapping[str, Any]
 
 _CASE_KEYS = ("model", "batch", "phase", "dtype")
 _GOALS: Mapping[tuple[str, str], Sequence[tuple[str, str, float, float | None]]] = {
@@ -64,6 +64,7 @@ def summarise(
         "machine": {dtype: dict(limits) for dtype, limits in machine.items()},
         "cases": cases,
         "summary": _summary(cases),
+        "singles": _singles(cases),
     }
 
 
@@ -88,6 +89,7 @@ def _case(
         "winner": best_of(right, tuple(right)),
         "best_rival": best_of(right, RIVALS),
         "over": over,
+        "over_singles": over_singles(right),
         "limits": limits,
         "peers": {name: _peer(record, limits) for name, record in by_peer.items()},
         "parts": {name: _parts(record) for name, record in right.items() if record.get("parts")},
@@ -137,36 +139,14 @@ def first_call_warm(record: Record) -> bool | None:
     return kernels == 0 and parts.get("regions_from_cache") == parts.get("regions")
 
 
-def comparable_rounds(records: Mapping[str, Record], names: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Rounds of some peers: seconds if all were timed in one run, else seconds over eager's in the same round."""
-    present = [name for name in names if name in records]
-    if len({records[name].get("turns") for name in present}) <= 1:
-        return {name: tuple(records[name]["rounds_s"]) for name in present}
-    relative = {
-        name: tuple(own / eager for own, eager in zip(record["rounds_s"], record["anchor_rounds_s"], strict=False))
-        for name in present
-        if (record := records[name])
-    }
-    return {name: rounds for name, rounds in relative.items() if rounds}
-
-
-def best_of(records: Mapping[str, Record], names: Sequence[str]) -> str | None:
-    """The fastest of some peers, by the median of its rounds."""
-    medians = {name: statistics.median(rounds) for name, rounds in comparable_rounds(records, names).items()}
-    return min(medians, key=lambda name: medians[name]) if medians else None
-
-
 def _over_best(records: Mapping[str, Record], ours: str, names: Sequence[str]) -> dict[str, Any] | None:
     best = best_of(records, names)
-    if best is None:
+    found = None if best is None else ratio_over(records, ours, best)
+    if best is None or found is None:
         return None
-    rounds = comparable_rounds(records, (best, ours))
-    slow, fast = (Timing(name, "pass", rounds_s=rounds.get(name, ())) for name in (best, ours))
-    ratio = speedup(slow, fast)
-    if ratio is None:
-        return None
-    apart = records[best].get("turns") != records[ours].get("turns")
-    return {"peer": best, "median": ratio.median, "low": ratio.low, "high": ratio.high, "runs_apart": apart}
+    ratio, noise = found
+    facts = {"peer": best, "median": ratio.median, "low": ratio.low, "high": ratio.high, "noise": noise}
+    return {**facts, "runs_apart": apart(records, best, ours)}
 
 
 def _summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -190,23 +170,42 @@ def _group(cases: Sequence[Mapping[str, Any]], phase: str, dtype: str) -> dict[s
         "geometric_means": {name: figures for name, figures in means.items() if figures},
         "wins": {name: wins.count(name) for name in dict.fromkeys(wins) if name is not None},
         "goals": goals,
+        "singles": _singles(group),
         "problems": [_problem(case, name, peer) for case in group for name, peer in case["peers"].items()
                      if peer["status"] not in ("pass", "refused")],
     }  # fmt: skip
 
 
+def case_name(case: Mapping[str, Any]) -> str:
+    """Model and batch of a case, in words."""
+    return f"{case['model']}" + ("" if case["batch"] == OWN_BATCH else f" batch {case['batch']}")
+
+
+def _singles(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    phases = len({case["phase"] for case in cases}) > 1
+
+    def name(case: Mapping[str, Any]) -> str:
+        return case_name(case) + (f" {case['phase']}" if phases else "")
+
+    return summarise_singles([(name(case), case["over_singles"], tuple(case["peers"])) for case in cases])
+
+
 def _mean(group: Sequence[Mapping[str, Any]], mixture: str, against: str) -> dict[str, Any] | None:
     """Geometric mean over the cases that have both, the least of them, and which case that is."""
     ratios = {
-        f"{case['model']} batch {case['batch']}": ratio["median"]
+        case_name(case): ratio["median"]
         for case in group
         if (ratio := case["over"].get(mixture, {}).get(against)) is not None
     }
     if not ratios:
         return None
     least = min(ratios, key=lambda name: ratios[name])
-    mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
-    return {"geometric_mean": mean, "least": ratios[least], "least_at": least, "cases": len(ratios)}
+    return {
+        "geometric_mean": geometric_mean(list(ratios.values())),
+        "least": ratios[least],
+        "least_at": least,
+        "cases": len(ratios),
+    }
 
 
 def _goal(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mixbackend.benchmarks.peers.catalogue import MIXTURE, MIXTURES
+from mixbackend.benchmarks.peers.request import OWN_BATCH
 
 Case = Mapping[str, Any]
 
@@ -25,6 +26,8 @@ def print_peers(value: Mapping[str, Any], console: Console) -> None:
         cases = [case for case in value["cases"] if f"{case['phase']} {case['dtype']}" == title]
         console.print(_times(title, cases))
         console.print(_ratios(title, cases))
+        if summary["singles"]:
+            console.print(_singles(title, cases))
         console.print(_first_calls(title, cases))
         console.print(_parts(title, cases))
         _print_summary(title, summary, console)
@@ -36,7 +39,7 @@ def _times(title: str, cases: Sequence[Case]) -> Table:
         f"{title}: milliseconds, median of the rounds, half the quartile distance", ["model", "batch", *peers]
     )
     for case in cases:
-        table.add_row(case["model"], str(case["batch"]), *(_time(case, name) for name in peers))
+        table.add_row(case["model"], _batch(case), *(_time(case, name) for name in peers))
     return table
 
 
@@ -59,8 +62,34 @@ def _ratios(title: str, cases: Sequence[Case]) -> Table:
         ratios = [case["over"].get(name, {}).get(key) for name in mixtures for key in ("rivals", "inductor")]
         others = [peer["cores_of_others"] for peer in case["peers"].values() if peer["cores_of_others"] is not None]
         busy = f"{max(others):.2f}" if others else "-"
-        table.add_row(case["model"], str(case["batch"]), case["best_rival"] or "-", *map(_ratio, ratios), busy)
+        table.add_row(case["model"], _batch(case), case["best_rival"] or "-", *map(_ratio, ratios), busy)
     return table
+
+
+def _singles(title: str, cases: Sequence[Case]) -> Table:
+    mixtures = list(dict.fromkeys(name for case in cases for name in case["over_singles"]))
+    table = _table(
+        f"{title}: times faster than the best of eager and the single backends, ± two standard errors",
+        ["model", "batch", *(column for name in mixtures for column in (name, "best single", "verdict"))],
+    )
+    for case in cases:
+        rows = (case["over_singles"].get(name) for name in mixtures)
+        table.add_row(case["model"], _batch(case), *(cell for row in rows for cell in _single(row)))
+    return table
+
+
+def _single(row: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    if row is None:
+        return "-", "-", "-"
+    noise = "?" if row["noise"] is None else f"{row['noise']:.1%}"
+    slower = "slower" if row["slower_beyond_noise"] else "not slower"
+    verdict = "beyond the limit" if row["slower_beyond_limit"] else "too noisy" if row["too_noisy"] else slower
+    same = ", same placement" if row["same_placement"] else ""
+    return f"{row['ratio']:.3f} ±{noise}", str(row["best_single"]), verdict + same
+
+
+def _batch(case: Case) -> str:
+    return "own" if case["batch"] == OWN_BATCH else str(case["batch"])
 
 
 def _ratio(ratio: Mapping[str, Any] | None) -> str:
@@ -76,7 +105,7 @@ def _first_calls(title: str, cases: Sequence[Case]) -> Table:
     table = _table(f"{title}: seconds of the first call; w: from warm caches", ["model", "batch", *peers])
     for case in cases:
         cells = [_first_call(case["peers"].get(name)) for name in peers]
-        table.add_row(case["model"], str(case["batch"]), *cells)
+        table.add_row(case["model"], _batch(case), *cells)
     return table
 
 
@@ -105,7 +134,7 @@ def _parts(title: str, cases: Sequence[Case]) -> Table:
         slowest = "; ".join(map(_region, parts.get("profile", [])[:_SHOWN_REGIONS]))
         beyond = parts.get("beyond_regions_s")
         rest = "-" if beyond is None else f"{beyond * 1e3:.3g} ms"
-        table.add_row(case["model"], str(case["batch"]), *_limits(case), shares or "-", rest, slowest or "-")
+        table.add_row(case["model"], _batch(case), *_limits(case), shares or "-", rest, slowest or "-")
     return table
 
 
@@ -140,10 +169,41 @@ def _print_summary(title: str, summary: Mapping[str, Any], console: Console) -> 
             )
     for goal in summary["goals"]:
         console.print(f"{title}: {_goal(goal)}")
+    for name, figures in summary["singles"].items():
+        print_singles(f"{title}: {name}", figures, console)
     console.print(f"{title}: winners: " + ", ".join(f"{name} {count}" for name, count in summary["wins"].items()))
     for problem in summary["problems"]:
         detail = problem["detail"].replace("\n", " ")[:300]
-        console.print(f"{problem['model']} batch {problem['batch']}, {problem['peer']}: {problem['status']}: {detail}")
+        batch = "" if problem["batch"] == OWN_BATCH else f" batch {problem['batch']}"
+        console.print(f"{problem['model']}{batch}, {problem['peer']}: {problem['status']}: {detail}")
+
+
+def print_singles(title: str, figures: Mapping[str, Any], console: Console) -> None:
+    """A mixture against the single backends, in lines."""
+    if figures["geometric_mean"] is None:
+        console.print(f"{title} against the best single backend: no figures")
+        return
+    noise = figures["noise"]
+    stated = "not known" if noise is None else f"{noise['median']:.1%}, at most {noise['largest']:.1%}"
+    console.print(
+        f"{title} over the best of eager and the single backends: {figures['geometric_mean']:.3f}, geometric mean of "
+        f"{figures['cases']}; least {figures['least']:.3f} ({figures['least_at']}); noise {stated}"
+    )
+    for key, words in (
+        ("slower_beyond_limit", f"slower by more than {figures['limit']:.0%}"),
+        ("slower_beyond_noise", "slower beyond noise"),
+        ("too_noisy", "too noisy to say"),
+        ("missing", "without figures"),
+    ):
+        names = figures[key]
+        console.print(f"{title}, {words}: {len(names)}" + (f" ({', '.join(names)})" if names else ""))
+    same = figures["same_placement"]
+    if same["cases"]:
+        console.print(
+            f"{title}, two processes with the same placement differ by {same['median']:.1%}, at most "
+            f"{same['largest']:.1%} ({same['cases']} cases)"
+        )
+    console.print(f"{title}, goal: " + {True: "met", False: "missed", None: "open"}[figures["met"]])
 
 
 def _goal(goal: Mapping[str, Any]) -> str:

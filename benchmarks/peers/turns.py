@@ -4,6 +4,7 @@ Place: below ``runner``. Input: a case, the peers that shall take part, ``Option
 Invariants: eager always takes part, as the anchor: what was timed in another run is compared through it. Compilations
 run one after the other. A peer that is not at work is stopped by a signal, so that waiting threads cannot spin; what
 else keeps the machine busy is recorded beside every figure. Peers that fail keep their reason and cost only themselves.
+Our own peers begin with a database that holds the rates of this machine and nothing else, so no earlier decision.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mixbackend.benchmarks.peers.catalogue import EAGER, configuration_of, is_ours, refusal
+from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew, probing_allowed
+from mixbackend.benchmarks.peers.catalogue import EAGER, cache_folder, configuration_of, is_ours, refusal
 from mixbackend.benchmarks.peers.request import MODULE, PeerCase, PeerRequest
 from mixbackend.benchmarks.timing import rotated
 from mixbackend.processes import Answer, Worker, ask
@@ -69,7 +71,7 @@ class Options:
 
 
 @dataclass
-class _Turns:
+class Turns:
     """What one peer's turns gave so far."""
 
     rounds_s: list[float] = field(default_factory=list)
@@ -89,8 +91,11 @@ def with_anchor(peers: Sequence[str]) -> tuple[str, ...]:
 
 
 def variables_for(peer: str, environment: Environment) -> dict[str, str | None]:
-    """The environment of a peer's process; how idle threads wait is set only for our own, on request."""
-    wanted = without_decisions(os.environ)
+    """The environment of a peer's process; how idle threads wait is set only for our own, on request.
+
+    Rates were probed before: no process of ours probes them beside others.
+    """
+    wanted = {**without_decisions(os.environ), **(FROZEN_RATES if is_ours(peer) else {})}
     if environment == "command" and is_ours(peer):
         make_threads_sleep(wanted)
     wanted.setdefault("TORCHINDUCTOR_CACHE_DIR", kernel_folder())
@@ -102,6 +107,15 @@ def kernel_folder() -> str:
     folder = private_folder() / "bench-peers" / "inductor"
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder)
+
+
+def calibrate(options: Options) -> str:
+    """Let a process probe what is not known of this machine; why that failed, or empty."""
+    if not probing_allowed():
+        return ""
+    request = PeerRequest("calibrate", PeerCase("", 0, "inference", "float32"), threads=options.threads)
+    answer = ask(request, options.module, options.timeout_s, options.threads, variables_for(EAGER, "user"))
+    return "" if answer["status"] == "pass" else f"{answer['status']}: {answer.get('detail', '')}"
 
 
 def measure_machine(dtype: str, options: Options) -> Answer:
@@ -116,12 +130,12 @@ def time_case(case: PeerCase, peers: Sequence[str], options: Options, show: Show
     refused = {peer: {"status": "refused", "detail": why} for peer in peers if (why := refusal(peer, case))}
     with tempfile.TemporaryDirectory(prefix="mixbackend-peers-") as folder, ExitStack() as stack:
         show(f"{case}: reference", 0.0)
-        reference = _ask_reference(case, folder, options)
+        reference = ask_reference(case, folder, options)
         if reference["status"] != "pass":
             failed = {"status": "reference_failed", "detail": f"{reference['status']}: {reference.get('detail', '')}"}
             return {peer: refused.get(peer, failed) for peer in peers}
         workers, ready = _start([peer for peer in peers if peer not in refused], case, folder, options, stack, show)
-        turns = _take_turns(case, workers, options, show)
+        turns = take_turns(case, workers, options, show)
     anchor = turns[EAGER].rounds_s if EAGER in turns else []
     shared = {"turns": uuid.uuid4().hex[:12], "anchor_rounds_s": anchor, "work": _work(reference)}
     return {
@@ -130,13 +144,30 @@ def time_case(case: PeerCase, peers: Sequence[str], options: Options, show: Show
     }
 
 
-def _ask_reference(case: PeerCase, folder: str, options: Options) -> Answer:
+def ask_reference(case: PeerCase, folder: str, options: Options) -> Answer:
+    """Let a process write what is right for a case."""
     request = PeerRequest("reference", case, folder=folder, threads=options.threads)
     return ask(request, options.module, options.timeout_s, options.threads, variables_for(EAGER, "user"))
 
 
 def _work(reference: Answer) -> dict[str, Any]:
     return {"flops": reference["flops"], "bytes": reference["bytes"]}
+
+
+def peer_request(
+    case: PeerCase, peer: str, configuration: Mapping[str, Any] | None, folder: str, options: Options
+) -> PeerRequest:
+    """What a peer's process is asked."""
+    return PeerRequest(
+        task="peer",
+        case=case,
+        peer=peer,
+        configuration=configuration,
+        folder=folder,
+        threads=options.threads,
+        memory_bytes=int(options.memory_gb * 1e9),
+        warm_up_s=options.warm_up_s,
+    )
 
 
 def _start(
@@ -147,16 +178,9 @@ def _start(
     ready: dict[str, Answer] = {}
     for peer in peers:
         show(f"{case}: compiling for {peer}", 0.0)
-        request = PeerRequest(
-            task="peer",
-            case=case,
-            peer=peer,
-            configuration=configuration_of(peer, options.backends),
-            folder=folder,
-            threads=options.threads,
-            memory_bytes=int(options.memory_gb * 1e9),
-            warm_up_s=options.warm_up_s,
-        )
+        if is_ours(peer):
+            begin_anew(cache_folder(peer))
+        request = peer_request(case, peer, configuration_of(peer, options.backends), folder, options)
         worker = Worker(request, options.module, options.threads, variables_for(peer, options.environment))
         stack.callback(worker.close)
         ready[peer] = worker.answer(options.timeout_s)
@@ -169,8 +193,9 @@ def _start(
     return workers, ready
 
 
-def _take_turns(case: PeerCase, workers: Mapping[str, Worker], options: Options, show: Show) -> dict[str, _Turns]:
-    turns = {peer: _Turns() for peer in workers}
+def take_turns(case: PeerCase, workers: Mapping[str, Worker], options: Options, show: Show) -> dict[str, Turns]:
+    """Let peers that wait, stopped, take their turns."""
+    turns = {peer: Turns() for peer in workers}
     for number in range(options.rounds):
         for peer in rotated(list(workers), number):
             show(f"{case}: round {number + 1} of {options.rounds}, {peer}", 0.0)
@@ -180,7 +205,7 @@ def _take_turns(case: PeerCase, workers: Mapping[str, Worker], options: Options,
     return turns
 
 
-def _take_turn(worker: Worker, turns: _Turns, options: Options) -> None:
+def _take_turn(worker: Worker, turns: Turns, options: Options) -> None:
     worker.resume()
     answer = worker.tell({"seconds": options.seconds}, options.timeout_s)
     if answer["status"] != "pass":
@@ -191,7 +216,7 @@ def _take_turn(worker: Worker, turns: _Turns, options: Options) -> None:
     turns.cores_of_others.append(answer["cores_of_others"])
 
 
-def _record(ready: Answer, turns: _Turns | None) -> dict[str, Any]:
+def _record(ready: Answer, turns: Turns | None) -> dict[str, Any]:
     """What is kept of a peer; figures of one that failed on the way are not."""
     if turns is None or turns.failure is not None:
         last = ready if turns is None or turns.failure is None else turns.failure

@@ -23,10 +23,12 @@ from typing import Any
 
 import torch
 
+from mixbackend.benchmarks.machine_rates import probe_machine
 from mixbackend.benchmarks.peers import executors, machine, reference
-from mixbackend.benchmarks.peers.models import MODELS, PeerModel
+from mixbackend.benchmarks.peers.models import PeerModel
 from mixbackend.benchmarks.peers.parts import summarise_parts
 from mixbackend.benchmarks.peers.request import PeerRequest, request_from_line
+from mixbackend.benchmarks.peers.suite_models import find_model
 from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status
 from mixbackend.processes import Answer, begin_answering, limit_memory
 
@@ -46,21 +48,24 @@ def main() -> None:
     if request.threads:
         torch.set_num_threads(request.threads)
     try:
-        serve(request, MODELS, send)
+        serve(request, find_model, send)
     except Exception as error:
         failure = TaskFailedError("failed", error)
         send({"status": failure_status(failure), "detail": describe_error(error)})
 
 
-def serve(request: PeerRequest, models: Any, send: Send) -> None:
-    """Do what a request asks, with models from a mapping by name."""
-    if request.task == "machine":
+def serve(request: PeerRequest, find: Callable[[str], PeerModel], send: Send) -> None:
+    """Do what a request asks, with models by their names."""
+    if request.task == "calibrate":
+        probe_machine()
+        send({"status": "pass"})
+    elif request.task == "machine":
         send({"status": "pass", **dataclasses.asdict(machine.measure_limits(request.case.dtype))})
     elif request.task == "reference":
-        work = reference.make(models[request.case.model], request.case, Path(request.folder))
+        work = reference.make(find(request.case.model), request.case, Path(request.folder))
         send({"status": "pass", **dataclasses.asdict(work)})
     else:
-        serve_peer(request, models[request.case.model], send)
+        serve_peer(request, find(request.case.model), send)
 
 
 def serve_peer(request: PeerRequest, model: PeerModel, send: Send) -> None:

@@ -7,27 +7,30 @@ Exit status: 0 if every mixture ran and was right, else 1.
 from __future__ import annotations
 
 import argparse
-import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
+from mixbackend.benchmarks.models import models as suite_entries
 from mixbackend.benchmarks.peers import runner
-from mixbackend.benchmarks.peers.catalogue import is_ours, peer_names, usable_backends
+from mixbackend.benchmarks.peers.catalogue import groups, is_ours, peer_names, usable_backends
 from mixbackend.benchmarks.peers.models import MODELS, TRAINED
 from mixbackend.benchmarks.peers.request import DTYPES, PHASES
+from mixbackend.benchmarks.peers.suite_models import CHOICE, PREFIX, find_model
+from mixbackend.benchmarks.peers.suite_models import TRAINED as SUITE_TRAINED
 from mixbackend.benchmarks.peers.summary import summarise
 from mixbackend.benchmarks.peers.tables import print_peers
-from mixbackend.benchmarks.peers.turns import Options, measure_machine
+from mixbackend.benchmarks.peers.turns import Options, calibrate, measure_machine
 from mixbackend.benchmarks.results import ResultFile
+from mixbackend.commands.bench_progress import chosen, left_in_order, names_in, progress_bar, time_limit
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:
     from mixbackend.benchmarks.peers.request import PeerCase
+    from mixbackend.benchmarks.peers.turns import Show
+
+TRUE_SIZE = "true-size"
+"""Stands for the twelve models at true size."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,43 +40,44 @@ def main(arguments: Sequence[str]) -> int:
     backends = usable_backends()
     try:
         cases = _cases(given)
-        peers = _chosen(given.peers, peer_names(backends), "peer")
+        peers = _peers(given.peers, backends)
     except ValueError as error:
         parser.error(str(error))
     options = _options(given, backends)
     file = ResultFile(given.resume)
-    with quiet_stdout(), _left_in_order(), _progress() as progress:
-        left = runner.plan(cases, peers, options, file, given.label)
-        task = progress.add_task("peers", total=left.expected_s)
-
-        def show(text: str, behind_s: float) -> None:
-            progress.update(task, description=text, advance=behind_s)
-
-        records = runner.run(cases, peers, options, file, given.label, show)
+    is_over = time_limit(given.minutes)
+    with quiet_stdout(), left_in_order(), progress_bar("peers") as begin:
+        planned = runner.plan(cases, peers, options, file, given.label)
+        show = begin(planned.expected_s)
+        trouble = _calibrate(planned, options, show)
+        records = runner.run(cases, peers, options, file, given.label, show, is_over=is_over)
         show("limits of the machine", 0.0)
         machine = _machine(cases, options, file)
-    value = summarise(records, machine, _settings(given, options, peers))
+    left = [str(case) for case, _ in runner.plan(cases, peers, options, file, given.label).work]
+    value = summarise(records, machine, {**_settings(given, options, peers), "left": left, "calibration": trouble})
     if given.json:
         print_json(value)
     else:
         print_peers(value, console())
-    return (
-        1 if any(is_ours(record["peer"]) and record["status"] not in ("pass", "refused") for record in records) else 0
-    )
+        _print_end(value["settings"])
+    failed = any(is_ours(record["peer"]) and record["status"] not in ("pass", "refused") for record in records)
+    return 1 if failed else 0
 
 
-@contextmanager
-def _left_in_order() -> Iterator[None]:
-    """Let a request to end this process end the peers' and take their files away first."""
+def _print_end(settings: Mapping[str, Any]) -> None:
+    """What was not measured, and why."""
+    if settings["calibration"]:
+        console().print(f"the machine could not be probed, plans go by priors: {settings['calibration']}")
+    if settings["left"]:
+        console().print(f"not measured yet, run the same command again: {', '.join(settings['left'])}")
 
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _calibrate(planned: runner.Plan, options: Options, show: Show) -> str:
+    """Probe the machine before anything is timed, if there is something to time; why that failed, or empty."""
+    if not any(is_ours(peer) for _, missing in planned.work for peer in missing):
+        return ""
+    show("probing the machine", 0.0)
+    return calibrate(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,12 +89,17 @@ def _parser() -> argparse.ArgumentParser:
         "--models",
         default="",
         metavar="A,B",
-        help=f"of {', '.join(MODELS)} (default: all; training: {', '.join(TRAINED)})",
+        help=f"of {', '.join(MODELS)}; true-size for all of these (training: {', '.join(TRAINED)}); "
+        f"{PREFIX}NAME for one of the suite (default: true-size)",
     )
+    add("--suite", type=int, default=0, metavar="N",
+        help=f"the first N of {len(CHOICE)} models of the suite (training: of {len(SUITE_TRAINED)}): "
+        f"{', '.join(CHOICE)}; the others only with --models")  # fmt: skip
     add("--batch", default="1", metavar="1,8", help="samples at once in inference")
     add("--phase", default="inference", metavar="A,B", help="inference, training")
     add("--dtype", default="float32", metavar="A,B", help="float32, bfloat16 (weights and inputs, no autocast)")
-    add("--peers", default="", metavar="A,B", help="eager always takes part (default: all)")
+    add("--peers", default="", metavar="A,B", help="eager always takes part; singles for all only-*, placement "
+        "for eager, singles, mixture and tuned (default: all)")  # fmt: skip
     add("--threads", type=int, default=0, metavar="N", help="of every pool (default: what torch takes)")
     add("--rounds", type=int, default=7, metavar="N", help="turns of every peer")
     add("--seconds", type=float, default=1.0, metavar="S", help="length of a turn")
@@ -98,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--memory", type=float, default=12.0, metavar="GB", help="private memory of one process; 0 is no limit")
     add("--environment", choices=("user", "command"), default="user",
         help="of our peers: nothing set, or what this command sets for threads")  # fmt: skip
+    add("--minutes", type=float, default=0.0, metavar="M",
+        help="begin no further case after that; run again to go on (default: no limit)")  # fmt: skip
     add("--resume", type=Path, default=Path("results") / "peers.jsonl", metavar="FILE",
         help="results file; what it holds is not run again")  # fmt: skip
     add("--label", default="", help="resume results of our changing code under this name")
@@ -106,14 +117,39 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cases(given: argparse.Namespace) -> tuple[PeerCase, ...]:
-    models = _chosen(given.models, tuple(MODELS), "model")
-    trained = models if given.models else TRAINED
-    batches = [int(text) for text in _names(given.batch)]
+    models, trained = _models(given)
+    batches = [int(text) for text in names_in(given.batch)]
     if not batches or min(batches) < 1:
         raise ValueError(f"--batch {given.batch!r} should be numbers from 1 on, with commas between")
-    phases = _chosen(given.phase, PHASES, "phase")
-    dtypes = _chosen(given.dtype, DTYPES, "dtype")
-    return runner.cases_for(models, trained, batches, phases, dtypes, lambda name: MODELS[name].training_batch)
+    phases = chosen(given.phase, PHASES, "phase")
+    dtypes = chosen(given.dtype, DTYPES, "dtype")
+    return runner.cases_for(models, trained, batches, phases, dtypes, lambda name: find_model(name).training_batch)
+
+
+def _models(given: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the models for inference, and for training."""
+    if not 0 <= given.suite <= len(CHOICE):
+        raise ValueError(f"--suite {given.suite} should be a number up to {len(CHOICE)}")
+    suite = {entry.name for entry in suite_entries()}
+    known = (TRUE_SIZE, *MODELS, *(f"{PREFIX}{name}" for name in (*CHOICE, *sorted(suite.difference(CHOICE)))))
+    named = names_in(given.models) or (() if given.suite else (TRUE_SIZE,))
+    near = [name for name in named if name not in known]
+    if near:
+        raise ValueError(
+            f"no model is called {', '.join(near)}; there are {', '.join((TRUE_SIZE, *MODELS))}, suite:NAME"
+        )
+    first = [f"{PREFIX}{name}" for name in CHOICE[: given.suite]]
+    trained = [f"{PREFIX}{name}" for name in SUITE_TRAINED[: given.suite]]
+    both = [(MODELS, TRAINED) if name == TRUE_SIZE else ([name], [name]) for name in named]
+    inferred = dict.fromkeys([*(name for group, _ in both for name in group), *first])
+    learning = dict.fromkeys([*(name for _, group in both for name in group), *trained])
+    return tuple(inferred), tuple(learning)
+
+
+def _peers(text: str, backends: Sequence[str]) -> tuple[str, ...]:
+    known = groups(backends)
+    expanded = [name for part in names_in(text) for name in known.get(part, (part,))]
+    return chosen(",".join(expanded), peer_names(backends), "peer")
 
 
 def _options(given: argparse.Namespace, backends: tuple[str, ...]) -> Options:
@@ -145,26 +181,3 @@ def _settings(given: argparse.Namespace, options: Options, peers: Sequence[str])
         "versions": runner.package_versions(),
         "label": given.label,
     }
-
-
-def _progress() -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=1800.0)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-
-
-def _chosen(text: str, known: Sequence[str], what: str) -> tuple[Any, ...]:
-    parts = _names(text) or tuple(known)
-    unknown = [part for part in parts if part not in known]
-    if unknown:
-        raise ValueError(f"no {what} is called {', '.join(unknown)}; there are {', '.join(known)}")
-    return parts

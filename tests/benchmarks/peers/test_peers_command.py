@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend.benchmarks.peers.catalogue import configuration_of, peer_names
+from mixbackend.benchmarks.peers.catalogue import MIXTURES, configuration_of, peer_names
 from mixbackend.benchmarks.peers.models import MODELS, TRAINED
+from mixbackend.benchmarks.peers.suite_models import CHOICE
 from mixbackend.benchmarks.peers.turns import Options
 from mixbackend.commands import bench_peers
 
@@ -50,7 +51,7 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("pretending")
 def test_asked_to_end_it_leaves_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*arguments: object) -> None:
+    def run(*arguments: object, **options: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(bench_peers.runner, "run", run)
@@ -65,6 +66,8 @@ def test_asked_to_end_it_leaves_in_order(tmp_path: Path, monkeypatch: pytest.Mon
     ("arguments", "message"),
     [
         (("--models", "nope"), "no model is called nope"),
+        (("--models", "suite:nope"), "no model is called suite:nope"),
+        (("--suite", "25"), "should be a number up to 24"),
         (("--peers", "mixtur"), "no peer is called mixtur"),
         (("--batch", "0"), "numbers from 1 on"),
         (("--batch", "x"), "invalid literal"),
@@ -98,6 +101,45 @@ def test_peers_by_what_the_machine_has() -> None:
     names = peer_names(("codegen", "openvino"))
     assert {"mixture", "mixture-without-openvino", "only-codegen", "only-openvino"} <= set(names)
     assert "mixture-without-openvino" not in peer_names(("codegen",)), "it would be the mixture"
-    assert configuration_of("mixture-without-openvino", ("codegen", "openvino")) == {"backends": ["codegen", "eager"]}
-    assert configuration_of("only-codegen", ()) == {"backends": ["codegen", "eager"]}
-    assert configuration_of("mixture", ()) == {} and configuration_of("openvino", ()) is None
+    both = ("codegen", "openvino")
+    assert configuration_of("openvino", ()) is None
+    told = {peer: dict(configuration_of(peer, both) or {}) for peer in names if peer in MIXTURES or "only-" in peer}
+    folders = [configuration.pop("cache")["dir"] for configuration in told.values()]
+    assert len(set(folders)) == len(told) == 6, "no peer finds what another remembered"
+    assert told["mixture-without-openvino"] == {"backends": ["codegen", "eager"]}
+    assert told["only-codegen"] == {"backends": ["codegen", "eager"]} and told["mixture"] == {}
+    assert told["tuned"] == {"search": {"mode": "measure"}}
+
+
+def test_groups_of_peers_and_models() -> None:
+    def chosen(*arguments: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return bench_peers._models(bench_peers._parser().parse_args(arguments))
+
+    assert bench_peers._peers("placement", ("codegen", "onednn")) == (
+        "eager", "only-codegen", "only-onednn", "mixture", "tuned",
+    )  # fmt: skip
+    assert chosen() == (tuple(MODELS), TRAINED)
+    assert chosen("--suite", "24") == (
+        tuple(f"suite:{name}" for name in CHOICE),
+        tuple(f"suite:{n}" for n in CHOICE[:8]),
+    )
+    inferred, trained = chosen("--models", "true-size,suite:vgg16", "--suite", "2")
+    assert inferred == (*MODELS, "suite:vgg16", "suite:resnet18", "suite:DistilBertForMaskedLM")
+    assert trained == (*TRAINED, "suite:vgg16", "suite:resnet18", "suite:DistilBertForMaskedLM")
+
+
+@pytest.mark.usefixtures("pretending")
+def test_what_no_time_is_left_for_is_told_and_run_the_next_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = (*COMMAND[:1], "minilm,suite:resnet18", *COMMAND[2:], "--resume", str(tmp_path / "f"))
+    assert bench_peers.main((*command, "--minutes", "1e-9", "--json")) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["cases"] == []
+    assert first["settings"]["left"] == ["minilm inference float32 batch 1", "suite:resnet18 inference float32"]
+    assert bench_peers.main((*command, "--minutes", "1e-9")) == 0
+    assert "run the same command again: minilm" in capsys.readouterr().out
+    assert bench_peers.main((*command, "--json")) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert [(case["model"], case["batch"]) for case in second["cases"]] == [("minilm", 1), ("suite:resnet18", 0)]
+    assert second["settings"]["left"] == []

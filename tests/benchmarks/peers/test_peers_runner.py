@@ -105,6 +105,22 @@ def test_cases_are_inference_by_batch_and_training_at_the_models_own() -> None:
     ]  # fmt: skip
 
 
+def test_models_of_the_suite_run_at_their_own_size() -> None:
+    cases = runner.cases_for(["suite:x"], ["suite:x"], [1, 8], ["inference", "training"], ["float32"], lambda name: 0)
+    assert [(case.batch, case.phase) for case in cases] == [(0, "inference"), (0, "training")]
+    assert str(cases[0]) == "suite:x inference float32"
+
+
+def test_no_case_begins_when_time_is_over(tmp_path: Path) -> None:
+    cases, over = Cases(), iter((False, True))
+    file = ResultFile(tmp_path / "f.jsonl")
+    records = runner.run(
+        [ONE, TWO], ["eager"], OPTIONS, file, "", lambda text, behind_s: None, cases, lambda: next(over)
+    )
+    assert cases.asked == [("one", ("eager",))] and [record["model"] for record in records] == ["one"]
+    assert [case.model for case, _ in runner.plan([ONE, TWO], ["eager"], OPTIONS, file, "").work] == ["two"]
+
+
 def test_limits_are_the_highest_rates_known(tmp_path: Path) -> None:
     file = tmp_path / "f.jsonl"
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mixbackend.benchmarks.peers.summary import best_of, comparable_rounds, summarise
+from mixbackend.benchmarks.peers.comparing import best_of, comparable_rounds
+from mixbackend.benchmarks.peers.summary import summarise
 from mixbackend.benchmarks.peers.tables import print_peers
 
 MACHINE = {"float32": {"flops_per_s": 100e9, "bytes_per_s": 10e9}}
@@ -52,7 +53,7 @@ def test_winner_ratios_and_limits() -> None:
     (case,) = value(usual())["cases"]
     assert (case["winner"], case["best_rival"]) == ("mixture", "openvino")
     assert case["over"]["mixture"]["rivals"] == {
-        "peer": "openvino", "median": 1.25, "low": 1.25, "high": 1.25, "runs_apart": False,
+        "peer": "openvino", "median": 1.25, "low": 1.25, "high": 1.25, "noise": None, "runs_apart": False,
     }  # fmt: skip
     assert case["over"]["mixture"]["inductor"]["peer"] == "inductor-freezing"
     assert case["over"]["mixture"]["inductor"]["median"] == pytest.approx(1.8)
@@ -145,10 +146,11 @@ def test_the_value_is_plain_json_of_one_schema() -> None:
     for key in ("rounds_s", "work", "turns", "anchor_rounds_s", "first_call_s", "new_kernels", "cores_of_others"):
         del refused[key]
     result = json.loads(json.dumps(value([*usual(), refused]), allow_nan=False))
-    assert set(result) == {"schema", "settings", "machine", "cases", "summary"} and result["schema"] == 1
+    assert set(result) == {"schema", "settings", "machine", "cases", "summary", "singles"} and result["schema"] == 1
     (case,) = result["cases"]
     assert set(case) == {
-        "model", "batch", "phase", "dtype", "winner", "best_rival", "over", "limits", "peers", "parts",
+        "model", "batch", "phase", "dtype", "winner", "best_rival", "over", "over_singles", "limits", "peers",
+        "parts",
     }  # fmt: skip
     assert set(case["peers"]["openvino"]) == set(case["peers"]["onnxruntime"]) == {
         "status", "detail", "median_s", "spread", "rounds_s", "share_of_limit", "first_call_s", "first_call_warm",

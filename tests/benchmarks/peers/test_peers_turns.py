@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest
 
+from mixbackend.benchmarks.peers.catalogue import cache_folder
 from mixbackend.benchmarks.peers.request import PeerCase, PeerRequest, request_from_line
-from mixbackend.benchmarks.peers.turns import Options, expected_s, measure_machine, time_case, variables_for
+from mixbackend.benchmarks.peers.turns import (
+    Options,
+    calibrate,
+    expected_s,
+    measure_machine,
+    time_case,
+    variables_for,
+)
+from mixbackend.calibration import SWITCH
+from mixbackend.storage import Database
 
 BACKENDS = ("codegen", "openvino")
 
@@ -100,10 +110,33 @@ def test_environments(fake_peers: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert by_peer["eager"] == {
         "start": {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None}, "threads": "2", "configuration": None,
     }  # fmt: skip
-    assert by_peer["mixture"]["start"]["GOMP_SPINCOUNT"] is None and by_peer["mixture"]["configuration"] == {}
+    assert by_peer["mixture"]["start"]["GOMP_SPINCOUNT"] is None
+    assert by_peer["mixture"]["configuration"] == {"cache": {"dir": str(cache_folder("mixture"))}}
     assert variables_for("mixture", "command")["GOMP_SPINCOUNT"] == "0"
     assert variables_for("only-codegen", "command")["GOMP_SPINCOUNT"] == "0"
     assert variables_for("openvino", "command")["GOMP_SPINCOUNT"] is None
+
+
+def test_our_peers_begin_without_decisions_and_probe_nothing_beside_others(
+    fake_peers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Database.open(cache_folder("tuned"))
+    before.set_decision("a graph", {"choice": "remembered"})
+    before.close()
+    monkeypatch.delenv(SWITCH, raising=False)
+    run("plain", "tuned", rounds=1)
+    assert not Database.open(cache_folder("tuned")).has_decisions()
+    assert variables_for("tuned", "user")[SWITCH] == "0"
+    assert SWITCH not in variables_for("inductor", "user")
+
+
+def test_the_machine_is_probed_first_where_that_is_allowed(fake_peers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "0")
+    assert calibrate(options()) == "" and not fake_peers.exists()
+    monkeypatch.delenv(SWITCH)
+    assert calibrate(options()) == ""
+    assert [peer for peer, _, _ in notes(fake_peers)] == ["calibrate"]
+    assert calibrate(options(module="no_such_module")).startswith("crash: ")
 
 
 def test_paused_peers_end_with_the_process_that_asked_them(fake_peers: Path) -> None:

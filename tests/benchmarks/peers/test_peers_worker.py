@@ -41,7 +41,7 @@ def serve(
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     reference.make(TINY, case, folder)
     request = PeerRequest("peer", case, peer, folder=str(folder), threads=1, warm_up_s=0.01, **more)
-    worker.serve(request, {"tiny": TINY}, answers.append)
+    worker.serve(request, {"tiny": TINY}.__getitem__, answers.append)
     return answers
 
 
@@ -63,6 +63,7 @@ def test_a_mixture_is_right_and_tells_its_parts(
     parts = ready["parts"]
     assert set(parts["backends"]) == {"eager"} and parts["regions_without_time"] == 0
     assert parts["profile"][0]["measured_s"] > 0 and parts["measured_s"] >= parts["profile"][0]["measured_s"]
+    assert len(parts["placement"]) == 16 and parts["chosen"] == [""] * parts["graphs"]
 
 
 def test_openvino_and_onnxruntime_take_the_whole_model(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_model_that_is_built_differently_is_no_peer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(reference, "digest", lambda module, inputs: 1.0)
     request = PeerRequest("peer", INFERENCE, "eager", folder=str(tmp_path))
     with pytest.raises(ValueError, match="not built alike"):
-        worker.serve(request, {"tiny": TINY}, lambda answer: None)
+        worker.serve(request, {"tiny": TINY}.__getitem__, lambda answer: None)
 
 
 def test_work_is_counted() -> None:
