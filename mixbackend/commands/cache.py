@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from rich import box
 from rich.console import Console
@@ -137,10 +138,11 @@ def _versions() -> dict[str, str]:
 def _destination(target: str) -> Iterator[IO[bytes]]:
     """A file that appears at its place when it is complete."""
     if "://" in target:
+        system, place = _system(target)
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)
-            _upload(file, target)
+            _upload(file, system, place)
         return
     path = Path(target)
     try:
@@ -156,8 +158,7 @@ def _destination(target: str) -> Iterator[IO[bytes]]:
         raise
 
 
-def _upload(file: IO[bytes], target: str) -> None:
-    system, place = _system(target)
+def _upload(file: IO[bytes], system: AbstractFileSystem, place: str) -> None:
     temporary = f"{place}.writing-{secrets.token_hex(8)}"
     with system.open(temporary, "wb") as remote:
         while piece := file.read(1 << 22):
@@ -186,9 +187,10 @@ def _source(source: str) -> Iterator[tuple[IO[bytes], str]]:
         yield copy, "may hold native code, and nobody knows who can write to a URL (--trust takes your word)"
 
 
-def _system(url: str) -> tuple[Any, str]:
+def _system(url: str) -> tuple[AbstractFileSystem, str]:
     try:
-        return url_to_fs(url)
+        system, place = url_to_fs(url)
+        return system, place
     except (ValueError, ImportError, OSError) as error:
         raise StorageError(f"{url} cannot be used: {error}", hint="install the fsspec plug-in of its kind") from error
 
