@@ -210,7 +210,7 @@ class FrozenGraph:
         """The inputs of the whole graph for those of the main part."""
         given = len(self._split.others)
         constants = [id(value) for value in values[given:]]
-        bound = (item for item in self._variants.values() if [id(value) for value in item.constants] == constants)
+        bound = (item for item in [*self._variants.values()] if [id(value) for value in item.constants] == constants)
         weights = next(bound).watch.tensors
         places = (*self._split.others, *self._split.weights)
         whole = dict(zip(places, (*values[:given], *weights), strict=True))

@@ -17,8 +17,29 @@ from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting import EVENT_KINDS, Event, EventLog, GraphRecord, Report
 from mixbackend.reporting import summary as shorten
+from mixbackend.reporting.records import RegimeRecord
 
 EVENT = Event("repair", "inference-0", "r0", "onnxruntime", "placed again")
+
+
+def test_ranges_of_sizes_are_listed_with_their_plans(record: GraphRecord) -> None:
+    ranges = (RegimeRecord("s0", 0, 99, 16, True, record), RegimeRecord("s0", 100, None, 1024, False, record))
+    report = Report((replace(record, regimes=ranges),))
+    first, second = report.to_dict()["graphs"][0]["regimes"]
+    assert {name: first[name] for name in ("quantity", "first", "last", "size", "built")} == {
+        "quantity": "s0",
+        "first": 0,
+        "last": 99,
+        "size": 16,
+        "built": True,
+    }
+    assert (second["first"], second["last"], second["built"]) == (100, None, False)
+    assert first["regions"] == report.to_dict()["graphs"][0]["regions"]
+    json.loads(report.to_json())
+    text = str(report)
+    assert "s0 0..99: onnxruntime 3, eager 1 (estimated" in text
+    assert "s0 100..: onnxruntime 3, eager 1 (estimated" in text
+    assert "ms at 1024, not needed so far)" in text
 
 
 def test_the_dictionary_is_schema_one(record: GraphRecord) -> None:
@@ -41,6 +62,8 @@ def test_the_dictionary_is_schema_one(record: GraphRecord) -> None:
                         "measured_s": 9e-4,
                         "cached": True,
                         "reused_from": None,
+                        "alternatives": [],
+                        "margin_s": None,
                     },
                     {
                         "id": "r1",
@@ -52,6 +75,8 @@ def test_the_dictionary_is_schema_one(record: GraphRecord) -> None:
                         "measured_s": None,
                         "cached": False,
                         "reused_from": "inference-0/r9",
+                        "alternatives": [],
+                        "margin_s": None,
                     },
                 ],
                 "refusals": [
@@ -94,6 +119,24 @@ def test_the_dictionary_is_schema_one(record: GraphRecord) -> None:
                 "bound_gap": pytest.approx(2e-5),
                 "layout": {"chosen": "as_traced", "estimated_s": {}, "conversions": 0},
                 "tuning": None,
+                "regimes": [],
+                "decided": {
+                    "by": "estimates",
+                    "chosen": None,
+                    "runner_up": None,
+                    "margin_s": None,
+                    "spread_s": None,
+                },
+                "advice": [
+                    {
+                        "backend": "inductor",
+                        "code": "unknown-op",
+                        "op": "aten.gelu.default",
+                        "nodes": ["gelu"],
+                        "detail": "",
+                        "saves_s": 1e-4,
+                    }
+                ],
             }
         ],
         "events": [
@@ -124,7 +167,7 @@ def test_the_text_says_what_ran_where_and_why(record: GraphRecord) -> None:
         "onnxruntime 1.53, eager 2.04, inductor -",
         "estimated 1.50 times as fast as the best single backend (onnxruntime",
         "at most 0.020 ms (2.0%) cheaper",
-        "faster: gelu on inductor would save 0.1 ms",
+        "faster: if inductor took aten.gelu.default (%gelu alone, refused: unknown-op)",
         "from cache",
         "same as inference-0/r9; 1 view",
         "float32 is [red]not[/red] taken",

@@ -1,0 +1,48 @@
+"""Costs that depend on the size, and backends under other names, for tests of regimes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mixbackend.contracts import CostModel, Estimate, OpView, TensorMeta
+
+LINES = {"small": (1e-6, 1e-7), "large": (1e-4, 1e-9), "eager": (1e-2, 1e-6)}
+"""Seconds of an op and seconds per element of its result."""
+WIDTH = 4
+MEETING = (1e-4 - 1e-6) / (1e-7 - 1e-9) / WIDTH
+"""So many rows of ``WIDTH`` cost the same on both."""
+
+
+@dataclass(frozen=True)
+class BySize(CostModel):
+    """Costs that are lines in the number of elements."""
+
+    lines: dict[str, tuple[float, float]]
+
+    def op(self, backend: str, view: OpView) -> Estimate:
+        base, slope = self.lines[backend]
+        return Estimate(base + slope * sum(meta.elements() for meta in view.output_tensors), "prior")
+
+    def read(self, backend: str, meta: TensorMeta) -> float:
+        return 1e-12
+
+    def write(self, backend: str, meta: TensorMeta) -> float:
+        return 1e-12
+
+    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
+        return 1e-3
+
+    def entry(self, backend: str) -> float:
+        return 1e-9
+
+    def region(self, backend: str, key: str) -> Estimate | None:
+        return None
+
+
+def named(base: type, name: str) -> Any:
+    return type(name.title(), (base,), {"name": name, "fingerprint": lambda self: f"{name} 1"})()
+
+
+def regimes_of(mixture: Any, graph: int = 0) -> list[dict[str, Any]]:
+    return mixture.report().to_dict()["graphs"][graph]["regimes"]
