@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mixbackend.contracts import Backend, CostModel, OpGraph, Plan, Preference
+from mixbackend.contracts import Backend, CostModel, OpGraph, PlacementError, Plan, Preference
 from mixbackend.partitioner.bound import discounted
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.placement import make_problem
-from mixbackend.partitioner.problem import Label, Problem
+from mixbackend.partitioner.problem import Problem
+from mixbackend.partitioner.restoring import restore
 from mixbackend.partitioner.search import find_labels
 from mixbackend.partitioner.stages import Stages, collection_paused
 
@@ -57,7 +58,7 @@ def appraise(
     with collection_paused(len(graph.nodes)):
         problem = make_problem(graph, backends, costs, preferences, frozenset(), {}, Stages())
         rules = RegionRules(problem, backends, minimum_ops or {})
-        placements = [placement_of(problem, plan) for plan in plans]
+        placements = [_placement(problem, plan) for plan in plans]
         seconds = tuple(None if item is None else true_energy(problem, item, rules.price) for item in placements)
         return Appraisal(seconds, _bound(problem, rules) if bounded else 0.0)
 
@@ -66,30 +67,8 @@ def _bound(problem: Problem, rules: RegionRules) -> float:
     return find_labels(discounted(problem, rules.pricing) if rules.pricing else problem).bound
 
 
-def placement_of(problem: Problem, plan: Plan) -> Placement | None:
-    """A plan in the numbers of a problem of the same graph; ``None`` if it has a label that the problem lacks."""
-    slots = {name: slot for slot, name in enumerate(problem.backends)}
-    home = {name: number for number, region in enumerate(plan.regions) for name in region.nodes}
-    claims = {
-        (claim.backend, claim.match.pattern, claim.match.nodes): number for number, claim in enumerate(problem.claims)
-    }
-    chosen: dict[int, int] = {}
-    for region in plan.regions:
-        for pattern, nodes in region.matches:
-            number = claims.get((slots.get(region.backend, -1), pattern, nodes))
-            if number is None:
-                return None
-            chosen.update(dict.fromkeys(problem.atoms_of_claim[number], number))
-    labels: list[int] = []
-    regions: list[int] = []
-    for atom, core in enumerate(problem.atoms.cores):
-        owner = home.get(core)
-        if owner is None:
-            return None
-        label = Label(slots.get(plan.regions[owner].backend, -1), chosen.get(atom, -1))
-        position = problem.label_numbers[atom].get(label)
-        if position is None:
-            return None
-        labels.append(position)
-        regions.append(owner)
-    return Placement(tuple(labels), tuple(regions))
+def _placement(problem: Problem, plan: Plan) -> Placement | None:
+    try:
+        return restore(problem, plan)
+    except PlacementError:
+        return None

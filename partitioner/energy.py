@@ -81,6 +81,19 @@ def value_parts(
     return (value.writes[owner] if written else 0.0), readers
 
 
+def modelled_seconds(problem: Problem, atoms: Sequence[int], labels: Sequence[int], regions: Homes) -> float:
+    """Seconds of one region under the model, whatever its backend says: ``atoms`` are all of it."""
+    inside = set(atoms)
+    seconds = problem.entry[problem.labels[atoms[0]][labels[atoms[0]]].backend]
+    seconds += sum(problem.costs[atom][labels[atom]] for atom in atoms)
+    for number in dict.fromkeys(number for atom in atoms for number in problem.values_of[atom]):
+        value = problem.values[number]
+        written, readers = value_parts(problem, value, labels, regions)
+        seconds += written if value.producer in inside else 0.0
+        seconds += sum(cost for atom, cost in readers if atom in inside)
+    return seconds
+
+
 def region_energies(problem: Problem, placement: Placement, price: RegionPrice | None = None) -> dict[int, float]:
     """Seconds of each region; their sum is the true energy of the plan."""
     labels, regions = placement.labels, placement.regions

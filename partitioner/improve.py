@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mixbackend.contracts import PlacementError, Unsupported
 from mixbackend.partitioner.conditions import RegionRules
-from mixbackend.partitioner.energy import Homes, Placement, region_energies, value_parts
+from mixbackend.partitioner.energy import Homes, Placement, modelled_seconds, region_energies, value_parts
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.quotient import Quotient
 from mixbackend.partitioner.regions import form_regions
@@ -208,20 +208,9 @@ class _Improver:
         if self._rules.trivial(backend):
             return True
         atoms = sorted(atom for region in regions for atom in self.quotient.members[region])
-        return self._rules.refusal(backend, atoms, self._work(atoms, regions)) is None
-
-    def _work(self, atoms: Sequence[int], regions: set[int]) -> float:
-        """Modelled seconds of some regions as one."""
-        problem, labels, inside = self._problem, self.quotient.labels, set(atoms)
         homes = _United(self.quotient.regions, regions)
-        seconds = problem.entry[problem.labels[atoms[0]][labels[atoms[0]]].backend]
-        seconds += sum(problem.costs[atom][labels[atom]] for atom in atoms)
-        for number in dict.fromkeys(number for atom in atoms for number in problem.values_of[atom]):
-            value = problem.values[number]
-            written, readers = value_parts(problem, value, labels, homes)
-            seconds += written if value.producer in inside else 0.0
-            seconds += sum(cost for atom, cost in readers if atom in inside)
-        return seconds
+        seconds = modelled_seconds(self._problem, atoms, self.quotient.labels, homes)
+        return self._rules.refusal(backend, atoms, seconds) is None
 
     def _change(self, region: int, slot: int, labels: list[int]) -> float | None:
         """Seconds by which the true energy rises if a region goes to another backend and merges there.

@@ -10,7 +10,7 @@ Non-goals: costs and preferences, which later stages add.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mixbackend.contracts import (
     COPY_INTO,
@@ -83,8 +83,18 @@ def _short(verdict: Verdict) -> str:
     return "yes" if verdict.cost is None else f"yes ({verdict.cost:.3e} s)"
 
 
-def judge(graph: OpGraph, backends: Sequence[Backend], exclusions: frozenset[tuple[str, str]]) -> Candidates:
-    """Ask every backend about every placed node; ``exclusions`` are quarantined (node, backend) pairs."""
+def judge(
+    graph: OpGraph,
+    backends: Sequence[Backend],
+    exclusions: frozenset[tuple[str, str]],
+    lifted: frozenset[tuple[str, str]] = frozenset(),
+) -> Candidates:
+    """Ask every backend about every placed node.
+
+    Args:
+        exclusions: quarantined (node, backend) pairs.
+        lifted: (node, backend) pairs that count as supported whatever the backend says: for counterfactuals.
+    """
     number_of = MetaNumbers()
     verdicts: dict[str, tuple[Verdict, ...]] = {}
     views: dict[str, OpView] = {}
@@ -101,6 +111,7 @@ def judge(graph: OpGraph, backends: Sequence[Backend], exclusions: frozenset[tup
             answered[signature] = tuple(_ask(backend, view) for backend in backends)
         verdicts[node.name] = answered[signature]
     candidates = Candidates(graph, tuple(backend.name for backend in backends), verdicts, views, signatures)
+    candidates = _lift(candidates, lifted) if lifted else candidates
     return _quarantine(candidates, exclusions) if exclusions else candidates
 
 
@@ -151,6 +162,20 @@ def _quarantine(candidates: Candidates, exclusions: frozenset[tuple[str, str]]) 
             for backend, verdict in zip(candidates.backends, candidates.verdicts[node.name], strict=True)
         )
     return Candidates(candidates.graph, candidates.backends, verdicts, candidates.views, candidates.signatures)
+
+
+def _lift(candidates: Candidates, lifted: frozenset[tuple[str, str]]) -> Candidates:
+    verdicts: dict[str, tuple[Verdict, ...]] = {}
+    for node in candidates.graph.placed_nodes:
+        source = source_of_getitem(node)
+        if source in verdicts:
+            verdicts[node.name] = verdicts[source]
+            continue
+        verdicts[node.name] = tuple(
+            Supported() if isinstance(verdict, Unsupported) and (node.name, backend) in lifted else verdict
+            for backend, verdict in zip(candidates.backends, candidates.verdicts[node.name], strict=True)
+        )
+    return replace(candidates, verdicts=verdicts)
 
 
 def _ask(backend: Backend, view: OpView) -> Verdict:

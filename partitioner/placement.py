@@ -65,6 +65,7 @@ def place(
     margin: float = 0.0,
     single: str | None = None,
     corrections: Mapping[tuple[str, str], float] | None = None,
+    lifted: frozenset[tuple[str, str]] = frozenset(),
     stages: Stages | None = None,
 ) -> Plan:
     """Where every op of a graph should run.
@@ -81,6 +82,7 @@ def place(
             better than that.
         single: name of a backend that runs all it can, whatever that costs; the fallback fills in.
         corrections: seconds by (node name, backend name) that measurements add to, or take from, the cost of an op.
+        lifted: (node name, backend name) pairs whose refusal does not count: for counterfactuals.
         stages: collects the seconds that each stage took.
 
     Raises:
@@ -88,7 +90,9 @@ def place(
     """
     clock = stages or Stages()
     with collection_paused(len(graph.nodes)):
-        problem = make_problem(graph, backends, costs, preferences, exclusions, pinned or {}, clock, corrections)
+        problem = make_problem(
+            graph, backends, costs, preferences, exclusions, pinned or {}, clock, corrections, lifted
+        )
         rules = RegionRules(problem, backends, minimum_ops or {})
         if single is not None:
             return _solve_single(problem, backends, rules, [backend.name for backend in backends].index(single), clock)
@@ -148,12 +152,13 @@ def make_problem(
     pinned: Mapping[str, str],
     clock: Stages,
     corrections: Mapping[tuple[str, str], float] | None = None,
+    lifted: frozenset[tuple[str, str]] = frozenset(),
 ) -> Problem:
     """Judge, match, glue and price: everything before the search."""
     if not backends:
         raise PlacementError(what="no backend to place on", hint="allow at least eager, which runs every op")
     with clock.measure("judge"):
-        judged = judge(graph, backends, exclusions)
+        judged = judge(graph, backends, exclusions, lifted)
     with clock.measure("match"):
         atoms = form_atoms(judged)
         later: dict[str, list[str]] = {}

@@ -135,10 +135,12 @@ class _Builder:
     def build(self) -> Problem:
         labels: list[tuple[Label, ...]] = []
         costs: list[tuple[float, ...]] = []
+        ops: list[tuple[float, ...]] = []
         for atom in range(len(self._atoms.cores)):
             choices = self._labels(atom)
             labels.append(tuple(choices))
-            costs.append(tuple(choices.values()))
+            costs.append(tuple(op + inputs for op, inputs in choices.values()))
+            ops.append(tuple(op for op, _ in choices.values()))
         return Problem(
             graph=self._graph,
             candidates=self._candidates,
@@ -150,6 +152,7 @@ class _Builder:
             values=self._values(),
             edges=self._edges(),
             entry=self._tariff.entries(),
+            ops=tuple(ops),
         )
 
     def _claimed_atoms(self, claim: Claim) -> list[int]:
@@ -176,16 +179,17 @@ class _Builder:
         node = self._graph.node_by_name[name]
         return node.op == "getitem" and node.references()[0] in matched
 
-    def _labels(self, atom: int) -> dict[Label, float]:
+    def _labels(self, atom: int) -> dict[Label, tuple[float, float]]:
+        """Ways to run an atom, each with the seconds of its op and of what it reads beside values of other atoms."""
         core = self._atoms.cores[atom]
         supporters = self._candidates.supporters(core)
-        choices: dict[Label, float] = {}
+        choices: dict[Label, tuple[float, float]] = {}
         for slot in range(len(self._candidates.backends)):
             if supporters >> slot & 1 and self._wishes.allows(core, slot):
-                choices[Label(slot, -1)] = self._op_cost(core, slot) + self._inputs_cost(atom, slot)
+                choices[Label(slot, -1)] = self._op_cost(core, slot), self._inputs_cost(atom, slot)
         for number in self._claims_of[atom]:
             slot = self._claims[number].backend
-            choices[Label(slot, number)] = self._claim_cost(number, atom) + self._inputs_cost(atom, slot)
+            choices[Label(slot, number)] = self._claim_cost(number, atom), self._inputs_cost(atom, slot)
         if not choices:
             raise self._nowhere(core)
         return choices

@@ -76,6 +76,7 @@ class Problem:
         values: what flows between atoms.
         edges: (earlier, later) pairs of atoms: every order that a plan must keep, each once.
         entry: seconds to call one region, per backend.
+        ops: per atom, per label: the part of ``costs`` that is the op itself; for explanations.
     """
 
     graph: OpGraph
@@ -88,6 +89,7 @@ class Problem:
     values: tuple[Value, ...]
     edges: tuple[tuple[int, int], ...]
     entry: tuple[float, ...]
+    ops: tuple[tuple[float, ...], ...]
 
     @property
     def size(self) -> int:

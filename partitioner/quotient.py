@@ -1,9 +1,10 @@
 """The quotient graph of a placement, kept up to date while regions merge and change backend.
 
 Place: used by the legaliser and by refinement. Input: a problem and a legal placement. Output: placements.
-Invariants: after every operation the quotient graph is acyclic. Merging two regions is legal if no path between them
-leads through a third; the search for one is cut off by a topological order of the regions, which each merge repairs
-locally (as D. Pearce and P. Kelly do for edges, 2006), so no reachability is ever stored.
+Invariants: after every operation the quotient graph is acyclic (``split`` trusts its caller). Merging two regions is
+legal if no path between them leads through a third; the search for one is cut off by a topological order of the
+regions, which each merge repairs locally (as D. Pearce and P. Kelly do for edges, 2006), so no reachability is ever
+stored.
 """
 
 from __future__ import annotations
@@ -132,6 +133,57 @@ class Quotient:
                     backward[other][kept] += count
             forward[kept].pop(kept, None)
         return kept
+
+    def copy(self) -> Quotient:
+        """The same quotient, to try something on."""
+        twin = object.__new__(Quotient)
+        twin._problem = self._problem
+        twin.labels, twin.regions, twin.members = list(self.labels), list(self.regions), dict(self.members)
+        twin._later = {region: counts.copy() for region, counts in self._later.items()}
+        twin._earlier = {region: counts.copy() for region, counts in self._earlier.items()}
+        twin._order, twin._rank = list(self._order), dict(self._rank)
+        return twin
+
+    def split(self, region: int, pieces: Sequence[Sequence[int]]) -> list[int]:
+        """Make several regions of one.
+
+        Args:
+            pieces: all its atoms, in an order in which nothing depends on a later piece.
+
+        Returns:
+            The numbers of the pieces.
+        """
+        fresh = max(self.members) + 1
+        numbers = [region, *range(fresh, fresh + len(pieces) - 1)]
+        for forward, backward in ((self._later, self._earlier), (self._earlier, self._later)):
+            for other in forward.pop(region):
+                del backward[other][region]
+            forward.update((number, Counter()) for number in numbers)
+        for number, atoms in zip(numbers, pieces, strict=True):
+            self.members[number] = sorted(atoms)
+            for atom in atoms:
+                self.regions[atom] = number
+        new = set(numbers)
+        for number in numbers:
+            self._connect(number, new)
+        place = self._rank[region]
+        self._order[place : place + 1] = numbers
+        self._rank = {other: rank for rank, other in enumerate(self._order) if other is not None}
+        return numbers
+
+    def _connect(self, number: int, new: set[int]) -> None:
+        """Edges of a region without any; those between new regions are made by their earlier end."""
+        for atom in self.members[number]:
+            for other in self._problem.successors[atom]:
+                home = self.regions[other]
+                if home != number:
+                    self._later[number][home] += 1
+                    self._earlier[home][number] += 1
+            for other in self._problem.predecessors[atom]:
+                home = self.regions[other]
+                if home not in new:
+                    self._later[home][number] += 1
+                    self._earlier[number][home] += 1
 
     def relabel(self, atoms: Sequence[int], labels: Sequence[int]) -> None:
         """Give atoms other labels; the caller keeps regions on one backend."""

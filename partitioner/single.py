@@ -1,6 +1,7 @@
 """One backend wherever it can, the last resort elsewhere: the plans that a mixture must beat.
 
-Place: candidates of ``place`` and the ``single_backend_s`` of a plan. Input: a problem. Output: labels.
+Place: candidates of ``place`` and the ``single_backend_s`` of a plan; ``labels_on`` also gives the alternatives of a
+region. Input: a problem. Output: labels.
 """
 
 from __future__ import annotations
@@ -19,19 +20,27 @@ def last_resort_of(backends: Sequence[Backend]) -> int:
 
 def single_backend_labels(problem: Problem, slot: int, last_resort: int) -> tuple[int, ...]:
     """Labels with one backend wherever it can; its matches are taken where they save or where nothing else works."""
-    labels: list[int | None] = [problem.plain(atom, slot) for atom in range(problem.size)]
+    chosen = labels_on(problem, range(problem.size), slot)
+    return tuple(chosen[atom] if atom in chosen else _other(problem, atom, last_resort) for atom in range(problem.size))
+
+
+def labels_on(problem: Problem, atoms: Sequence[int], slot: int) -> dict[int, int]:
+    """Labels of a backend for those of some atoms that it can run; only matches that lie inside them are taken."""
+    inside = set(atoms)
+    labels = {atom: label for atom in atoms if (label := problem.plain(atom, slot)) is not None}
     taken: set[int] = set()
-    for number, claim in enumerate(problem.claims):
-        atoms = problem.atoms_of_claim[number]
-        if claim.backend != slot or taken.intersection(atoms):
+    claims = {label.claim for atom in atoms for label in problem.labels[atom] if label.backend == slot}
+    for number in sorted(claims - {-1}):
+        claimed = problem.atoms_of_claim[number]
+        if taken.intersection(claimed) or not inside.issuperset(claimed):
             continue
-        chosen = {atom: _position(problem, atom, number) for atom in atoms}
-        plain = [problem.costs[atom][label] for atom in atoms if (label := labels[atom]) is not None]
+        chosen = {atom: _position(problem, atom, number) for atom in claimed}
+        plain = [problem.costs[atom][labels[atom]] for atom in claimed if atom in labels]
         matched = sum(problem.costs[atom][label] for atom, label in chosen.items())
-        if len(plain) < len(atoms) or matched <= sum(plain):
-            labels = [chosen.get(atom, label) for atom, label in enumerate(labels)]
-            taken.update(atoms)
-    return tuple(_other(problem, atom, last_resort) if label is None else label for atom, label in enumerate(labels))
+        if len(plain) < len(claimed) or matched <= sum(plain):
+            labels.update(chosen)
+            taken.update(claimed)
+    return labels
 
 
 def _position(problem: Problem, atom: int, claim: int) -> int:

@@ -34,7 +34,8 @@ from mixbackend.contracts import (
 )
 from mixbackend.partitioner import place
 from mixbackend.partitioner.appraise import Appraisal, appraise
-from mixbackend.partitioner.explain import Saving, savings
+from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
+from mixbackend.partitioner.ledger import Ledger
 from mixbackend.partitioner.portable import at_home
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
@@ -171,8 +172,18 @@ class Session:
         return replace(plan, refusals=searched.refusals, single_backend_s=searched.single_backend_s)
 
     def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:
-        """Which refusals cost most; places the graph again for each that is promising."""
-        return savings(
+        """Which refusals cost most, in groups and then one by one; places the graph again for each promising one."""
+        question = self._question(graph, plan, exclusions)
+        groups = savings(question)
+        return (*groups, *(item for item in single_savings(question, groups) if item not in groups))
+
+    def ledger(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]], choice: Choice) -> Ledger:
+        """What every alternative to a plan would cost; nothing is asked before somebody reads it."""
+        fewer = choice.allowed(self.backends)
+        return Ledger(self._question(graph, plan, exclusions), fewer if len(fewer) < len(self.backends) else ())
+
+    def _question(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> Question:
+        return Question(
             graph,
             self.backends,
             self._costs(graph),

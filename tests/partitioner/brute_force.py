@@ -95,7 +95,7 @@ def _refinements(problem: Problem, components: Sequence[int], near: nx.Graph) ->
     for number in sorted(set(components)):
         atoms = [atom for atom in range(problem.size) if components[atom] == number]
         connected = [
-            blocks for blocks in _partitions(atoms) if all(nx.is_connected(near.subgraph(block)) for block in blocks)
+            blocks for blocks in partitions(atoms) if all(nx.is_connected(near.subgraph(block)) for block in blocks)
         ]
         options.append(connected)
     for choice in product(*options):
@@ -106,12 +106,13 @@ def _refinements(problem: Problem, components: Sequence[int], near: nx.Graph) ->
         yield regions
 
 
-def _partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+    """All ways to divide items into groups."""
     if not items:
         yield []
         return
     first, rest = items[0], items[1:]
-    for blocks in _partitions(rest):
+    for blocks in partitions(rest):
         yield [[first], *blocks]
         for index in range(len(blocks)):
             yield [*blocks[:index], [first, *blocks[index]], *blocks[index + 1 :]]

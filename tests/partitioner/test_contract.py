@@ -21,7 +21,7 @@ from mixbackend.contracts import (
     Verdict,
 )
 from mixbackend.partitioner import place
-from mixbackend.partitioner.explain import savings
+from mixbackend.partitioner.explain import Question, savings
 
 CHAIN = graph(
     [
@@ -195,7 +195,7 @@ def test_savings_name_the_refusal_that_costs_most() -> None:
     backends = [fast(refused=frozenset({"m.1"})), slow_eager()]
     costs = TableCosts(0, entries={"fast": 0.2, "eager": 0.2}, ops={("fast", ""): 0.1})
     plan = place(CHAIN, backends, costs)
-    first, *_ = savings(CHAIN, backends, costs, plan)
+    first, *_ = savings(Question(CHAIN, backends, costs, plan))
     assert (first.backend, first.code, first.op, first.nodes) == ("fast", "unknown-op", POINTWISE, ("b",))
     assert first.seconds > 0.2 and "fast" in str(first)
 
