@@ -103,6 +103,12 @@ class StorageError(MixbackendError):
     code = "storage"
 
 
+class LockError(MixbackendError):
+    """A lock file cannot be read, or what it says does not hold here; ``what`` lists every difference."""
+
+    code = "lock"
+
+
 class IrError(MixbackendError):
     """The code generator made a loop-level program that breaks its own rules; ``what`` lists every problem."""
 

@@ -20,7 +20,6 @@ Found = list[tuple[Path, str]]
 
 NOT_BUILT: tuple[tuple[Path, Collection[Any], str], ...] = (
     (("objective",), ("memory", "compile_time"), "write 'latency'"),
-    (("lock", "frozen"), (True,), "leave it out"),
 )
 """Values of the schema whose feature is still to come: where, which, and what to write instead."""
 
@@ -29,7 +28,7 @@ def find_problems(data: Any) -> Found:
     """Everything wrong between keys."""
     if not isinstance(data, Mapping):
         return []
-    return _not_built(data) + _rules(data)
+    return _not_built(data) + _rules(data) + _lock(data)
 
 
 def unknown_backends(data: Any, known: Collection[str]) -> Found:
@@ -57,9 +56,13 @@ def _not_built(data: Mapping[str, Any]) -> Found:
         value = _at(data, path)
         if any(value is refused or (isinstance(value, str) and value == refused) for refused in values):
             found.append((path, f"{value!r} is not built yet; {instead}"))
-    if isinstance(_at(data, ("lock", "path")), str):
-        found.append((("lock", "path"), "locked plans are not built yet; leave it out"))
     return found
+
+
+def _lock(data: Mapping[str, Any]) -> Found:
+    if _at(data, ("lock", "frozen")) is not True or _at(data, ("lock", "path")) is not None:
+        return []
+    return [(("lock", "frozen"), "needs the file that is frozen; write lock.path too")]
 
 
 def _rules(data: Mapping[str, Any]) -> Found:

@@ -69,13 +69,15 @@ class CacheConfig(FrozenModel):
 
 
 class LockConfig(FrozenModel):
-    """Reviewed plans. Not built yet: only the defaults are accepted."""
+    """Plans that were reviewed, in a file that `mixbackend tune MODEL --lock FILE` writes."""
 
-    path: Text | None = Field(default=None, json_schema_extra={"const": None})
-    """File of the plan. Not built yet."""
+    path: Text | None = None
+    """The lock file. A graph that is in it is placed as it says, without search or measurement; one that is not is
+    placed as usual, and the report says so."""
 
-    frozen: Flag = Field(default=False, json_schema_extra={"const": False})
-    """Whether any other plan is an error. Not built yet."""
+    frozen: Flag = False
+    """Whether it is an error if a graph is not in the file, or if versions, device, threads, backends or what backends
+    take are not as the file says."""
 
 
 class Config(FrozenModel):
@@ -120,7 +122,7 @@ class Config(FrozenModel):
     """Where compiled regions and measurements are kept."""
 
     lock: LockConfig = LockConfig()
-    """Reviewed plans. Not built yet."""
+    """Plans that were reviewed, in a file."""
 
     @model_validator(mode="after")
     def _check_across_keys(self, info: ValidationInfo) -> Config:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 EventKind = Literal[
-    "repair", "quarantine", "fallback", "weights_rebuilt", "recompile", "verify_failed", "threads", "tuning"
+    "repair", "quarantine", "fallback", "weights_rebuilt", "recompile", "verify_failed", "threads", "tuning", "lock"
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 

@@ -106,6 +106,23 @@ class TuningRecord:
         return {"chosen": self.chosen, "trials": rows}
 
 
+@dataclass(frozen=True, slots=True)
+class IdentityRecord:
+    """What a lock file says about a graph beside its plan.
+
+    Attributes:
+        key: of its canonical text, see ``runtime.identity``.
+        inputs: what the caller passes beside weights and saved values.
+        weights: ``constant`` or ``live``: the plan is of the graph that is left when constants are split off.
+        device: name of the device, with the product.
+    """
+
+    key: str
+    inputs: tuple[str, ...]
+    weights: str
+    device: str
+
+
 @dataclass(frozen=True)
 class GraphRecord:
     """One graph: what it is, where it was placed, how that went.
@@ -117,6 +134,7 @@ class GraphRecord:
         layout: of its images, and what else was planned.
         tuning: what was measured before it was placed, ``None`` if nothing was.
         regimes: ranges of sizes, ascending, where the graph has a plan for each; ``()`` if one plan serves all sizes.
+        identity: for a lock file; ``None`` where nobody asked, and of graphs that have no text.
     """
 
     graph: OpGraph
@@ -126,6 +144,7 @@ class GraphRecord:
     layout: LayoutRecord = field(default_factory=LayoutRecord)
     tuning: TuningRecord | None = None
     regimes: tuple[RegimeRecord, ...] = ()
+    identity: IdentityRecord | None = None
 
     @cached_property
     def record_by_id(self) -> dict[str, RegionRecord]:

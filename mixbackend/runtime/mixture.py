@@ -7,10 +7,14 @@ Invariants: a graph that cannot be compiled by us runs in eager, with an event, 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import logging
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,21 +22,25 @@ import torch.fx
 
 from mixbackend import registry
 from mixbackend.configuration import Config
-from mixbackend.contracts import MixbackendError, Phase
+from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
+from mixbackend.locking.differences import made_with
+from mixbackend.locking.model import MadeWith
 from mixbackend.reporting import Event, Report
+from mixbackend.reporting.records import IdentityRecord
 from mixbackend.runtime.capture import capture
 from mixbackend.runtime.constants.split import constant_placeholders
 from mixbackend.runtime.constants.watch import why_unwatchable
-from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.cut import Cut
+from mixbackend.runtime.describe import PlaceholderRole, describe
 from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.frozen import FrozenGraph
-from mixbackend.runtime.joint import mark_saved
+from mixbackend.runtime.identity import Captured
+from mixbackend.runtime.joint import joint_key, mark_as_decided, mark_saved
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import Measured, Placer, RegimeGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
 from mixbackend.tuning.decision import UNTUNED, Decision
-from mixbackend.tuning.tuner import Captured
 
 logger = logging.getLogger("mixbackend")
 
@@ -61,6 +69,8 @@ class Mixture:
         self._lock = threading.RLock()
         self._sessions: dict[Config, Session] = {}
         self._graphs: list[PlacedGraph | RegimeGraph] = []
+        self._identities: dict[str, IdentityRecord] = {}
+        self._cuts: dict[str, Cut] = {}
         self._counters: dict[Phase, itertools.count[int]] = {}
 
     def __call__(
@@ -117,9 +127,32 @@ class Mixture:
             advice: also say which refusals cost most; places each graph again a few times.
         """
         with self._lock:
-            graphs = tuple(graph.record(advice=advice) for graph in self._graphs)
+            records = [graph.record(advice=advice) for graph in self._graphs]
+            graphs = tuple(replace(item, identity=self._identities.get(item.graph.id)) for item in records)
             events = tuple(event for session in self._sessions.values() for event in session.events.events())
         return Report(graphs, events, self.config.preferences(), registry.skipped(self.config.backends))
+
+    def cuts(self) -> dict[str, Cut]:
+        """What joint graphs save for the backward, by their keys, for a lock file; empty unless something measures."""
+        with self._lock:
+            return dict(self._cuts)
+
+    def made_with(self) -> MadeWith:
+        """What plans of this object are made with, for a lock file."""
+        return made_with(self._session(self.config).backends)
+
+    def check_lock(self, made_by: str) -> None:
+        """Raise if what was compiled is not what the lock file says.
+
+        Args:
+            made_by: the command that runs: all graphs of the file that it made must have come up.
+
+        Raises:
+            LockError: with every difference of every graph.
+        """
+        lock = self._session(self.config).lock
+        if lock is not None:
+            lock.check(made_by)
 
     def time_regions(self) -> None:
         """Time the next calls of every region of every graph, for the report."""
@@ -132,16 +165,35 @@ class Mixture:
         """Forget all compiled graphs and events; called by ``torch._dynamo.reset()``."""
         with self._lock:
             self._graphs.clear()
+            self._identities.clear()
+            self._cuts.clear()
             self._sessions.clear()
             self._counters.clear()
 
     def _prepare_joint(self, joint: torch.fx.GraphModule, session: Session) -> None:
         try:
-            mark_saved(joint, session)
+            self._cut(joint, session)
         except Exception as error:
-            if session.config.on_failure == "raise":
+            if session.config.on_failure == "raise" or session.config.lock.frozen:
                 raise
             session.events.append(Event("fallback", "joint", "", "", f"split as torch would: {error}"))
+
+    def _cut(self, joint: torch.fx.GraphModule, session: Session) -> None:
+        """Mark what a joint graph saves: as locked, or by estimates; remember that if it may be locked."""
+        key = ""
+        if session.lock is not None or session.config.search.mode == "measure":
+            with contextlib.suppress(RegionTextError):
+                key = joint_key(joint)
+        locked = session.lock.cut(key) if session.lock is not None and key else None
+        if session.lock is not None and locked is not None:
+            try:
+                mark_as_decided(joint, locked)
+                return
+            except PlacementError as error:
+                session.lock.settle("joint", [error.what])
+        cut = mark_saved(joint, session)
+        with self._lock:
+            self._cuts.update({key: cut} if key else {})
 
     def _session(self, config: Config) -> Session:
         with self._lock:
@@ -158,6 +210,9 @@ class Mixture:
     ) -> Run:
         """Compile a graph as it was decided before; measure at its first call if that is wanted; else by estimates."""
         captured = Captured(module, phase, roles, self._new_id(phase))
+        locked = self._locked(captured, session)
+        if locked is not None:
+            return self._build(captured, session, Measured(locked))
         subject = tuner.subject_if_any(captured, session)
         known = UNTUNED if subject is None else tuner.remembered(subject, session)
         if subject is None or known is not UNTUNED or session.config.search.mode != "measure":
@@ -168,6 +223,29 @@ class Mixture:
 
         return AtFirstCall(make)
 
+    def _locked(self, captured: Captured, session: Session) -> Decision | None:
+        """What the lock file says; ``None`` if there is none, or nothing in it.
+
+        Raises:
+            LockError: the lock is frozen, and something differs.
+        """
+        if session.lock is not None:
+            ops = functools.partial(_count_ops, captured, session)
+            return session.lock.decision(captured.id, captured.phase, lambda: self._identify(captured, session), ops)
+        if session.config.search.mode == "measure":
+            # What is measured may be locked later. A graph that has no text cannot be; tuning tells that.
+            with contextlib.suppress(RegionTextError):
+                self._identify(captured, session)
+        return None
+
+    def _identify(self, captured: Captured, session: Session) -> IdentityRecord:
+        identity = captured.identity
+        weights = "constant" if self._constants(captured, session) else "live"
+        record = IdentityRecord(identity.key, identity.passed, weights, session.device(identity.graph))
+        with self._lock:
+            self._identities[captured.id] = record
+        return record
+
     def _build(self, captured: Captured, session: Session, measured: Measured | None) -> Run:
         module, phase, roles, graph_id = captured.module, captured.phase, captured.roles, captured.id
         try:
@@ -176,7 +254,7 @@ class Mixture:
                 return FrozenGraph(module, phase, graph_id, roles, constants, session, self._keep, measured)
             placed = Placer(phase, roles, session, measured)(module, graph_id)
         except Exception as error:
-            if session.config.on_failure == "raise":
+            if session.config.on_failure == "raise" or session.config.lock.frozen:
                 raise
             logger.debug("compiling %s failed", graph_id, exc_info=True)
             session.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
@@ -198,6 +276,12 @@ class Mixture:
             return constants
         session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
         return frozenset()
+
+
+def _count_ops(captured: Captured, session: Session) -> Counter[str]:
+    """How often each operator is in the graph that is placed."""
+    graph = describe(*tuner.placeable(captured, session)[:2], captured.id)
+    return Counter(node.op for node in graph.placed_nodes)
 
 
 def _run_eager(module: torch.fx.GraphModule, arguments: list[Any]) -> Sequence[Any]:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from mixbackend import registry
@@ -24,19 +24,18 @@ from mixbackend.contracts import (
     CompiledRegion,
     CostModel,
     OpGraph,
-    PlacementError,
     Plan,
     QuarantinedError,
     Region,
     TensorMeta,
     ValueMeta,
-    check_plan,
 )
+from mixbackend.locking.lock import Lock
 from mixbackend.partitioner import place
 from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
+from mixbackend.partitioner.fixed import MisfitError, fixed_plan
 from mixbackend.partitioner.ledger import Ledger
-from mixbackend.partitioner.portable import at_home
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.memory import keep_freed_memory
@@ -111,6 +110,12 @@ class Session:
         cache = self.config.cache
         return ArtifactStore.open(cache.dir, remote=cache.remote, max_gb=cache.max_gb)
 
+    @cached_property
+    def lock(self) -> Lock | None:
+        """The plans that were locked, ``None`` if the configuration names no file."""
+        lock = self.config.lock
+        return None if lock.path is None else Lock(lock.path, lock.frozen, self.backends, self.events)
+
     def backend(self, name: str) -> Backend:
         """A backend of this session."""
         return self._by_name[name]
@@ -139,9 +144,12 @@ class Session:
             corrections: seconds by (node name, backend name) that measurements add to the costs. What was measured
                 needs no margin.
         """
+        fixed = None if choice.plan is None or exclusions or pinned else self._fixed(graph, choice.plan, choice.locked)
+        if fixed is not None:
+            return fixed
         backends = choice.allowed(self.backends)
         single = choice.single if choice.single in {backend.name for backend in backends} else ""
-        plan = place(
+        return place(
             graph,
             backends,
             self._costs(graph),
@@ -154,22 +162,25 @@ class Session:
             single=single if single and not pinned else None,
             corrections=corrections,
         )
-        return plan if choice.plan is None or exclusions or pinned else self._fixed(graph, choice.plan, plan)
 
-    def _fixed(self, graph: OpGraph, fixed: Plan, searched: Plan) -> Plan:
-        """A plan that was made before; the one that was searched now if it does not fit."""
+    def _fixed(self, graph: OpGraph, plan: Plan, locked: bool) -> Plan | None:
+        """A plan that was made before, without any search; ``None`` if it does not hold any more.
+
+        Raises:
+            LockError: it is locked, the lock is frozen, and something differs.
+        """
+        problems: tuple[str, ...] = ()
+        found = None
         try:
-            plan = at_home(fixed, graph)
-            check_plan(graph, plan)
-        except PlacementError as error:
-            self.events.append(Event("tuning", graph.id, "", "", f"placed by estimates: {error}"))
-            return searched
-        unknown = {region.backend for region in plan.regions}.difference(self._by_name)
-        if unknown:
-            detail = f"placed by estimates: the plan needs {', '.join(sorted(unknown))}, which cannot be used here"
+            found = fixed_plan(graph, plan, self.backends, self.config.preferences())
+        except MisfitError as error:
+            problems = error.problems
+        if locked and self.lock is not None:
+            self.lock.settle(graph.id, problems)
+        elif problems:
+            detail = "placed by estimates: the plan that was measured does not hold: " + "; ".join(problems)
             self.events.append(Event("tuning", graph.id, "", "", detail))
-            return searched
-        return replace(plan, refusals=searched.refusals, single_backend_s=searched.single_backend_s)
+        return found
 
     def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:
         """Which refusals cost most, in groups and then one by one; places the graph again for each promising one."""

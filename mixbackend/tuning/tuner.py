@@ -125,7 +125,7 @@ def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: S
     Raises:
         TypeError, OSError: the values cannot be carried to another process.
     """
-    graphs = in_layouts(*_placeable(captured, session))
+    graphs = in_layouts(*placeable(captured, session))
     candidates = find_candidates(graphs, session)
     if len(candidates) < 2:
         return UNTUNED
@@ -173,7 +173,7 @@ def _key(region_key: str, graph: OpGraph, session: Session) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _placeable(captured: Captured, session: Session) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
+def placeable(captured: Captured, session: Session) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
     """The graph that is placed: in inference, what is left of it when constants are split off."""
     module = copy_module(captured.module)
     normalize(module)

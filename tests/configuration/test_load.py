@@ -161,8 +161,6 @@ lock: {frozen: yes}
     [
         ("objective: memory", 1, 12, "'memory' is not built yet"),
         ("objective: compile_time", 1, 12, "not built yet"),
-        ("lock: {path: plan.yaml}", 1, 14, "locked plans are not built yet"),
-        ("lock: {frozen: true}", 1, 16, "not built yet"),
     ],
 )
 def test_what_is_not_built_is_refused(write: Write, text: str, line: int, column: int, message: str) -> None:
@@ -170,6 +168,22 @@ def test_what_is_not_built_is_refused(write: Write, text: str, line: int, column
     assert (found_line, found_column) == (line, column) and message in found
     with pytest.raises(ValueError, match="not built yet"):
         Config(**_keywords(text))
+
+
+@pytest.mark.parametrize("text", ["lock: {frozen: true}", "lock: {path: null, frozen: true}"])
+def test_nothing_can_be_frozen_without_a_file(write: Write, text: str) -> None:
+    ((line, _, found),) = problems_of(write(text + "\n"))
+    assert line == 1 and found == "lock.frozen: needs the file that is frozen; write lock.path too"
+    with pytest.raises(ValueError, match=r"write lock\.path too"):
+        Config(**_keywords(text))
+
+
+def test_a_lock_file(write: Write) -> None:
+    lock = load_config(write("lock: {path: plans/mixbackend.lock.yaml, frozen: true}\n"), KNOWN).lock
+    assert (lock.path, lock.frozen) == ("plans/mixbackend.lock.yaml", True)
+    assert load_config(write("lock: {path: a.yaml}\n"), KNOWN).lock.frozen is False
+    ((_, _, found),) = problems_of(write('lock: {path: ""}\n'))
+    assert found.startswith("lock.path: String should have at least 1 character")
 
 
 def _keywords(text: str) -> dict[str, Any]:

@@ -123,6 +123,14 @@ def raise_storage(folder: Path) -> None:
     private_folder(shared)
 
 
+def raise_lock(folder: Path) -> None:
+    lock = {"path": str(folder / "mixbackend.lock.yaml"), "frozen": True}
+    with registry.isolated_registry(EagerBackend):
+        compiled = torch.compile(torch.mm, backend=Mixture(load_config({"lock": lock})))
+        with torch.no_grad():
+            compiled(torch.randn(4, 4), torch.randn(4, 4))
+
+
 def raise_region_text(folder: Path) -> None:
     from mixbackend.contracts.region_reader import read_region_text
 
@@ -185,6 +193,7 @@ TRIGGERS: dict[str, Callable[[Path], object]] = {
     "verification": lambda folder: compile_with(Wrong, folder),
     "region-text": raise_region_text,
     "storage": raise_storage,
+    "lock": raise_lock,
     "codegen-ir": raise_codegen_ir,
     "codegen-compile": raise_codegen_compile,
 }

@@ -163,7 +163,7 @@ def test_a_plan_of_another_graph_is_left_aside_with_an_event(tmp_path) -> None:
     )
     assert plan.search != "fixed"
     (event,) = mine.events.events()
-    assert event.kind == "tuning" and "which graph g does not have" in event.detail
+    assert event.kind == "tuning" and "which the graph does not have there" in event.detail
 
 
 def test_a_plan_belongs_to_its_layout() -> None:

@@ -1,0 +1,21 @@
+"""A cut: what was decided about a joint graph before it is split into forward and backward.
+
+Place: made by ``runtime.joint``, kept by the lock file, taken by ``runtime.joint`` again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What was decided about a joint graph.
+
+    Attributes:
+        layout: of its images.
+        saved: ops that must be saved, each ``<operator>@<place>``, places counted over all nodes in that layout.
+    """
+
+    layout: str
+    saved: tuple[str, ...]
