@@ -40,6 +40,7 @@ from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import Measured, Placer, RegimeGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
+from mixbackend.tuning.by_range import RangedTuning
 from mixbackend.tuning.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")
@@ -214,14 +215,13 @@ class Mixture:
         if locked is not None:
             return self._build(captured, session, Measured(locked))
         subject = tuner.subject_if_any(captured, session)
-        known = UNTUNED if subject is None else tuner.remembered(subject, session)
-        if subject is None or known is not UNTUNED or session.config.search.mode != "measure":
-            return self._build(captured, session, None if known is UNTUNED else Measured(known))
-
-        def make(values: Sequence[Any]) -> Run:
-            return self._build(captured, session, Measured(tuner.tune_if_possible(captured, subject, values, session)))
-
-        return AtFirstCall(make)
+        if subject is None:
+            return self._build(captured, session, None)
+        ranged = RangedTuning.of(captured, subject, session)
+        known = ranged.remembered()
+        if known is not UNTUNED or not ranged.measuring:
+            return self._build(captured, session, ranged.measured(known))
+        return AtFirstCall(lambda values: self._build(captured, session, ranged.measured(ranged.at_first_call(values))))
 
     def _locked(self, captured: Captured, session: Session) -> Decision | None:
         """What the lock file says; ``None`` if there is none, or nothing in it.

@@ -227,7 +227,8 @@ class _Search:
             first, second = self._price(middle.graph, [low.plan, high.plan], False).seconds
             if first is None or second is None:
                 break
-            below, above = (below, middle.of(high.plan)) if second < first else (middle.of(low.plan), above)
+            cheaper = second * _caution(high.plan) < first * _caution(low.plan)
+            below, above = (below, middle.of(high.plan)) if cheaper else (middle.of(low.plan), above)
         return above
 
     def _between(self, below: _Anchor, above: _Anchor) -> _Anchor | None:
@@ -269,6 +270,12 @@ class _Search:
             for first, last, anchor in zip(firsts, lasts, anchors, strict=True)
         )
         return Ladder(self._quantity, regimes, [anchor is self._home for anchor in anchors].index(True))
+
+
+def _caution(plan: Plan) -> float:
+    """Mixtures must be cheaper than single backends by the same margin as where a graph is placed once."""
+    singles = (seconds for _, seconds in plan.single_backend_s)
+    return 1.0 if any(math.isclose(seconds, plan.estimated_s) for seconds in singles) else 1.0 + WORTH
 
 
 def _worth(seconds: float, other: float) -> bool:

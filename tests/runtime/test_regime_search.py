@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import sympy
@@ -178,6 +179,20 @@ def test_a_symbol_that_hardly_matters_is_left_out() -> None:
     ladder = find_ladder(described, plan, lambda symbol: True, market.place, market.price)
     assert ladder is not None
     assert ladder.quantity.symbols == (ROWS,)
+
+
+def test_a_mixture_must_be_cheaper_than_a_single_backend_by_the_margin() -> None:
+    class Singles(Market):
+        def place(self, described: OpGraph) -> Plan:
+            plan = super().place(described)
+            alone = (("small", self.seconds("small", elements(described))),)
+            return replace(plan, single_backend_s=alone)
+
+    market = Singles({"small": (0.0, 1e-7), "mixture": (1e-5, 0.9e-7)})
+    ladder = market.ladder(graph(rows(64)))
+    assert ladder is not None
+    bound = 1e-5 * 1.04 / (1e-7 - 1.04 * 0.9e-7)
+    assert bound <= ladder.regimes[1].first <= 1.1 * bound
 
 
 LINES = st.lists(st.tuples(st.floats(1e-7, 1e-3), st.floats(1e-10, 1e-6)), min_size=1, max_size=6).map(
