@@ -21,8 +21,8 @@ from mixbackend.partitioner.moves import Move, Mover
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.single import labels_on
 
-WORK = 1_500_000
-"""About so many regions and atoms are looked at for all alternatives of a plan: a second or two."""
+WORK = 20_000_000
+"""About so many regions and atoms are looked at for all alternatives of a plan: a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,25 @@ def region_alternatives(
 
 
 def _region_on(problem: Problem, placement: Placement, mover: Mover, atoms: Sequence[int], slot: int) -> Alternative:
-    labels = labels_on(problem, atoms, slot)
+    labels = _whole_matches(problem, placement, labels_on(problem, atoms, slot), slot)
     refused = _costliest_refusal(problem, placement, [atom for atom in atoms if atom not in labels], slot)
     if not any(_computes(problem, atom) for atom in labels):
         return Alternative(problem.backends[slot], None, 0, refused)
     return as_alternative(problem, slot, labels, mover.move(labels), refused)
+
+
+def _whole_matches(problem: Problem, placement: Placement, labels: dict[int, int], slot: int) -> dict[int, int]:
+    """Without the parts of matches whose other parts their backend cannot run without them."""
+    while True:
+        stuck: set[int] = set()
+        for claim in {problem.labels[atom][placement.labels[atom]].claim for atom in labels} - {-1}:
+            partners = problem.atoms_of_claim[claim]
+            owner = problem.claims[claim].backend
+            if any(atom not in labels and problem.plain(atom, owner) is None for atom in partners):
+                stuck.update(partners)
+        if stuck.isdisjoint(labels):
+            return labels
+        labels = labels_on(problem, [atom for atom in labels if atom not in stuck], slot)
 
 
 def as_alternative(

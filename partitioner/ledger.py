@@ -30,6 +30,7 @@ from mixbackend.partitioner.moves import Move, Mover
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.restoring import restore
+from mixbackend.partitioner.single import labels_on
 from mixbackend.partitioner.stages import Stages, collection_paused
 
 
@@ -185,15 +186,18 @@ class _Teller:
         return NodeOption(alternative, parts, self._adapted(atom, slot))
 
     def _ways(self, atom: int, slot: int) -> list[Mapping[int, int]]:
-        """Labels that bring an atom to a backend: its own, and those of each match that it could be part of."""
-        problem = self._problem
+        """Labels that bring an atom to a backend: alone, in a match there, or with all of the match it is in now."""
+        problem, present = self._problem, self._priced.placement.labels
         plain = problem.plain(atom, slot)
         ways: list[Mapping[int, int]] = [] if plain is None else [{atom: plain}]
         for label in problem.labels[atom]:
             if label.backend == slot and label.claim >= 0:
                 holders = problem.atoms_of_claim[label.claim]
                 ways.append({holder: problem.label_numbers[holder][label] for holder in holders})
-        return ways
+        claim = problem.labels[atom][present[atom]].claim
+        partners = problem.atoms_of_claim[claim] if claim >= 0 else ()
+        together = labels_on(problem, partners, slot)
+        return [*ways, together] if partners and len(together) == len(partners) else ways
 
     def _adapted(self, atom: int, slot: int) -> float | None:
         if self._left <= 0:

@@ -34,6 +34,7 @@ class Quotient:
             if a != b:
                 self._later[a][b] += 1
                 self._earlier[b][a] += 1
+        self._borrowed: tuple[set[int], set[int]] = (set(), set())
         self._order: list[int | None] = [*self._sorted()]
         self._rank = {region: place for place, region in enumerate(self._order) if region is not None}
 
@@ -125,24 +126,33 @@ class Quotient:
         for atom in self.members[gone]:
             self.regions[atom] = kept
         self.members[kept] = sorted(self.members[kept] + self.members.pop(gone))
-        for forward, backward in ((self._later, self._earlier), (self._earlier, self._later)):
+        for side, forward in enumerate((self._later, self._earlier)):
             for other, count in forward.pop(gone).items():
-                del backward[other][gone]
+                del self._own(1 - side, other)[gone]
                 if other != kept:
-                    forward[kept][other] += count
-                    backward[other][kept] += count
-            forward[kept].pop(kept, None)
+                    self._own(side, kept)[other] += count
+                    self._own(1 - side, other)[kept] += count
+            self._own(side, kept).pop(kept, None)
         return kept
 
     def copy(self) -> Quotient:
-        """The same quotient, to try something on."""
+        """The same quotient, to try something on; what neither changes is shared."""
         twin = object.__new__(Quotient)
         twin._problem = self._problem
         twin.labels, twin.regions, twin.members = list(self.labels), list(self.regions), dict(self.members)
-        twin._later = {region: counts.copy() for region, counts in self._later.items()}
-        twin._earlier = {region: counts.copy() for region, counts in self._earlier.items()}
+        twin._later, twin._earlier = dict(self._later), dict(self._earlier)
         twin._order, twin._rank = list(self._order), dict(self._rank)
+        self._borrowed = (set(self._later), set(self._earlier))
+        twin._borrowed = (set(self._later), set(self._earlier))
         return twin
+
+    def _own(self, side: int, region: int) -> Counter[int]:
+        """Later (0) or earlier (1) regions of a region, to be changed."""
+        table = self._earlier if side else self._later
+        if region in self._borrowed[side]:
+            self._borrowed[side].discard(region)
+            table[region] = table[region].copy()
+        return table[region]
 
     def split(self, region: int, pieces: Sequence[Sequence[int]]) -> list[int]:
         """Make several regions of one.
@@ -155,10 +165,11 @@ class Quotient:
         """
         fresh = max(self.members) + 1
         numbers = [region, *range(fresh, fresh + len(pieces) - 1)]
-        for forward, backward in ((self._later, self._earlier), (self._earlier, self._later)):
-            for other in forward.pop(region):
-                del backward[other][region]
-            forward.update((number, Counter()) for number in numbers)
+        for side, table in enumerate((self._later, self._earlier)):
+            for other in table.pop(region):
+                del self._own(1 - side, other)[region]
+            self._borrowed[side].discard(region)
+            table.update((number, Counter()) for number in numbers)
         for number, atoms in zip(numbers, pieces, strict=True):
             self.members[number] = sorted(atoms)
             for atom in atoms:
@@ -177,13 +188,13 @@ class Quotient:
             for other in self._problem.successors[atom]:
                 home = self.regions[other]
                 if home != number:
-                    self._later[number][home] += 1
-                    self._earlier[home][number] += 1
+                    self._own(0, number)[home] += 1
+                    self._own(1, home)[number] += 1
             for other in self._problem.predecessors[atom]:
                 home = self.regions[other]
                 if home not in new:
-                    self._later[home][number] += 1
-                    self._earlier[number][home] += 1
+                    self._own(0, home)[number] += 1
+                    self._own(1, number)[home] += 1
 
     def relabel(self, atoms: Sequence[int], labels: Sequence[int]) -> None:
         """Give atoms other labels; the caller keeps regions on one backend."""

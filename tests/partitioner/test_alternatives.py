@@ -155,6 +155,23 @@ def test_a_node_that_only_a_match_can_run_takes_its_partners_along() -> None:
     assert option.alternative.change_s == pytest.approx(0.3 - 0.2 + 0.5)
 
 
+def test_a_match_that_cannot_be_dissolved_goes_or_stays_as_a_whole() -> None:
+    pair = Pattern("pair", Op((POINTWISE,), (Op((MATMUL,), (Any("x"), Any("w"))),)), cost=lambda match: 0.1)
+    only_matched = fast(refused=frozenset({"m.0", "m.1"}), claims=(pair,))
+    takes_products = TableBackend("other", refused=frozenset({"m.1"}), costs={"": 0.4})
+    nodes = [*CHAIN.nodes[:3], node("c", BINARY, "v", "v", module="m.2")]
+    case = priced(graph(nodes, ["c"]), [only_matched, takes_products, eager(costs={"": 1.0})], FREE)
+    assert [names for region in case.plan.regions for _, names in region.matches] == [("a", "b")]
+    (b,) = ledger_of(case).nodes(["b"])
+    assert b.options[0].alternative.refused is not None
+    assert (b.options[1].alternative.nodes, b.options[1].alternative.change_s) == (3, pytest.approx(1.9 + 0.5))
+    (region,) = ledger_of(case).regions
+    # The other backend could run the product and the sum, but the product is held by its match.
+    assert region.alternatives[0].nodes == 1
+    assert region.alternatives[0].change_s == pytest.approx(0.3 + 0.5)
+    assert region.alternatives[0].refused is not None and region.alternatives[0].refused.node == "b"
+
+
 def test_the_rest_may_follow_a_pinned_node() -> None:
     """Moved alone, a node pays two borders; with the rest free, the neighbours come along."""
     near = TableBackend("other", costs={"": 0.11})
