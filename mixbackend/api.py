@@ -6,7 +6,7 @@ Place: behind ``mixbackend/__init__.py``. Everything here is documented in the R
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,13 @@ def explain(
         args, kwargs: its arguments; as in a normal call, gradients are traced if grad mode is on.
         config: see ``auto``.
     """
-    mixture = Mixture(load_config(config))
+    return compiled_once(model, args, kwargs, load_config(config)).report(advice=True)
+
+
+def compiled_once(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], config: Config) -> Mixture:
+    """Compile a model with an object of its own, which can tell what happened, and run it once."""
+    mixture = Mixture(config)
     with backward_compiled_at_once():
         compiled = torch.compile(model, backend=mixture)
         compiled(*args, **kwargs)
-    return mixture.report(advice=True)
+    return mixture

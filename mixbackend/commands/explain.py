@@ -16,19 +16,47 @@ import torch
 import typer
 
 from mixbackend.commands.output import console, print_json, quiet_stdout
+from mixbackend.configuration import Config, load_config
+from mixbackend.reporting import NodeAnswer
+from mixbackend.reporting.report import SCHEMA
 from mixbackend.reporting.text import print_report
+from mixbackend.reporting.why import MOST_NODES
+from mixbackend.reporting.why_text import print_answers
+
+MOST_PLACED = 8
+"""With ``--why``, so many alternatives of each graph are also placed with everything else free to follow."""
 
 
-def run(model: str, config: str | None, train: bool, device: str, html: Path | None, as_json: bool) -> None:
-    """Explain one model."""
+def run(
+    model: str,
+    config: str | None,
+    train: bool,
+    device: str,
+    html: Path | None,
+    lock: Path | None,
+    frozen: bool,
+    why: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Explain one model; as a lock file says, if one is given here or by the configuration.
+
+    Args:
+        why: patterns of nodes, operators and modules: explain these instead of giving the whole report.
+    """
+    given = _with_lock(load_config(config), lock, frozen)
     with quiet_stdout():
         module, args, kwargs = load_model(model, train, device)
-        from mixbackend.api import explain  # after the model: a wrong name is told at once
+        from mixbackend.api import compiled_once  # after the model: a wrong name is told at once
 
         with torch.set_grad_enabled(train):
-            report = explain(module, *args, config=config, **kwargs)
+            mixture = compiled_once(module, args, kwargs, given)
+        report = mixture.report(advice=not why)
+        answers = report.why(*why, placed=MOST_PLACED) if why else ()
     if html is not None:
         report.to_html(html)
+    if why:
+        _tell_why(answers, as_json)
+        return
     if as_json:
         print_json(report.to_dict())
         return
@@ -36,6 +64,22 @@ def run(model: str, config: str | None, train: bool, device: str, html: Path | N
         print_report(report, console())
     else:
         print(report)
+
+
+def _tell_why(answers: Sequence[NodeAnswer], as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": SCHEMA, "why": [answer.to_dict() for answer in answers]})
+        return
+    print_answers(answers, console())
+    if len(answers) >= MOST_NODES:
+        console().print(f"only {MOST_NODES} nodes are explained: a narrower pattern shows others")
+
+
+def _with_lock(config: Config, lock: Path | None, frozen: bool) -> Config:
+    path = str(lock) if lock is not None else config.lock.path
+    if frozen and path is None:
+        raise typer.BadParameter("--frozen needs a lock file: --lock FILE, or lock.path in the configuration")
+    return config.with_options({"lock": {"path": path, "frozen": frozen or config.lock.frozen}})
 
 
 def load_model(name: str, train: bool, device: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:

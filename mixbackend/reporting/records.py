@@ -12,10 +12,17 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mixbackend.contracts.errors import PlacementError
 from mixbackend.contracts.graph import OpGraph
 from mixbackend.contracts.plan import Plan, PlannedRegion
+from mixbackend.reporting.decided import alternative_data, decided
+
+if TYPE_CHECKING:
+    from mixbackend.partitioner.alternatives import RegionAlternatives
+    from mixbackend.partitioner.explain import Saving
+    from mixbackend.partitioner.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +137,31 @@ class GraphRecord:
     Attributes:
         graph, plan: of the pipeline.
         regions: one per planned region; those of the plan that are missing were not compiled.
-        advice: what would make it faster (counterfactuals of the partitioner); anything whose ``str`` is a sentence.
+        advice: what would make it faster: refusals, and what lifting them would save.
         layout: of its images, and what else was planned.
         tuning: what was measured before it was placed, ``None`` if nothing was.
         regimes: ranges of sizes, ascending, where the graph has a plan for each; ``()`` if one plan serves all sizes.
         identity: for a lock file; ``None`` where nobody asked, and of graphs that have no text.
+        ledger: what every alternative would cost; asked when somebody reads it, ``None`` if nobody knows.
     """
 
     graph: OpGraph
     plan: Plan
     regions: tuple[RegionRecord, ...] = ()
-    advice: tuple[object, ...] = ()
+    advice: tuple[Saving, ...] = ()
     layout: LayoutRecord = field(default_factory=LayoutRecord)
     tuning: TuningRecord | None = None
     regimes: tuple[RegimeRecord, ...] = ()
     identity: IdentityRecord | None = None
+    ledger: Ledger | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def alternatives(self) -> dict[str, RegionAlternatives]:
+        """By region id, for the costliest regions; empty where the plan cannot be priced any more."""
+        try:
+            return {item.region: item for item in self.ledger.regions} if self.ledger is not None else {}
+        except PlacementError:
+            return {}
 
     @cached_property
     def record_by_id(self) -> dict[str, RegionRecord]:
@@ -189,10 +206,12 @@ class GraphRecord:
             "layout": self.layout.to_dict(),
             "tuning": self.tuning.to_dict() if self.tuning is not None else None,
             "regimes": [regime.to_dict() for regime in self.regimes],
+            "decided": decided(self).to_dict(),
+            "advice": [saving.to_dict() for saving in self.advice],
         }
 
     def _region(self, region: PlannedRegion) -> dict[str, Any]:
-        record = self.record(region)
+        record, known = self.record(region), self.alternatives.get(region.id)
         return {
             "id": region.id,
             "backend": region.backend,
@@ -203,6 +222,8 @@ class GraphRecord:
             "measured_s": finite(record.measured_s),
             "cached": record.cached,
             "reused_from": record.reused_from,
+            "alternatives": [alternative_data(item) for item in known.alternatives] if known is not None else [],
+            "margin_s": finite(known.margin_s) if known is not None else None,
         }
 
     def _refusals(self) -> list[dict[str, str]]:

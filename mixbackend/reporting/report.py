@@ -20,7 +20,8 @@ from mixbackend.contracts.preferences import Preference
 from mixbackend.reporting.events import Event
 from mixbackend.reporting.records import GraphRecord
 from mixbackend.reporting.summary import unmatched_rules
-from mixbackend.reporting.text import print_report
+from mixbackend.reporting.text import captured, plain_console, print_report
+from mixbackend.reporting.why import NodeAnswer, answers
 
 if TYPE_CHECKING:
     from mixbackend.registry import BackendInfo
@@ -73,6 +74,20 @@ class Report:
         """``to_dict`` as JSON text."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
+    def why(self, *patterns: str, placed: int = 0) -> tuple[NodeAnswer, ...]:
+        """Why nodes are where they are, who refuses them, and what every alternative would cost.
+
+        Args:
+            patterns: names of nodes, operators or modules, shell-style (``addmm*``, ``encoder.layer.*.attention``); a
+                module means everything inside.
+            placed: so many (node, backend) pairs of each graph are placed again with all else free to follow, each of
+                which takes as long as placing the graph did.
+
+        Raises:
+            MixbackendError: a pattern means no node; names the nearest.
+        """
+        return answers(self.graphs, patterns, placed=placed)
+
     def to_text(self, *, width: int = WIDTH, color: bool = False) -> str:
         """Readable tables.
 
@@ -80,9 +95,9 @@ class Report:
             width: columns.
             color: with terminal escape codes; leave it off unless the text goes to a terminal.
         """
-        console = _console(width, color)
+        console = plain_console(width, color)
         print_report(self, console)
-        return _captured(console)
+        return captured(console)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write one self-contained HTML file with the same tables."""
@@ -92,19 +107,3 @@ class Report:
 
     def __str__(self) -> str:
         return self.to_text()
-
-
-def _console(width: int, color: bool) -> Console:
-    return Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        legacy_windows=False,
-        _environ={},
-    )
-
-
-def _captured(console: Console) -> str:
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mixbackend.contracts.plan import PlannedRegion
 from mixbackend.contracts.preferences import NodeMatch, Preference
+from mixbackend.reporting.decided import Decided
 from mixbackend.reporting.records import GraphRecord, RegimeRecord
 
 _MOST_TRIALS = 4
@@ -155,6 +157,32 @@ def compare_trials(record: GraphRecord) -> str:
     fastest = sorted(timed, key=lambda trial: trial.median_s or 0.0)[:_MOST_TRIALS]
     rows = "; ".join(f"{trial.choice} {milliseconds(trial.median_s)}" for trial in fastest)
     return f"measured {len(record.tuning.trials)} plans, took {record.tuning.chosen} (fastest, ms: {rows})"
+
+
+def next_best(record: GraphRecord, region: PlannedRegion) -> str:
+    """``0.12 onednn``: estimated milliseconds that the next best backend would cost more, ``-`` if nobody else can."""
+    known = record.alternatives.get(region.id)
+    if known is None:
+        return ""
+    able = [item for item in known.alternatives if item.change_s is not None]
+    best = min(able, key=lambda item: item.change_s or 0.0, default=None)
+    return "-" if best is None else f"{milliseconds(known.margin_s)} {best.backend}"
+
+
+def how_decided(how: Decided) -> str:
+    """One sentence: what a placement was decided by, and by how much."""
+    if how.by == "estimates":
+        return "decided by estimates"
+    if how.by == "earlier plan":
+        return "decided by a plan that was made before; estimates did not decide"
+    if how.runner_up is None or how.margin_s is None:
+        return f"decided by measurements: {how.chosen} was the only plan that could be timed"
+    word = "faster" if how.margin_s >= 0.0 else "slower"
+    spread = f", spread {milliseconds(how.spread_s)} ms" if how.spread_s is not None else ""
+    return (
+        f"decided by measurements: {how.chosen} was {milliseconds(abs(how.margin_s))} ms {word} than "
+        f"{how.runner_up}{spread}; estimates did not decide"
+    )
 
 
 def compare_layouts(record: GraphRecord) -> str:

@@ -25,6 +25,7 @@ from mixbackend.contracts import (
     check_plan,
 )
 from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
@@ -90,6 +91,7 @@ class PlacedGraph:
         self._exclusions: set[tuple[str, str]] = set()
         self._repairs = 0
         self._constants: Mapping[str, torch.Tensor] = {}
+        self._ledger: Ledger | None = None
         self.layout = described or self._describe()
         self._module, self.graph = self.layout.module, self.layout.graph
         self._build = self._build_with({})
@@ -141,8 +143,22 @@ class PlacedGraph:
             for planned, compiled, slot in rows
         )
         found = self._session.savings(self.graph, build.plan, frozenset(self._exclusions)) if advice else ()
-        helpful = tuple(item for item in found if item.seconds > 0.0)
-        return GraphRecord(self.graph, build.plan, regions, helpful, self.layout.record, self._decision.record())
+        return GraphRecord(
+            self.graph,
+            build.plan,
+            regions,
+            advice=tuple(item for item in found if item.seconds > 0.0),
+            layout=self.layout.record,
+            tuning=self._decision.record(),
+            ledger=self._ledger_of(build.plan),
+        )
+
+    def _ledger_of(self, plan: Plan) -> Ledger:
+        """The ledger of the present plan: one for all reports, since what it found is kept in it."""
+        if self._ledger is None or self._ledger.question.plan is not plan:
+            exclusions = frozenset(self._exclusions)
+            self._ledger = self._session.ledger(self.graph, plan, exclusions, self._decision.choice)
+        return self._ledger
 
     def _describe(self) -> LayoutChoice:
         run = self._driver.run

@@ -44,9 +44,9 @@ def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProc
 def test_help_lists_the_commands_that_exist_and_no_others(call: Call) -> None:
     status, text, _ = call("--help")
     assert status == 0
-    for command in ("backends", "explain", "demo", "config", "bench"):
+    for command in ("backends", "explain", "tune", "demo", "config", "bench", "cache"):
         assert f"\n  {command} " in text
-    for later in ("tune", "certify", "export", "minify", "cache"):
+    for later in ("certify", "export", "minify"):
         assert f"\n  {later} " not in text
 
 
@@ -199,6 +199,25 @@ def test_explain_a_training_step_as_text(call: Call, folder: Path) -> None:
     status, text, errors = call("explain", "tiny_model_of_a_user:make", "--config", "prefs.yaml", "--train")
     assert status == 0, errors
     assert "forward, " in text and "backward, " in text and "nodes per backend: eager" in text
+
+
+def test_explain_why_a_node_is_where_it_is(call: Call, folder: Path) -> None:
+    words = ("explain", "tiny_model_of_a_user:make", "--config", "two.yaml")
+    (folder / "two.yaml").write_text(f"backends: [codegen, eager]\ncache: {{dir: {folder}/cache}}\n")
+    status, text, errors = call(*words, "--why", "relu", "--why", "0", "--json")
+    assert status == 0, errors
+    rows = json.loads(text)["why"]
+    assert {row["op"] for row in rows} >= {"aten.relu.default"} and any(row["module"] == "0" for row in rows)
+    assert all(len(row["alternatives"]) == 1 and row["parts"]["total_s"] > 0.0 for row in rows)
+    status, text, errors = call(*words, "--why", "aten.relu")
+    assert status == 0 and "aten.relu.default" in text and "decided by estimates" in text, errors
+
+
+def test_why_nobody_knows(call: Call, folder: Path) -> None:
+    status, text, errors = call(
+        "explain", "tiny_model_of_a_user:make", "--config", "prefs.yaml", "--why", "rellu", "--why", "0"
+    )
+    assert status == 1 and text == "" and "is meant by 'rellu'" in errors and "did you mean 'relu'?" in errors
 
 
 def test_errors_are_told_not_dumped(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from mixbackend.contracts import (
     SymbolicSize,
     TensorMeta,
 )
+from mixbackend.partitioner.explain import Saving
 from mixbackend.reporting import GraphRecord, RegionRecord
 
 
@@ -69,7 +70,8 @@ def make_record(graph_id: str = "inference-0") -> GraphRecord:
         RegionRecord("r0", measured_s=9e-4, cached=True),
         RegionRecord("r1", reused_from="inference-0/r9", notes=("1 view kept",)),
     )
-    return GraphRecord(make_graph(graph_id), plan, regions, ("gelu on inductor would save 0.1 ms",))
+    saving = Saving("inductor", "unknown-op", "aten.gelu.default", ("gelu",), "", 1e-4)
+    return GraphRecord(make_graph(graph_id), plan, regions, (saving,))
 
 
 @pytest.fixture
