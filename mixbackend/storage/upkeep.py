@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from mixbackend.storage.artifacts import ArtifactStore
-from mixbackend.storage.database import Database
+from mixbackend.storage.database import FILE, Database
 from mixbackend.storage.here import Here
 from mixbackend.storage.tables import TABLES, Row, TableName
 
@@ -89,24 +89,33 @@ def clear(
             if not stale_only or here.stale_label(artifact.label):
                 gone["artifacts"] += dry_run or store.remove(artifact.key)
     if "left over" in kinds:
-        gone["left over"] += _clear_left_over(database, dry_run)
+        gone["left over"] += _clear_left_over(database, [] if stale_only else _former(database), dry_run)
     if not dry_run:
         database.shrink()
     return gone
 
 
 KINDS = (*TABLES, "artifacts", "left over")
-"""What ``clear`` can remove; ``left over`` are folders of killed races and databases that were set aside."""
+"""What ``clear`` can remove; ``left over`` are folders of killed races, databases that were set aside, and those of
+former versions."""
 
 
-def _clear_left_over(database: Database, dry_run: bool) -> int:
-    aside = database.set_aside()
+def _former(database: Database) -> list[Path]:
+    """Databases of former versions, which an older environment may still use."""
+    folder = database.path.parent if database.path is not None else None
+    found = [] if folder is None else sorted(folder.glob("mixbackend-v*.sqlite"))
+    return [path for path in found if path.name != FILE]
+
+
+def _clear_left_over(database: Database, former: list[Path], dry_run: bool) -> int:
+    files = [*database.set_aside(), *former]
     races = left_by_races(database.path.parent) if database.path is not None else []
     if dry_run:
-        return len(aside) + len(races)
-    for path in aside:
-        path.unlink(missing_ok=True)
-    return len(aside) + len(sweep_races(database))
+        return len(files) + len(races)
+    for path in files:
+        for companion in ("", "-wal", "-shm"):
+            Path(f"{path}{companion}").unlink(missing_ok=True)
+    return len(files) + len(sweep_races(database))
 
 
 def clear_folder(folder: Path, dry_run: bool) -> int:

@@ -133,8 +133,11 @@ def test_clearing_takes_what_killed_writers_and_races_left(folder: Path) -> None
     (folder / "tuning-abc").mkdir()
     (folder / "tuning-abc" / "values.bin").write_bytes(b"x")
     (folder / "test.sqlite.set-aside-1-1").write_bytes(b"x")
-    assert clear(database, store, HERE, KINDS, False, dry_run=True)["left over"] == 2
-    assert clear(database, store, HERE, KINDS, False, dry_run=False)["left over"] == 2
+    (folder / "mixbackend-v1.sqlite").write_bytes(b"x")
+    (folder / "mixbackend-v1.sqlite-wal").write_bytes(b"x")
+    assert clear(database, store, HERE, KINDS, True, dry_run=True)["left over"] == 2
+    assert clear(database, store, HERE, KINDS, False, dry_run=True)["left over"] == 3
+    assert clear(database, store, HERE, KINDS, False, dry_run=False)["left over"] == 3
     files = {path.name for path in folder.rglob("*") if path.is_file()}
     assert all(name.startswith("test.sqlite") and "set-aside" not in name for name in files - {".writing-abc"})
 

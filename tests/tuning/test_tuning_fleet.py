@@ -1,0 +1,86 @@
+"""One machine tunes for its fleet: decisions are found through the remote cache, and only where they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import mixbackend
+from mixbackend.configuration import load_config
+from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.runtime.session import Session
+from mixbackend.runtime.trace import trace_graph
+from mixbackend.storage.behind import finish
+from mixbackend.tuning import tuner
+from mixbackend.tuning.decision import MEASURED, UNTUNED, Decision, Trial
+
+DECISION = Decision(Choice(single="onednn"), (Trial(DEFAULT, 1.0, MEASURED, "", (2.0,)),))
+
+
+def machine(tmp_path: Path, name: str, **settings: object) -> Session:
+    cache = {"dir": str(tmp_path / name), "remote": f"file://{tmp_path}/fleet"}
+    return Session(load_config({"backends": ["onednn", "eager"], "cache": cache, **settings}))
+
+
+def captured() -> tuner.Captured:
+    module, _ = trace_graph(lambda a, b: torch.relu(a @ b), [torch.randn(4, 8), torch.randn(8, 16)])
+    return tuner.Captured(module, "inference", {}, "g")
+
+
+def decide(session: Session) -> None:
+    subject = tuner.subject_of(captured(), session)
+    session.database.set_decision(
+        subject.key, DECISION.to_dict(), device=subject.device, fingerprints=session.fingerprints
+    )
+    finish(10)
+
+
+def known(session: Session) -> Decision:
+    subject = tuner.subject_if_any(captured(), session)
+    assert subject is not None, "a fleet may know what this machine never tuned"
+    return tuner.remembered(subject, session)
+
+
+def test_a_decision_of_one_machine_holds_on_another(tmp_path: Path) -> None:
+    decide(machine(tmp_path, "one"))
+    assert known(machine(tmp_path, "two")) == DECISION
+    alone = Session(load_config({"backends": ["onednn", "eager"], "cache": {"dir": str(tmp_path / "two")}}))
+    assert known(alone) == DECISION, "it was kept"
+
+
+def test_it_does_not_hold_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decide(machine(tmp_path, "one"))
+    monkeypatch.setattr("mixbackend.runtime.session.device_name", lambda kind: f"{kind} of another make")
+    assert known(machine(tmp_path, "two")) is UNTUNED
+
+
+def test_it_does_not_hold_with_other_backends_or_rules(tmp_path: Path) -> None:
+    decide(machine(tmp_path, "one"))
+    assert known(machine(tmp_path, "two", backends=["codegen", "onednn", "eager"])) is UNTUNED
+    rules = [{"match": {"op": "aten.mm"}, "forbid": "onednn"}]
+    assert known(machine(tmp_path, "three", rules=rules)) is UNTUNED
+
+
+def test_artifacts_reach_other_machines(tmp_path: Path) -> None:
+    results, reports = [], []
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
+    value = torch.randn(4, 8)
+    for name in ("one", "two"):
+        backend = mixbackend.auto(
+            {
+                "backends": ["codegen", "eager"],
+                "rules": [{"match": {"op": "aten.gelu"}, "require": "codegen"}],
+                "cache": {"dir": str(tmp_path / name), "remote": f"file://{tmp_path}/fleet"},
+            }
+        )
+        torch._dynamo.reset()
+        with torch.no_grad():
+            results.append(torch.compile(module, backend=backend)(value))
+        finish(10)
+        reports.append([region for graph in backend.report().to_dict()["graphs"] for region in graph["regions"]])
+    assert torch.equal(*results)
+    compiled = [[region["cached"] for region in regions if region["backend"] != "eager"] for regions in reports]
+    assert compiled[0] and not any(compiled[0]) and all(compiled[1]), compiled
