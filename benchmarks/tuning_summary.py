@@ -73,7 +73,7 @@ def _plans(
 ) -> list[dict[str, Any]]:
     """Every placement, most frequent first, against that one."""
     rounds = {plan["placement"]: tuple(plan["rounds_s"]) for plan in compared or ()}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, count in counts.most_common():
         chosen = next(record["chosen"] for record in records if record["placement"] == name)
         timing = Timing(name, "pass", rounds_s=rounds.get(name, ()))

@@ -12,7 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mixbackend.benchmarks import tuning
+from mixbackend.benchmarks.peers import reference
 from mixbackend.benchmarks.peers.request import PeerCase
+from mixbackend.benchmarks.peers.suite_models import find_model
 from mixbackend.benchmarks.peers.turns import Options
 from mixbackend.benchmarks.results import ResultFile
 from mixbackend.benchmarks.tuning_summary import print_tuning, summarise
@@ -147,7 +149,12 @@ def test_wrong_arguments(arguments: tuple[str, ...], message: str, monkeypatch: 
     assert done.exit_code == 2 and message in done.output
 
 
-def test_a_tiny_model_is_tuned_and_then_remembered(tmp_path: Path) -> None:
+def test_a_tiny_model_is_tuned_and_then_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reference_here(case: PeerCase, folder: str, options: Options) -> dict[str, Any]:
+        reference.make(find_model(case.model), case, Path(folder))
+        return {"status": "pass"}
+
+    monkeypatch.setattr(tuning, "ask_reference", reference_here)  # one process less
     command = ["bench", "tuning", "--models", "suite:lennard_jones", "--backends", "onednn", "--tries", "1",
                "--budget", "30", "--resume", str(tmp_path / "f"), "--json"]  # fmt: skip
     done = CliRunner().invoke(app, command)
