@@ -223,9 +223,10 @@ def _trials(record: GraphRecord) -> Table:
 
 def _show_lock(written: dict[str, Any]) -> None:
     parts = [f"{len(written[word])} {word}" for word in ("added", "changed", "same", "removed") if written[word]]
-    print(f"{written['path']}: {written['graphs']} graphs written ({', '.join(parts) or 'none'})")
+    graphs = "1 graph" if written["graphs"] == 1 else f"{written['graphs']} graphs"
+    print(f"{written['path']}: {graphs} written" + (f" ({', '.join(parts)})" if parts else ""))
     if written["kept"]:
-        print(f"  {len(written['kept'])} of other commands stay as they were")
+        print(f"  entries of other commands that stay as they were: {', '.join(written['kept'])}")
     for command in written["left_out"]:
         print(f"  made with other versions and left out: run `{command} --lock {written['path']}` again")
     for graph in written["without_text"]:

@@ -27,9 +27,9 @@ _HEADER = """\
 def lock_text(file: LockFile) -> str:
     """The file's text."""
     stream = io.StringIO()
-    stream.write(_HEADER)
     safe_yaml().dump(_file_data(file), stream)
-    return stream.getvalue()
+    # Where a line is broken behind a key, the writer leaves a space.
+    return _HEADER + "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
 
 
 def write_lock(path: str | os.PathLike[str], file: LockFile) -> None:

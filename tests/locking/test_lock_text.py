@@ -112,7 +112,7 @@ def test_what_is_read_is_what_was_written(written: Path) -> None:
 
 def test_the_text_is_for_people(written: Path) -> None:
     text = written.read_text()
-    assert text.startswith("# ") and max(map(len, text.splitlines())) <= 120
+    assert text.startswith("# ") and max(map(len, text.splitlines())) <= 120 and " \n" not in text
     assert "      layers.0: [aten.mm.default@0, aten.add.Tensor@1]\n" in text
     assert "      top level: [aten.add.Tensor@4]\n" in text
     assert "    ops: {aten.add.Tensor: 2, aten.mm.default: 1}\n" in text
