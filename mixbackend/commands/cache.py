@@ -7,7 +7,7 @@ import platform
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -236,7 +236,7 @@ def _print_brought(brought: Brought) -> None:
     console().print(_table(("refused", "why"), [*rows, *([(f"{more} more", "--json lists them")] if more else [])]))
 
 
-def _table(headings: tuple[str, ...], rows: list[tuple[object, ...]]) -> Table:
+def _table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading, overflow="fold")
