@@ -40,6 +40,7 @@ class NodeOption:
 
     Attributes:
         alternative: the node goes there (with its match, where only a match can run it), and all else stays.
+        along: names of the other ops that go with it: its match cannot do without them.
         parts: what its estimate would be made of there; ``None`` if it cannot go.
         adapted_s: seconds by which the plan's energy rises if the node is pinned there and all else may follow; found
             by the search, so that a cheaper plan may exist where that is not exact. ``None`` if it was not asked for
@@ -47,6 +48,7 @@ class NodeOption:
     """
 
     alternative: Alternative
+    along: tuple[str, ...] = ()
     parts: Parts | None = None
     adapted_s: float | None = None
 
@@ -183,7 +185,8 @@ class _Teller:
         labels, move = min(moves, key=lambda item: _rank(item[1]))
         alternative = as_alternative(self._problem, slot, labels, move)
         parts = None if move.placement is None else self._parts(move.placement, atom)
-        return NodeOption(alternative, parts, self._adapted(atom, slot))
+        along = tuple(self._problem.atoms.cores[other] for other in sorted(labels) if other != atom)
+        return NodeOption(alternative, along, parts, self._adapted(atom, slot))
 
     def _ways(self, atom: int, slot: int) -> list[Mapping[int, int]]:
         """Labels that bring an atom to a backend: alone, in a match there, or with all of the match it is in now."""

@@ -67,6 +67,7 @@ class NodeAnswer:
         rows = [
             {
                 **alternative_data(option.alternative),
+                "along": list(option.along),
                 "adapted_change_s": finite(option.adapted_s),
                 "measured_alone_change_s": alone.get(option.alternative.backend),
                 "parts": _parts_data(option.parts),

@@ -6,7 +6,7 @@ Invariants: as ``text``: equal answers give equal text for one width; names are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -39,13 +39,22 @@ def answer_text(answer: NodeAnswer, width: int) -> str:
     return captured(console)
 
 
-def print_answers(answers: Iterable[NodeAnswer], console: Console) -> None:
-    """Print answers one after the other."""
+def print_answers(answers: Sequence[NodeAnswer], console: Console) -> None:
+    """Print answers one after the other; of several that say the same, as repeated layers do, the first in full."""
+    shown = {(answer.graph, answer.node) for answer in answers}
+    alike: dict[tuple[str, str, str], list[NodeAnswer]] = {}
     for answer in answers:
-        _print_answer(answer, console)
+        if answer.follows == answer.node or (answer.graph, answer.follows) not in shown:
+            alike.setdefault((answer.graph, answer.op, _body_text(answer)), []).append(answer)
+    for first, *others in alike.values():
+        _print_heading(first, console)
+        _print_body(first, console)
+        if others:
+            names = ", ".join(f"%{answer.node} ({answer.region})" for answer in others)
+            print_line(console, f"  the same holds for {names}")
 
 
-def _print_answer(answer: NodeAnswer, console: Console) -> None:
+def _print_heading(answer: NodeAnswer, console: Console) -> None:
     where = f" in {answer.module}" if answer.module else ""
     print_line(console, "")
     print_line(console, f"{answer.graph} %{answer.node}: {answer.op}{where}", "bold")
@@ -54,6 +63,15 @@ def _print_answer(answer: NodeAnswer, console: Console) -> None:
     follows = f", placed with %{answer.follows}" if answer.follows != answer.node else ""
     took = f"; the region was measured at {milliseconds(answer.region_s)} ms" if answer.region_s is not None else ""
     print_line(console, f"  on {answer.backend} in {answer.region}{follows}{took}")
+
+
+def _body_text(answer: NodeAnswer) -> str:
+    console = plain_console(1000, color=False)
+    _print_body(answer, console)
+    return captured(console)
+
+
+def _print_body(answer: NodeAnswer, console: Console) -> None:
     print_line(console, f"  {how_decided(answer.decided)}")
     _print_table(answer, console)
     if answer.parts is None:
@@ -105,7 +123,7 @@ def _reason(option: NodeOption) -> str:
         return refused_text(alternative.refused, alternative.backend)
     if alternative.change_s is None:
         return "no cut of the regions would be legal"
-    return f"{alternative.nodes} nodes go together" if alternative.nodes > 1 else ""
+    return f"takes {', '.join(f'%{name}' for name in option.along)} along" if option.along else ""
 
 
 def refused_text(refusal: Refusal, backend: str) -> str:

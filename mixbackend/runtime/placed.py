@@ -41,6 +41,9 @@ from mixbackend.tuning.decision import UNTUNED, Decision
 MAXIMUM_REPAIRS = 16
 """After this many repairs of one graph, a failing region goes to eager without looking for another backend."""
 
+WORTH_TELLING = 1e-3
+"""Advice must promise to save this share of a graph's seconds."""
+
 
 @dataclass(frozen=True)
 class _Build:
@@ -147,7 +150,7 @@ class PlacedGraph:
             self.graph,
             build.plan,
             regions,
-            advice=tuple(item for item in found if item.seconds > 0.0),
+            advice=tuple(item for item in found if item.seconds > WORTH_TELLING * build.plan.estimated_s),
             layout=self.layout.record,
             tuning=self._decision.record(),
             ledger=self._ledger_of(build.plan),

@@ -152,6 +152,7 @@ def test_a_node_that_only_a_match_can_run_takes_its_partners_along() -> None:
     (a,) = ledger_of(case).nodes(["a"])
     option = a.options[0]
     assert option.alternative.nodes == 3 and option.alternative.refused is None  # a, b and b's view
+    assert option.along == ("b",)
     assert option.alternative.change_s == pytest.approx(0.3 - 0.2 + 0.5)
 
 

@@ -15,6 +15,8 @@ from mixbackend.partitioner.ledger import NodeLedger, NodeOption
 from mixbackend.reporting import GraphRecord, Report
 from mixbackend.reporting.decided import Decided, decided
 from mixbackend.reporting.records import TrialRecord, TuningRecord
+from mixbackend.reporting.text import captured, plain_console
+from mixbackend.reporting.why_text import print_answers
 
 HERE = Parts(4e-4, "probed", "linear_gelu", 1e-5, 2e-5, 0.0, 5e-6)
 THERE = Parts(3e-4, "backend", "", 1e-5, 2e-5, 3e-5, 4e-5)
@@ -46,7 +48,7 @@ class KnownLedger:
 
     def _node(self, name: str) -> NodeLedger:
         options = (
-            NodeOption(Alternative("eager", 2.5e-4, 2), THERE, 1.2e-4 if self.placed else None),
+            NodeOption(Alternative("eager", 2.5e-4, 2), ("mm",), THERE, 1.2e-4 if self.placed else None),
             NodeOption(Alternative("inductor", None, 0, REFUSED)),
             NodeOption(Alternative("codegen", None, 1, TOO_SMALL)),
             NodeOption(Alternative("onednn", None, 1)),
@@ -125,6 +127,7 @@ def test_an_answer_as_data_is_complete_and_strict(known: GraphRecord) -> None:
     assert data["margin_s"] == 2.5e-4 and data["decided"]["by"] == "estimates" and data["region_measured_s"] == 9e-4
     eager, inductor, *_ = data["alternatives"]
     assert (eager["backend"], eager["change_s"], eager["adapted_change_s"]) == ("eager", 2.5e-4, 1.2e-4)
+    assert eager["along"] == ["mm"] and eager["parts"]["origin"] == "backend"
     assert inductor["change_s"] is None and inductor["parts"] is None
     assert inductor["refused"] == {
         "backend": "inductor",
@@ -144,7 +147,7 @@ def test_an_answer_as_text_says_it_in_numbers(known: GraphRecord) -> None:
         "probed, linear_gelu",
         "+0.250",
         "+0.120",
-        "eager: 2 nodes go together",
+        "eager: takes %mm along",
         "inductor: refuses: dtype, float32 is [red]not[/red] taken",
         "codegen: onnxruntime refuses what would be left of its region: region-too-small, 1 ops, needed 2",
         "onednn: no cut of the regions would be legal",
@@ -153,6 +156,21 @@ def test_an_answer_as_text_says_it_in_numbers(known: GraphRecord) -> None:
         assert words in text, f"{words!r} is not in\n{text}"
     assert "measured alone" not in text and "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 140
+
+
+def test_answers_that_say_the_same_are_told_once(known: GraphRecord) -> None:
+    console = plain_console(140, color=False)
+    print_answers(Report((known,)).why("mm"), console)
+    text = captured(console)
+    assert text.count("%mm: aten.mm.default") == 1 and "%mm_1" not in text  # it is placed with the other
+    console = plain_console(140, color=False)
+    print_answers(Report((known,)).why("mm_1", "gelu"), console)
+    text = captured(console)
+    assert "%mm_1: " in text and "%gelu: " in text and "the same" not in text  # operators differ
+    twins = [replace(answer, node=name, follows=name) for answer in Report((known,)).why("gelu") for name in "ab"]
+    console = plain_console(140, color=False)
+    print_answers(twins, console)
+    assert "%a: aten.gelu" in captured(console) and "the same holds for %b (r0)" in captured(console)
 
 
 def test_measurements_are_shown_as_what_decided(known: GraphRecord) -> None:
