@@ -32,7 +32,7 @@ WORTH = 0.04
 """A further plan must promise to save this share: estimates are no better, and it costs compilation and memory."""
 MOST_NODES = 5000
 """Larger graphs keep one plan: placing them takes seconds already."""
-_REACHES = (64, 16, 4)
+_REACHES = (256, 64, 16, 4)
 """The ends of the range, as multiples of the size of the first call; the next where one is impossible."""
 _RESOLUTION = 1.1
 _MOST_SYMBOLS = 8
