@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 
 import torch
 
@@ -168,7 +169,6 @@ def _shared(first: Counter[str], second: Counter[str]) -> float:
 
 
 def _unequal(locked: Sequence[str], here: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for index in range(max(len(locked), len(here))):
-        pair = tuple(texts[index] if index < len(texts) else "none" for texts in (locked, here))
-        if pair[0] != pair[1]:
-            yield pair
+    for old, new in zip_longest(locked, here, fillvalue="none"):
+        if old != new:
+            yield old, new
