@@ -15,13 +15,13 @@ from typing import Any
 import torch
 import typer
 
-from mixbackend.commands.output import console, print_json, quiet_stdout
+from mixbackend.commands.output import PLAIN_WIDTH, console, print_json, quiet_stdout
 from mixbackend.configuration import Config, load_config
 from mixbackend.reporting import NodeAnswer
 from mixbackend.reporting.report import SCHEMA
 from mixbackend.reporting.text import print_report
 from mixbackend.reporting.why import MOST_NODES
-from mixbackend.reporting.why_text import print_answers
+from mixbackend.reporting.why_text import answers_text, print_answers
 
 MOST_PLACED = 8
 """With ``--why``, so many alternatives of each graph are also placed with everything else free to follow."""
@@ -70,9 +70,12 @@ def _tell_why(answers: Sequence[NodeAnswer], as_json: bool) -> None:
     if as_json:
         print_json({"schema": SCHEMA, "why": [answer.to_dict() for answer in answers]})
         return
-    print_answers(answers, console())
+    if sys.stdout.isatty():
+        print_answers(answers, console())
+    else:
+        print(answers_text(answers, PLAIN_WIDTH))
     if len(answers) >= MOST_NODES:
-        console().print(f"only {MOST_NODES} nodes are explained: a narrower pattern shows others")
+        print(f"only {MOST_NODES} nodes are explained: a narrower pattern shows others")
 
 
 def _with_lock(config: Config, lock: Path | None, frozen: bool) -> Config:

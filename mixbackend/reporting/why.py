@@ -92,9 +92,9 @@ class NodeAnswer:
 
     def to_text(self, *, width: int = 140) -> str:
         """A heading and a table."""
-        from mixbackend.reporting.why_text import answer_text
+        from mixbackend.reporting.why_text import answers_text
 
-        return answer_text(self, width)
+        return answers_text([self], width)
 
     def __str__(self) -> str:
         return self.to_text()

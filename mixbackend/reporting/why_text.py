@@ -7,6 +7,7 @@ Invariants: as ``text``: equal answers give equal text for one width; names are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -32,10 +33,10 @@ HEADINGS = (
 """Of the columns behind the backend's name; those with nothing in them are left out."""
 
 
-def answer_text(answer: NodeAnswer, width: int) -> str:
-    """One answer as plain text."""
+def answers_text(answers: Sequence[NodeAnswer], width: int) -> str:
+    """Answers as plain text."""
     console = plain_console(width, color=False)
-    print_answers([answer], console)
+    print_answers(answers, console)
     return captured(console)
 
 
@@ -66,8 +67,10 @@ def _print_heading(answer: NodeAnswer, console: Console) -> None:
 
 
 def _body_text(answer: NodeAnswer) -> str:
+    """What equal layers have in common: names differ, and only the first of them may have been placed again."""
+    common = (replace(option, adapted_s=None, along=("",) * len(option.along)) for option in answer.options)
     console = plain_console(1000, color=False)
-    _print_body(answer, console)
+    _print_body(replace(answer, options=tuple(common)), console)
     return captured(console)
 
 

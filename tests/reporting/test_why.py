@@ -15,8 +15,7 @@ from mixbackend.partitioner.ledger import NodeLedger, NodeOption
 from mixbackend.reporting import GraphRecord, Report
 from mixbackend.reporting.decided import Decided, decided
 from mixbackend.reporting.records import TrialRecord, TuningRecord
-from mixbackend.reporting.text import captured, plain_console
-from mixbackend.reporting.why_text import print_answers
+from mixbackend.reporting.why_text import answers_text
 
 HERE = Parts(4e-4, "probed", "linear_gelu", 1e-5, 2e-5, 0.0, 5e-6)
 THERE = Parts(3e-4, "backend", "", 1e-5, 2e-5, 3e-5, 4e-5)
@@ -159,18 +158,15 @@ def test_an_answer_as_text_says_it_in_numbers(known: GraphRecord) -> None:
 
 
 def test_answers_that_say_the_same_are_told_once(known: GraphRecord) -> None:
-    console = plain_console(140, color=False)
-    print_answers(Report((known,)).why("mm"), console)
-    text = captured(console)
+    report = Report((known,))
+    text = answers_text(report.why("mm"), 140)
     assert text.count("%mm: aten.mm.default") == 1 and "%mm_1" not in text  # it is placed with the other
-    console = plain_console(140, color=False)
-    print_answers(Report((known,)).why("mm_1", "gelu"), console)
-    text = captured(console)
+    text = answers_text(report.why("mm_1", "gelu"), 140)
     assert "%mm_1: " in text and "%gelu: " in text and "the same" not in text  # operators differ
-    twins = [replace(answer, node=name, follows=name) for answer in Report((known,)).why("gelu") for name in "ab"]
-    console = plain_console(140, color=False)
-    print_answers(twins, console)
-    assert "%a: aten.gelu" in captured(console) and "the same holds for %b (r0)" in captured(console)
+    (first,), (second,) = report.why("gelu", placed=1), report.why("gelu")
+    twins = [replace(answer, node=name, follows=name) for answer, name in ((first, "a"), (second, "b"))]
+    text = answers_text(twins, 140)
+    assert "%a: aten.gelu" in text and "+0.120" in text and "the same holds for %b (r0)" in text
 
 
 def test_measurements_are_shown_as_what_decided(known: GraphRecord) -> None:
