@@ -4,13 +4,15 @@ Place: between capture and describe. Input and output: the fx graph, changed in 
 Invariants: values, shapes and strides as traced stay what they were.
 
 ``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
-eager could take would then fail.
+eager could take would then fail. Equal ops become one (``common_ops``).
 """
 
 from __future__ import annotations
 
 import torch
 import torch.fx
+
+from mixbackend.runtime.common_ops import merge_common_ops
 
 _RESHAPED = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
@@ -20,4 +22,5 @@ def normalize(graph_module: torch.fx.GraphModule) -> None:
     for target in _RESHAPED:
         for node in graph_module.graph.find_nodes(op="call_function", target=target):
             node.target = torch.ops.aten.reshape.default
+    merge_common_ops(graph_module)
     graph_module.recompile()
