@@ -50,8 +50,9 @@ class _Tariff:
         self._costs = costs
         self._number_of = MetaNumbers()
         self._reads: dict[int, tuple[float, ...]] = {}
+        self._constants: dict[int, tuple[float, ...]] = {}
         self._writes: dict[int, tuple[float, ...]] = {}
-        self._crossings: dict[int, tuple[tuple[float, ...], ...]] = {}
+        self._crossings: dict[tuple[int, bool], tuple[tuple[float, ...], ...]] = {}
         self._ops: dict[tuple[int, Hashable], float] = {}
         self._bytes: dict[int, int] = {}
         self.nothing = (0.0,) * len(self._names)
@@ -62,23 +63,33 @@ class _Tariff:
             self._reads[number] = tuple(self._costs.read(name, meta) for name in self._names)
         return self._reads[number]
 
+    def constants(self, meta: TensorMeta) -> tuple[float, ...]:
+        number = self._number_of(meta)
+        if number not in self._constants:
+            self._constants[number] = tuple(self._costs.constant(name, meta) for name in self._names)
+        return self._constants[number]
+
     def writes(self, meta: TensorMeta) -> tuple[float, ...]:
         number = self._number_of(meta)
         if number not in self._writes:
             self._writes[number] = tuple(self._costs.write(name, meta) for name in self._names)
         return self._writes[number]
 
-    def crossings(self, meta: TensorMeta) -> tuple[tuple[float, ...], ...]:
-        number = self._number_of(meta)
-        if number not in self._crossings:
+    def crossings(self, meta: TensorMeta, image: bool) -> tuple[tuple[float, ...], ...]:
+        """Per producer, per consumer; ``image``: convolutions make or read it."""
+        key = (self._number_of(meta), image)
+        if key not in self._crossings:
             slots = range(len(self._names))
-            self._crossings[number] = tuple(tuple(self._crossing(a, b, meta) for b in slots) for a in slots)
-        return self._crossings[number]
+            self._crossings[key] = tuple(tuple(self._crossing(a, b, meta, image) for b in slots) for a in slots)
+        return self._crossings[key]
 
-    def _crossing(self, producer: int, consumer: int, meta: TensorMeta) -> float:
+    def _crossing(self, producer: int, consumer: int, meta: TensorMeta, image: bool) -> float:
         if producer == consumer:
             return 0.0
-        seconds = self._costs.crossing(self._names[producer], self._names[consumer], meta)
+        names = self._names[producer], self._names[consumer]
+        seconds = self._costs.crossing(*names, meta)
+        if image:
+            seconds += sum(self._costs.relaying(name, meta) for name in names)
         if self._row_major[producer] == self._row_major[consumer]:
             return seconds
         return seconds + self.entering(producer if self._row_major[producer] else consumer, meta)
@@ -228,7 +239,9 @@ class _Builder:
             is_input = base in self._graph.input_by_name
             if not is_input and base not in self._atoms.replicable:
                 continue
-            if is_input or not self._fusion(base, core) >> slot & 1:
+            if self._is_constant(base):
+                seconds += self._tariff.constants(meta)[slot]
+            elif is_input or not self._fusion(base, core) >> slot & 1:
                 seconds += self._tariff.reads(meta)[slot]
             if is_input:
                 seconds += self._entering_cost(base, slot)
@@ -236,10 +249,14 @@ class _Builder:
 
     def _entering_cost(self, name: str, slot: int) -> float:
         """Copying a graph input into the one layout that a backend takes; constants were copied when bound."""
-        given = self._graph.input_by_name[name]
-        if given.role is InputRole.CONSTANT or not isinstance(given.meta, TensorMeta):
+        meta = self._graph.input_by_name[name].meta
+        if self._is_constant(name) or not isinstance(meta, TensorMeta):
             return 0.0
-        return self._tariff.entering(slot, given.meta)
+        return self._tariff.entering(slot, meta)
+
+    def _is_constant(self, name: str) -> bool:
+        given = self._graph.input_by_name.get(name)
+        return given is not None and given.role is InputRole.CONSTANT
 
     def _op_cost_of_replica(self, name: str, slot: int) -> float:
         meta = self._graph.node_by_name[name].outputs[0]
@@ -296,7 +313,9 @@ class _Builder:
             return Value(node.name, producer, zero, (zero,) * len(zero), uses, output)
         copied = is_free(self._graph.node_by_name[self._atoms.cores[producer]])
         writes = zero if copied else self._tariff.writes(meta)
-        return Value(node.name, producer, writes, self._tariff.crossings(meta), uses, output)
+        ends = (node.name, *(self._atoms.cores[use.atom] for use in uses))
+        image = any(self._candidates.views[self._class_source(end)].op_class == "convolution" for end in ends)
+        return Value(node.name, producer, writes, self._tariff.crossings(meta, image), uses, output)
 
     def _edges(self) -> tuple[tuple[int, int], ...]:
         home = self._atoms.atom_of

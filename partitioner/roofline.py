@@ -97,6 +97,15 @@ class RooflineCostModel:
         """Traffic of reading a tensor."""
         return self._traffic(backend, stored_bytes(meta))
 
+    def constant(self, backend: str, meta: TensorMeta) -> float:
+        """Traffic of reading a packed weight: kernels of every library stream it as fast as the device can."""
+        amount = stored_bytes(meta)
+        return amount / self.device.bandwidth(amount)
+
+    def relaying(self, backend: str, meta: TensorMeta) -> float:
+        """Turning an image into blocks or back."""
+        return self.rates[backend].relaying_s_per_byte * meta.bytes()
+
     def write(self, backend: str, meta: TensorMeta) -> float:
         """Traffic of making a tensor."""
         return self._traffic(backend, meta.bytes())

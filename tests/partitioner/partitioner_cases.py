@@ -12,6 +12,7 @@ from mixbackend.contracts import (
     Availability,
     Backend,
     CompiledRegion,
+    CostModel,
     Estimate,
     GraphInput,
     InputRole,
@@ -109,7 +110,7 @@ def eager(name: str = "eager", **more: Any) -> TableBackend:
 
 
 @dataclass
-class TableCosts:
+class TableCosts(CostModel):
     """Every price is a number drawn once; ``op`` depends on the node's module class, as signatures see it."""
 
     seed: int = 0

@@ -12,6 +12,7 @@ from mixbackend.contracts import (
     Availability,
     Backend,
     CompiledRegion,
+    CostModel,
     Estimate,
     InputRole,
     OpView,
@@ -51,7 +52,7 @@ class Stated(Backend):
         return self.stated
 
 
-class OnlyTraffic:
+class OnlyTraffic(CostModel):
     """A second to read a tensor, ten to write one; all else is free."""
 
     def op(self, backend: str, view: OpView) -> Estimate:

@@ -17,6 +17,7 @@ from mixbackend.contracts import (
     Backend,
     BoundRun,
     CompiledRegion,
+    CostModel,
     Estimate,
     OpView,
     Region,
@@ -32,7 +33,7 @@ from mixbackend.runtime.mixture import Mixture
 
 
 @dataclass(frozen=True)
-class CheapestFirst:
+class CheapestFirst(CostModel):
     """Every op costs a microsecond, a thousand on eager; entering a region and crossing costs little."""
 
     def op(self, backend: str, view: OpView) -> Estimate:

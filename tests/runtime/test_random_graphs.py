@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import (
+    CostModel,
     Estimate,
     OpView,
     Plan,
@@ -44,7 +45,7 @@ UNARY = (
 BINARY = (lambda x, y: x + y, lambda x, y: x @ y * 0.1, lambda x, y: torch.where(x > y, x, y.exp().clamp(max=4)))
 
 
-class RandomCosts:
+class RandomCosts(CostModel):
     """Costs drawn once per question."""
 
     def __init__(self, seed: int) -> None:
