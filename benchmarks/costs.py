@@ -28,7 +28,7 @@ COSTS: tuple[Costs, ...] = ("priors", "calibrated")
 EXPECTED_S = 25.0
 """Of one process, for the bar's time left."""
 
-_KIND = "costs 1"
+_KIND = "costs 2"
 """Changes with the meaning of records."""
 
 

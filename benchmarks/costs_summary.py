@@ -39,6 +39,7 @@ def summarise(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any])
         "settings": dict(settings),
         "quality": {kind: _by_backend(items) for kind, items in regions.items()},
         "both": {kind: _by_backend(items) for kind, items in both.items()},
+        "cores_of_others": _others(records),
         "problems": [
             {key: record.get(key, "") for key in ("model", "phase", "peer", "costs", "status", "detail")}
             for record in records
@@ -46,6 +47,12 @@ def summarise(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any])
         ],
         "regions": regions,
     }
+
+
+def _others(records: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Cores that other programs used while regions were timed; figures taken beside much of that mean little."""
+    cores = [record["cores_of_others"] for record in records if record["status"] == "pass"]
+    return {"median": float(np.median(cores)), "most": max(cores)} if cores else None
 
 
 def _regions(records: Sequence[Mapping[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -106,6 +113,9 @@ def print_costs(value: Mapping[str, Any], console: Console) -> None:
     for key, title in (("quality", "all regions"), ("both", "regions that were planned with either costs")):
         console.print(_table(f"estimated against measured seconds, {title}", value[key]))
     console.print(_worst(value["regions"][COSTS[-1]]))
+    others = value["cores_of_others"]
+    if others is not None:
+        console.print(f"cores that others used meanwhile: {others['median']:.2f}, at most {others['most']:.2f}")
     for problem in value["problems"]:
         detail = str(problem["detail"]).replace("\n", " ")[:300]
         name = f"{problem['model']} {problem['phase']}, {problem['peer']}, {problem['costs']}"

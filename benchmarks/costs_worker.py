@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.benchmarks.peers import executors, reference
+from mixbackend.benchmarks.peers import executors, machine, reference
 from mixbackend.benchmarks.peers.models import PeerModel
 from mixbackend.benchmarks.peers.request import PeerCase
 from mixbackend.benchmarks.peers.suite_models import find_model
@@ -93,6 +93,7 @@ def serve(request: CostRequest, find: Callable[[str], PeerModel]) -> Answer:
     executor.run()
     calls, steady = warm_up(executor.run, request.warm_up_s)
     mixture = mixbackend.auto(dict(request.configuration))  # equal configurations give the same object
+    before = machine.Usage.now()
     timed: dict[tuple[str, str], list[float]] = {}
     for _ in range(request.blocks):
         mixture.time_regions()
@@ -100,6 +101,7 @@ def serve(request: CostRequest, find: Callable[[str], PeerModel]) -> Answer:
             executor.run()
         for graph, region in _regions(executor.report()):
             timed.setdefault((graph["id"], region["id"]), []).append(region["measured_s"])
+    others = before.cores_of_others(machine.Usage.now())
     report = executor.report()
     return {
         "status": "pass",
@@ -108,6 +110,7 @@ def serve(request: CostRequest, find: Callable[[str], PeerModel]) -> Answer:
         "events": sorted({event["kind"] for event in report["events"]}),
         "call_s": _call_seconds(executor.run, request.blocks),
         "warm_up": {"calls": calls, "steady": steady},
+        "cores_of_others": others,
     }
 
 

@@ -55,7 +55,7 @@ def test_errors_are_relative_to_what_was_measured() -> None:
 
 def record(kind: str, *regions: dict[str, Any], **facts: Any) -> dict[str, Any]:
     return {"model": "m", "phase": "inference", "peer": "mixture", "costs": kind, "status": "pass",
-            "regions": list(regions), **facts}  # fmt: skip
+            "regions": list(regions), "cores_of_others": 0.25, **facts}  # fmt: skip
 
 
 def test_both_kinds_of_costs_are_compared_on_the_same_regions() -> None:
@@ -76,6 +76,7 @@ def test_both_kinds_of_costs_are_compared_on_the_same_regions() -> None:
     screen = Console(file=io.StringIO(), width=200)
     print_costs(value, screen)
     text = screen.file.getvalue()
+    assert "cores that others used meanwhile: 0.25, at most 0.25" in text
     assert "planned with either costs" in text and "only-codegen, calibrated: crash: signal SIGSEGV" in text
 
 
@@ -92,6 +93,7 @@ def test_regions_of_a_warm_model_are_timed_where_they_stand(tmp_path: Path, phas
     assert answer["status"] == "pass" and answer["untimed"] == 0 and answer["regions"]
     assert {row["backend"] for row in answer["regions"]} == {"eager"}
     assert all(row["measured_s"] > 0 and row["estimated_s"] > 0 for row in answer["regions"])
+    assert answer["cores_of_others"] >= 0
     assert answer["call_s"] > 0 and 0 < sum(row["measured_s"] for row in answer["regions"]) < 1
     assert {row["phase"] for row in answer["regions"]} == (
         {"inference"} if phase == "inference" else {"forward", "backward"}
