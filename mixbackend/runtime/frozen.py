@@ -204,7 +204,8 @@ class FrozenGraph:
 
     def _for_whole_graph(self, measured: Measured) -> Measured:
         """Measuring takes the values of the whole graph, where what is placed takes constants instead of weights."""
-        return replace(measured, decide=lambda regime, values: measured.decide(regime, self._whole(values)))
+        decide = measured.decide
+        return replace(measured, decide=lambda regime, values, other: decide(regime, self._whole(values), other))
 
     def _whole(self, values: Sequence[Any]) -> list[Any]:
         """The inputs of the whole graph for those of the main part."""

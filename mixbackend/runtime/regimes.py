@@ -27,8 +27,9 @@ import torch.fx
 
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
+from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event, GraphRecord
-from mixbackend.reporting.records import RegimeRecord
+from mixbackend.reporting.records import LayoutRecord, RegimeRecord
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import AtFirstCall, Run
@@ -41,8 +42,9 @@ from mixbackend.tuning.decision import UNTUNED, Decision
 logger = logging.getLogger("mixbackend")
 
 
-Decide = Callable[[Regime, Sequence[Any]], Decision]
-"""What measuring says about a regime whose first call has these values; ``UNTUNED`` to go by estimates."""
+Decide = Callable[[Regime, Sequence[Any], Choice], Decision]
+"""What measuring says about a regime whose first call has these values, with the plan that runs other sizes among the
+candidates; ``UNTUNED`` to go by estimates."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Measured:
 
     decision: Decision = UNTUNED
     ladder: Ladder | None = None
-    decide: Decide = lambda regime, values: UNTUNED
+    decide: Decide = lambda regime, values, other: UNTUNED
 
 
 class Placer:
@@ -191,7 +193,8 @@ class RegimeGraph:
     def _placed(self, regime: Regime, values: Sequence[Any]) -> PlacedGraph:
         placer, home = self._placer, self._home
         graph_id = f"{home.graph.id}@{regime.first}"
-        decision = placer.measured.decide(regime, values)
+        other = Choice(layout=_named_layout(home.layout.record), plan=portable(home.plan, home.graph))
+        decision = placer.measured.decide(regime, values, other)
         described = self._described(regime, graph_id, decision.choice)
         return PlacedGraph(
             described.module, placer.phase, graph_id, placer.roles, placer.session, decision, described=described
@@ -206,6 +209,11 @@ class RegimeGraph:
         return choose_layout(
             self._module, placer.phase, graph_id, placer.roles, placer.session, choice, hints=regime.hints
         )
+
+
+def _named_layout(record: LayoutRecord) -> str:
+    """The layout of a graph's images as choices name it: not at all where there is no other."""
+    return record.chosen if record.estimated_s else ""
 
 
 def _same_nodes(graph: OpGraph, other: OpGraph) -> bool:

@@ -5,6 +5,8 @@ Input: a captured graph and its subject. Output: ``Measured``, for whoever place
 Which ranges there are follows from estimates (``runtime.regime_search``). Each is tuned at the first call in it, with
 values of that call: indices and masks among them have the sizes and contents that really come. The decision for a range
 is remembered under a key that holds its bounds; a graph with one plan for all sizes has the key of its subject alone.
+The plan that runs the sizes of the graph's first call is among the candidates of every other range: where a range is
+not worth a plan of its own after all, measuring says so.
 Invariants: a decision never reaches sizes outside of the range that it was measured in.
 Non-goals: moving the bounds by what was measured; values made up for sizes that did not come.
 """
@@ -20,6 +22,7 @@ import torch
 
 from mixbackend.contracts import PlacementError
 from mixbackend.contracts.region_text import read_region_text
+from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.layout_choice import choose_layout
@@ -89,8 +92,8 @@ class RangedTuning:
     def _subject(self, regime: Regime | None) -> Subject:
         return self.subject if regime is None else replace(self.subject, key=f"{self.subject.key}@{regime}")
 
-    def _decide(self, regime: Regime, values: Sequence[Any]) -> Decision:
-        """For another range, whose first call has these values."""
+    def _decide(self, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
+        """For another range, whose first call has these values; the plan that runs other sizes is a candidate."""
         subject = self._subject(regime)
         known = tuner.remembered(subject, self.session)
         if known is not UNTUNED or not self.measuring:
@@ -101,7 +104,7 @@ class RangedTuning:
         roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
         captured = Captured(region.graph_module, region.phase, roles, self.captured.id)
         subject = replace(subject, text=text, inputs=tuple(range(len(given))))
-        return tuner.tune_if_possible(captured, subject, given, self.session)
+        return tuner.tune_if_possible(captured, subject, given, self.session, (other,))
 
 
 def _ladder(captured: Captured, session: Session) -> Ladder | None:

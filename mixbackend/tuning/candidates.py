@@ -42,12 +42,15 @@ def in_layouts(
     return graphs
 
 
-def find_candidates(graphs: Mapping[str, OpGraph], session: Session) -> dict[Content, Entrant]:
+def find_candidates(
+    graphs: Mapping[str, OpGraph], session: Session, beside: Sequence[Choice] = ()
+) -> dict[Content, Entrant]:
     """The candidates of a graph, by what their plans are.
 
     Args:
         graphs: it, by layout.
         session: backends and costs.
+        beside: further choices, each for the layout that it names.
     """
     plans = {layout: session.place(graph) for layout, graph in graphs.items()}
     first = min(plans, key=lambda layout: plans[layout].estimated_s)
@@ -61,6 +64,10 @@ def find_candidates(graphs: Mapping[str, OpGraph], session: Session) -> dict[Con
             if choice.backends and _like(plan, plans[layout]):
                 continue
             others.append((content_of(layout, plan), Entrant(_in(layout, graphs, choice), plan.estimated_s)))
+    for choice in beside:
+        layout = choice.layout or AS_TRACED
+        plan = session.place(graphs[layout], choice=choice)
+        others.append((content_of(layout, plan), Entrant(choice, plan.estimated_s)))
     for content, entrant in sorted(others, key=lambda item: item[1].estimated_s):
         found.setdefault(content, entrant)
     return found

@@ -92,10 +92,12 @@ def subject_if_any(captured: Captured, session: Session) -> Subject | None:
     return None
 
 
-def tune_if_possible(captured: Captured, subject: Subject, values: Sequence[Any], session: Session) -> Decision:
+def tune_if_possible(
+    captured: Captured, subject: Subject, values: Sequence[Any], session: Session, beside: Sequence[Choice] = ()
+) -> Decision:
     """``tune``; a graph that cannot be measured is placed by estimates, and an event says why."""
     try:
-        decision = tune(captured, subject, values, session)
+        decision = tune(captured, subject, values, session, beside)
     except Exception as error:
         if session.config.on_failure == "raise":
             raise
@@ -113,7 +115,9 @@ def remembered(subject: Subject, session: Session) -> Decision:
     return Decision.read(session.database.decision(subject.key))
 
 
-def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: Session) -> Decision:
+def tune(
+    captured: Captured, subject: Subject, values: Sequence[Any], session: Session, beside: Sequence[Choice] = ()
+) -> Decision:
     """Measure the candidates of a graph, and remember what came of it, unless none could be measured.
 
     Args:
@@ -121,12 +125,13 @@ def tune(captured: Captured, subject: Subject, values: Sequence[Any], session: S
         subject: of the graph.
         values: one per placeholder; they are only read.
         session: backends, costs, budget.
+        beside: candidates beyond those that estimates suggest.
 
     Raises:
         TypeError, OSError: the values cannot be carried to another process.
     """
     graphs = in_layouts(*placeable(captured, session))
-    candidates = find_candidates(graphs, session)
+    candidates = find_candidates(graphs, session, beside)
     if len(candidates) < 2:
         return UNTUNED
     # Two races at once would measure one another.

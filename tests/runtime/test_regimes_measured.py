@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from mixbackend.contracts import Plan
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.runtime import session as session_module
 from mixbackend.runtime.choice import Choice
 from mixbackend.tuning import tuner
 from mixbackend.tuning.by_range import at_sizes
+from mixbackend.tuning.candidates import find_candidates, in_layouts
 from mixbackend.tuning.decision import MEASURED, Decision, Trial
 
 from .conftest import Packer
@@ -28,18 +30,30 @@ class Stopwatch:
         self.keys: list[str] = []
         self.texts: list[str] = []
         self.values: list[list[Any]] = []
+        self.beside: list[set[frozenset[str]]] = []
 
-    def __call__(self, captured: Any, subject: Any, values: Sequence[Any], session: Any) -> Decision:
+    def __call__(
+        self, captured: Any, subject: Any, values: Sequence[Any], session: Any, beside: Sequence[Choice] = ()
+    ) -> Decision:
         given = [values[place] for place in subject.inputs]
         rows = max(value.shape[0] for value in given if isinstance(value, torch.Tensor))
         self.rows.append(rows)
         self.keys.append(subject.key)
         self.texts.append(subject.text)
         self.values.append(given)
+        graphs = in_layouts(*tuner.placeable(captured, session))
+        others = {owners_of(session.place(graphs["as_traced"], choice=choice)) for choice in beside}
+        entrants = find_candidates(graphs, session, beside).values()
+        assert others <= {owners_of(session.place(graphs["as_traced"], choice=item.choice)) for item in entrants}
+        self.beside.append(others)
         choice = Choice(single="large" if rows < 200 else "small")
         decision = Decision(choice, (Trial(choice, 1.0, MEASURED, "", (1.0,)),))
         session.database.set_decision(subject.key, decision.to_dict())
         return decision
+
+
+def owners_of(plan: Plan) -> frozenset[str]:
+    return frozenset(region.backend for region in plan.regions)
 
 
 @pytest.fixture
@@ -75,6 +89,8 @@ def test_each_range_is_measured_at_sizes_that_came(make_mixture: Any, stopwatch:
     assert stopwatch.rows == [8, 3000]
     assert owners(measured) == [{"large"}, {"small"}], "what was measured counts, not what was estimated"
     assert len(set(stopwatch.keys)) == 2
+    assert stopwatch.beside == [set(), {frozenset({"large"})}], "a plan that runs already is a candidate elsewhere"
+    assert measured.report().events == (), "and fits there"
     assert [regime["tuning"]["chosen"] for regime in regimes_of(measured)] == ["large", "small"]
     for text, values in zip(stopwatch.texts, stopwatch.values, strict=True):
         region = read_region_text(text)
