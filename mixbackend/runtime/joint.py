@@ -104,10 +104,12 @@ def _in_best_layout(joint: torch.fx.GraphModule, session: Session) -> _Planned:
 
 
 def _plan(module: torch.fx.GraphModule, session: Session, layout: str) -> _Planned:
-    # Views were kept until here: the split recognises them by their operators, which normalising renames.
+    # Views were kept until here: the split recognises them by their operators, which normalising renames. It also
+    # makes equal ops one, as the split does: of several, the first is the one that counts.
+    names = tuple(node.name for node in module.graph.nodes)
     normalize(module)
     graph = describe(module, "forward", "joint", {})
-    return _Planned(graph, session.place(graph), tuple(node.name for node in module.graph.nodes), layout)
+    return _Planned(graph, session.place(graph), names, layout)
 
 
 def unfused_nodes(graph: OpGraph, plan: Plan, backends: Sequence[Backend]) -> frozenset[str]:

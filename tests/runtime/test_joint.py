@@ -52,3 +52,21 @@ def test_users_checkpointing_is_obeyed(make_mixture, loopback):
     for gradient, parameter in zip(mine, layer.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad)
     assert backward_ops(mixture)["aten.gelu.default"] == 1
+
+
+def test_equal_ops_are_no_hindrance(make_mixture, loopback):
+    """Two layers make the same mask: planning computes it once, and the split still knows what to save."""
+
+    def function(value, mask):
+        for _ in range(2):
+            value = torch.where(mask.sin() > 0.5, value, value.cos()) * value.exp()
+        return value
+
+    mixture = make_mixture(loopback)
+    value, mask = torch.randn(16, 16, requires_grad=True), torch.randn(16, 16)
+    torch.compile(function, backend=mixture)(value, mask).sum().backward()
+    expected = value.detach().clone().requires_grad_()
+    function(expected, mask).sum().backward()
+    torch.testing.assert_close(value.grad, expected.grad)
+    assert mixture.report().events == ()
+    assert backward_ops(mixture)["aten.exp.default"] == 0
