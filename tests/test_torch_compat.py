@@ -371,7 +371,7 @@ def test_exact_outputs_of_inductor_hold_for_a_graph_that_was_compiled_without_be
         with compat.tracing_apart(mode), mode:
             inputs = [torch.empty(1, 16, 12, 12), torch.empty(16, 16, 3, 3)]
             graph_module = make_fx(
-                lambda x, w: (torch.nn.functional.conv2d(x, w, padding=1).relu() + 0.125,),
+                lambda x, w: (torch.nn.functional.conv2d(x, w, padding=1),),
                 decomposition_table=compat.decomposition_table("inductor"),
             )(*inputs)
         with compat.tracing_apart(mode):
