@@ -189,13 +189,17 @@ def test_wrong_shapes_are_not_timed(clock: Clock) -> None:
     assert all("returned shapes" in note for note in done.notes)
 
 
+STRUCTURAL = 10
+"""Probes that every backend gets."""
+
+
 def test_compiling_stops_when_its_time_is_spent(clock: Clock) -> None:
     backend = KnownBackend(clock=clock, compile_s=1.0)
-    done = measure(backend, compile_budget_s=8.5)
-    assert len(backend.compiled) == 9
-    assert done.compile_s == pytest.approx(9.0, abs=0.1)
+    done = measure(backend, compile_budget_s=STRUCTURAL + 0.5)
+    assert len(backend.compiled) == STRUCTURAL + 1
+    assert done.compile_s == pytest.approx(STRUCTURAL + 1.0, abs=0.1)
     live = [probe for probe in standard_probes(DEVICE) if not probe.constants]
-    assert sum("are spent" in note for note in done.notes) == len(live) + 8 - 9
+    assert sum("are spent" in note for note in done.notes) == len(live) - 1
     assert done.rates.rate("matmul", "float32").provenance == "probed"
     assert done.rates.rate("scatter", "float32").provenance == "prior"
 
