@@ -34,6 +34,13 @@ def longer():
 def wider():
     return make(width=72)
 
+class Branching(nn.Module):
+    def forward(self, value):
+        return torch.cond(value.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (value,))
+
+def branching():
+    return Branching(), (torch.ones(3),), {}
+
 def plain():
     return (lambda value: value + 1), (torch.ones(3),), {}
 """
@@ -113,6 +120,25 @@ def test_training_is_locked(call: Call) -> None:
     assert "measured_s" in Path("m.lock.yaml").read_text()
     status, text, errors = call("tune", "models_to_lock:make", "--train", "--lock", "m.lock.yaml", "--frozen")
     assert status == 0 and text == "m.lock.yaml: holds for 2 graphs\n", errors
+
+
+def test_symbolic_sizes(call: Call) -> None:
+    status, text, errors = call("tune", "models_to_lock:make", "--dynamic", "--lock", "m.lock.yaml", "--json")
+    assert status == 0, errors
+    assert json.loads(text)["graphs"][0]["dynamic"] is True and json.loads(text)["lock"]["without_text"] == []
+    (entry,) = read_lock("m.lock.yaml").graphs
+    assert entry.dynamic and entry.made_by == "mixbackend tune models_to_lock:make --config prefs.yaml --dynamic"
+    status, text, errors = call("tune", "models_to_lock:make", "--dynamic", "--lock", "m.lock.yaml", "--frozen")
+    assert status == 0, errors
+    status, text, errors = call("tune", "models_to_lock:make", "--lock", "m.lock.yaml", "--frozen")
+    assert status == 1 and "+ input: activation tensor(float32, [4, 64]" in errors and "[s0, 64]" in errors
+
+
+def test_a_graph_without_text_is_told(call: Call) -> None:
+    status, text, errors = call("tune", "models_to_lock:branching", "--lock", "m.lock.yaml")
+    assert status == 0, errors
+    assert "m.lock.yaml: 0 graphs written" in text and "inference-0 has no text and is not in the file" in text
+    assert read_lock("m.lock.yaml").graphs == ()
 
 
 def test_several_commands_share_a_file_and_tuning_again_changes_nothing(call: Call) -> None:
