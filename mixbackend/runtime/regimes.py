@@ -230,23 +230,23 @@ def size_reader(
         ValueError: no input shows one of the symbols.
     """
     places = _places(graph_module)
-    readers = [_reader(_source(graph, places, symbol), symbol) for symbol in symbols]
-    if len(readers) == 1:
-        return readers[0]
-    return lambda arguments: math.prod([read(arguments) for read in readers])
+    sources = [_source(graph, places, symbol) for symbol in symbols]
+    if any(source is None for source in sources):
+        raise ValueError(f"no input shows one of {', '.join(map(str, symbols))}")
+    found = [source for source in sources if source is not None]
+    numbers = [place for place, dimension in found if dimension is None]
+    if len(found) == len(numbers) == 1:
+        return itemgetter(*numbers)
+    if len(found) == len(numbers) == 2:
+        first, second = numbers
+        return lambda arguments: arguments[first] * arguments[second]
+    return lambda arguments: math.prod(
+        [arguments[place] if dimension is None else arguments[place].shape[dimension] for place, dimension in found]
+    )
 
 
 _Source = tuple[int, int | None]
 """Position of an input, and the dimension of it; ``None`` if it is a number."""
-
-
-def _reader(source: _Source | None, symbol: sympy.Symbol) -> Callable[[Sequence[Any]], int]:
-    if source is None:
-        raise ValueError(f"no input shows {symbol}")
-    place, dimension = source
-    if dimension is None:
-        return itemgetter(place)
-    return lambda arguments: arguments[place].shape[dimension]
 
 
 def _places(graph_module: torch.fx.GraphModule) -> dict[str, int]:

@@ -14,11 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from mixbackend.contracts.region_text import read_region_text
+from mixbackend.contracts.rehint import symbols_of
 from mixbackend.runtime import regimes as regimes_module
 from mixbackend.runtime import session as session_module
+from mixbackend.runtime.describe import describe
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regime_search import MOST_REGIMES
-from mixbackend.runtime.regimes import RegimeGraph
+from mixbackend.runtime.regimes import RegimeGraph, size_reader
 
 from .conftest import Faulty, Loopback, Packer
 from .regime_cases import LINES, MEETING, WIDTH, BySize, named, regimes_of
@@ -307,3 +310,35 @@ def test_random_graphs_at_random_sizes(
             for regime in graph["regimes"]:
                 placed = [name for region in regime["regions"] for name in region["nodes"]]
                 assert len(placed) == len(set(placed)) == graph["nodes"]
+
+
+def graph_of(*metas: str) -> tuple[torch.fx.GraphModule, Any]:
+    """A graph with these inputs, which are read as the texts of regions say."""
+    lines = [f"%{place} = input({meta})" for place, meta in enumerate(metas)]
+    text = "\n".join(["mixbackend-region 1 backward", *lines, "symbol(s0, size, 2, none)", "symbol(s1, size, 2, none)"])
+    region = read_region_text(f"{text}\n# hint s0 6\n# hint s1 9\n")
+    return region.graph_module, describe(region.graph_module, "backward", "g", {})
+
+
+@pytest.mark.parametrize(
+    ("metas", "arguments", "sizes"),
+    [
+        (["symbol, s0", "symbol, s1"], [30, 40], [30, 40]),
+        (['saved, tensor(float32, [4, s0, s1], [1, 1, 1], "cpu")'], [torch.empty(4, 30, 40)], [30, 40]),
+        (['saved, tensor(float32, [s0], [1], "cpu")', "symbol, s1"], [torch.empty(30), 40], [30, 40]),
+    ],
+)
+def test_sizes_are_read_off_numbers_and_tensors(metas: list[str], arguments: list[Any], sizes: list[int]) -> None:
+    """Backward graphs may have the sizes in saved tensors alone."""
+    module, graph = graph_of(*metas)
+    symbols = list(symbols_of(graph))
+    by_hint = {size.hint: symbol for symbol, size in symbols_of(graph).items()}
+    assert [size_reader(module, graph, [by_hint[hint]])(arguments) for hint in (6, 9)] == sizes
+    assert size_reader(module, graph, symbols)(arguments) == sizes[0] * sizes[1]
+
+
+def test_a_size_that_no_input_shows_is_told() -> None:
+    module, graph = graph_of('saved, tensor(float32, [mul(2, s0), s1], [1, 1], "cpu")')
+    hidden = list(graph.inputs[0].meta.shape[0].expression.free_symbols)
+    with pytest.raises(ValueError, match="no input shows"):
+        size_reader(module, graph, hidden)

@@ -129,7 +129,7 @@ def test_a_decision_does_not_reach_other_sizes(make_mixture: Any, stopwatch: Sto
 
 TEXT = """mixbackend-region 1 inference
 %0 = input(symbol, s0)
-%1 = input(activation, tensor(float32, [s0, s1, FloorDiv(s0, 2)], [1, 1, 1], "cpu"))
+%1 = input(activation, tensor(float32, [s0, add(mul(2, s0), 1), s1], [1, 1, 1], "cpu"))
 %2 = input(activation, tensor(float32, [4], [1], "cpu"))
 symbol(s0, size, 2, none)
 symbol(s1, size, 2, none)
@@ -139,5 +139,5 @@ symbol(s1, size, 2, none)
 
 
 def test_hints_become_the_sizes_of_the_values() -> None:
-    changed = at_sizes(TEXT, [20, torch.empty(20, 30, 10), torch.empty(4)])
+    changed = at_sizes(TEXT, [20, torch.empty(20, 41, 30), torch.empty(4)])
     assert changed == TEXT.replace("hint s0 6", "hint s0 20").replace("hint s1 7", "hint s1 30")
