@@ -27,9 +27,20 @@ def probing_allowed() -> bool:
     return os.environ.get(SWITCH, "1") != "0"
 
 
-def probe_machine(device_type: str = "cpu") -> None:
-    """Probe the device and all usable backends, as far as the user's database does not know them."""
-    cost_model(registry.resolve(), device_type, Database.open())
+def probe_machine(device_type: str = "cpu") -> list[str]:
+    """Probe the device and all usable backends, as far as the user's database does not know them.
+
+    Returns:
+        What was probed while the machine was too busy, in words.
+    """
+    backends, database = registry.resolve(), Database.open()
+    cost_model(backends, device_type, database)
+    current = [backend.fingerprint() for backend in backends]
+    return [
+        f"{kind} {subject.split(' | ')[0]}"
+        for kind, subject, value in database.all_rates()
+        if value.get("settled") is False and (kind == "device" or any(mark in subject for mark in current))
+    ]
 
 
 def begin_anew(folder: Path, with_rates: bool = True) -> None:

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mixbackend.benchmarks.peers.comparing import noise_of
-from mixbackend.benchmarks.timing import Timing, speedup
+from mixbackend.benchmarks.peers.placement import MOST_NOISE
+from mixbackend.benchmarks.timing import Ratio, Timing, speedup
 
 SCHEMA = 1
 
@@ -88,10 +89,17 @@ def _plans(
                 "median_s": timing.median_s if timing.rounds_s else None,
                 "over_most_frequent": None if ratio is None else ratio.median,
                 "noise": noise,
-                "within_noise": None if ratio is None or noise is None else abs(ratio.median - 1.0) <= noise,
+                "within_noise": _within(ratio, noise),
             }
         )
     return rows
+
+
+def _within(ratio: Ratio | None, noise: float | None) -> bool | None:
+    """Whether a placement is as fast as another; ``None`` where rounds are too few or too noisy to say."""
+    if ratio is None or noise is None or noise > MOST_NOISE:
+        return None
+    return abs(ratio.median - 1.0) <= noise
 
 
 def _summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -110,6 +118,7 @@ def _summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "second_over_first": _spread(shares),
         "other_plans": len(others),
         "other_plans_within_noise": sum(plan["within_noise"] is True for plan in others),
+        "other_plans_too_noisy": sum(plan["within_noise"] is None for plan in others),
         "largest_difference": max(differences) if differences else None,
     }
 
@@ -162,7 +171,8 @@ def _print_summary(summary: Mapping[str, Any], console: Console) -> None:
     if summary["other_plans"]:
         most = summary["largest_difference"]
         console.print(
-            f"other placements: {summary['other_plans']}, as fast within noise: {summary['other_plans_within_noise']}"
+            f"other placements: {summary['other_plans']}, as fast within noise: {summary['other_plans_within_noise']}, "
+            f"too noisy or not timed: {summary['other_plans_too_noisy']}"
             + ("" if most is None else f"; the largest difference is {most:.1%}")
         )
     if summary["second_over_first"]:

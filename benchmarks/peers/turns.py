@@ -110,12 +110,15 @@ def kernel_folder() -> str:
 
 
 def calibrate(options: Options) -> str:
-    """Let a process probe what is not known of this machine; why that failed, or empty."""
+    """Let a process probe what is not known of this machine; what is wrong with that, or empty."""
     if not probing_allowed():
         return ""
     request = PeerRequest("calibrate", PeerCase("", 0, "inference", "float32"), threads=options.threads)
     answer = ask(request, options.module, options.timeout_s, options.threads, variables_for(EAGER, "user"))
-    return "" if answer["status"] == "pass" else f"{answer['status']}: {answer.get('detail', '')}"
+    if answer["status"] != "pass":
+        return f"could not be probed, plans go by priors: {answer['status']}: {answer.get('detail', '')}"
+    unsettled = ", ".join(answer.get("unsettled", []))
+    return f"was busy while rates were probed, run again half an hour later: {unsettled}" if unsettled else ""
 
 
 def measure_machine(dtype: str, options: Options) -> Answer:

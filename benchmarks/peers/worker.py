@@ -57,8 +57,7 @@ def main() -> None:
 def serve(request: PeerRequest, find: Callable[[str], PeerModel], send: Send) -> None:
     """Do what a request asks, with models by their names."""
     if request.task == "calibrate":
-        probe_machine()
-        send({"status": "pass"})
+        send({"status": "pass", "unsettled": probe_machine()})
     elif request.task == "machine":
         send({"status": "pass", **dataclasses.asdict(machine.measure_limits(request.case.dtype))})
     elif request.task == "reference":

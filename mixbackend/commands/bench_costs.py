@@ -73,6 +73,6 @@ def run(
         return
     print_costs(value, console())
     if trouble:
-        console().print(f"the machine could not be probed: {trouble}")
+        console().print(f"the machine {trouble}")
     if left:
         console().print(f"not measured yet, run the same command again: {len(left)} of {len(runs)} processes")

@@ -67,13 +67,13 @@ def main(arguments: Sequence[str]) -> int:
 def _print_end(settings: Mapping[str, Any]) -> None:
     """What was not measured, and why."""
     if settings["calibration"]:
-        console().print(f"the machine could not be probed, plans go by priors: {settings['calibration']}")
+        console().print(f"the machine {settings['calibration']}")
     if settings["left"]:
         console().print(f"not measured yet, run the same command again: {', '.join(settings['left'])}")
 
 
 def _calibrate(planned: runner.Plan, options: Options, show: Show) -> str:
-    """Probe the machine before anything is timed, if there is something to time; why that failed, or empty."""
+    """Probe the machine before anything is timed, if there is something to time; what is wrong with that, or empty."""
     if not any(is_ours(peer) for _, missing in planned.work for peer in missing):
         return ""
     show("probing the machine", 0.0)

@@ -66,7 +66,7 @@ def run(
         return
     print_tuning(value, console())
     if trouble:
-        console().print(f"the machine could not be probed, plans go by priors: {trouble}")
+        console().print(f"the machine {trouble}")
 
 
 def chosen_backends(names: str) -> tuple[str, ...]:

@@ -49,9 +49,13 @@ def test_probing_fills_the_users_database(user_cache: Database, monkeypatch: pyt
 
     def cost_model(backends: Any, device: str, database: Database) -> None:
         asked.append((device, database))
+        marks = {backend.name: backend.fingerprint() for backend in backends}
+        database.set_rates("backend", f"eager | {marks['eager']} | cpu", {"settled": False})
+        database.set_rates("backend", "eager | another version | cpu", {"settled": False})
+        database.set_rates("device", "cpu x | torch", {"settled": True})
 
     monkeypatch.setattr(machine_rates, "cost_model", cost_model)
-    machine_rates.probe_machine()
+    assert machine_rates.probe_machine() == ["backend eager"], "what was probed on a busy machine"
     ((device, database),) = asked
     assert device == "cpu" and database.all_rates() == user_cache.all_rates()
 

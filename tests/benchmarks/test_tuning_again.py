@@ -101,6 +101,23 @@ def test_other_placements_are_timed_against_the_most_frequent(fake_tuner: Path, 
         assert expected in text, expected
 
 
+@pytest.mark.parametrize(
+    ("deviations", "expected"), [((0.0, 0.0, 0.0, 0.0), True), ((0.4, -0.3, 0.3, -0.2), None), ((0.0,), None)]
+)
+def test_as_fast_is_said_only_where_noise_allows(deviations: tuple[float, ...], expected: bool | None) -> None:
+    tries = [
+        {"try": number, "status": "pass", "placement": name, "chosen": [name], "first_s": 1.0, "second_s": 0.1,
+         "second_agrees": True}
+        for number, name in enumerate(("a", "a", "b"))
+    ]  # fmt: skip
+    plans = [{"placement": name, "rounds_s": [1.0 + shift for shift in shifts]}
+             for name, shifts in (("a", (0.0,) * len(deviations)), ("b", deviations))]  # fmt: skip
+    case = {"model": "m", "batch": 1, "phase": "inference", "dtype": "float32"}
+    value = summarise([{"case": case, "tries": tries, "plans": plans, "trouble": ""}], 3, {})
+    assert value["cases"][0]["plans"][1]["within_noise"] is expected
+    assert value["summary"]["other_plans_too_noisy"] == (expected is None)
+
+
 def test_a_stopped_run_goes_on_and_nothing_is_run_twice(fake_tuner: Path, tmp_path: Path) -> None:
     over = iter((False, True, True))
     (stopped,) = run("torn", 3, tmp_path / "f", lambda: next(over))

@@ -136,7 +136,14 @@ def test_the_machine_is_probed_first_where_that_is_allowed(fake_peers: Path, mon
     monkeypatch.delenv(SWITCH)
     assert calibrate(options()) == ""
     assert [peer for peer, _, _ in notes(fake_peers)] == ["calibrate"]
-    assert calibrate(options(module="no_such_module")).startswith("crash: ")
+    assert calibrate(options(module="no_such_module")).startswith("could not be probed, plans go by priors: crash: ")
+
+
+def test_rates_that_were_probed_on_a_busy_machine_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "busy.py").write_text("import json; print(json.dumps({'status': 'pass', 'unsettled': ['device cpu']}))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv(SWITCH, raising=False)
+    assert calibrate(options(module="busy")).endswith("run again half an hour later: device cpu")
 
 
 def test_paused_peers_end_with_the_process_that_asked_them(fake_peers: Path) -> None:
