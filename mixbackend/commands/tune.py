@@ -180,6 +180,7 @@ def _lock(lock: Path, report: Report, mixture: Mixture, command: str) -> dict[st
         "kept": list(change.kept),
         "left_out": list(change.left_out),
         "without_text": nameless,
+        "one_of_several": [item.graph.id for item in report.graphs if item.regimes],
     }
 
 
@@ -229,5 +230,7 @@ def _show_lock(written: dict[str, Any]) -> None:
         print(f"  entries of other commands that stay as they were: {', '.join(written['kept'])}")
     for command in written["left_out"]:
         print(f"  made with other versions and left out: run `{command} --lock {written['path']}` again")
+    for graph in written["one_of_several"]:
+        print(f"  {graph} has a plan per range of sizes: the file holds that of this call, for all sizes")
     for graph in written["without_text"]:
         print(f"  {graph} has no text and is not in the file: it is always placed as usual, and an error when frozen")

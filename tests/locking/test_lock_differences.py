@@ -8,6 +8,7 @@ from locking_bench import COMMAND, VALUE, Bench, Small, edit, error_of, locked
 from torch import nn
 
 from mixbackend.locking.reading import read_lock
+from mixbackend.locking.text import write_lock
 from mixbackend.runtime import mixture as mixture_module
 
 FACTS = [
@@ -179,3 +180,27 @@ def test_nothing_runs_in_eager_instead_of_frozen(bench: Bench, small: Small, mon
     monkeypatch.setattr(mixture_module, "FrozenGraph", fail)
     with pytest.raises(Exception, match="a fault"):
         bench.run(small, [VALUE], **bench.frozen())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_backward_that_is_not_in_the_file(bench: Bench, dynamic: bool) -> None:
+    """With symbolic sizes torch compiles the backward early, and tries again when it is called."""
+    model = Small()
+    file = bench.write(bench.run(model, [VALUE], train=True, dynamic=dynamic))
+    forward = [graph for graph in file.graphs if graph.phase == "forward"]
+    write_lock(bench.lock, file.model_copy(update={"graphs": tuple(forward)}))
+    text = error_of(lambda: bench.run(model, [VALUE], train=True, dynamic=dynamic, **bench.frozen()))
+    assert "backward-" in text and "the backward graph is not in the file, nor one like it" in text
+    run = bench.run(model, [VALUE], train=True, dynamic=dynamic)
+    assert any("the backward graph is not in the file" in told for told in run.told())
+
+
+def test_another_graph_beside_a_locked_one(bench: Bench, small: Small) -> None:
+    """An entry names one graph, not a model: what else comes up is told."""
+    locked(bench, small)
+    other = nn.Sequential(nn.Linear(64, 3), nn.Sigmoid()).eval()
+    run = bench.run(small, [VALUE])
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(other, backend=run.mixture)(VALUE), other(VALUE))
+    events = run.mixture.report().events
+    assert [event.graph for event in events if event.kind == "lock"] == ["inference-1"]

@@ -205,3 +205,9 @@ def test_a_damaged_file_is_told_before_anything_is_measured(call: Call) -> None:
     assert status == 1 and text == "" and "m.lock.yaml:2:9: graphs: should be a list of graphs" in errors
     assert not Path("cache").exists()
     assert Path("m.lock.yaml").read_text() == "version: 1\ngraphs: 3\n"
+    Path("m.lock.yaml").unlink()
+    status, text, errors = call("tune", "models_to_lock:make", "--lock", "m.lock.yaml", "--frozen")
+    assert status == 1 and text == "" and "m.lock.yaml: cannot be read: No such file" in errors
+    status, text, _ = call("tune", "models_to_lock:make", "--lock", "m.lock.yaml", "--frozen", "--json")
+    (difference,) = json.loads(text)["lock"]["differences"]
+    assert status == 1 and "cannot be read" in difference["what"]
