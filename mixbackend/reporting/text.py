@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mixbackend.contracts.plan import PlannedRegion
+from mixbackend.partitioner.portable import FIXED
 from mixbackend.reporting import summary
 from mixbackend.reporting.decided import decided
 from mixbackend.reporting.records import GraphRecord
@@ -118,7 +119,7 @@ def _print_why(record: GraphRecord, console: Console) -> None:
         print_line(console, f"  {summary.compare_layouts(record)}")
     if plan.optimal:
         print_line(console, "  no legal placement is cheaper under these costs")
-    else:
+    elif plan.search != FIXED:  # a plan that was made before has no bound
         share = plan.bound_gap / plan.estimated_s if plan.estimated_s else 0.0
         print_line(
             console,
