@@ -15,6 +15,7 @@ from mixbackend.commands.bench_tuning import cases_named
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:
+    from mixbackend.benchmarks.costs import Costs
     from mixbackend.benchmarks.peers.turns import Options
 
 DEFAULT_MODELS = (
@@ -41,9 +42,7 @@ def run(
     from mixbackend.benchmarks.results import ResultFile
 
     cases = cases_named(models or ",".join(DEFAULT_MODELS), phase)
-    wanted = [kind for kind in costs.COSTS if kind in names_in(kinds)]
-    if not wanted or len(wanted) < len(names_in(kinds)):
-        raise typer.BadParameter(f"--costs {kinds!r} should be of {', '.join(costs.COSTS)}")
+    wanted = _kinds(kinds)
     if blocks < 1:
         raise typer.BadParameter(f"{blocks} blocks should be one or more")
     file = ResultFile(resume)
@@ -76,3 +75,12 @@ def run(
         console().print(f"the machine {trouble}")
     if left:
         console().print(f"not measured yet, run the same command again: {len(left)} of {len(runs)} processes")
+
+
+def _kinds(text: str) -> list[Costs]:
+    from mixbackend.benchmarks.costs import COSTS
+
+    wanted = [kind for kind in COSTS if kind in names_in(text)]
+    if not wanted or len(wanted) < len(names_in(text)):
+        raise typer.BadParameter(f"--costs {text!r} should be of {', '.join(COSTS)}")
+    return wanted
