@@ -362,7 +362,7 @@ def inductor_compile(
 
     # Inductor's cache does not know which outputs are exact: it would give this graph the code of an equal one.
     tag = f"{torch.compiler.config.cache_key_tag} exact {list(exact_outputs)}"
-    tagged = torch.compiler.config.patch(cache_key_tag=tag)
+    tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]
     with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False), tagged:
         if config.use_joint_graph_passes:
             graph_module = joint_graph_passes(graph_module)
