@@ -176,3 +176,22 @@ def test_an_entry_that_is_a_link_to_ones_own_file_is_still_foreign(folder: Path,
     assert store.put(KEY, b"new") and not path.is_symlink()
     assert kept.read_bytes() != path.read_bytes() and store.get(KEY) == b"new"
     assert [event.kind for event in events] == ["foreign"]
+
+
+def test_a_disk_that_fails_for_a_moment_is_no_damaged_database(
+    folder: Path, events: list[StorageEvent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FailingDisk(sqlite3.Connection):
+        def execute(self, *_: object) -> sqlite3.Cursor:
+            raise sqlite3.OperationalError("disk I/O error")
+
+    path = folder / "test.sqlite"
+    first = Database(path)
+    first.set_verified("before", "fast", "1")
+    first.close()
+    with monkeypatch.context() as moment:
+        moment.setattr("mixbackend.storage.sqlite.SqliteFile._raw", lambda *_: FailingDisk(":memory:"))
+        Database(path, events.append).set_verified("during", "fast", "1")
+    assert [event.kind for event in events] == ["unwritable"]
+    assert Database(path, events.append).is_verified("before", "fast", "1")
+    assert not list(folder.glob("*.set-aside-*"))
