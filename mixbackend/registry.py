@@ -29,6 +29,8 @@ FALLBACK = "eager"
 """The backend that runs whatever no other takes; always resolved, last unless the user placed it."""
 
 IN_PROCESS = "registered in this process"
+OURS = "mixbackend"
+"""The distribution of the backends that come along."""
 
 logger = logging.getLogger("mixbackend")
 

@@ -13,11 +13,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from mixbackend.calibration.apart import probe_apart
 from mixbackend.calibration.backend_rates import COMPILE_BUDGET_S, measure_rates
 from mixbackend.calibration.device import device_name, measure_device, prior_device
 from mixbackend.calibration.priors import prior_rates
@@ -61,6 +62,7 @@ def cost_model(
     measure: bool = True,
     report: Report = log_note,
     compile_budget_s: float = COMPILE_BUDGET_S,
+    apart: Collection[str] = (),
 ) -> CostModel:
     """The cost model for these backends on a device.
 
@@ -72,10 +74,14 @@ def cost_model(
             backend takes to compile its probes); if not, priors stand in.
         report: told of each probe that did not run, with the reason.
         compile_budget_s: seconds of compiling per backend.
+        apart: names of backends that are probed in processes of their own.
     """
     measure = measure and os.environ.get(SWITCH, "1") != "0"
     with _measuring:
         device = _device(device_type, database, measure)
+        for backend in backends:
+            if measure and backend.name in apart:
+                _measure_apart(backend, device, database, report)
         rates = {
             backend.name: _rates(backend, device, database, measure, report, compile_budget_s) for backend in backends
         }
@@ -176,6 +182,24 @@ def _switch(
         seconds, settled = measure_switch(backend, budget_s, report)
         database.set_rates("switch", subject, switch_record(seconds, settled))
         return seconds
+
+
+def _measure_apart(backend: Backend, device: DeviceModel, database: Database, report: Report) -> None:
+    """Let another process probe a backend that is not known yet; one that fails there keeps its prior from now on."""
+    subject = _subject(backend.name, backend.fingerprint(), device.device)
+    record = database.rates("backend", subject)
+    known = read_rates(record) is not None and not _due_again(record)
+    if known or database.path is None or device.device.split(" ")[0] not in backend.traits().device_types:
+        return
+    problem = probe_apart(backend.name, device.device.split(" ")[0], database.path)
+    if not problem:
+        return
+    note = f"not probed, its process did not end well: {problem}"
+    report(backend.name, note)
+    prior = rates_record(prior_rates(backend, device))
+    database.set_rates("backend", subject, {**prior, **_stamp(True), "notes": [note]})
+    if needs_switch(backend):
+        database.set_rates("switch", subject, switch_record(PRIOR_SWITCH_S, True))
 
 
 def _stamp(settled: bool) -> dict[str, Any]:

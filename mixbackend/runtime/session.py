@@ -233,8 +233,15 @@ class Session:
         device = _device_type(graph)
         with self._lock:
             if device not in self._cost_models:
-                self._cost_models[device] = cost_model(self.backends, device, self.database)
+                apart = self._foreign() if self.config.search.mode == "measure" else frozenset()
+                self._cost_models[device] = cost_model(self.backends, device, self.database, apart=apart)
             return self._cost_models[device]
+
+    def _foreign(self) -> frozenset[str]:
+        """Backends of other distributions: where measuring was asked for, whatever they do costs a process at most."""
+        origins = {info.name: info.origin for info in registry.backends() if info.origin != registry.IN_PROCESS}
+        others = {name for name, origin in origins.items() if origin.partition(" ")[0] != registry.OURS}
+        return frozenset(others.intersection(self._by_name))
 
     def compile(self, backend: Backend, region: Region) -> Compiled:
         """Compile a region, or take what was compiled before; the reference compiles it when fuel is out.

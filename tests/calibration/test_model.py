@@ -19,6 +19,7 @@ from mixbackend.calibration import (
     prior_device,
 )
 from mixbackend.calibration import model as model_module
+from mixbackend.calibration.apart import probe_apart
 from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
 from mixbackend.storage import Database, Measurement
@@ -204,3 +205,29 @@ def test_rates_that_do_not_fit_count_as_missing(change: dict[str, Any]) -> None:
 def test_devices_that_do_not_fit_count_as_missing(change: dict[str, Any]) -> None:
     assert read_device({**device_record(DEVICE), **change}) is None
     assert read_device(None) is None
+
+
+def test_a_backend_that_fails_in_its_own_process_keeps_its_prior_and_is_not_probed_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def crash(name: str, device_type: str, path: object) -> str:
+        asked.append(name)
+        return "crash: signal SIGSEGV"
+
+    monkeypatch.setattr(model_module, "probe_apart", crash)
+    told: list[tuple[str, str]] = []
+    backend = KnownBackend()
+    for _ in range(2):
+        model: Any = cost_model(
+            [backend], "cpu", database, apart=("known",), report=lambda name, note: told.append((name, note))
+        )
+        assert model.rates["known"].provenance == "prior"
+    assert asked == ["known"] and not backend.compiled
+    assert told == [("known", "not probed, its process did not end well: crash: signal SIGSEGV")]
+
+
+def test_a_process_that_probes_says_what_went_wrong(tmp_path: Any) -> None:
+    problem = probe_apart("no such backend", "cpu", tmp_path / "rates.sqlite")
+    assert problem.startswith("failed: UnknownBackendError")

@@ -16,11 +16,12 @@ HERE = Path(__file__).parent
 BAD = ("bad_crash", "bad_hang", "bad_slow", "bad_wrong")
 
 
-def tune(folder: Path, **settings: Any) -> list[dict[str, Any]]:
+def tune(folder: Path, variables: dict[str, str] | None = None, **settings: Any) -> list[dict[str, Any]]:
     """What the small model's process says: the tuned compilation, and one after it that only estimates."""
     given = json.dumps({"cache": {"dir": str(folder / "cache")}, **settings})
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    # One thread: on a busy machine two wait for one another, and a tiny model then takes whole time slices.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **(variables or {})}
     command = [sys.executable, str(HERE / "tune_small_model.py"), given]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -77,4 +78,13 @@ def test_no_bad_backend_ends_in_a_tuned_plan(plug_ins: Path) -> None:
     assert trials["mixture"] == "measured", "so small a model is eager's: entering a region costs more"
     told = [event["detail"] for event in measured["report"]["events"] if event["kind"] == "tuning"]
     assert any("SIGSEGV" in detail for detail in told)
+    assert measured["error"] == later["error"] == 0.0
+
+
+def test_probing_a_backend_that_crashes_ends_no_process_of_the_user(plug_ins: Path) -> None:
+    """Its probes run before any candidate does; they cost it its rates, and are not tried again."""
+    variables = {"MIXBACKEND_CALIBRATE": "1"}
+    measured, later = tune(plug_ins, variables, backends=["bad_crash", "eager"], budget_s=40)
+    assert backends_of(measured) == backends_of(later) == {"eager"}
+    assert {trial["choice"]: trial["status"] for trial in tuning_of(measured)["trials"]}["bad_crash"] == "crash"
     assert measured["error"] == later["error"] == 0.0
