@@ -43,6 +43,8 @@ COMPILE_BUDGET_S = 12.0
 _PROBE_SLICE_S = 0.04
 _CHAIN = 12
 _WIDE = 8
+_MOST_RELAYING_PASSES = 4.0
+"""Over memory: turning an image into another layout takes no longer; what looks longer was another program."""
 _IMAGE_CHAIN = 4
 _IMAGE_SHAPE = (1, 32, 56, 56)
 _IMAGE_BYTES = 4 * math.prod(_IMAGE_SHAPE)
@@ -134,7 +136,8 @@ def _without_stalls(rates: BackendRates, prior: BackendRates, device: DeviceMode
         stalled = rate.flops_per_s < _STALLED_SHARE * assumed.flops_per_s
         rows.append((row, dtype, assumed if stalled else rate))
     low, high = _BUSY_MEMORY_SCALES
-    return replace(rates, rates=tuple(rows), memory_scale=min(max(rates.memory_scale, low), high))
+    scale = min(max(rates.memory_scale, low), high)
+    return replace(rates, rates=tuple(rows), memory_scale=scale, relaying_s_per_byte=prior.relaying_s_per_byte)
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,8 @@ class _Fit:
             return self._prior.relaying_s_per_byte
         inner = (self._known["images"] - self._known["image"]) / (_IMAGE_CHAIN - 1)
         border = self._known["image"] - inner - self._entry - 2 * self._crossing
-        return max(border, 0.0) / (2 * _IMAGE_BYTES)
+        most = _MOST_RELAYING_PASSES / self._device.bytes_per_s
+        return min(max(border, 0.0) / (2 * _IMAGE_BYTES), most)
 
     def _rate(self, item: _Timed) -> OpRate:
         op_class = item.done.probe.op_class
