@@ -82,4 +82,7 @@ def _identify(captured: Captured) -> Identity:
     if region.key.startswith(LOCAL_KEY):
         raise RegionTextError(what=region.text)
     places = {node.name: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    lifted = [item.name for item in region.inputs if item.name not in places]
+    if lifted:
+        raise RegionTextError(what=f"the graph holds tensors that are no inputs: {', '.join(lifted)}")
     return Identity(graph, region.text, tuple(places[item.name] for item in region.inputs), region.key)

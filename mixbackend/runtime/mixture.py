@@ -209,8 +209,20 @@ class Mixture:
     def _compile(
         self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
     ) -> Run:
-        """Compile a graph as it was decided before; measure at its first call if that is wanted; else by estimates."""
+        """Compile a graph as it was decided; by estimates if that cannot be found out."""
         captured = Captured(module, phase, roles, self._new_id(phase))
+        try:
+            return self._compile_decided(captured, session)
+        except Exception as error:
+            if session.config.on_failure == "raise" or session.config.lock.frozen:
+                raise
+            logger.debug("looking up %s failed", captured.id, exc_info=True)
+            detail = f"placed by estimates, what was decided is not known: {type(error).__name__}: {error}"
+            session.events.append(Event("fallback", captured.id, "", "", detail))
+            return self._build(captured, session, None)
+
+    def _compile_decided(self, captured: Captured, session: Session) -> Run:
+        """As the lock file or an earlier measurement says; measured at the first call if that is wanted."""
         locked = self._locked(captured, session)
         if locked is not None:
             return self._build(captured, session, Measured(locked))

@@ -16,16 +16,18 @@ from mixbackend.partitioner.portable import portable
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
 from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning import tuner
 from mixbackend.tuning.candidates import find_candidates, in_layouts
 from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial
 
+GIVEN = {"backends": ["codegen", "onednn", "eager"]}
+
 
 def session(tmp_path, **settings) -> Session:
-    given = {"backends": ["codegen", "onednn", "eager"], "cache": {"dir": str(tmp_path / "cache")}, **settings}
-    return Session(load_config(given))
+    return Session(load_config({**GIVEN, "cache": {"dir": str(tmp_path / "cache")}, **settings}))
 
 
 def layer(value, weight):
@@ -199,3 +201,31 @@ def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_pat
     assert [trial.status for trial in decision.trials] == [MEASURED] * len(started[1]) + [SLOWER]
     assert tuner.remembered(subject, mine) == decision
     assert len(mine.database._file.read("SELECT subject FROM decisions")) == 1
+
+
+def test_a_graph_that_holds_tensors_of_its_own_is_placed_by_estimates(tmp_path) -> None:
+    def shifted(value):
+        return value * torch.tensor([1.0, 2.0, 3.0])
+
+    mixture = Mixture(load_config({**GIVEN, "cache": {"dir": str(tmp_path)}, "search": {"mode": "measure"}}))
+    value = torch.randn(4, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(shifted, backend=mixture)(value), shifted(value))
+    details = [event.detail for event in mixture.report().events if event.kind == "tuning"]
+    assert any("holds tensors that are no inputs" in detail for detail in details), details
+
+
+def test_a_look_up_that_fails_never_takes_the_model_down(tmp_path, monkeypatch) -> None:
+    def broken(captured, session):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(tuner, "subject_if_any", broken)
+    mixture = Mixture(load_config({**GIVEN, "cache": {"dir": str(tmp_path)}}))
+    value = torch.randn(4, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(torch.sin, backend=mixture)(value), value.sin())
+    assert any("KeyError: 'lost'" in event.detail for event in mixture.report().events)
+    strict = Mixture(load_config({**GIVEN, "cache": {"dir": str(tmp_path)}, "on_failure": "raise"}))
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(Exception, match="lost"):
+        torch.compile(torch.sin, backend=strict)(value)
