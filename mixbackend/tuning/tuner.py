@@ -37,6 +37,7 @@ from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.session import Session
 from mixbackend.storage import private_folder
+from mixbackend.storage.upkeep import TUNING_PREFIX
 from mixbackend.tuning.candidates import find_candidates, in_layouts
 from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
 from mixbackend.tuning.progress import tuning_bar
@@ -44,8 +45,6 @@ from mixbackend.tuning.race import Entrant, Runner, race
 from mixbackend.tuning.refine import Refiner
 from mixbackend.tuning.request import MODULE, TrialRequest
 from mixbackend.tuning.values import write_values
-
-_PREFIX = "tuning-"
 
 
 @dataclass(frozen=True)
@@ -154,9 +153,9 @@ def tune(
 @contextmanager
 def _folder(parent: Path) -> Iterator[Path]:
     """A folder for one race; those that are there already were left by processes that were killed."""
-    for left in parent.glob(f"{_PREFIX}*"):
+    for left in parent.glob(f"{TUNING_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as name:
+    with tempfile.TemporaryDirectory(prefix=TUNING_PREFIX, dir=parent) as name:
         yield Path(name)
 
 
