@@ -95,7 +95,6 @@ class BackendRates:
         rates: by (row, dtype name), see ``contracts.rate_rows``; what is missing falls back to wider rows, then to
             ``float32``, then to the device's peak.
         provenance: of entry and crossing.
-        relaying_s_per_byte: turning an image that crosses into the layout that its convolutions work in, or back.
     """
 
     backend: str
@@ -104,7 +103,6 @@ class BackendRates:
     memory_scale: float = 1.0
     rates: tuple[tuple[str, str, OpRate], ...] = field(default=())
     provenance: Provenance = "prior"
-    relaying_s_per_byte: float = 0.0
 
     @cached_property
     def _rate_by_key(self) -> dict[tuple[str, str], OpRate]:
@@ -146,10 +144,6 @@ class CostModel(Protocol):
     def write(self, backend: str, meta: TensorMeta) -> float:
         """Seconds for an op of this backend to materialise a tensor (allocate and write)."""
         ...
-
-    def relaying(self, backend: str, meta: TensorMeta) -> float:
-        """Extra seconds where an image of convolutions crosses the border of this backend's regions."""
-        return 0.0
 
     def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
         """Extra seconds to hand a tensor from one backend's region to another's: exchange, copy, layout, device."""

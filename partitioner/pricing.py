@@ -52,7 +52,7 @@ class _Tariff:
         self._reads: dict[int, tuple[float, ...]] = {}
         self._constants: dict[int, tuple[float, ...]] = {}
         self._writes: dict[int, tuple[float, ...]] = {}
-        self._crossings: dict[tuple[int, bool], tuple[tuple[float, ...], ...]] = {}
+        self._crossings: dict[int, tuple[tuple[float, ...], ...]] = {}
         self._ops: dict[tuple[int, Hashable], float] = {}
         self._bytes: dict[int, int] = {}
         self.nothing = (0.0,) * len(self._names)
@@ -75,21 +75,17 @@ class _Tariff:
             self._writes[number] = tuple(self._costs.write(name, meta) for name in self._names)
         return self._writes[number]
 
-    def crossings(self, meta: TensorMeta, image: bool) -> tuple[tuple[float, ...], ...]:
-        """Per producer, per consumer; ``image``: convolutions make or read it."""
-        key = (self._number_of(meta), image)
-        if key not in self._crossings:
+    def crossings(self, meta: TensorMeta) -> tuple[tuple[float, ...], ...]:
+        number = self._number_of(meta)
+        if number not in self._crossings:
             slots = range(len(self._names))
-            self._crossings[key] = tuple(tuple(self._crossing(a, b, meta, image) for b in slots) for a in slots)
-        return self._crossings[key]
+            self._crossings[number] = tuple(tuple(self._crossing(a, b, meta) for b in slots) for a in slots)
+        return self._crossings[number]
 
-    def _crossing(self, producer: int, consumer: int, meta: TensorMeta, image: bool) -> float:
+    def _crossing(self, producer: int, consumer: int, meta: TensorMeta) -> float:
         if producer == consumer:
             return 0.0
-        names = self._names[producer], self._names[consumer]
-        seconds = self._costs.crossing(*names, meta)
-        if image:
-            seconds += sum(self._costs.relaying(name, meta) for name in names)
+        seconds = self._costs.crossing(self._names[producer], self._names[consumer], meta)
         if self._row_major[producer] == self._row_major[consumer]:
             return seconds
         return seconds + self.entering(producer if self._row_major[producer] else consumer, meta)
@@ -313,9 +309,7 @@ class _Builder:
             return Value(node.name, producer, zero, (zero,) * len(zero), uses, output)
         copied = is_free(self._graph.node_by_name[self._atoms.cores[producer]])
         writes = zero if copied else self._tariff.writes(meta)
-        ends = (node.name, *(self._atoms.cores[use.atom] for use in uses))
-        image = any(self._candidates.views[self._class_source(end)].op_class == "convolution" for end in ends)
-        return Value(node.name, producer, writes, self._tariff.crossings(meta, image), uses, output)
+        return Value(node.name, producer, writes, self._tariff.crossings(meta), uses, output)
 
     def _edges(self) -> tuple[tuple[int, int], ...]:
         home = self._atoms.atom_of

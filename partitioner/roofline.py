@@ -102,10 +102,6 @@ class RooflineCostModel:
         amount = stored_bytes(meta)
         return amount / self.device.bandwidth(amount)
 
-    def relaying(self, backend: str, meta: TensorMeta) -> float:
-        """Turning an image into blocks or back."""
-        return self.rates[backend].relaying_s_per_byte * meta.bytes()
-
     def write(self, backend: str, meta: TensorMeta) -> float:
         """Traffic of making a tensor."""
         return self._traffic(backend, meta.bytes())

@@ -2,16 +2,14 @@
 
 Place: second step of calibration; kept in the database per backend, fingerprint and device.
 Method: structural probes tell what does not depend on the work: an almost empty region (entry); chains of tiny loops,
-products and convolutions (overhead of one op); many tensors (crossing); one pass over a value (memory scale); an image
-through one convolution and through several (relaying on the border). What a class probe takes beyond those and beyond
-its traffic is arithmetic, and gives the rate of its class.
+products and convolutions (overhead of one op); many tensors (crossing); one pass over a value (memory scale). What a
+class probe takes beyond those and beyond its traffic is arithmetic, and gives the rate of its class.
 Invariants: classes that could not be probed, or whose timings disagree, keep the backend's prior; equal timings give
 equal rates.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,11 +41,6 @@ COMPILE_BUDGET_S = 12.0
 _PROBE_SLICE_S = 0.04
 _CHAIN = 12
 _WIDE = 8
-_MOST_RELAYING_PASSES = 4.0
-"""Over memory: turning an image into another layout takes no longer; what looks longer was another program."""
-_IMAGE_CHAIN = 4
-_IMAGE_SHAPE = (1, 32, 56, 56)
-_IMAGE_BYTES = 4 * math.prod(_IMAGE_SHAPE)
 _STREAM_SHAPE = (512, 768)
 """As large as the values of the class probes, so that their traffic is known well."""
 _LEAST_ARITHMETIC_SHARE = 0.1
@@ -136,8 +129,7 @@ def _without_stalls(rates: BackendRates, prior: BackendRates, device: DeviceMode
         stalled = rate.flops_per_s < _STALLED_SHARE * assumed.flops_per_s
         rows.append((row, dtype, assumed if stalled else rate))
     low, high = _BUSY_MEMORY_SCALES
-    scale = min(max(rates.memory_scale, low), high)
-    return replace(rates, rates=tuple(rows), memory_scale=scale, relaying_s_per_byte=prior.relaying_s_per_byte)
+    return replace(rates, rates=tuple(rows), memory_scale=min(max(rates.memory_scale, low), high))
 
 
 @dataclass(frozen=True)
@@ -178,7 +170,6 @@ class _Fit:
             "convolution": self._convolution_overhead,
         }
         self._memory_scale = self._memory()
-        self._relaying = self._relaying_seconds()
 
     def rates(self, timed: Sequence[_Timed]) -> BackendRates:
         probed = {(item.done.row, item.done.probe.dtype): self._rate(item) for item in timed}
@@ -190,7 +181,6 @@ class _Fit:
             crossing_s=self._crossing,
             memory_scale=self._memory_scale,
             rates=rows,
-            relaying_s_per_byte=self._relaying,
             provenance="probed" if "entry" in self._known else self._prior.provenance,
         )
 
@@ -218,21 +208,10 @@ class _Fit:
         low, high = _MEMORY_SCALES
         return min(max(seconds / traffic, low), high)
 
-    def _relaying_seconds(self) -> float:
-        """What an image costs on the border, per byte, beyond a convolution between two others."""
-        if "image" not in self._known or "images" not in self._known:
-            return self._prior.relaying_s_per_byte
-        inner = (self._known["images"] - self._known["image"]) / (_IMAGE_CHAIN - 1)
-        border = self._known["image"] - inner - self._entry - 2 * self._crossing
-        most = _MOST_RELAYING_PASSES / self._device.bytes_per_s
-        return min(max(border, 0.0) / (2 * _IMAGE_BYTES), most)
-
     def _rate(self, item: _Timed) -> OpRate:
         op_class = item.done.probe.op_class
         overhead = self._overheads.get(op_class, self._loop_overhead)
         fixed = self._entry + item.done.tensors * self._crossing + overhead
-        if op_class == "convolution":
-            fixed += self._relaying * item.done.activation_bytes
         traffic = self._traffic(item.done, self._memory_scale)
         arithmetic = max(item.seconds - fixed - traffic, _LEAST_ARITHMETIC_SHARE * item.seconds)
         return OpRate(overhead, max(item.done.probe.flops, 1.0) / arithmetic, "probed")
@@ -281,19 +260,10 @@ def _structural_probes(place: torch.device, binds: bool) -> dict[str, Probe]:
     def convolve(image: Any, weight: Any) -> Any:
         return aten.convolution(image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
-    def images(image: Any, weight: Any) -> Any:
-        for _ in range(_IMAGE_CHAIN):
-            image = convolve(image, weight)
-        return image
-
     weights = (1,) if binds else ()
 
     def image_and_weight() -> Sequence[Any]:
         return [*inputs(1, 1, 8, 1, 1)(), *inputs(1, 8, 8, 1, 1)()]
-
-    def large_image_and_weight() -> Sequence[Any]:
-        channels = _IMAGE_SHAPE[1]
-        return [*inputs(1, *_IMAGE_SHAPE)(), *inputs(1, channels, channels, 1, 1)()]
 
     def probe(
         op_class: OpClass,
@@ -310,8 +280,6 @@ def _structural_probes(place: torch.device, binds: bool) -> dict[str, Probe]:
         "products": probe("matmul", products, inputs(1, 8, 8)),
         "convolution": probe("convolution", convolve, image_and_weight, weights),
         "convolutions": probe("convolution", convolutions, image_and_weight, weights),
-        "image": probe("convolution", convolve, large_image_and_weight, weights),
-        "images": probe("convolution", images, large_image_and_weight, weights),
         "wide": probe("pointwise", lambda *values: tuple(aten.sigmoid(v) for v in values), inputs(_WIDE, 8, 8)),
         "stream": probe("pointwise", lambda value: aten.relu(value), inputs(1, *_STREAM_SHAPE)),
     }

@@ -23,7 +23,6 @@ from mixbackend.contracts import (
     OpView,
     Probe,
     Region,
-    TensorMeta,
     Unsupported,
     check_verdict,
 )
@@ -47,7 +46,6 @@ class CompiledProbe:
         views: its ops.
         tensors: how many tensors cross its boundary.
         compile_s: seconds that compiling took.
-        activation_bytes: of the tensors that cross its boundary and are no weights.
     """
 
     probe: Probe
@@ -56,7 +54,6 @@ class CompiledProbe:
     views: tuple[OpView, ...]
     tensors: int
     compile_s: float
-    activation_bytes: float = 0.0
 
 
 class ProbeRefusedError(Exception):
@@ -124,14 +121,7 @@ def _compile(backend: Backend, probe: Probe, clock: Clock) -> CompiledProbe:
         region.views,
         len(region.inputs) + len(region.outputs),
         seconds,
-        _activation_bytes(region),
     )
-
-
-def _activation_bytes(region: Region) -> float:
-    metas = [item.meta for item in region.inputs if item.role is InputRole.ACTIVATION]
-    metas += [item.meta for item in region.outputs]
-    return float(sum(meta.bytes() for meta in metas if isinstance(meta, TensorMeta)))
 
 
 def _bound(compiled: CompiledRegion, region: Region, arguments: Sequence[Any]) -> RunFunction:

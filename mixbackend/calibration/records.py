@@ -11,7 +11,7 @@ from typing import Any, get_args
 from mixbackend.contracts import BackendRates, DeviceModel, OpRate, Provenance
 from mixbackend.contracts.rate_rows import is_rate_row
 
-_RATES_VERSION = 6
+_RATES_VERSION = 7
 """Of the form and meaning of a backend's rates; others are measured again."""
 _NUMBERS = ("bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s")
 
@@ -54,7 +54,6 @@ def rates_record(rates: BackendRates) -> dict[str, Any]:
         "entry_s": rates.entry_s,
         "crossing_s": rates.crossing_s,
         "memory_scale": rates.memory_scale,
-        "relaying_s_per_byte": rates.relaying_s_per_byte,
         "provenance": rates.provenance,
         "rates": [[name, dtype, r.overhead_s, r.flops_per_s, r.provenance] for name, dtype, r in rates.rates],
     }
@@ -72,7 +71,6 @@ def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
             memory_scale=_positive(record["memory_scale"]),
             rates=tuple(_read_row(row) for row in record["rates"]),
             provenance=_provenance(record["provenance"]),
-            relaying_s_per_byte=_at_least_zero(record["relaying_s_per_byte"]),
         )
     except (KeyError, TypeError, ValueError):
         return None

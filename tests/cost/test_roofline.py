@@ -149,9 +149,3 @@ def test_known_weights_are_read_at_the_speed_of_the_device() -> None:
     weight = meta(1000, 1000)
     assert MODEL.read("fast", weight) == pytest.approx(2.0 * MODEL.constant("fast", weight))
     assert MODEL.constant("fast", weight) == MODEL.constant("bare", weight)
-
-
-def test_images_cost_on_the_border_what_was_probed() -> None:
-    blocked = RooflineCostModel(DEVICE, {"blocked": BackendRates("blocked", 0.0, 0.0, relaying_s_per_byte=1e-10)})
-    assert blocked.relaying("blocked", meta(1, 8, 10, 10)) == pytest.approx(3200 * 1e-10)
-    assert MODEL.relaying("fast", meta(1, 8, 10, 10)) == 0.0
