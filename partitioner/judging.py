@@ -9,7 +9,7 @@ Non-goals: costs and preferences, which later stages add.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from mixbackend.contracts import (
@@ -149,32 +149,31 @@ def _quarantine(candidates: Candidates, exclusions: frozenset[tuple[str, str]]) 
         source = source_of_getitem(node)
         if source:
             banned |= {(source, backend) for backend in candidates.backends if (node.name, backend) in banned}
-    verdicts: dict[str, tuple[Verdict, ...]] = {}
-    for node in candidates.graph.placed_nodes:
-        source = source_of_getitem(node)
-        if source in verdicts:
-            verdicts[node.name] = verdicts[source]
-            continue
-        verdicts[node.name] = tuple(
-            Unsupported("quarantined", "failed, or gave wrong numbers, on a region with this op")
-            if (node.name, backend) in banned and isinstance(verdict, Supported)
-            else verdict
-            for backend, verdict in zip(candidates.backends, candidates.verdicts[node.name], strict=True)
-        )
-    return Candidates(candidates.graph, candidates.backends, verdicts, candidates.views, candidates.signatures)
+    failed = Unsupported("quarantined", "failed, or gave wrong numbers, on a region with this op")
+
+    def answer(pair: tuple[str, str], verdict: Verdict) -> Verdict:
+        return failed if pair in banned and isinstance(verdict, Supported) else verdict
+
+    return _answered_anew(candidates, answer)
 
 
 def _lift(candidates: Candidates, lifted: frozenset[tuple[str, str]]) -> Candidates:
+    def answer(pair: tuple[str, str], verdict: Verdict) -> Verdict:
+        return Supported() if pair in lifted and isinstance(verdict, Unsupported) else verdict
+
+    return _answered_anew(candidates, answer)
+
+
+def _answered_anew(candidates: Candidates, answer: Callable[[tuple[str, str], Verdict], Verdict]) -> Candidates:
+    """Candidates with other verdicts, by (node, backend) and the present one; a ``getitem`` shares its source's."""
     verdicts: dict[str, tuple[Verdict, ...]] = {}
     for node in candidates.graph.placed_nodes:
         source = source_of_getitem(node)
         if source in verdicts:
             verdicts[node.name] = verdicts[source]
             continue
-        verdicts[node.name] = tuple(
-            Supported() if isinstance(verdict, Unsupported) and (node.name, backend) in lifted else verdict
-            for backend, verdict in zip(candidates.backends, candidates.verdicts[node.name], strict=True)
-        )
+        pairs = zip(candidates.backends, candidates.verdicts[node.name], strict=True)
+        verdicts[node.name] = tuple(answer((node.name, backend), verdict) for backend, verdict in pairs)
     return replace(candidates, verdicts=verdicts)
 
 

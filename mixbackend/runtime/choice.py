@@ -7,7 +7,7 @@ Invariants: equal choices give equal plans for equal costs. The default choice l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mixbackend.contracts import Backend, PlacementError, Plan
@@ -45,10 +45,6 @@ class Choice:
         if not names:
             return tuple(backends)
         return tuple(backend for backend in backends if backend.name in names or backend.traits().reference)
-
-    def in_layout(self, layout: str) -> Choice:
-        """The choice for a graph in a layout: a plan belongs to the one that it was made in."""
-        return self if self.plan is None or self.layout in ("", layout) else replace(self, plan=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

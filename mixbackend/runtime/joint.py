@@ -22,6 +22,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from mixbackend.contracts import Backend, OpGraph, PlacementError, Plan
 from mixbackend.contracts.describe_op import operator_name
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
+from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.describe import describe
 from mixbackend.runtime.identity import Captured
@@ -92,7 +93,7 @@ class _Planned:
 
 def _in_best_layout(joint: torch.fx.GraphModule, session: Session) -> _Planned:
     """Rewrite the joint graph in place if its convolutions are planned cheaper on channels-last images."""
-    traced = _plan(_copy(joint), session, AS_TRACED)
+    traced = _plan(copy_module(joint), session, AS_TRACED)
     relaid = channels_last_copy(joint)
     if relaid is None:
         return traced
@@ -144,9 +145,3 @@ def _consumers_behind_views(name: str, graph: OpGraph, classes: Mapping[str, str
             yield from _consumers_behind_views(consumer, graph, classes)
         elif consumer in classes:
             yield consumer
-
-
-def _copy(joint: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    copied = torch.fx.Graph()
-    copied.output(copied.graph_copy(joint.graph, {}))
-    return torch.fx.GraphModule(joint, copied)

@@ -68,10 +68,7 @@ def choose_layout(
     other = with_hints(describe(relaid.module, phase, graph_id, roles), hints or {})
     if fixed:
         return LayoutChoice(relaid.module, other, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
-    plans = (
-        session.place(graph, choice=choice.in_layout(AS_TRACED)),
-        session.place(other, choice=choice.in_layout(CHANNELS_LAST)),
-    )
+    plans = session.place(graph, choice=choice), session.place(other, choice=choice)
     seconds = (AS_TRACED, plans[0].estimated_s), (CHANNELS_LAST, plans[1].estimated_s)
     cheaper = CHANNELS_LAST if plans[1].estimated_s < plans[0].estimated_s else AS_TRACED
     if (choice.layout or cheaper) == CHANNELS_LAST:

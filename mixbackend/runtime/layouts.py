@@ -25,6 +25,7 @@ from mixbackend.contracts import OpNode, OpTag, TensorMeta, hint_of, op_class_of
 from mixbackend.contracts.describe_op import as_tuple, describe_op, value_meta
 from mixbackend.contracts.rate_rows import is_channels_last
 from mixbackend.contracts.torch_compat import rerun_fake
+from mixbackend.runtime.copies import copy_module
 
 aten = torch.ops.aten
 
@@ -70,9 +71,7 @@ def channels_last_copy(graph_module: torch.fx.GraphModule) -> Relaid | None:
     """A copy of a graph with channels-last convolutions; ``None`` if there is nothing to change, or no way to."""
     if not any(_misplaced(node) for node in graph_module.graph.nodes):
         return None
-    copied = torch.fx.Graph()
-    copied.output(copied.graph_copy(graph_module.graph, {}))
-    module = torch.fx.GraphModule(graph_module, copied)
+    module = copy_module(graph_module)
     try:
         return Relaid(module, make_channels_last(module))
     except RelayoutError:

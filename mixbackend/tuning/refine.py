@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.partitioner.atoms import is_free
-from mixbackend.partitioner.portable import portable
+from mixbackend.partitioner.portable import names_at_home, portable
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.candidates import Content, content_of
@@ -81,11 +81,7 @@ def corrections_of(
         timings: of regions of its plans.
         op_seconds: the estimate for (backend, node name).
     """
-    names = {
-        f"{node.op}@{place}": node.name
-        for place, node in enumerate(graph.nodes)
-        if node.name in graph.node_by_name and not is_free(node)
-    }
+    names = {known: name for known, name in names_at_home(graph).items() if not is_free(graph.node_by_name[name])}
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for timing in timings:
         ops = [names[name] for name in timing.nodes if name in names]

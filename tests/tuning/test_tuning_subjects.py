@@ -11,11 +11,12 @@ from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
 from mixbackend.configuration import load_config
-from mixbackend.contracts import InputRole, Plan
+from mixbackend.contracts import InputRole
 from mixbackend.partitioner.portable import portable
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.layout_choice import choose_layout
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
 from mixbackend.runtime.trace import trace_graph
@@ -168,11 +169,19 @@ def test_a_plan_of_another_graph_is_left_aside_with_an_event(tmp_path) -> None:
     assert event.kind == "tuning" and "which the graph does not have there" in event.detail
 
 
-def test_a_plan_belongs_to_its_layout() -> None:
-    plan = Plan("", "inference", False, ())
-    choice = Choice(layout="channels_last", plan=plan)
-    assert choice.in_layout("channels_last") == choice
-    assert choice.in_layout("as_traced") == Choice(layout="channels_last")
+def test_a_plan_belongs_to_its_layout(tmp_path) -> None:
+    def convolve(image, weight):
+        return torch.nn.functional.conv2d(image, weight).relu()
+
+    mine = session(tmp_path)
+    module, _ = trace_graph(convolve, [torch.randn(1, 8, 16, 16), torch.randn(8, 8, 3, 3)])
+    for layout, graph in in_layouts(module, "inference", {}).items():
+        choice = Choice(layout=layout, plan=portable(mine.place(graph), graph))
+        chosen = choose_layout(module, "inference", "g", {}, mine, choice)
+        assert chosen.record.chosen == layout and chosen.plan is None, "there was nothing to choose"
+        assert [node.op for node in chosen.graph.nodes] == [node.op for node in graph.nodes]
+        assert mine.place(chosen.graph, choice=choice).search == "fixed"
+    assert not mine.events.events()
 
 
 def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_path, monkeypatch) -> None:
