@@ -22,6 +22,7 @@ from mixbackend.contracts import (
     Verdict,
     thread_policy,
 )
+from mixbackend.contracts.gpu import gpu_fingerprint
 
 
 class EagerBackend(Backend):
@@ -35,13 +36,15 @@ class EagerBackend(Backend):
         return Availability(True, version=torch.__version__)
 
     def fingerprint(self) -> str:
-        """Torch's version and thread count."""
-        return f"torch {torch.__version__} threads {thread_policy().threads}"
+        """Torch's version and thread count, and on which GPU, with which precision it runs."""
+        gpu = f" gpu {gpu_fingerprint()}" if torch.cuda.is_available() else ""
+        return f"torch {torch.__version__} threads {thread_policy().threads}{gpu}"
 
     def traits(self) -> Traits:
         """Takes everything, effects and random ops included, on every device."""
         return Traits(
             device_types=frozenset({"cpu", "cuda", "xpu", "mps", "meta"}),
+            capturable=True,
             deterministic=False,
             keeps_random_stream=True,
             takes_effects=True,

@@ -59,7 +59,7 @@ def describe_op(node: torch.fx.Node, module: str = "", module_class: str = "", s
         module=module,
         module_class=module_class,
         source=source,
-        tags=_tags(node.target, value),
+        tags=_tags(node, value),
     )
 
 
@@ -138,7 +138,8 @@ def _is_subgraph(node: torch.fx.Node) -> bool:
     return node.op == "get_attr" and not isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _tags(target: Any, value: Any) -> frozenset[OpTag]:
+def _tags(node: torch.fx.Node, value: Any) -> frozenset[OpTag]:
+    target: Any = node.target
     tags: set[OpTag] = set()
     if isinstance(value, (tuple, list)):
         tags.add(OpTag.MULTI_OUTPUT)
@@ -151,7 +152,7 @@ def _tags(target: Any, value: Any) -> frozenset[OpTag]:
     if value is not None and not any(isinstance(item, torch.Tensor) for item in as_tuple(value)):
         return frozenset(tags)
     facts = (
-        (OpTag.RANDOM, torch.Tag.nondeterministic_seeded in target.tags and not _draws_nothing(name)),
+        (OpTag.RANDOM, torch.Tag.nondeterministic_seeded in target.tags and not _draws_nothing(node, name)),
         (OpTag.MUTATES, is_mutating(target)),
         (OpTag.COLLECTIVE, target.namespace in _COLLECTIVE_NAMESPACES),
         (OpTag.VIEW, target.is_view or name in _VIEW_BY_NAME),
@@ -163,9 +164,13 @@ def _tags(target: Any, value: Any) -> frozenset[OpTag]:
     return frozenset(tags | {tag for tag, holds in facts if holds})
 
 
-def _draws_nothing(name: str) -> bool:
-    """Attention draws random numbers only for dropout, which inference and the CPU kernels do not have."""
-    return name.startswith("aten._scaled_dot_product_flash_attention_for_cpu")
+def _draws_nothing(node: torch.fx.Node, name: str) -> bool:
+    """Attention draws random numbers only for dropout: kernels for the CPU have none, others where it is not zero."""
+    if not name.startswith("aten._scaled_dot_product_"):
+        return False
+    return name.startswith("aten._scaled_dot_product_flash_attention_for_cpu") or any(
+        argument == "dropout_p" and value in (0, 0.0) for argument, value in _arguments(node)
+    )
 
 
 def _has_unknown_size(value: Any) -> bool:

@@ -342,6 +342,7 @@ def inductor_compile(
     fake_mode: Any,
     exact_outputs: Sequence[int],
     phase: str,
+    static_inputs: Sequence[int] = (),
 ) -> Any:
     """Compile an ATen graph, already in inductor's decomposition, as inductor compiles a forward or backward graph.
 
@@ -351,6 +352,7 @@ def inductor_compile(
         fake_mode: their mode; call inside ``tracing_apart(fake_mode)``.
         exact_outputs: positions of the outputs whose strides must be those of their fake values.
         phase: ``inference``, ``forward`` or ``backward``.
+        static_inputs: positions of inputs that are the same tensors at every call, with aligned memory.
 
     Returns:
         A callable on one list of arguments, which it empties.
@@ -369,7 +371,11 @@ def inductor_compile(
         output = next(iter(graph_module.graph.find_nodes(op="output")))
         output.meta["user_visible_output_idxs"] = list(exact_outputs)
         return compile_fx_inner(
-            graph_module, list(inputs), is_inference=phase == "inference", is_backward=phase == "backward"
+            graph_module,
+            list(inputs),
+            static_input_idxs=list(static_inputs),
+            is_inference=phase == "inference",
+            is_backward=phase == "backward",
         )
 
 

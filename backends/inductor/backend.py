@@ -48,6 +48,7 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
+from mixbackend.contracts.gpu import gpu_fingerprint
 from mixbackend.contracts.torch_compat import (
     inductor_compile,
     inductor_settings,
@@ -79,7 +80,8 @@ class InductorBackend(Backend):
 
     def fingerprint(self) -> str:
         """Torch, its inductor settings, the compiler and the vector instructions it compiles for."""
-        return _fingerprint(hashlib.sha256(inductor_settings().encode()).hexdigest()[:16])
+        gpu = gpu_fingerprint() if "cuda" in _device_types() else "none"
+        return f"{_fingerprint(hashlib.sha256(inductor_settings().encode()).hexdigest()[:16])} gpu={gpu}"
 
     def traits(self) -> Traits:
         """Live weights; regions are re-traced with inductor's own decompositions."""
@@ -115,13 +117,27 @@ class InductorBackend(Backend):
         exact = [index for index, output in enumerate(region.outputs) if output.exact_stride]
         kept = _keeps_strides(region.outputs, traced)
         with tracing_apart(traced.fake_mode):
-            compiled = inductor_compile(traced.graph_module, traced.inputs, traced.fake_mode, exact, region.phase)
+            static = _static_places(region, len(traced.inputs))
+            compiled = inductor_compile(
+                traced.graph_module, traced.inputs, traced.fake_mode, exact, region.phase, static
+            )
         return CompiledRegion(
             run=_runner(compiled),
             source=inductor_source(compiled),
             preconditions=traced.preconditions(),
             strides="as_traced" if kept else "unknown",
         )
+
+
+def _static_places(region: Region, count: int) -> tuple[int, ...]:
+    """Places of the weights on a GPU: inductor does not look at each call whether their memory is aligned."""
+    if count != len(region.inputs):
+        return ()
+    return tuple(
+        place
+        for place, item in enumerate(region.inputs)
+        if item.role.is_weight and isinstance(item.meta, TensorMeta) and item.meta.device.type == "cuda"
+    )
 
 
 def _runner(compiled: Any) -> Any:
@@ -155,7 +171,7 @@ def _refuse_values(view: OpView) -> Unsupported | None:
     """Refuse values that inductor would not compile: odd dtypes, other devices, sizes that depend on data."""
     metas: list[ValueMeta] = [*(item.meta for item in view.inputs), *view.outputs]
     for meta in metas:
-        if isinstance(meta, TensorMeta) and meta.dtype not in _DTYPES:
+        if isinstance(meta, TensorMeta) and meta.dtype not in _DTYPES and not _is_random_state(meta, view):
             return Unsupported("dtype", f"inductor does not compile {meta.dtype}")
         if isinstance(meta, TensorMeta) and meta.device.type not in _device_types():
             return Unsupported("device", f"{meta} is not on {', '.join(sorted(_device_types()))}")
@@ -166,6 +182,11 @@ def _refuse_values(view: OpView) -> Unsupported | None:
             if isinstance(size, SymbolicSize) and size.hint is None:
                 return Unsupported("data-dependent", f"size {size} depends on values")
     return None
+
+
+def _is_random_state(meta: TensorMeta, view: OpView) -> bool:
+    """The state that attention on a GPU hands from its forward to its backward: passed on, never computed with."""
+    return meta.dtype is torch.uint64 and (view.op_class == "attention" or view.op == "getitem")
 
 
 @functools.cache
@@ -205,6 +226,5 @@ def _fingerprint(settings: str) -> str:
     if compiler != "none":
         answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False, timeout=20)
         version = answer.stdout.splitlines()[0] if answer.stdout else "unknown"
-    gpu = torch.cuda.get_device_name() if "cuda" in _device_types() else "none"
     capability = torch.backends.cpu.get_cpu_capability()
-    return f"torch={torch.__version__} settings={settings} compiler={version} cpu={capability} gpu={gpu}"
+    return f"torch={torch.__version__} settings={settings} compiler={version} cpu={capability}"

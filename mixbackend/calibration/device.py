@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,10 @@ _PEAK_SLICE_S = 0.08
 _COPY_SLICE_S = 0.05
 _LARGER_BELOW_S = 0.001
 _COPY_BYTES = tuple(1 << power for power in (18, 20, 21, 22, 23, 24, 26))
+_GPU_COPY_BYTES = tuple(1 << power for power in (20, 22, 23, 24, 25, 26, 29))
 _IN_CACHE_BYTES = 1 << 20
+TENSOR_FLOAT = "tf32"
+"""Where ``DeviceModel.flops_per_s`` keeps the rate of float32 products whose factors are rounded to TF32."""
 
 
 def device_name(device_type: str) -> str:
@@ -50,13 +54,19 @@ def prior_device(device_type: str) -> DeviceModel:
     share = threads if device_type == "cpu" else 1
     return DeviceModel(
         device=device_name(device_type),
-        flops_per_s=(("float32", flops * share), ("float64", flops * share / 2)),
+        flops_per_s=tuple((dtype, flops * share * times) for dtype, times in _shares(device_type)),
         bytes_per_s=bandwidth,
         cache_bytes=cache * share,
         cache_bytes_per_s=cache_bandwidth,
         launch_s=launch,
         threads=threads,
     )
+
+
+def _shares(device_type: str) -> tuple[tuple[str, float], ...]:
+    """Peak of each dtype over that of float32."""
+    shares = (("float32", 1.0), ("float64", 0.5))
+    return shares if device_type == "cpu" else (*shares, (TENSOR_FLOAT, 4.0), ("float16", 8.0), ("bfloat16", 8.0))
 
 
 def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[DeviceModel, bool]:
@@ -68,9 +78,7 @@ def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[
     place = torch.device(device_type)
     timer = _Timer(place, clock)
     in_cache, large, cache_bytes = _bandwidths(place, timer)
-    peaks = {dtype: _peak(place, dtype, timer) for dtype in _DTYPES}
-    # Half the bits never take longer: what looks like it was a disturbance.
-    peaks["float32"] = max(peaks["float32"], peaks["float64"])
+    peaks = _peaks(place, timer)
     device = DeviceModel(
         device=device_name(device_type),
         flops_per_s=tuple(peaks.items()),
@@ -116,6 +124,39 @@ def synchronizer(device_type: str) -> Callable[[], object] | None:
     return None if device_type == "cpu" else torch.get_device_module(device_type).synchronize
 
 
+def _peaks(place: torch.device, timer: _Timer) -> dict[str, float]:
+    """FLOP/s by dtype; on a GPU that rounds the factors of float32 products if it may, that rate apart."""
+    if place.type == "cpu":
+        peaks = {dtype: _peak(place, dtype, timer) for dtype in _DTYPES}
+        # Half the bits never take longer: what looks like it was a disturbance.
+        peaks["float32"] = max(peaks["float32"], peaks["float64"])
+        return peaks
+    with _products_of("highest"):
+        peaks = {dtype: _peak(place, dtype, timer) for dtype in _DTYPES}
+    with _products_of("high"):
+        peaks[TENSOR_FLOAT] = _peak(place, "float32", timer)
+    return peaks
+
+
+@contextmanager
+def _products_of(precision: str) -> Iterator[None]:
+    """With float32 products this exact; the user's setting holds again afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def under_settings(device: DeviceModel) -> DeviceModel:
+    """A device as the process has it set up now: with TF32 allowed, that is the rate of float32."""
+    peaks = dict(device.flops_per_s)
+    if TENSOR_FLOAT not in peaks or torch.get_float32_matmul_precision() == "highest":
+        return device
+    return replace(device, flops_per_s=tuple({**peaks, "float32": peaks[TENSOR_FLOAT]}.items()))
+
+
 def _peak(place: torch.device, dtype: str, timer: _Timer) -> float:
     size = 256 if place.type == "cpu" else 2048
     seconds = _product_seconds(place, dtype, size, timer)
@@ -127,7 +168,10 @@ def _peak(place: torch.device, dtype: str, timer: _Timer) -> float:
 
 
 def _product_seconds(place: torch.device, dtype: str, size: int, timer: _Timer) -> float:
-    value = torch.ones((size, size), dtype=getattr(torch, dtype), device=place)
+    # Random numbers: a GPU multiplies equal ones with less power, and so faster than it will in a model.
+    generator = torch.Generator(place).manual_seed(0)
+    wide = torch.randn((size, size), dtype=torch.float32, device=place, generator=generator)
+    value = wide.to(getattr(torch, dtype))
     out = torch.empty_like(value)
     return timer(_PEAK_SLICE_S, lambda: torch.mm(value, value, out=out))[0]
 
@@ -137,11 +181,13 @@ def _bandwidths(place: torch.device, timer: _Timer) -> tuple[float, float, float
 
     Copies are made as operators make their results, into memory that is asked for each time.
     """
-    calls = [torch.zeros(amount // 4, dtype=torch.float32, device=place).clone for amount in _COPY_BYTES]
+    amounts = _COPY_BYTES if place.type == "cpu" else _GPU_COPY_BYTES
+    calls = [torch.zeros(amount // 4, dtype=torch.float32, device=place).clone for amount in amounts]
     seconds = timer(_COPY_SLICE_S, *calls)
-    rates = {amount: 2.0 * amount / once for amount, once in zip(_COPY_BYTES, seconds, strict=True)}
-    large = rates[_COPY_BYTES[-1]]
-    in_cache = max(rates[_IN_CACHE_BYTES], large)
+    rates = {amount: 2.0 * amount / once for amount, once in zip(amounts, seconds, strict=True)}
+    large = rates[amounts[-1]]
+    # A GPU is not full with little data: its cache shows where copies are fastest.
+    in_cache = max(rates[_IN_CACHE_BYTES] if place.type == "cpu" else max(rates.values()), large)
     fast = [amount for amount, rate in rates.items() if rate * rate >= in_cache * large]
     return in_cache, large, float(max(fast))
 

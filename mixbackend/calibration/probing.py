@@ -67,7 +67,8 @@ def undisturbed() -> Iterator[None]:
         stack.enter_context(outside_compilation())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.autocast("cpu", enabled=False))
+        for device_type in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            stack.enter_context(torch.autocast(device_type, enabled=False))
         yield
 
 

@@ -20,6 +20,9 @@ Call = Callable[[], object]
 _FEWEST_ROUNDS = 4
 _MOST_ROUNDS = 40
 _SHORTEST_SAMPLE_S = 20e-6
+_SHORTEST_QUEUE_S = 1e-3
+"""Where calls only queue work, a sample must be much longer than waiting for the device takes: what counts is how fast
+calls follow one another, which is the longer of queueing and running."""
 _SETTLED = 1.15
 _EXTENSIONS = 2
 
@@ -77,8 +80,9 @@ class _Series:
         self._samples: list[float] = []
         self._time(1)
         once = max(self._time(1), 1e-7)
-        # The clock's own cost must not show in a sample.
-        self._batch = max(1, int(_SHORTEST_SAMPLE_S / once))
+        # The clock's own cost must not show in a sample, nor what waiting for a device costs.
+        shortest = _SHORTEST_SAMPLE_S if synchronize is None else _SHORTEST_QUEUE_S
+        self._batch = max(1, int(shortest / once))
         self.rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(seconds / (once * self._batch))))
 
     def sample(self) -> None:

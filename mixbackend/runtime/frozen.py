@@ -186,6 +186,9 @@ class FrozenGraph:
         placeholders = [node.name for node in self._split.main.graph.find_nodes(op="placeholder")]
         names = placeholders[len(placeholders) - len(variant.constants) :]
         variant.placed.bind(dict(zip(names, variant.constants, strict=True)))
+        if any(value.is_cuda for value in variant.constants):
+            # Later calls may come on other streams, which do not wait for this one.
+            torch.cuda.current_stream().synchronize()
         variant.watch.settle()
         variant.binding_s += time.monotonic() - begin
 

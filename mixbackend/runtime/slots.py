@@ -98,7 +98,19 @@ class RegionSlot:
         self._bound: BoundRun | None = None
         self._seconds: list[float] = []
         self._calls = 0
+        self._clock = _clock_of(region)
         self._call = self._first_call()
+
+    @property
+    def settled(self) -> bool:
+        """Whether calls are not held against the reference any more: later ones do nothing but run."""
+        return self._call not in (self._checked, self._sampled)
+
+    def unguarded(self, inputs: list[Any]) -> Sequence[Any]:
+        """Run the region for a recording: nothing is verified or timed, and what it raises is raised."""
+        if self._conditions and not self._admissible(inputs):
+            return eager_result(self.region, inputs)
+        return self._restride(self._run(inputs))
 
     @property
     def measured_s(self) -> float | None:
@@ -151,9 +163,9 @@ class RegionSlot:
 
     def _reference(self, inputs: list[Any]) -> Sequence[Any]:
         """Eager: what it raises is what the user's code raises."""
-        start = time.perf_counter()
+        start = self._clock()
         outputs = self._restride(self._run(inputs))
-        self._note_time(time.perf_counter() - start)
+        self._note_time(self._clock() - start)
         return outputs
 
     def _checked(self, inputs: list[Any]) -> Sequence[Any]:
@@ -182,9 +194,9 @@ class RegionSlot:
         return self._checked(inputs) if self._calls % SAMPLE_EVERY == 0 else self._fast(inputs)
 
     def _timed(self, inputs: list[Any]) -> Sequence[Any]:
-        start = time.perf_counter()
+        start = self._clock()
         outputs = self._fast(inputs)
-        self._note_time(time.perf_counter() - start)
+        self._note_time(self._clock() - start)
         if len(self._seconds) >= TIMED_CALLS and self._call == self._timed:
             self._call = self._fast
         return outputs
@@ -274,6 +286,19 @@ def describe_region(region: Region) -> str:
     ops = ", ".join(dict.fromkeys(view.op for view in region.views))
     sources = "; ".join(region.sources[:4]) or "unknown source line"
     return f"region {region.id} ({ops}) from {sources}"
+
+
+def _clock_of(region: Region) -> Callable[[], float]:
+    """Seconds; of a region on a GPU, when all work that was queued before is done."""
+    metas = [item.meta for item in (*region.inputs, *region.outputs)]
+    if not any(isinstance(meta, TensorMeta) and meta.device.type == "cuda" for meta in metas):
+        return time.perf_counter
+
+    def after_queue() -> float:
+        torch.cuda.current_stream().synchronize()
+        return time.perf_counter()
+
+    return after_queue
 
 
 def _shape(meta: TensorMeta) -> tuple[Any, ...]:

@@ -1,0 +1,24 @@
+"""GPUs as fingerprints see them.
+
+Place: part of the fingerprint of every backend whose code runs on torch's CUDA devices.
+Invariants: asked only where CUDA is available; cheap; what the user may switch (TF32) is read anew each time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+
+def gpu_fingerprint() -> str:
+    """The first GPU, torch's CUDA and cuDNN, and how exactly float32 is multiplied."""
+    convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
+    return f"{_product()} products={torch.get_float32_matmul_precision()} convolutions={convolutions}"
+
+
+@cache
+def _product() -> str:
+    major, minor = torch.cuda.get_device_capability(0)
+    name = torch.cuda.get_device_name(0)
+    return f"{name} sm_{major}{minor} cuda={torch.version.cuda} cudnn={torch.backends.cudnn.version()}"
