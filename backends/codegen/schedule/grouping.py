@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.stages import GraphOutput, Map, StageGraph, Template
+from mixbackend.backends.codegen.ir.stages import GraphOutput, Map, Scatter, StageGraph, Template
 from mixbackend.backends.codegen.schedule.alignment import (
     Cluster,
     align,
@@ -157,6 +157,8 @@ class _Search:
             return None, "one writes into an input that the other reads"
         if _is_apart(one) or _is_apart(other):
             return None, "a tensor that is read often is made first"
+        if self.around.traits.blocks and (_scatters(one) or _scatters(other)):
+            return None, "updates wait until all points have their first value"
         if len(one.members) + len(other.members) > MAXIMUM_STAGES:
             return None, f"more than {MAXIMUM_STAGES} stages in one kernel"
         both = merged(one, other, align(one, other))
@@ -199,6 +201,10 @@ def _are_related(one: Cluster, other: Cluster) -> bool:
 def _is_apart(cluster: Cluster) -> bool:
     stages = (fact.stage for fact in cluster.members)
     return any(isinstance(stage, Template) or (isinstance(stage, Map) and stage.apart) for stage in stages)
+
+
+def _scatters(cluster: Cluster) -> bool:
+    return any(isinstance(fact.stage, Scatter) for fact in cluster.members)
 
 
 def _explain(apart: tuple[Cost, Cost], together: Cost, both: Cluster) -> str:

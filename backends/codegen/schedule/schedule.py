@@ -9,13 +9,17 @@ from collections.abc import Mapping
 
 import sympy
 
+from mixbackend.backends.codegen.ir.kernel import AnyKernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.ir.stages import Stage, StageGraph, destinations
 from mixbackend.backends.codegen.schedule.assemble import assemble
+from mixbackend.backends.codegen.schedule.blocks import build_blocks
 from mixbackend.backends.codegen.schedule.build import build_kernel
-from mixbackend.backends.codegen.schedule.group import Group
+from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_stages
+from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.schedule.in_place import in_place
+from mixbackend.backends.codegen.schedule.joined import join_concatenations
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.split import split_reductions
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
@@ -38,17 +42,28 @@ def schedule(
         fuel: number of fusions allowed; ``None`` for all. Used to find the fusion behind a wrong result.
     """
     hints = hints or {}
-    graph, refusals = simplify(graph, hints)
+    graph, refusals = simplify(join_concatenations(graph) if traits.blocks else graph, hints)
     graph = split_loops(place_writes(graph))
-    graph = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints)
+    graph = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints, traits.blocks)
     layouts = choose_layouts(graph, hints)
     groups, apart = group_stages(graph, layouts, traits, fuel, hints)
     homes = destinations(graph)
     built = [
-        (in_place(build_kernel(group, layouts, traits, hints), homes, traits), _origins(group)) for group in groups
+        (in_place(kernel, homes, traits), _origins(group))
+        for group in groups
+        for kernel in _kernels(group, layouts, traits, hints, homes)
     ]
     kernels = [(kernel, origins) for kernel, origins in built if kernel is not None]
     return assemble(graph, kernels, layouts, (*refusals, *apart))
+
+
+def _kernels(
+    group: Group, layouts: Mapping[str, Layout], traits: TargetTraits, hints: Hints, homes: Mapping[str, str]
+) -> tuple[AnyKernel, ...]:
+    """One kernel of loops and vectors; of blocks as many as the threads of all blocks have to wait for each other."""
+    if traits.blocks is None:
+        return (build_kernel(group, layouts, traits, hints),)
+    return build_blocks(group, layouts, traits, hints, homes.values())
 
 
 def _origins(group: Group) -> tuple[str, ...]:

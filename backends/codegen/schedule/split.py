@@ -30,6 +30,7 @@ from mixbackend.backends.codegen.ir.stages import Loop, Map, Reduce, Stage, Stag
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
 from mixbackend.backends.codegen.schedule.rewrite import ranges_of, rewrite
+from mixbackend.backends.codegen.targets.target import Blocks
 
 MINIMUM_POINTS = 16384
 """Reductions of fewer points in all are not worth a second pass."""
@@ -52,19 +53,22 @@ class _Pieces:
     inner: sympy.Expr
 
 
-def split_reductions(graph: StageGraph, layouts: Mapping[str, Layout], parallel_width: int, hints: Hints) -> StageGraph:
+def split_reductions(
+    graph: StageGraph, layouts: Mapping[str, Layout], parallel_width: int, hints: Hints, blocks: Blocks | None = None
+) -> StageGraph:
     """Split every reduction that would otherwise leave cores idle.
 
     Args:
         layouts: of the graph's tensors.
         parallel_width: how many independent pieces keep the target busy.
+        blocks: of the target: what one block folds at least, and which columns it keeps together.
     """
     ranges = ranges_of(graph.stages)
     symbols = (index_symbol(f"c{number}") for number in itertools.count())
     types = dict(graph.types)
     stages: list[Stage] = []
     for stage in graph.stages:
-        pieces = _pieces(stage, layouts, parallel_width, hints) if isinstance(stage, Reduce) else None
+        pieces = _pieces(stage, layouts, parallel_width, hints, blocks) if isinstance(stage, Reduce) else None
         if pieces is None:
             stages.append(stage)
             continue
@@ -75,51 +79,54 @@ def split_reductions(graph: StageGraph, layouts: Mapping[str, Layout], parallel_
     return replace(graph, stages=tuple(stages), types=tuple(types.items()))
 
 
-def _pieces(stage: Reduce, layouts: Mapping[str, Layout], parallel_width: int, hints: Hints) -> _Pieces | None:
+def _pieces(
+    stage: Reduce, layouts: Mapping[str, Layout], parallel_width: int, hints: Hints, blocks: Blocks | None
+) -> _Pieces | None:
     """Where to cut, ``None`` to leave the reduction whole."""
     if stage.kind not in _SPLITTABLE or not stage.reduced:
         return None
     folded = points((loop.size for loop in stage.reduced), hints)
     kept = points((loop.size for loop in stage.loops), hints)
-    if folded * max(kept, 1) < MINIMUM_POINTS or folded < 2 * MINIMUM_PIECE:
+    width = _neighbours(stage, layouts, hints)
+    # The threads of a block share a row; columns have a thread each.
+    piece = MINIMUM_PIECE if blocks is None or width > 1 else blocks.piece
+    if folded * max(kept, 1) < MINIMUM_POINTS or folded < 2 * piece:
         return None
     wanted = 2 * parallel_width
-    independent = _independent_points(stage, layouts, kept, hints)
+    together = TOGETHER if blocks is None else blocks.columns
+    independent = kept if width == 1 else max(kept // width, 1) * max(width // together, 1)
     if independent >= wanted:
         return None
-    return _cut(stage.reduced, -(-wanted // max(independent, 1)), folded, hints)
+    return _cut(stage.reduced, -(-wanted // max(independent, 1)), folded, hints, piece)
 
 
-def _independent_points(stage: Reduce, layouts: Mapping[str, Layout], kept: int, hints: Hints) -> int:
-    """Kept points that can run apart: along a contiguous kept dimension, vectors and lines have to stay together."""
+def _neighbours(stage: Reduce, layouts: Mapping[str, Layout], hints: Hints) -> int:
+    """Kept points that are neighbours in memory, where vectors and lines have to stay together; 1 if none are."""
     loads = [load for load in _loads(stage.value) if load.tensor in layouts]
     if not loads:
-        return kept
+        return 1
     largest = max(loads, key=lambda load: points(layouts[load.tensor].type.sizes, hints))
     pairs = zip(largest.index, layouts[largest.tensor].strides, strict=True)
     neighbours = {symbol for index, stride in pairs if stride == 1 for symbol in index.free_symbols}
     contiguous = [loop for loop in stage.loops if loop.index in neighbours]
-    if not contiguous:
-        return kept
-    width = estimate(contiguous[-1].size, hints)
-    return max(kept // max(width, 1), 1) * max(width // TOGETHER, 1)
+    return max(estimate(contiguous[-1].size, hints), 1) if contiguous else 1
 
 
 def _loads(value: Expr) -> list[Load]:
     return [node for node in walk(value) if isinstance(node, Load)]
 
 
-def _cut(reduced: tuple[Loop, ...], wanted: int, folded: int, hints: Hints) -> _Pieces | None:
+def _cut(reduced: tuple[Loop, ...], wanted: int, folded: int, hints: Hints, piece: int) -> _Pieces | None:
     """Cut the outermost loop that gives about the wanted number of pieces of a decent size."""
     loop = next((loop for loop in reduced if estimate(loop.size, hints) > 1), None)
     if loop is None:
         return None
     size = estimate(loop.size, hints)
     rest = max(folded // max(size, 1), 1)
-    if size <= 2 * wanted and rest >= MINIMUM_PIECE:
+    if size <= 2 * wanted and rest >= piece:
         return _Pieces(loop, loop.size, sympy.Integer(1))
     factors = _divisors(loop.size)
-    usable = [count for count in factors if size // count * rest >= MINIMUM_PIECE and count > 1]
+    usable = [count for count in factors if size // count * rest >= piece and count > 1]
     if not usable:
         return None
     count = min(usable, key=lambda item: (abs(item - wanted) if item < 8 * wanted else size, item))

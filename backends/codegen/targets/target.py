@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.ir.stages import Stage, WriteMode
 from mixbackend.contracts import Availability
 
 if TYPE_CHECKING:
@@ -26,6 +27,26 @@ Launch = Callable[[Sequence[torch.Tensor], Sequence[int], Sequence[float]], None
 uint8 workspace, possibly empty), the value of every parameter of every call, one call after the other, followed by the
 start of every workspace buffer in bytes, and the value of every floating number of every call. The two sequences of
 values are tuples: a target may recognise one that it was given before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What the scheduler has to know of a target whose threads work on blocks of points, in the order they like.
+
+    Attributes:
+        resident: points of a block that registers hold; longer rows are walked through piece by piece, and what was
+            computed of them is computed again.
+        least_columns: neighbouring columns that a block takes at least where rows are strided.
+        piece: points of a row that one block folds at least before it is cut into several.
+        columns: neighbouring columns that one block keeps together.
+        meeting: ways to combine updates that may meet at one element. Of updates that ``set`` it, any may win.
+    """
+
+    resident: int
+    least_columns: int
+    piece: int
+    columns: int
+    meeting: frozenset[WriteMode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +61,7 @@ class TargetTraits:
         atomic: whether ``Store.atomic`` is available.
         dtypes: storage types it can load and store.
         templates: computations of ``ir.templates`` that it has; ops that become others are not taken.
+        blocks: how it works on blocks; ``None`` for loops, vectors and threads.
     """
 
     device_type: str
@@ -49,6 +71,7 @@ class TargetTraits:
     atomic: bool
     dtypes: frozenset[torch.dtype]
     templates: frozenset[str] = frozenset()
+    blocks: Blocks | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,10 @@ class Target(ABC):
     @abstractmethod
     def traits(self) -> TargetTraits:
         """What the scheduler has to know."""
+
+    def objection(self, stage: Stage) -> str | None:
+        """What of a stage it has no code for, ``None`` for nothing: ops that become such stages are not taken."""
+        return None
 
     @abstractmethod
     def compile(self, program: Program) -> CompiledProgram:
