@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mixbackend.backends.onednn.epilogues import ACTIVATIONS, OPERATIONS, STAGE, Activation
+from mixbackend.backends.common.library.trees import STAGE
+from mixbackend.backends.onednn.epilogues import ACTIVATIONS, OPERATIONS, Activation
 from mixbackend.backends.onednn.support import bias_is_row, judge, overlaps
 from mixbackend.contracts import Any as Anything
 from mixbackend.contracts import Literal, Match, Op, OpView, Pattern, Supported, TensorMeta, Unsupported, Verdict

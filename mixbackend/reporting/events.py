@@ -12,11 +12,20 @@ from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 EventKind = Literal[
-    "repair", "quarantine", "fallback", "weights_rebuilt", "recompile", "verify_failed", "threads", "tuning", "lock"
+    "repair",
+    "quarantine",
+    "fallback",
+    "weights_rebuilt",
+    "recompile",
+    "verify_failed",
+    "threads",
+    "tuning",
+    "lock",
+    "cuda_graphs",
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 
-_ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads", "tuning"})
+_ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads", "tuning", "cuda_graphs"})
 
 logger = logging.getLogger("mixbackend")
 

@@ -23,6 +23,7 @@ import torch.fx
 from mixbackend import registry
 from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
+from mixbackend.contracts.torch_compat import forget_cuda_graphs
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
 from mixbackend.reporting import Event, Report
@@ -54,6 +55,7 @@ _MEASURES: Mapping[str, bool] = {
 """Modes of torch.compile, and whether candidates are measured in them."""
 
 _MODES_WITH_GRAPHS = frozenset({"reduce-overhead", "max-autotune"})
+"""Modes in which what runs on a GPU is recorded into CUDA graphs."""
 
 
 class Mixture:
@@ -68,7 +70,7 @@ class Mixture:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._lock = threading.RLock()
-        self._sessions: dict[Config, Session] = {}
+        self._sessions: dict[tuple[Config, bool], Session] = {}
         self._graphs: list[PlacedGraph | RegimeGraph] = []
         self._identities: dict[str, IdentityRecord] = {}
         self._cuts: dict[str, Cut] = {}
@@ -115,11 +117,7 @@ class Mixture:
         config = self.config.with_options(options) if options else self.config
         if mode is not None and _MEASURES[mode]:
             config = config.with_options({"search.mode": "measure"})
-        session = self._session(config)
-        if mode in _MODES_WITH_GRAPHS:
-            detail = f"mode {mode!r} runs without CUDA graphs, which are not built yet"
-            session.events.append(Event("fallback", "", "", "", detail))
-        return session
+        return self._session(config, mode in _MODES_WITH_GRAPHS and torch.cuda.is_available())
 
     def report(self, *, advice: bool = False) -> Report:
         """What this object compiled so far.
@@ -165,6 +163,8 @@ class Mixture:
     def reset(self) -> None:
         """Forget all compiled graphs and events; called by ``torch._dynamo.reset()``."""
         with self._lock:
+            if any(session.records for session in self._sessions.values()):
+                forget_cuda_graphs()
             self._graphs.clear()
             self._identities.clear()
             self._cuts.clear()
@@ -196,11 +196,11 @@ class Mixture:
         with self._lock:
             self._cuts.update({key: cut} if key else {})
 
-    def _session(self, config: Config) -> Session:
+    def _session(self, config: Config, records: bool = False) -> Session:
         with self._lock:
-            if config not in self._sessions:
-                self._sessions[config] = Session(config)
-            return self._sessions[config]
+            if (config, records) not in self._sessions:
+                self._sessions[config, records] = Session(config, records)
+            return self._sessions[config, records]
 
     def _new_id(self, phase: Phase) -> str:
         with self._lock:

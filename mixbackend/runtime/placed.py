@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,10 @@ from mixbackend.contracts import (
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
+from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject
+from mixbackend.runtime.cuda_graphs_pieces import device_of
 from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
 from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.regions import BoundRegion, cut_regions
@@ -54,6 +57,7 @@ class _Build:
     compiled: tuple[Compiled, ...]
     slots: tuple[RegionSlot, ...]
     stitched: Stitched
+    run: Run
 
 
 class PlacedGraph:
@@ -101,7 +105,7 @@ class PlacedGraph:
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
-        return self._build.stitched.run(arguments)
+        return self._build.run(arguments)
 
     def bind(self, constants: Mapping[str, torch.Tensor]) -> None:
         """Run code for these values of the constant inputs from now on.
@@ -111,10 +115,14 @@ class PlacedGraph:
         """
         with self._lock:
             self._constants = constants
-            failed = self._bind_slots(self._build.regions, self._build.slots)
+            build = self._build
+            failed = self._bind_slots(build.regions, build.slots)
             if failed is not None:
-                twins = _twins(self._build.regions, failed)
-                self._build = self._build_with(self._exclude(self._build.plan, twins))
+                twins = _twins(build.regions, failed)
+                self._build = self._build_with(self._exclude(build.plan, twins))
+            else:
+                # A recording holds the addresses of what was bound before.
+                self._build = replace(build, run=self._runner(build.regions, build.slots, build.stitched))
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""
@@ -186,7 +194,18 @@ class PlacedGraph:
                 continue
             stitched = run("stitch", stitch, self._module, self.graph, regions, slots, show=_show_source)
             self._finish_dump()
-            return _Build(plan, regions, compiled, slots, stitched)
+            return _Build(plan, regions, compiled, slots, stitched, self._runner(regions, slots, stitched))
+
+    def _runner(self, regions: tuple[BoundRegion, ...], slots: tuple[RegionSlot, ...], stitched: Stitched) -> Run:
+        """The stitched function itself, or recordings of it where the session wants them."""
+        device = device_of(self.graph) if self._session.records else None
+        if device is None:
+            return stitched.run
+        if self._session.config.verify.when in ("sampled", "always"):
+            self._event("fallback", "", "", "no CUDA graphs: later calls are to be verified, too")
+            return stitched.run
+        subject = Subject(self._module, self.graph, regions, slots, stitched, self._constants)
+        return RecordedGraph(subject, device, lambda region, detail: self._event("cuda_graphs", region, "", detail))
 
     def _place(self, pinned: dict[str, str]) -> Plan:
         known = self.layout.plan if not self._exclusions and not pinned else None

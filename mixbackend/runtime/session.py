@@ -76,14 +76,16 @@ class Session:
 
     Args:
         config: what the user asked for.
+        records: whether what runs on a GPU is recorded into CUDA graphs.
 
     Raises:
         UnknownBackendError, BackendUnavailableError: as ``registry.resolve``.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, records: bool = False) -> None:
         keep_freed_memory()
         self.config = config
+        self.records = records
         self.debug = DebugSettings.from_environment()
         self.events = EventLog()
         self.backends: tuple[Backend, ...] = registry.resolve(config.backends, config.required_backends())

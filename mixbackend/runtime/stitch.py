@@ -1,8 +1,8 @@
 """Stitch: compiled regions as one flat Python function.
 
 Place: last stage of the pipeline.
-Input: the captured graph, its regions in execution order, and one callable per region. Output: the function and its
-source. The function takes the list of graph inputs, empties it, and returns the graph's outputs.
+Input: the captured graph, its regions (or pieces of several) in execution order, and one callable for each. Output: the
+function and its source. The function takes the list of graph inputs, empties it, and returns the graph's outputs.
 Invariants: regions run in the plan's order; numbers are computed as soon as somebody needs them; every tensor is
 dropped after its last use; no dictionary is touched per call.
 """
@@ -12,15 +12,32 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.fx
 
 from mixbackend.contracts import OpGraph
-from mixbackend.runtime.regions import BoundRegion
 
 RegionCall = Callable[[list[Any]], Sequence[Any]]
+
+
+class Piece(Protocol):
+    """What is called as one: a region, or several of them."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of captured nodes that it reads, in the order of its arguments."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of captured nodes that it computes."""
+        ...
+
+
+Step = tuple[str, tuple[str, ...]]
+"""A line of the function, and the names that it reads."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +51,7 @@ class Stitched:
 def stitch(
     graph_module: torch.fx.GraphModule,
     graph: OpGraph,
-    regions: Sequence[BoundRegion],
+    regions: Sequence[Piece],
     calls: Sequence[RegionCall],
 ) -> Stitched:
     """Generate the function that runs a placed graph.
@@ -47,23 +64,63 @@ def stitch(
     """
     writer = _Writer(graph_module, graph, regions)
     source = writer.write()
-    filename = f"<mixbackend {graph.id}>"
     namespace: dict[str, Any] = dict(writer.constants)
     namespace.update({f"region_{index}": call for index, call in enumerate(calls)})
+    return Stitched(load_function(source, namespace, f"<mixbackend {graph.id}>"), source)
+
+
+def load_function(source: str, namespace: dict[str, Any], filename: str) -> Callable[[list[Any]], Sequence[Any]]:
+    """Compile the text of ``function_text``; the namespace holds what it mentions."""
     exec(compile(source, filename, "exec"), namespace)
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    return Stitched(namespace["run"], source)
+    return namespace["run"]
+
+
+def call_text(index: int, piece: Piece) -> str:
+    """The line that calls ``region_<index>``."""
+    targets = ", ".join(piece.outputs)
+    left = f"{targets}{',' if len(piece.outputs) == 1 else ''} = " if piece.outputs else ""
+    return f"{left}region_{index}([{', '.join(piece.inputs)}])"
+
+
+def function_text(
+    arguments: Sequence[str], steps: Sequence[Step], result: str, used: Sequence[str], kept: frozenset[str]
+) -> str:
+    """Text of ``run(arguments)``: all steps, each value dropped after its last use.
+
+    Args:
+        arguments: names of the values in the list that the function takes and empties.
+        steps: in order.
+        result: text of what it returns.
+        used: names that the result mentions.
+        kept: names of what is not the function's own to drop.
+    """
+    last: dict[str, int] = dict.fromkeys(arguments, -1)
+    for index, (_, names) in enumerate(steps):
+        last.update(dict.fromkeys(names, index))
+    last.update(dict.fromkeys(used, len(steps)))
+    dying = _dying_after(last, kept)
+    lines = ["def run(arguments):"]
+    if arguments:
+        lines.append(f"    {', '.join(arguments)}{',' if len(arguments) == 1 else ''} = arguments")
+    lines.append("    arguments.clear()")
+    lines += [f"    del {', '.join(dying[-1])}"] if dying.get(-1) else []
+    for index, (text, _) in enumerate(steps):
+        lines.append(f"    {text}")
+        lines += [f"    del {', '.join(dying[index])}"] if dying.get(index) else []
+    lines.append(f"    return {result}")
+    return "\n".join(lines) + "\n"
 
 
 class _Writer:
     """Writes the function's lines; one instance per function."""
 
-    def __init__(self, graph_module: torch.fx.GraphModule, graph: OpGraph, regions: Sequence[BoundRegion]) -> None:
+    def __init__(self, graph_module: torch.fx.GraphModule, graph: OpGraph, regions: Sequence[Piece]) -> None:
         self._graph_module = graph_module
         self._nodes = {node.name: node for node in graph_module.graph.nodes}
         self._graph = graph
         self._regions = regions
-        self._steps: list[tuple[str, tuple[str, ...]]] = []
+        self._steps: list[Step] = []
         self._done = {item.name for item in graph.inputs}
         self.constants: dict[str, Any] = {}
 
@@ -76,14 +133,12 @@ class _Writer:
             self._region(index, region)
         returned = next(iter(self._graph_module.graph.find_nodes(op="output"))).args[0]
         result, used = self._expression(tuple(returned) if isinstance(returned, (list, tuple)) else (returned,))
-        return self._assemble(placeholders, result, used)
+        return function_text(placeholders, self._steps, result, used, frozenset(self.constants))
 
-    def _region(self, index: int, region: BoundRegion) -> None:
+    def _region(self, index: int, region: Piece) -> None:
         for name in region.inputs:
             self._number(name)
-        targets = ", ".join(region.outputs)
-        left = f"{targets}{',' if len(region.outputs) == 1 else ''} = " if region.outputs else ""
-        self._steps.append((f"{left}region_{index}([{', '.join(region.inputs)}])", region.inputs))
+        self._steps.append((call_text(index, region), region.inputs))
         self._done.update(region.outputs)
 
     def _number(self, name: str) -> None:
@@ -115,23 +170,6 @@ class _Writer:
         name = f"constant_{len(self.constants)}"
         self.constants[name] = value
         return name, ()
-
-    def _assemble(self, placeholders: Sequence[str], result: str, used: tuple[str, ...]) -> str:
-        last: dict[str, int] = dict.fromkeys(placeholders, -1)
-        for index, (_, names) in enumerate(self._steps):
-            last.update(dict.fromkeys(names, index))
-        last.update(dict.fromkeys(used, len(self._steps)))
-        dying = _dying_after(last, frozenset(self.constants))
-        lines = ["def run(arguments):"]
-        if placeholders:
-            lines.append(f"    {', '.join(placeholders)}{',' if len(placeholders) == 1 else ''} = arguments")
-        lines.append("    arguments.clear()")
-        lines += [f"    del {', '.join(dying[-1])}"] if dying.get(-1) else []
-        for index, (text, _) in enumerate(self._steps):
-            lines.append(f"    {text}")
-            lines += [f"    del {', '.join(dying[index])}"] if dying.get(index) else []
-        lines.append(f"    return {result}")
-        return "\n".join(lines) + "\n"
 
 
 def _dying_after(last: Mapping[str, int], keep: frozenset[str]) -> dict[int, list[str]]:

@@ -1,0 +1,75 @@
+"""Trials: which of several ways to compute the same is fastest on this GPU, found by running them.
+
+Place: asked while a region's calls are written. Input: ways, each a function without arguments on values made for the
+trial. Output: the place of the fastest that works. Libraries have no kernel for every shape, and say so only when
+they are called; and a fused kernel is not always the faster one.
+Invariants: nothing here touches torch's random stream or the user's tensors; what was found is remembered for the
+process; where no GPU is at hand, the first way counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import threading
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from mixbackend.contracts import TensorMeta, hint_of
+from mixbackend.contracts.torch_compat import outside_compilation
+
+_WARM_RUNS = 2
+_RUNS = 7
+
+Way = Callable[[], torch.Tensor]
+_lock = threading.Lock()
+_found: dict[Hashable, int] = {}
+
+
+def fastest(key: Hashable, make: Callable[[], Sequence[Way]]) -> int:
+    """Place of the fastest of several ways; 0 where nothing can be run.
+
+    Args:
+        key: what the answer depends on.
+        make: makes the ways, and the values that they run on. A way that raises loses.
+    """
+    if not torch.cuda.is_available():
+        return 0
+    with _lock:
+        if key not in _found:
+            with outside_compilation(), torch.autocast("cuda", enabled=False):
+                _found[key] = _race(make())
+        return _found[key]
+
+
+def _race(ways: Sequence[Way]) -> int:
+    seconds = [_seconds(way) for way in ways]
+    return min(range(len(ways)), key=seconds.__getitem__)
+
+
+def _seconds(way: Way) -> float:
+    """Of one run, the median of a few; infinite if it does not run."""
+    try:
+        for _ in range(_WARM_RUNS):
+            way()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(_RUNS + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
+            way()
+            mark.record()
+        marks[-1].synchronize()
+    except RuntimeError:
+        return float("inf")
+    return statistics.median(first.elapsed_time(second) for first, second in itertools.pairwise(marks))
+
+
+def stand_in(meta: TensorMeta) -> torch.Tensor:
+    """A tensor of small random numbers with this meta; expanded dimensions share memory, as they do in the model."""
+    stride = [hint_of(step) for step in meta.stride]
+    shape = [hint_of(size) for size in meta.shape]
+    stored = [1 if step == 0 else size for size, step in zip(shape, stride, strict=True)]
+    generator = torch.Generator(meta.device).manual_seed(0)
+    value = torch.empty_strided(stored, stride, dtype=meta.dtype, device=meta.device)
+    value.copy_(torch.randn(stored, device=meta.device, generator=generator) / 8)
+    return value.expand(shape)

@@ -1,0 +1,147 @@
+"""Whole models on a GPU: eager, inductor and the mixture side by side, in one command of a few minutes.
+
+    python -m mixbackend.benchmarks.gpu --output rows.jsonl --minutes 9
+
+Place: a command of its own. Every row (``gpu_models``) runs in a process of its own (``gpu_worker``); its result is
+one line of JSON, printed and appended to the output file at once. Run again with the same file, it goes on with the
+rows that are missing; a row is begun only if its time is left. ``--table`` prints what a file holds as a table.
+Invariants: figures are compared within one row, whose ways took turns. The machine's rates are measured before the
+first row, so that no row's first call pays for them; what inductor compiled for one way of a row it may find in its
+cache for the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mixbackend.benchmarks.gpu_models import ROWS
+from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, WAYS
+
+_LEAST_S = 45.0
+"""A row is not begun with less time left."""
+_WORKER = (sys.executable, "-m", "mixbackend.benchmarks.gpu_worker")
+
+Record = Mapping[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the rows that are missing; 0 if none failed."""
+    given = _parser().parse_args(arguments)
+    if given.table:
+        print(table(read(given.output)))
+        return 0
+    end = time.monotonic() + 60.0 * given.minutes
+    done = {record["row"] for record in read(given.output) if "ways" in record}
+    left = [name for name in given.rows if name not in done]
+    if left and not done:
+        _calibrate(end)
+    failed = False
+    for name in left:
+        seconds = end - time.monotonic()
+        if seconds < _LEAST_S:
+            break
+        record = _run(name, given.ways, given.turns, min(seconds, given.timeout))
+        failed |= "failed" in record
+        line = json.dumps(record)
+        print(line, flush=True)
+        with given.output.open("a") as file:
+            file.write(f"{line}\n")
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="whole models on a GPU, side by side")
+    parser.add_argument("--output", type=Path, default=Path("gpu.jsonl"), help="results so far and to come")
+    parser.add_argument("--rows", type=_names(ROWS), default=list(ROWS), help="names with commas between")
+    parser.add_argument("--ways", type=_names(WAYS), default=list(DEFAULT_WAYS), help="names with commas between")
+    parser.add_argument("--minutes", type=float, default=9.0, help="no row is begun that cannot end by then")
+    parser.add_argument("--timeout", type=float, default=150.0, help="seconds for one row")
+    parser.add_argument("--turns", type=int, default=12, help="samples of each way")
+    parser.add_argument("--table", action="store_true", help="print the file as a table, and run nothing")
+    return parser
+
+
+def _names(known: Iterable[str]) -> Any:
+    allowed = list(known)
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        strangers = [name for name in names if name not in allowed]
+        if strangers:
+            raise argparse.ArgumentTypeError(f"{', '.join(strangers)}: choose from {', '.join(allowed)}")
+        return names
+
+    return parse
+
+
+def read(path: Path) -> list[Record]:
+    """The results in a file; none if it is not there yet."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def _calibrate(end: float) -> None:
+    """Measure the machine's rates, as its first graph would."""
+    try:
+        subprocess.run([*_WORKER, CALIBRATE], check=True, timeout=max(end - time.monotonic(), 1.0))
+    except (subprocess.SubprocessError, OSError) as error:
+        print(f"rates were not measured: {error}", file=sys.stderr, flush=True)
+
+
+def _run(name: str, ways: Sequence[str], turns: int, seconds: float) -> dict[str, Any]:
+    command = [*_WORKER, name, ",".join(ways), str(turns)]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return {"row": name, "failed": f"not done after {seconds:.0f} s"}
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        return {"row": name, "failed": f"exit status {done.returncode}"}
+    return dict(json.loads(lines[-1]))
+
+
+def table(records: Sequence[Record]) -> str:
+    """Milliseconds by row and way, and what ours gains over inductor in the same mode and in its best one."""
+    ways = [way for way in WAYS if any(way in record.get("ways", {}) for record in records)]
+    head = ["row", *ways, "same mode", "with graphs", "best"]
+    lines = [head, *([record["row"], *_cells(record, ways)] for record in records if "ways" in record)]
+    for phase in ("inference", "training"):
+        gains = [gain for record in records if record.get("phase") == phase and (gain := _gain(record, "best"))]
+        if gains:
+            mean = math.exp(sum(map(math.log, gains)) / len(gains))
+            lines.append([f"geometric mean, {phase}", *[""] * (len(ways) + 2), f"{mean:.3f}"])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join(rows)
+
+
+def _cells(record: Record, ways: Sequence[str]) -> list[str]:
+    found = [record["ways"].get(way, {}) for way in ways]
+    times = [f"{item['ms']:.3f}" if "ms" in item else "failed" if "failed" in item else "" for item in found]
+    gains = [_gain(record, kind) for kind in ("same", "graphs", "best")]
+    return [*times, *(f"{gain:.3f}" if gain else "" for gain in gains)]
+
+
+def _gain(record: Record, kind: str) -> float:
+    """Inductor's time over ours; 0 where one of them is not known."""
+    pairs = {"same": (["inductor"], ["ours"]), "graphs": (["inductor-graphs"], ["ours-graphs"])}
+    all_of = ([way for way in WAYS if way.startswith("inductor")], [way for way in WAYS if way.startswith("ours")])
+    theirs, mine = (_best(record, names) for names in pairs.get(kind, all_of))
+    return theirs / mine if theirs and mine else 0.0
+
+
+def _best(record: Record, ways: Iterable[str]) -> float:
+    return min((record["ways"][way]["ms"] for way in ways if "ms" in record["ways"].get(way, {})), default=0.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""One row of the GPU benchmark in a process of its own: every way of running it, checked and timed in turns.
+
+Place: started by ``benchmarks.gpu`` with the name of a row and of the ways. Output: one JSON object as the last line.
+Method: a way is warmed up; its results are held against float64, beside eager's; then all ways take turns, each turn a
+block of calls between two CUDA events; the median over the turns counts, and quartiles tell the spread. Inference runs
+under ``torch.no_grad``. A training step is forward with loss under autocast (bfloat16), backward, and plain SGD.
+Invariants: a way that fails keeps its reason and costs only itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import mixbackend
+from mixbackend.benchmarks.gpu_models import ROWS, GpuRow
+from mixbackend.benchmarks.peers.models import Inputs, WithLoss
+from mixbackend.benchmarks.timing import rotated
+from mixbackend.calibration import cost_model
+from mixbackend.configuration import Config
+from mixbackend.runtime.session import Session
+
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "eager": {},
+    "inductor": {"backend": "inductor"},
+    "inductor-graphs": {"backend": "inductor", "mode": "reduce-overhead"},
+    "ours": {"backend": "mixbackend"},
+    "ours-graphs": {"backend": "mixbackend", "mode": "reduce-overhead"},
+    "inductor-max": {"backend": "inductor", "mode": "max-autotune"},
+    "ours-max": {"backend": "mixbackend", "mode": "max-autotune"},
+}
+"""Arguments of ``torch.compile`` by name."""
+CALIBRATE = "calibrate"
+"""In place of a row: measure the machine's rates."""
+DEFAULT_WAYS = ("eager", "inductor", "inductor-graphs", "ours", "ours-graphs")
+
+_TURNS = 12
+_BLOCK_MS = 25.0
+_WARM_CALLS = 6
+_LEARNING_RATE = 1e-9
+"""So small that all ways train the same weights side by side."""
+
+Call = Callable[[], Sequence[Tensor]]
+
+
+def main(name: str, ways: Sequence[str], turns: int = _TURNS) -> None:
+    """Measure a row and print what was found."""
+    row = ROWS[name]
+    device = torch.device("cuda:0")
+    module, inputs = row.load(device)
+    reference = _reference(row, module, inputs)
+    record: dict[str, Any] = {"row": name, "phase": row.phase, **_numbers(row, module, inputs), "ways": {}}
+    calls: dict[str, Call] = {}
+    for way in ways:
+        found, call = _prepared(way, row, module, inputs, reference)
+        record["ways"][way] = found
+        if call is not None:
+            calls[way] = call
+        print(f"{name} {way}: {json.dumps(found)[:400]}", file=sys.stderr, flush=True)
+    for way, samples in _timed(calls, turns).items():
+        record["ways"][way] |= _summary(samples)
+    print(json.dumps(record), flush=True)
+
+
+def _prepared(
+    way: str, row: GpuRow, module: nn.Module, inputs: Inputs, reference: Sequence[Tensor]
+) -> tuple[dict[str, Any], Call | None]:
+    """Compile and warm up one way."""
+    try:
+        call = _call(way, row, module, inputs)
+        begin = time.perf_counter()
+        results = call()
+        torch.cuda.synchronize()
+        found: dict[str, Any] = {"first_s": round(time.perf_counter() - begin, 2)}
+        for _ in range(_WARM_CALLS):
+            results = call()
+        torch.cuda.synchronize()
+        found["error"] = _distance(results, reference)
+        found["memory_gb"] = round(torch.cuda.max_memory_reserved() / 1e9, 2)
+        if WAYS[way].get("backend") == "mixbackend":
+            found |= _told()
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}, None
+    return found, call
+
+
+def _call(way: str, row: GpuRow, module: nn.Module, inputs: Inputs) -> Call:
+    options = WAYS[way]
+    if row.phase == "inference":
+        compiled: Any = torch.compile(module, **options) if options else module
+
+        def infer() -> Sequence[Tensor]:
+            with torch.no_grad():
+                return (compiled(*inputs),)
+
+        return infer
+    whole = WithLoss(module, row.loss)
+    step: Any = torch.compile(whole, **options) if options else whole
+    optimizer = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
+    first = _first_weight(module)
+
+    def train() -> Sequence[Tensor]:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = step(*inputs)
+        loss.backward()
+        gradient = first.grad
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        assert gradient is not None
+        return loss.detach(), gradient
+
+    return train
+
+
+def _reference(row: GpuRow, module: nn.Module, inputs: Inputs) -> Sequence[Tensor]:
+    """What float64 gives."""
+    wide = copy.deepcopy(module).double()
+    values = tuple(value.double() if value.is_floating_point() else value for value in inputs)
+    if row.phase == "inference":
+        with torch.no_grad():
+            return (wide(*values),)
+    loss = WithLoss(wide, row.loss)(*values)
+    loss.backward()
+    gradient = _first_weight(wide).grad
+    assert gradient is not None
+    return loss.detach(), gradient
+
+
+def _first_weight(module: nn.Module) -> nn.Parameter:
+    """The one whose gradient goes through all layers."""
+    return next(parameter for parameter in module.parameters() if parameter.requires_grad)
+
+
+def _distance(results: Sequence[Tensor], reference: Sequence[Tensor]) -> list[float]:
+    """Largest distance from float64, over the largest magnitude, per result."""
+    pairs = zip(results, reference, strict=True)
+    return [
+        float(f"{float((mine.double() - exact).abs().max() / exact.abs().max().clamp_min(1e-30)):.3g}")
+        for mine, exact in pairs
+    ]
+
+
+def _numbers(row: GpuRow, module: nn.Module, inputs: Inputs) -> dict[str, float]:
+    """FLOP of one run, and the bytes that it must at least read."""
+    run: Any = module if row.phase == "inference" else WithLoss(module, row.loss)
+    with FlopCounterMode(display=False) as counter:
+        if row.phase == "inference":
+            with torch.no_grad():
+                run(*inputs)
+        else:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = run(*inputs)
+            loss.backward()
+    module.zero_grad(set_to_none=True)
+    held = [*module.parameters(), *module.buffers(), *inputs]
+    return {
+        "gflop": round(counter.get_total_flops() / 1e9, 2),
+        "weights_mb": round(sum(t.nbytes for t in held) / 1e6, 1),
+    }
+
+
+def _told() -> dict[str, Any]:
+    """What ran where, and what went other than planned."""
+    report = mixbackend.report()
+    regions = Counter(region.backend for graph in report.graphs for region in graph.plan.regions)
+    ops = Counter(region.backend for graph in report.graphs for region in graph.plan.regions for _ in region.nodes)
+    events = [str(event)[:300] for event in report.events]
+    layouts = [graph.layout.chosen for graph in report.graphs]
+    return {"regions": dict(regions), "ops": dict(ops), "layouts": layouts, "events": events[-12:]}
+
+
+def _timed(calls: Mapping[str, Call], turns: int) -> dict[str, list[float]]:
+    """Milliseconds of one call, a sample per turn."""
+    lengths = {way: max(3, int(_BLOCK_MS / max(_block(call, 3), 1e-3))) for way, call in calls.items()}
+    samples: dict[str, list[float]] = {way: [] for way in calls}
+    for turn in range(turns):
+        for way in rotated(list(calls), turn):
+            samples[way].append(_block(calls[way], lengths[way]))
+    return samples
+
+
+def _block(call: Call, count: int) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / count
+
+
+def _summary(samples: Sequence[float]) -> dict[str, float]:
+    low, middle, high = statistics.quantiles(samples, n=4)
+    return {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
+
+
+def calibrate() -> None:
+    """Measure the rates of the GPU and of all backends on it, as the first graph would."""
+    session = Session(Config())
+    cost_model(session.backends, "cuda", session.database, report=lambda backend, note: print(backend, note))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == CALIBRATE:
+        calibrate()
+    else:
+        main(sys.argv[1], sys.argv[2].split(","), int(sys.argv[3]))

@@ -1,0 +1,244 @@
+"""CUDA graphs: a placed graph whose kernels are launched in a few calls, as ``mode="reduce-overhead"`` asks for.
+
+Place: between ``runtime.stitch`` and the caller, where a session records. Input: the regions of a placed graph and what
+they run. Output: a callable like the stitched function.
+The first calls run as ever, until every region's result was held against eager's. Then neighbouring regions that can be
+recorded become one CUDA graph of torch's own trees: these share one pool of memory among forward, backward and
+graph breaks, know which results still live, and record again if weights have moved. Each set of sizes has graphs of its
+own, up to ``MOST_SIZES``. What cannot be recorded runs between them.
+Invariants: results are those of the regions' code; as with torch's own mode, they are valid until the model is called
+again. A region whose recording fails is left out of the graphs from then on, with an event, and that call is answered
+by running the piece without a graph. Inputs are copied into the graphs' memory; weights and constants are read where
+they lie.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend.contracts import OpGraph, TensorMeta
+from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
+from mixbackend.runtime.cuda_graphs_pieces import GraphPiece, cut_pieces, obstacle_of, told
+from mixbackend.runtime.first_call import Run
+from mixbackend.runtime.regions import BoundRegion
+from mixbackend.runtime.slots import RegionSlot
+from mixbackend.runtime.stitch import Stitched, call_text, function_text, load_function, stitch
+
+MOST_SIZES = 8
+"""So many sets of sizes of one graph are recorded; calls of further ones run without CUDA graphs."""
+
+_RECORDED_AFTER = 2
+"""Calls of a piece until it is replayed: one to warm up, one to record."""
+
+Tell = Callable[[str, str], None]
+"""Takes the id of a region (empty for the whole graph) and what happened."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is recorded.
+
+    Attributes:
+        module, graph: the captured graph and its description.
+        regions, slots: its regions in execution order, and what runs them.
+        stitched: all of it without CUDA graphs.
+        constants: tensors of constant inputs, by name; the same at every call.
+    """
+
+    module: torch.fx.GraphModule
+    graph: OpGraph
+    regions: tuple[BoundRegion, ...]
+    slots: tuple[RegionSlot, ...]
+    stitched: Stitched
+    constants: Mapping[str, torch.Tensor]
+
+
+class RecordedGraph:
+    """See the module's docstring.
+
+    Args:
+        subject: what is recorded.
+        device: number of its GPU, see ``device_of``.
+        tell: told what is recorded, and what fails.
+    """
+
+    def __init__(self, subject: Subject, device: int, tell: Tell) -> None:
+        self._subject = subject
+        self._device = device
+        self._tell = tell
+        self._lock = threading.RLock()
+        self._sizes = _size_reader(subject)
+        self._runs: dict[tuple[int, ...], Run] = {}
+        self._refused: dict[int, str] = {}
+        self._backward = subject.graph.phase == "backward"
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the graph; empties the list."""
+        sizes = self._sizes(arguments)
+        run = self._runs.get(sizes) or self._made(sizes)
+        return run(arguments)
+
+    def _made(self, sizes: tuple[int, ...]) -> Run:
+        """What runs calls of these sizes from now on; the stitched function while results are still verified."""
+        with self._lock:
+            if not all(slot.settled for slot in self._subject.slots):
+                return self._plain
+            if sizes not in self._runs and len(self._runs) >= MOST_SIZES:
+                self._tell("", f"further sizes run without CUDA graphs: those of {MOST_SIZES} are recorded")
+                return self._plain
+            if sizes not in self._runs:
+                self._runs[sizes] = self._recording()
+            return self._runs[sizes]
+
+    def _plain(self, arguments: list[Any]) -> Sequence[Any]:
+        if self._backward:
+            cuda_graphs_enter_backward(self._device)
+        return self._subject.stitched.run(arguments)
+
+    def _recording(self) -> Run:
+        """The stitched function of pieces."""
+        subject = self._subject
+        pieces = self._pieces()
+        self._tell("", told(pieces, subject.regions))
+        if all(piece.obstacle for piece in pieces):
+            return self._plain
+        calls = [self._single(piece) if piece.obstacle else self._recorded(piece) for piece in pieces]
+        run = stitch(subject.module, subject.graph, pieces, calls).run
+        return self._after_entering(run) if self._backward and pieces[0].obstacle else run
+
+    def _after_entering(self, run: Run) -> Run:
+        def entered(arguments: list[Any]) -> Sequence[Any]:
+            cuda_graphs_enter_backward(self._device)
+            return run(arguments)
+
+        return entered
+
+    def _pieces(self) -> tuple[GraphPiece, ...]:
+        subject = self._subject
+        static = frozenset(item.name for item in subject.graph.inputs if item.role.is_weight)
+        obstacles = [
+            self._refused.get(number)
+            or obstacle_of(bound, slot.backend.name, slot.backend.traits(), static, self._device)
+            for number, (bound, slot) in enumerate(zip(subject.regions, subject.slots, strict=True))
+        ]
+        return cut_pieces(subject.graph, subject.regions, obstacles, frozenset(subject.constants))
+
+    def _single(self, piece: GraphPiece) -> RegionSlot:
+        (number,) = piece.regions
+        return self._subject.slots[number]
+
+    def _recorded(self, piece: GraphPiece) -> RecordedPiece:
+        subject = self._subject
+        roles = {item.name: item.role for item in subject.graph.inputs}
+        static = [place for place, name in enumerate(piece.inputs) if name in roles and roles[name].is_weight]
+        constants = {name: subject.constants[name] for name in piece.constants}
+        regions = [subject.regions[number] for number in piece.regions]
+        slots = [subject.slots[number] for number in piece.regions]
+        filename = f"<mixbackend {subject.graph.id}, CUDA graph of {regions[0].planned.id}>"
+        bare = _joined(piece, regions, [slot.unguarded for slot in slots], constants, filename)
+        guarded = _joined(piece, regions, slots, constants, filename)
+        graph = cuda_graph_recorded(
+            bare, piece.inputs, static, self._device, subject.graph.phase, tuple(constants.values())
+        )
+        return RecordedPiece(graph, guarded, lambda error: self._failed(piece, filename, error))
+
+    def _failed(self, piece: GraphPiece, filename: str, error: Exception) -> None:
+        """Leave the region that cannot be recorded out; all of the piece if it is not known which."""
+        place = _called_in(filename, error)
+        guilty = piece.regions if place is None else (piece.regions[place],)
+        text = f"recording failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        with self._lock:
+            self._refused.update(dict.fromkeys(guilty, text))
+            self._runs.clear()
+        for number in guilty:
+            self._tell(self._subject.regions[number].planned.id, f"runs without a CUDA graph, {text}")
+
+
+class RecordedPiece:
+    """A piece while it becomes a CUDA graph.
+
+    Args:
+        graph: see ``cuda_graph_recorded``.
+        guarded: the same without a graph, where failing regions are answered by eager.
+        on_failure: told what recording raised.
+    """
+
+    def __init__(self, graph: Run, guarded: Run, on_failure: Callable[[Exception], None]) -> None:
+        self._graph = graph
+        self._guarded = guarded
+        self._on_failure = on_failure
+        self._calls = 0
+        self._run: Run = self._first_calls
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Run the piece; empties the list."""
+        return self._run(inputs)
+
+    def _first_calls(self, inputs: list[Any]) -> Sequence[Any]:
+        kept = list(inputs)
+        try:
+            results = self._graph(inputs)
+        except Exception as error:
+            # The graph is not asked again: torch may be left in the middle of a recording.
+            self._run = self._guarded
+            self._on_failure(error)
+            return self._guarded(kept)
+        self._calls += 1
+        if self._calls >= _RECORDED_AFTER:
+            self._run = self._graph
+        return results
+
+
+def _joined(
+    piece: GraphPiece,
+    regions: Sequence[BoundRegion],
+    calls: Sequence[Callable[[list[Any]], Sequence[Any]]],
+    constants: Mapping[str, torch.Tensor],
+    filename: str,
+) -> Run:
+    """The regions of a piece as one function."""
+    steps = [(call_text(number, region), region.inputs) for number, region in enumerate(regions)]
+    result = f"[{', '.join(piece.outputs)}]"
+    source = function_text(piece.inputs, steps, result, piece.outputs, frozenset(constants))
+    namespace: dict[str, Any] = dict(constants)
+    namespace.update({f"region_{number}": call for number, call in enumerate(calls)})
+    return load_function(source, namespace, filename)
+
+
+def _called_in(filename: str, error: BaseException) -> int | None:
+    """Which of a joined function's regions raised an error; ``None`` if none of them did."""
+    for frame in traceback.extract_tb(error.__traceback__):
+        name = (frame.line or "").partition("region_")[2].partition("(")[0]
+        if frame.filename == filename and name.isdigit():
+            return int(name)
+    return None
+
+
+def _size_reader(subject: Subject) -> Callable[[Sequence[Any]], tuple[int, ...]]:
+    """Reads off a call's arguments what its sizes depend on; nothing where all of them are known."""
+    if not subject.graph.dynamic:
+        return lambda arguments: ()
+    metas = {item.name: item.meta for item in subject.graph.inputs}
+    placeholders = [node.name for node in subject.module.graph.find_nodes(op="placeholder")]
+    numbers = [place for place, name in enumerate(placeholders) if not isinstance(metas[name], TensorMeta)]
+    tensors = [place for place, name in enumerate(placeholders) if _sized_by_symbols(metas[name])]
+
+    def read(arguments: Sequence[Any]) -> tuple[int, ...]:
+        found = [arguments[place] for place in numbers]
+        for place in tensors:
+            found += arguments[place].shape
+            found += arguments[place].stride()
+        return tuple(found)
+
+    return read
+
+
+def _sized_by_symbols(meta: object) -> bool:
+    return isinstance(meta, TensorMeta) and meta.dynamic

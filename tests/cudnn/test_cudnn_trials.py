@@ -1,0 +1,77 @@
+"""Ways are run against one another once per question, on values like the model's."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from mixbackend.backends.cudnn import trials
+from mixbackend.contracts import TensorMeta
+
+
+@pytest.fixture
+def gpu_of_fakes(monkeypatch):
+    """CUDA events that count, instead of a GPU: a way adds to the clock what it takes."""
+    clock = itertools.count()
+    now = [0.0]
+
+    class Event:
+        def __init__(self, enable_timing):
+            next(clock)
+
+        def record(self):
+            self.at = now[0]
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, other):
+            return other.at - self.at
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(trials, "_found", {})
+
+    def way(milliseconds):
+        def run():
+            if milliseconds is None:
+                raise RuntimeError("no kernel for this shape")
+            now[0] += milliseconds
+            return torch.ones(1)
+
+        return run
+
+    return way
+
+
+def test_the_fastest_way_that_runs_wins(gpu_of_fakes):
+    assert trials.fastest("a", lambda: [gpu_of_fakes(3), gpu_of_fakes(1), gpu_of_fakes(2)]) == 1
+    assert trials.fastest("b", lambda: [gpu_of_fakes(None), gpu_of_fakes(5)]) == 1
+    assert trials.fastest("c", lambda: [gpu_of_fakes(None), gpu_of_fakes(None)]) == 0
+
+
+def test_a_question_is_asked_once(gpu_of_fakes):
+    asked = []
+    for _ in range(3):
+        trials.fastest("once", lambda: asked.append(1) or [gpu_of_fakes(1)])
+    assert len(asked) == 1
+
+
+def test_without_a_gpu_the_first_way_counts_and_nothing_is_made(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert trials.fastest("none", lambda: pytest.fail("nothing can be run")) == 0
+
+
+def test_values_have_the_layout_of_the_model_and_leave_its_random_stream_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    cpu = torch.device("cpu")
+    expanded = trials.stand_in(TensorMeta((4, 2, 3), (0, 3, 1), torch.float16, cpu))
+    assert expanded.stride() == (0, 3, 1)
+    assert torch.equal(expanded[0], expanded[3])
+    sliced = trials.stand_in(TensorMeta((2, 5), (15, 1), torch.float32, cpu))
+    assert sliced.stride() == (15, 1)
+    assert float(sliced.std()) > 0
+    assert torch.equal(before, torch.get_rng_state())
