@@ -596,3 +596,16 @@ def storage_users(tensor: torch.Tensor) -> int:
     storage = tensor.untyped_storage()
     # One of them is the object that was just made to ask.
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def raw_cuda_stream(device: int) -> int:
+    """Handle of the current stream of a GPU: what the driver's functions take."""
+    return torch._C._cuda_getCurrentRawStream(device)
+
+
+def current_cuda_device() -> int:
+    """Number of the current GPU, without torch's checks that there is one."""
+    return torch._C._cuda_getDevice()

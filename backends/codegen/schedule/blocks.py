@@ -11,7 +11,7 @@ again where it is read. Groups that cannot be had in this form become a kernel p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import sympy
@@ -82,7 +82,7 @@ def _finished(draft: Draft, traits: TargetTraits, written: frozenset[str]) -> Ke
 def is_resident(draft: Draft, blocks: Blocks) -> bool:
     """Whether all rows that a block walks are of a known size that registers hold."""
     rows = [sympy.Mul(*(loop.extent for loop in inner_loops(nest))) for nest in draft.nests]
-    columns = blocks.least_columns if _are_strided(draft) else 1
+    columns = blocks.least_columns if are_strided(draft.outer, draft.nests) else 1
     return all(row.is_Integer and int(row) * columns <= blocks.resident for row in rows)
 
 
@@ -141,11 +141,11 @@ def _is_row(nest: Nest) -> bool:
     return not (nest.loops and nest.reduced)
 
 
-def _are_strided(draft: Draft) -> bool:
+def are_strided(outer_loops: Sequence[KernelLoop], nests: Sequence[Nest]) -> bool:
     """Whether most accesses are contiguous along an outer loop, and not along a row."""
-    outer = {loop.index for loop in draft.outer}
+    outer = {loop.index for loop in outer_loops}
     votes = 0
-    for nest in draft.nests:
+    for nest in nests:
         inner = {loop.index for loop in inner_loops(nest)}
         for access in nest_accesses(nest):
             if not access.offset.free_symbols & inner or not access.offset.free_symbols & outer:

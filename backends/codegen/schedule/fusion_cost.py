@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from mixbackend.backends.codegen.schedule.alignment import Cluster
+from mixbackend.backends.codegen.schedule.alignment import Cluster, OuterLoop
 from mixbackend.backends.codegen.schedule.stage_facts import Access, StageFacts
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -108,9 +108,15 @@ def kernel_cost(cluster: Cluster, around: Surroundings) -> Cost:
     """Cost in the best of the ways to run it: vectors along inner loops, or along one of the outer loops."""
     moved = _moved(cluster, around)
     work = sum(fact.work for fact in cluster.members) * 4 / around.lanes
-    return min(
-        (_cost(cluster, moved, work, way, around) for way in range(-1, len(cluster.outer))), key=lambda c: c.total
-    )
+    ways = [-1, *(way for way, loop in enumerate(cluster.outer) if _fits(cluster, loop, around))]
+    return min((_cost(cluster, moved, work, way, around) for way in ways), key=lambda cost: cost.total)
+
+
+def _fits(cluster: Cluster, loop: OuterLoop, around: Surroundings) -> bool:
+    """Whether fast memory holds what stays inside for the points of two vectors along a loop (see ``tiles``)."""
+    slices = (slice_bytes(cluster, name, around) for name in cluster.shared if is_private(cluster, name, around))
+    kept = sum(amount for amount in slices if amount <= around.traits.scratch_bytes)
+    return kept * min(loop.extent, 2 * around.lanes) <= around.traits.scratch_bytes
 
 
 def _moved(cluster: Cluster, around: Surroundings) -> list[list[tuple[StageFacts, Access]]]:

@@ -1,0 +1,148 @@
+"""What generated kernels call: operators and folds that Triton's language does not have as torch means them.
+
+Place: imported where a kernel is compiled; its functions become part of the kernel.
+Invariants: on integers the results hold whichever way ``//`` rounds (Triton truncates, its interpreter floors), and
+dividing by zero gives something, not an end. Folds propagate NaN. ``ir.scalar.SCALAR_OPS`` says what all of it means.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+# -- integers -----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def floor_div_integer(a, b):
+    """``floor(a / b)``."""
+    b = tl.where(b == 0, 1, b)
+    quotient = a // b
+    rest = a - quotient * b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)
+
+
+@triton.jit
+def trunc_div_integer(a, b):
+    """``a / b`` towards zero."""
+    b = tl.where(b == 0, 1, b)
+    quotient = a // b
+    rest = a - quotient * b
+    return tl.where((rest != 0) & ((rest < 0) != (a < 0)), quotient + 1, quotient)
+
+
+@triton.jit
+def remainder_integer(a, b):
+    """The rest of ``floor_div_integer``: it has the sign of ``b``."""
+    return a - floor_div_integer(a, b) * b
+
+
+@triton.jit
+def fmod_integer(a, b):
+    """The rest of ``trunc_div_integer``: it has the sign of ``a``."""
+    return a - trunc_div_integer(a, b) * b
+
+
+@triton.jit
+def shift_left(a, b, bits: tl.constexpr):
+    """0 where all bits are shifted out."""
+    outside = (b < 0) | (b >= bits)
+    return tl.where(outside, 0, a << tl.where(outside, 0, b)).to(a.dtype)
+
+
+@triton.jit
+def shift_right(a, b, bits: tl.constexpr):
+    """The sign where all bits are shifted out."""
+    outside = (b < 0) | (b >= bits)
+    return (a >> tl.where(outside, bits - 1, b)).to(a.dtype)
+
+
+# -- floating numbers ---------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def remainder_floating(a, b):
+    """It has the sign of ``b``."""
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
+
+
+@triton.jit
+def floor_div_floating(a, b):
+    """As torch divides: exact where the quotient is a whole number."""
+    rest = libdevice.fmod(a, b)
+    quotient = (a - rest) / b
+    quotient = tl.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
+    down = tl.floor(quotient)
+    down = tl.where(quotient - down > 0.5, down + 1, down)
+    return tl.where(b == 0, a / b, tl.where(quotient == 0, libdevice.copysign(quotient * 0, a / b), down))
+
+
+@triton.jit
+def sign(a):
+    """-1, 0 or 1; NaN gives 0, as in eager."""
+    return (a > 0).to(a.dtype) - (a < 0).to(a.dtype)
+
+
+@triton.jit
+def logaddexp(a, b):
+    """``log(exp(a) + exp(b))``."""
+    high = maximum(a, b)
+    low = minimum(a, b)
+    infinite = (high == float("inf")) | (high == float("-inf"))
+    return tl.where(infinite | (a != a) | (b != b), high, high + libdevice.log1p(tl.exp(low - high)))
+
+
+# -- folds --------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def add(a, b):
+    """Their sum."""
+    return a + b
+
+
+@triton.jit
+def multiply(a, b):
+    """Their product."""
+    return a * b
+
+
+@triton.jit
+def maximum(a, b):
+    """The larger; NaN where there is one."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(a, b):
+    """The smaller; NaN where there is one."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def later_maximum(a, place, b, other):
+    """The larger with its place; of equals the first, and a NaN before all."""
+    takes = (b > a) | ((b == a) & (other < place))
+    takes = tl.where(a != a, (b != b) & (other < place), takes | (b != b))
+    return tl.where(takes, b, a), tl.where(takes, other, place)
+
+
+@triton.jit
+def later_minimum(a, place, b, other):
+    """The smaller with its place; of equals the first, and a NaN before all."""
+    takes = (b < a) | ((b == a) & (other < place))
+    takes = tl.where(a != a, (b != b) & (other < place), takes | (b != b))
+    return tl.where(takes, b, a), tl.where(takes, other, place)
+
+
+@triton.jit
+def join_statistics(mean, squares, count, other_mean, other_squares, other_count):
+    """Mean, squared distances and number of two sets of values together (Chan et al., 1979)."""
+    total = count + other_count
+    share = tl.where(total == 0, 0.0, other_count / tl.where(total == 0, 1.0, total))
+    apart = other_mean - mean
+    return mean + apart * share, squares + other_squares + apart * apart * count * share, total

@@ -1,0 +1,225 @@
+"""Plans: how many points a block has, how it walks its rows, and how many warps share it.
+
+Place: after ``specialised``, before ``printer``. Input: a specialised kernel and what the hardware is like.
+Output: a ``Plan``. The model is small, and all of it is here: memory decides. A thread should have 16 to 64 bytes in
+flight, neighbours in memory belong to neighbouring threads, and every unit of the hardware gets a block or two.
+
+- Points alone: a flat block along the loop in which stores are contiguous; a square where loads are contiguous along
+  another one (a transpose).
+- Rows that registers hold stay in them (``whole``); others are walked in ``pieces``, where every lane folds for itself
+  and the lanes are folded at the end. Columns of a few points are walked point by point (``points``).
+
+Non-goals: tensor cores, shared memory; those belong to templates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import sympy
+
+from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
+from mixbackend.backends.codegen.schedule.blocks import are_strided
+from mixbackend.backends.codegen.schedule.draft import Access, has_carry, inner_loops, nest_accesses
+
+RESIDENT = 16384
+"""Points of a row that the registers of a block hold, a few values each."""
+
+LEAST_COLUMNS = 16
+"""Columns of a block that are neighbours at least: whole sectors of memory."""
+
+COLUMNS = 64
+FLAT = 1024
+SQUARE = 64
+ROWS = 1024
+"""Points of a block of columns, of flat points, along a side of a transpose, and of short rows together."""
+
+PIECE = 4096
+"""Points of a row that a block takes at a time."""
+
+ONCE = 4096
+"""Length up to which a row that is read once is taken as a whole."""
+
+FEW = 32
+"""Length up to which columns are walked point by point."""
+
+ASSUMED = 1024
+"""Length of rows of unknown length."""
+
+_LARGEST_INDEX = 2**31 - 1
+
+Way = Literal["whole", "pieces", "points"]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a nest walks its row: ``block`` points at a time."""
+
+    way: Way
+    block: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """Outer loops that are one dimension of a block, and its points along it."""
+
+    loops: tuple[KernelLoop, ...]
+    block: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """See the module's docstring.
+
+    Attributes:
+        sides: dimensions of a block, the last with neighbours in memory.
+        rest: outer loops that a block has one value of.
+        walks: of each nest; ``None`` where it has no row.
+        warps: of a block.
+        wide: whether indices need 64 bits.
+    """
+
+    sides: tuple[Side, ...]
+    rest: tuple[KernelLoop, ...]
+    walks: tuple[Walk | None, ...]
+    warps: int
+    wide: bool
+
+
+def make_plan(kernel: Kernel, units: int) -> Plan:
+    """Decide for a kernel.
+
+    Args:
+        kernel: as ``specialised`` makes it.
+        units: processors of the hardware, each of which runs several blocks.
+    """
+    wide = _needs_wide(kernel)
+    rows = [_length(nest) for nest in kernel.nests if inner_loops(nest)]
+    points = _number(sympy.Mul(*(loop.extent for loop in kernel.outer)))
+    if not rows:
+        return _pointwise(kernel, points, units, wide)
+    strided = are_strided(kernel.outer, kernel.nests)
+    in_registers = any(item.elements != 1 for item in kernel.scratch)
+    carries = any(map(has_carry, kernel.nests))
+    if strided and not in_registers and not carries and all(row is not None and row <= FEW for row in rows):
+        return _by_points(kernel, points, units, wide)
+    return _by_rows(kernel, rows, points, units, wide, strided, in_registers)
+
+
+def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Plan:
+    walks = (None,) * len(kernel.nests)
+    pair = _transposed(kernel)
+    if pair is not None:
+        sides = tuple(Side((loop,), _fitting(SQUARE, _number(loop.extent))) for loop in pair)
+        warps = max(1, min(8, math.prod(side.block for side in sides) // 512))
+        return Plan(sides, tuple(loop for loop in kernel.outer if loop not in pair), walks, warps, wide)
+    block = _spread(FLAT, points, units, least=128)
+    return Plan((Side(kernel.outer, block),), (), walks, max(1, block // 256), wide)
+
+
+def _by_points(kernel: Kernel, points: int | None, units: int, wide: bool) -> Plan:
+    block = _spread(256, points, units, least=32)
+    walks = tuple(Walk("points", 1) if inner_loops(nest) else None for nest in kernel.nests)
+    return Plan((Side(kernel.outer, block),), (), walks, max(1, block // 64), wide)
+
+
+def _by_rows(
+    kernel: Kernel,
+    rows: list[int | None],
+    points: int | None,
+    units: int,
+    wide: bool,
+    strided: bool,
+    in_registers: bool,
+) -> Plan:
+    longest = max(_power(row) if row is not None else ASSUMED for row in rows)
+    known = all(row for row in rows)
+    limit = RESIDENT if len(kernel.nests) > 1 else ONCE
+    whole = in_registers or (known and longest * (LEAST_COLUMNS if strided else 1) <= limit)
+    if strided:
+        block = _spread(COLUMNS, points, units, least=LEAST_COLUMNS)
+        length = longest if whole else min(longest, PIECE // COLUMNS)
+        while whole and block > 1 and block * length > RESIDENT:
+            block //= 2
+    else:
+        length = longest if whole else min(longest, PIECE)
+        block = _spread(max(ROWS // length, 1), points, units, least=1)
+    area = block * length
+    warps = 16 if area > 8192 else max(1, min(8, area // 256))
+    walks = tuple(_walk(nest, whole, length) for nest in kernel.nests)
+    return Plan((Side(kernel.outer, block if kernel.outer else 1),), (), walks, warps, wide)
+
+
+def _walk(nest: Nest, whole: bool, length: int) -> Walk | None:
+    if not inner_loops(nest):
+        return None
+    row = _length(nest)
+    return Walk("whole", _power(row)) if whole and row is not None else Walk("pieces", length)
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------
+
+
+def _number(size: sympy.Expr) -> int | None:
+    """A size that is known."""
+    return int(size) if size.is_Integer else None
+
+
+def _length(nest: Nest) -> int | None:
+    return _number(sympy.Mul(*(loop.extent for loop in inner_loops(nest))))
+
+
+def _power(size: int | None) -> int:
+    """The next power of two."""
+    return 1 << max((size or 1) - 1, 0).bit_length()
+
+
+def _fitting(block: int, size: int | None) -> int:
+    return block if size is None else min(block, _power(size))
+
+
+def _spread(block: int, points: int | None, units: int, least: int) -> int:
+    """A smaller block where there would be too few of them for all units."""
+    block = _fitting(block, points)
+    while points is not None and block > least and points // block < 2 * units:
+        block //= 2
+    return block
+
+
+# -- memory -------------------------------------------------------------------------------------------------------
+
+
+def _transposed(kernel: Kernel) -> tuple[KernelLoop, KernelLoop] | None:
+    """The loop in which loads are contiguous and the one in which stores are, where these are two."""
+    accesses = [access for nest in kernel.nests for access in nest_accesses(nest)]
+    store = next((access for access in accesses if access.write and not access.dynamic), None)
+    near = None if store is None else _contiguous(store, kernel)
+    if near is None:
+        return None
+    for access in accesses:
+        far = None if access.write or access.dynamic else _contiguous(access, kernel)
+        if far is not None and far is not near and access.stride(near.index) not in (0, 1):
+            return far, near
+    return None
+
+
+def _contiguous(access: Access, kernel: Kernel) -> KernelLoop | None:
+    return next((loop for loop in kernel.outer if access.stride(loop.index) == 1), None)
+
+
+def _needs_wide(kernel: Kernel) -> bool:
+    """Whether an offset or the number of points may not fit into 32 bits, or is not known."""
+    if kernel.parameters:
+        return True
+    loops = [*kernel.outer, *(loop for nest in kernel.nests for loop in inner_loops(nest))]
+    highest = {loop.index: sympy.Max(loop.extent - 1, 0) for loop in loops}
+    reach = sympy.Mul(*(loop.extent for loop in kernel.outer))
+    for nest in kernel.nests:
+        for access in nest_accesses(nest):
+            terms = sympy.Add.make_args(access.offset)
+            # Values bound at run time are 64 bits wide anyway.
+            known = [term for term in terms if term.free_symbols <= highest.keys()]
+            reach = max(reach, sum(abs(term.xreplace(highest)) for term in known))
+    return bool(reach > _LARGEST_INDEX)

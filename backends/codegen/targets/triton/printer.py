@@ -1,0 +1,86 @@
+"""Printer: a specialised kernel under a plan as the text of a Triton function.
+
+Place: between ``plan`` and ``compiler``. Output: a ``Text``; equal kernels under equal plans are one text.
+The function takes the kernel's buffers, then the parameters and numbers that are not known when compiling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from mixbackend.backends.codegen.ir.indices import FloorDiv
+from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.targets.triton.dtypes import POINTERS
+from mixbackend.backends.codegen.targets.triton.indices import index_text
+from mixbackend.backends.codegen.targets.triton.lines import Lines
+from mixbackend.backends.codegen.targets.triton.nests import NestPrinter
+from mixbackend.backends.codegen.targets.triton.plan import Plan, Side
+from mixbackend.backends.codegen.targets.triton.space import Space, make_space
+from mixbackend.backends.codegen.targets.triton.values import ValuePrinter
+
+FUNCTION = "mixbackend_kernel"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A kernel as text.
+
+    Attributes:
+        body: the function ``FUNCTION``, without imports.
+        signature: name and Triton type of every argument.
+        warps: of a block.
+    """
+
+    body: str
+    signature: tuple[tuple[str, str], ...]
+    warps: int
+
+
+def print_kernel(kernel: Kernel, plan: Plan) -> Text:
+    """Text of a kernel."""
+    space = make_space(kernel, plan)
+    lines = Lines()
+    lines.add(f"zero = tl.zeros({space.shape(())}, tl.int32)")
+    _outer_points(space, plan, lines)
+    nests = NestPrinter(kernel, ValuePrinter(kernel, space, lines))
+    for nest in kernel.nests:
+        nests.nest(nest)
+    signature = [(item.name, POINTERS[item.dtype]) for item in kernel.buffers]
+    signature += [(symbol.name, "i64") for symbol in kernel.parameters]
+    signature += [(symbol.name, "fp64") for symbol in kernel.numbers]
+    arguments = ", ".join(name for name, _ in signature)
+    body = f"@triton.jit\ndef {FUNCTION}({arguments}):\n{lines.text}\n"
+    return Text(body, tuple(signature), plan.warps)
+
+
+def block_count(plan: Plan) -> sympy.Expr:
+    """Number of blocks, over the kernel's parameters."""
+    return sympy.Mul(*map(_blocks_along, plan.sides), *(loop.extent for loop in plan.rest))
+
+
+def _blocks_along(side: Side) -> sympy.Expr:
+    extent = sympy.Mul(*(loop.extent for loop in side.loops))
+    return FloorDiv(extent + side.block - 1, sympy.Integer(side.block))
+
+
+def _outer_points(space: Space, plan: Plan, lines: Lines) -> None:
+    """Lines that give a block its place among the outer points, the last dimension running fastest."""
+    rest = "tl.program_id(0)" + (".to(tl.int64)" if plan.wide else "")
+    names = [f"x{number}" for number, side in enumerate(plan.sides) if side.loops]
+    for number, name in reversed(list(enumerate(names))):
+        axis = space.axes[name]
+        is_last = number == 0 and not plan.rest
+        count = index_text(_blocks_along(plan.sides[number]), {})
+        place = rest if is_last else f"({rest} % {count})"
+        rest = f"({rest} // {count})"
+        lines.add(f"{name} = {place} * {axis.block} + {space.arange(axis)}")
+        if axis.is_masked:
+            lines.add(f"{name}_in = {name} < {space.text(axis.extent)}")
+        for line in space.apart(axis):
+            lines.add(line)
+    if plan.rest:
+        lines.add(f"y = {rest}")
+        for line in space.apart(space.axes["y"]):
+            lines.add(line)
