@@ -95,6 +95,10 @@ class BackendRates:
         rates: by (row, dtype name), see ``contracts.rate_rows``; what is missing falls back to wider rows, then to
             ``float32``, then to the device's peak.
         provenance: of entry and crossing.
+        switch_s: once more per region in plans that mix pools of threads: torch's pool falls asleep and this backend's
+            wakes, and the other way round; 0 for backends on torch's pool.
+        weight_scale: like ``memory_scale``, of weights that are known when code is bound: packed, and read ahead while
+            the kernel computes.
     """
 
     backend: str
@@ -103,6 +107,8 @@ class BackendRates:
     memory_scale: float = 1.0
     rates: tuple[tuple[str, str, OpRate], ...] = field(default=())
     provenance: Provenance = "prior"
+    switch_s: float = 0.0
+    weight_scale: float = 1.0
 
     @cached_property
     def _rate_by_key(self) -> dict[tuple[str, str], OpRate]:
@@ -150,8 +156,12 @@ class CostModel(Protocol):
         ...
 
     def entry(self, backend: str) -> float:
-        """Seconds to call one region, once."""
+        """Seconds to call one region, once, in a plan whose regions share one pool of threads."""
         ...
+
+    def switch(self, backend: str) -> float:
+        """Seconds more for each region in a plan that mixes pools of threads; 0 on torch's pool."""
+        return 0.0
 
     def region(self, backend: str, key: str) -> Estimate | None:
         """A measurement of exactly this region on this machine, if one is known."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mixbackend.contracts import Backend, CostModel, OpGraph, PlacementError, Plan, Preference
-from mixbackend.partitioner.bound import discounted
+from mixbackend.partitioner.bound import discounted, on_one_pool
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.placement import make_problem
@@ -64,7 +64,8 @@ def appraise(
 
 
 def _bound(problem: Problem, rules: RegionRules) -> float:
-    return find_labels(discounted(problem, rules.pricing) if rules.pricing else problem).bound
+    problems = (problem, *on_one_pool(problem))
+    return min(find_labels(discounted(item, rules.pricing) if rules.pricing else item).bound for item in problems)
 
 
 def _placement(problem: Problem, plan: Plan) -> Placement | None:

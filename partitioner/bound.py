@@ -20,7 +20,7 @@ least sum is at most the true energy of every legal plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -82,6 +82,25 @@ def discounted(problem: Problem, backends: Sequence[int]) -> Problem:
         for labels, prices in zip(problem.labels, problem.costs, strict=True)
     )
     return replace(problem, values=values, costs=costs, entry=keep(problem.entry))
+
+
+def on_one_pool(problem: Problem) -> Iterator[Problem]:
+    """For every pool that saves switches and can run everything: the problem as plans that stay on it see it.
+
+    Labels of other pools stay, so that numbers keep their meaning, but cost more than any plan without them.
+    """
+    forbidding = 1.0 + sum(max(prices) for prices in problem.costs) + sum(problem.entry) * problem.size
+    forbidding += sum(max(value.writes) + sum(max(use.reads) for use in value.uses) for value in problem.values)
+    entry = tuple(whole - switch for whole, switch in zip(problem.entry, problem.switch, strict=True))
+    for pool in sorted(problem.whole_pools):
+        costs = tuple(
+            tuple(
+                cost if problem.pools[label.backend] == pool else forbidding
+                for label, cost in zip(labels, prices, strict=True)
+            )
+            for labels, prices in zip(problem.labels, problem.costs, strict=True)
+        )
+        yield replace(problem, costs=costs, entry=entry)
 
 
 class _Builder:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mixbackend.contracts import CostModel, Supported
 from mixbackend.contracts.cost import Provenance
 from mixbackend.partitioner.atoms import is_free
-from mixbackend.partitioner.energy import Placement, value_parts
+from mixbackend.partitioner.energy import Placement, saves_switches, value_parts
 from mixbackend.partitioner.problem import Problem
 
 
@@ -60,6 +60,8 @@ def parts_of(problem: Problem, placement: Placement, atom: int, costs: CostModel
             read = next(use.reads[label.backend] for use in value.uses if use.atom == atom)
             reads, crossings = reads + read, crossings + paid - read
     sharing = placement.regions.count(placement.regions[atom])
+    owners = {problem.labels[other][chosen].backend for other, chosen in enumerate(placement.labels)}
+    saved = problem.switch[label.backend] if saves_switches(problem, owners) else 0.0
     return Parts(
         op_s=op,
         origin=_origin(problem, atom, number, costs),
@@ -67,7 +69,7 @@ def parts_of(problem: Problem, placement: Placement, atom: int, costs: CostModel
         reads_s=reads,
         writes_s=writes,
         crossings_s=crossings,
-        entry_s=problem.entry[label.backend] / sharing,
+        entry_s=(problem.entry[label.backend] - saved) / sharing,
     )
 
 

@@ -7,7 +7,8 @@ A plan gives every atom a label (a backend, perhaps with a matched pattern) and 
                                                       or the graph returns the value
        + sum over readers   read(reader)              for each reading atom that does not fuse with the producer
        + sum over values    crossing(producer, b)     once per reading backend b other than the producer's
-       + sum over regions   entry(backend)            once
+       + sum over regions   entry(backend)            once; less switch(backend) if all regions are on one pool of
+                                                      threads: nobody has to be woken up
 
 A reader fuses with the producer if both are in one region and the backend declares the pair of op classes as fused, or
 both run inside the same matched pattern. Views and ``getitem`` cost nothing and move nothing; they stay with their
@@ -21,7 +22,7 @@ the first such reader in graph order), writes to the producer's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,7 +83,7 @@ def value_parts(
 
 
 def modelled_seconds(problem: Problem, atoms: Sequence[int], labels: Sequence[int], regions: Homes) -> float:
-    """Seconds of one region under the model, whatever its backend says: ``atoms`` are all of it."""
+    """Seconds of one region under the model, whatever its backend says, switch included: ``atoms`` are all of it."""
     inside = set(atoms)
     seconds = problem.entry[problem.labels[atoms[0]][labels[atoms[0]]].backend]
     seconds += sum(problem.costs[atom][labels[atom]] for atom in atoms)
@@ -94,29 +95,40 @@ def modelled_seconds(problem: Problem, atoms: Sequence[int], labels: Sequence[in
     return seconds
 
 
-def region_energies(problem: Problem, placement: Placement, price: RegionPrice | None = None) -> dict[int, float]:
-    """Seconds of each region; their sum is the true energy of the plan."""
+def saves_switches(problem: Problem, backends: Iterable[int]) -> bool:
+    """Whether regions of these backends, which are all of a plan, share one pool of threads that is not torch's."""
+    used = set(backends)
+    return len({problem.pools[backend] for backend in used}) == 1 and any(problem.switch[backend] for backend in used)
+
+
+def modelled_energies(problem: Problem, placement: Placement) -> dict[int, float]:
+    """``modelled_seconds`` of each region."""
     labels, regions = placement.labels, placement.regions
     seconds: dict[int, float] = {}
-    members: dict[int, list[int]] = {}
     for atom, region in enumerate(regions):
         if region not in seconds:
             seconds[region] = problem.entry[problem.labels[atom][labels[atom]].backend]
-            members[region] = []
         seconds[region] += problem.costs[atom][labels[atom]]
-        members[region].append(atom)
     for value in problem.values:
         written, readers = value_parts(problem, value, labels, regions)
         seconds[regions[value.producer]] += written
         for atom, cost in readers:
             seconds[regions[atom]] += cost
-    if price is None:
-        return seconds
-    for region, atoms in members.items():
-        backend = problem.labels[atoms[0]][labels[atoms[0]]].backend
-        own = price(backend, atoms, seconds[region])
-        seconds[region] = seconds[region] if own is None else own
     return seconds
+
+
+def region_energies(problem: Problem, placement: Placement, price: RegionPrice | None = None) -> dict[int, float]:
+    """Seconds of each region; their sum is the true energy of the plan."""
+    members: dict[int, list[int]] = {}
+    for atom, region in enumerate(placement.regions):
+        members.setdefault(region, []).append(atom)
+    owners = {region: problem.labels[atoms[0]][placement.labels[atoms[0]]].backend for region, atoms in members.items()}
+    saved = problem.switch if saves_switches(problem, owners.values()) else (0.0,) * len(problem.switch)
+    energies: dict[int, float] = {}
+    for region, seconds in modelled_energies(problem, placement).items():
+        own = None if price is None else price(owners[region], members[region], seconds)
+        energies[region] = seconds - saved[owners[region]] if own is None else own
+    return energies
 
 
 def true_energy(problem: Problem, placement: Placement, price: RegionPrice | None = None) -> float:

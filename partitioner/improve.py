@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mixbackend.contracts import PlacementError, Unsupported
 from mixbackend.partitioner.conditions import RegionRules
-from mixbackend.partitioner.energy import Homes, Placement, modelled_seconds, region_energies, value_parts
+from mixbackend.partitioner.energy import Homes, Placement, modelled_energies, modelled_seconds, value_parts
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.quotient import Quotient
 from mixbackend.partitioner.regions import form_regions
@@ -79,7 +79,7 @@ def refused_regions(problem: Problem, placement: Placement, rules: RegionRules) 
     members: dict[int, list[int]] = {}
     for atom, region in enumerate(placement.regions):
         members.setdefault(region, []).append(atom)
-    seconds = region_energies(problem, placement)
+    seconds = modelled_energies(problem, placement)
     answers = []
     for region, atoms in members.items():
         backend = problem.labels[atoms[0]][placement.labels[atoms[0]]].backend

@@ -17,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from mixbackend.contracts import Unsupported
 from mixbackend.partitioner.conditions import RegionRules
-from mixbackend.partitioner.energy import Placement, modelled_seconds, true_energy, value_parts
+from mixbackend.partitioner.energy import Placement, modelled_seconds, saves_switches, true_energy, value_parts
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.quotient import Quotient
 
@@ -157,8 +157,8 @@ class Mover:
         return False
 
     def _change(self, quotient: Quotient, labels: Mapping[int, int], changed: Sequence[int]) -> float:
-        """Difference of the true energies, from what can differ alone, unless a backend prices whole regions."""
-        if self._rules.pricing:
+        """Difference of the true energies, from what can differ alone, unless something is priced as a whole."""
+        if self._rules.pricing or self._on_one_pool(quotient) or self._on_one_pool(self._base):
             return true_energy(self._problem, quotient.placement(), self._rules.price) - self.seconds
         units: dict[tuple[int, int], list[int]] = {}
         for region in changed:
@@ -171,6 +171,11 @@ class Mover:
         largest = max(units, key=lambda unit: len(units[unit]))
         atoms = {atom for unit, members in units.items() if unit != largest for atom in members}.union(labels)
         return seconds + self._local(quotient, atoms) - self._local(self._base, atoms)
+
+    def _on_one_pool(self, quotient: Quotient) -> bool:
+        if not self._problem.whole_pools:
+            return False
+        return saves_switches(self._problem, (quotient.backend(region) for region in quotient.members))
 
     def _local(self, quotient: Quotient, atoms: Iterable[int]) -> float:
         """Seconds of some atoms and of all values that touch them."""

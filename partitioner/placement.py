@@ -24,7 +24,7 @@ from mixbackend.contracts import (
 )
 from mixbackend.partitioner.assemble import assemble
 from mixbackend.partitioner.atoms import form_atoms
-from mixbackend.partitioner.bound import discounted
+from mixbackend.partitioner.bound import discounted, on_one_pool
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.improve import improve, satisfy
@@ -175,18 +175,33 @@ def make_problem(
 
 
 def _search(problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood) -> tuple[Labelling, float, Found]:
-    """Label, legalise, improve; search again with the values that the bound charged too little for exactly."""
-    labelling = find_labels(problem)
-    bound = labelling.bound if not rules.pricing else find_labels(discounted(problem, rules.pricing)).bound
+    """The best plan of all, and of those that stay on one pool of threads; what undercuts no plan undercuts both."""
+    views = (problem, *on_one_pool(problem))
+    searched = [_search_as(view, problem, rules, neighbourhood) for view in views]
+    found = min((item for _, _, item in searched), key=lambda item: item.seconds)
+    return searched[0][0], min(bound for _, bound, _ in searched), found
+
+
+def _search_as(
+    view: Problem, problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood
+) -> tuple[Labelling, float, Found]:
+    """Label, legalise, improve; search again with the values that the bound charged too little for exactly.
+
+    Args:
+        view: what labels are found in: the problem, or as plans see it that stay on one pool.
+        problem: what plans cost.
+    """
+    labelling = find_labels(view)
+    bound = labelling.bound if not rules.pricing else find_labels(discounted(view, rules.pricing)).bound
     found = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
     exact_values: frozenset[int] = frozenset()
     for _ in range(ROUNDS):
         closed = found.seconds - bound <= 1e-12 * found.seconds
-        loose = frozenset(loose_values(problem, labelling.labels)) - exact_values
+        loose = frozenset(loose_values(view, labelling.labels)) - exact_values
         if closed or not loose or rules.pricing or problem.size > ATOMS_SEARCHED_AGAIN:
             break
         exact_values |= loose
-        labelling = find_labels(problem, exact_values)
+        labelling = find_labels(view, exact_values)
         bound = max(bound, labelling.bound)
         again = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
         found = min(found, again, key=lambda item: item.seconds)

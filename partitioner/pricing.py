@@ -47,6 +47,7 @@ class _Tariff:
     def __init__(self, backends: Sequence[Backend], costs: CostModel) -> None:
         self._names = [backend.name for backend in backends]
         self._row_major = [backend.traits().row_major for backend in backends]
+        self.pools = tuple(backend.traits().thread_pool for backend in backends)
         self._costs = costs
         self._number_of = MetaNumbers()
         self._reads: dict[int, tuple[float, ...]] = {}
@@ -103,7 +104,10 @@ class _Tariff:
         return self._ops[key]
 
     def entries(self) -> tuple[float, ...]:
-        return tuple(self._costs.entry(name) for name in self._names)
+        return tuple(map(sum, zip(map(self._costs.entry, self._names), self.switches(), strict=True)))
+
+    def switches(self) -> tuple[float, ...]:
+        return tuple(map(self._costs.switch, self._names))
 
     def smaller(self, first: TensorMeta, second: TensorMeta) -> TensorMeta:
         return first if self._size(first) <= self._size(second) else second
@@ -159,6 +163,8 @@ class _Builder:
             values=self._values(),
             edges=self._edges(),
             entry=self._tariff.entries(),
+            pools=self._tariff.pools,
+            switch=self._tariff.switches(),
             ops=tuple(ops),
         )
 
@@ -260,14 +266,20 @@ class _Builder:
         return self._op_cost(name, slot) + write
 
     def _read_by(self, core: str) -> dict[str, TensorMeta]:
-        """What a core reads: per value, the smaller of the value and of the view of it that is read."""
+        """What a core reads: per value, the smaller of the value and of the view of it that is read.
+
+        Of tables, rows are gathered: no more than the result holds.
+        """
         reads: dict[str, TensorMeta] = {}
-        for item in self._candidates.views[core].inputs:
+        view = self._candidates.views[core]
+        made = view.node.outputs[0] if view.op_class == "gather" and view.node.outputs else None
+        for item in view.inputs:
             base = self._atoms.base_of.get(item.name)
             if base is None or not isinstance(item.meta, TensorMeta) or base in reads:
                 continue
             whole = self._graph.value(base).meta
             reads[base] = self._tariff.smaller(item.meta, whole) if isinstance(whole, TensorMeta) else item.meta
+            reads[base] = self._tariff.smaller(reads[base], made) if isinstance(made, TensorMeta) else reads[base]
         return reads
 
     def _fusion(self, producer: str, consumer: str) -> int:

@@ -75,7 +75,9 @@ class Problem:
         costs: per atom, per label: seconds of its op, and of reading graph inputs.
         values: what flows between atoms.
         edges: (earlier, later) pairs of atoms: every order that a plan must keep, each once.
-        entry: seconds to call one region, per backend.
+        entry: seconds to call one region, per backend, with ``switch``.
+        pools: name of the pool of threads, per backend.
+        switch: the part of ``entry`` that plans on one pool do not pay, per backend.
         ops: per atom, per label: the part of ``costs`` that is the op itself; for explanations.
     """
 
@@ -89,6 +91,8 @@ class Problem:
     values: tuple[Value, ...]
     edges: tuple[tuple[int, int], ...]
     entry: tuple[float, ...]
+    pools: tuple[str, ...]
+    switch: tuple[float, ...]
     ops: tuple[tuple[float, ...], ...]
 
     @property
@@ -150,6 +154,14 @@ class Problem:
                 if label.claim >= 0:
                     holders[label.claim].append(atom)
         return tuple(map(tuple, holders))
+
+    @cached_property
+    def whole_pools(self) -> frozenset[str]:
+        """Pools of threads that a plan could stay on to save switches: they can run every atom."""
+        pools = {pool for pool, seconds in zip(self.pools, self.switch, strict=True) if seconds}
+        for labels in self.labels if pools else ():
+            pools &= {self.pools[label.backend] for label in labels}
+        return frozenset(pools)
 
     def plain(self, atom: int, backend: int) -> int | None:
         """Position of the label "this backend without a claim"; ``None`` if the atom has none."""

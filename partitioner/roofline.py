@@ -53,8 +53,6 @@ class RooflineCostModel:
         device: the machine.
         rates: of every backend that will be asked about.
         measured: measurements of whole regions, by (backend, region key).
-        switches: seconds of going to the pool of threads of a backend and back, once per region; none for backends
-            that run on torch's pool.
     """
 
     def __init__(
@@ -62,12 +60,10 @@ class RooflineCostModel:
         device: DeviceModel,
         rates: Mapping[str, BackendRates],
         measured: Mapping[tuple[str, str], Estimate] | Measured | None = None,
-        switches: Mapping[str, float] | None = None,
     ) -> None:
         self.device = device
         self.rates = dict(rates)
         self._measured = _as_function(measured)
-        self._switches = dict(switches or {})
 
     def op(self, backend: str, view: OpView) -> Estimate:
         """Overhead and arithmetic of an op inside a region."""
@@ -98,9 +94,9 @@ class RooflineCostModel:
         return self._traffic(backend, stored_bytes(meta))
 
     def constant(self, backend: str, meta: TensorMeta) -> float:
-        """Traffic of reading a packed weight: kernels of every library stream it as fast as the device can."""
+        """Traffic of reading a packed weight, as far as computing does not hide it."""
         amount = stored_bytes(meta)
-        return amount / self.device.bandwidth(amount)
+        return self.rates[backend].weight_scale * amount / self.device.bandwidth(amount)
 
     def write(self, backend: str, meta: TensorMeta) -> float:
         """Traffic of making a tensor."""
@@ -111,8 +107,12 @@ class RooflineCostModel:
         return self.rates[producer].crossing_s + self.rates[consumer].crossing_s
 
     def entry(self, backend: str) -> float:
-        """Calling one region, and waking its pool of threads and then torch's again."""
-        return self.rates[backend].entry_s + self._switches.get(backend, 0.0)
+        """Calling one region."""
+        return self.rates[backend].entry_s
+
+    def switch(self, backend: str) -> float:
+        """Waking the backend's pool of threads for one region, and then torch's again."""
+        return self.rates[backend].switch_s
 
     def region(self, backend: str, key: str) -> Estimate | None:
         """A measurement of this region, if there is one."""

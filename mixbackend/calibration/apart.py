@@ -73,7 +73,8 @@ def _probe(request: ProbeRequest) -> Answer:
     try:
         database = Database.open(request.folder)
         backends = registry.resolve((request.backend,), frozenset())
-        cost_model([item for item in backends if item.name == request.backend], request.device_type, database)
+        asked = [item for item in backends if item.name == request.backend or item.traits().reference]
+        cost_model(asked, request.device_type, database)
     except Exception as error:
         return {"status": "failed", "detail": f"{type(error).__name__}: {error}"}
     return {"status": "pass"}

@@ -14,26 +14,24 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mixbackend.calibration.apart import probe_apart
 from mixbackend.calibration.backend_rates import COMPILE_BUDGET_S, measure_rates
+from mixbackend.calibration.block_runs import run_blocks
+from mixbackend.calibration.blocks import standard_blocks
 from mixbackend.calibration.device import device_name, measure_device, prior_device
+from mixbackend.calibration.fitting import Fit, fit
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
-from mixbackend.calibration.switching import (
-    PRIOR_SWITCH_S,
-    measure_switch,
-    needs_switch,
-    read_switch,
-    switch_record,
-)
 from mixbackend.calibration.timing import machine_is_busy
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
 from mixbackend.partitioner.roofline import RooflineCostModel
+from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.threads import sharing
 from mixbackend.storage import Database
 
@@ -41,6 +39,8 @@ SWITCH = "MIXBACKEND_CALIBRATE"
 """Set to ``0``, this environment variable forbids measuring, whatever the caller says."""
 
 _RETRY_AFTER_S = 1800.0
+_ACCELERATOR_SCALE = 8
+"""Samples at once in blocks of models: one alone would measure launches only."""
 
 Report = Callable[[str, str], None]
 """Takes (backend, note); the default writes to the log."""
@@ -70,10 +70,10 @@ def cost_model(
         backends: whoever may be asked about.
         device_type: ``cpu`` or ``cuda``.
         database: where measurements are looked up and kept.
-        measure: probe what is not known yet (about a second for the device and for each backend, plus the time that a
-            backend takes to compile its probes); if not, priors stand in.
+        measure: probe what is not known yet (about a second for the device, two for each backend, plus the time that a
+            backend takes to compile its probes and blocks); if not, priors stand in.
         report: told of each probe that did not run, with the reason.
-        compile_budget_s: seconds of compiling per backend.
+        compile_budget_s: seconds of compiling per backend, for its probes and again for its blocks.
         apart: names of backends that are probed in processes of their own.
     """
     measure = measure and os.environ.get(SWITCH, "1") != "0"
@@ -82,15 +82,14 @@ def cost_model(
         for backend in backends:
             if measure and backend.name in apart:
                 _measure_apart(backend, device, database, report)
-        rates = {
-            backend.name: _rates(backend, device, database, measure, report, compile_budget_s) for backend in backends
-        }
-        switches = {
-            backend.name: _switch(backend, device, database, measure, report, compile_budget_s)
-            for backend in backends
-            if device_type == "cpu" and needs_switch(backend)
-        }
-    return RooflineCostModel(device, rates, _measurements(backends, device, database), switches)
+        prober = _Prober(device, database, report, compile_budget_s) if measure else None
+        rates: dict[str, BackendRates] = {}
+        # The reference comes first: it fills in where others are fitted to blocks that they do not run alone.
+        for backend in sorted(backends, key=lambda item: not item.traits().reference):
+            rates[backend.name] = _rates(backend, device, database, prober, rates)
+            if prober is not None and backend.traits().reference:
+                prober.reference = backend
+    return RooflineCostModel(device, rates, _measurements(backends, device, database))
 
 
 def device_model(device_type: str, database: Database, *, measure: bool = True) -> DeviceModel:
@@ -125,63 +124,78 @@ def _device(device_type: str, database: Database, measure: bool) -> DeviceModel:
 
 
 def _rates(
-    backend: Backend, device: DeviceModel, database: Database, measure: bool, report: Report, budget_s: float
+    backend: Backend,
+    device: DeviceModel,
+    database: Database,
+    prober: _Prober | None,
+    others: Mapping[str, BackendRates],
 ) -> BackendRates:
     subject = _subject(backend.name, backend.fingerprint(), device.device)
 
     def look_up() -> BackendRates | None:
         record = database.rates("backend", subject)
-        return None if measure and _due_again(record) else read_rates(record)
+        return None if prober is not None and _due_again(record) else read_rates(record)
 
     known = look_up()
     if known is not None:
         return known
     prior = prior_rates(backend, device)
-    if not measure or device.device.split(" ")[0].split(":")[0] not in backend.traits().device_types:
+    if prober is None or _place(device).type not in backend.traits().device_types:
         return prior
     with database.alone("calibration"):
-        return look_up() or _probe(backend, device, prior, database, subject, report, budget_s)
+        return look_up() or prober.probe(backend, prior, subject, others)
 
 
-def _probe(
-    backend: Backend,
-    device: DeviceModel,
-    prior: BackendRates,
-    database: Database,
-    subject: str,
-    report: Report,
-    budget_s: float,
-) -> BackendRates:
-    with sharing.during([backend.traits().thread_pool]):
-        done = measure_rates(backend, device, prior, budget_s, busy=machine_is_busy())
-    for note in done.notes:
-        report(backend.name, note)
-    report(backend.name, f"probed in {done.run_s:.2f} s after {done.compile_s:.2f} s of compiling")
-    record = {**rates_record(done.rates), **_stamp(done.settled), "notes": list(done.notes)}
-    database.set_rates("backend", subject, record)
-    return done.rates
+@dataclass
+class _Prober:
+    """Measures backends and keeps what it finds.
+
+    Attributes:
+        device, database, report, compile_budget_s: as ``cost_model`` takes them.
+        reference: the backend that fills in for others, once its rates are known.
+    """
+
+    device: DeviceModel
+    database: Database
+    report: Report
+    compile_budget_s: float
+    reference: Backend | None = None
+
+    def probe(
+        self, backend: Backend, prior: BackendRates, subject: str, others: Mapping[str, BackendRates]
+    ) -> BackendRates:
+        """Rates from probes of single ops, fitted to blocks of models where the machine is quiet enough for that."""
+        keep_freed_memory()  # as sessions do: without it, what costs most in large blocks is fresh pages
+        busy = machine_is_busy()
+        with sharing.during([backend.traits().thread_pool]):
+            done = measure_rates(backend, self.device, prior, self.compile_budget_s, busy=busy)
+            fitted, notes = (None, ()) if busy else self._fit(backend, done.rates, others)
+        for note in (*done.notes, *notes):
+            self.report(backend.name, note)
+        self.report(backend.name, f"probed in {done.run_s:.2f} s after {done.compile_s:.2f} s of compiling")
+        rates = done.rates if fitted is None else fitted.rates
+        record = {**rates_record(rates), **_stamp(done.settled), "notes": [*done.notes, *notes]}
+        self.database.set_rates("backend", subject, record)
+        return rates
+
+    def _fit(
+        self, backend: Backend, probed: BackendRates, others: Mapping[str, BackendRates]
+    ) -> tuple[Fit | None, tuple[str, ...]]:
+        reference = backend if backend.traits().reference else self.reference
+        if reference is None:
+            return None, ("not fitted to blocks of models: no reference is there to fill in",)
+        place = _place(self.device)
+        rates = {**others, backend.name: probed}
+        blocks = standard_blocks(1 if place.type == "cpu" else _ACCELERATOR_SCALE)
+        costs = RooflineCostModel(self.device, rates)
+        runs, notes = run_blocks(blocks, backend, reference, costs, place, self.compile_budget_s)
+        together = (backend,) if backend is reference else (backend, reference)
+        found = fit(runs, together, self.device, rates)
+        return found, (*notes, str(found) if found is not None else "too few blocks of models ran to fit rates to them")
 
 
-def _switch(
-    backend: Backend, device: DeviceModel, database: Database, measure: bool, report: Report, budget_s: float
-) -> float:
-    """Seconds from torch's pool of threads to a backend's and back."""
-    subject = _subject(backend.name, backend.fingerprint(), device.device)
-
-    def look_up() -> float | None:
-        record = database.rates("switch", subject)
-        return None if measure and _due_again(record) else read_switch(record)
-
-    known = look_up()
-    if known is not None or not measure:
-        return PRIOR_SWITCH_S if known is None else known
-    with database.alone("calibration"):
-        known = look_up()
-        if known is not None:
-            return known
-        seconds, settled = measure_switch(backend, budget_s, report)
-        database.set_rates("switch", subject, switch_record(seconds, settled))
-        return seconds
+def _place(device: DeviceModel) -> torch.device:
+    return torch.device(device.device.split(" ")[0])
 
 
 def _measure_apart(backend: Backend, device: DeviceModel, database: Database, report: Report) -> None:
@@ -189,17 +203,15 @@ def _measure_apart(backend: Backend, device: DeviceModel, database: Database, re
     subject = _subject(backend.name, backend.fingerprint(), device.device)
     record = database.rates("backend", subject)
     known = read_rates(record) is not None and not _due_again(record)
-    if known or database.path is None or device.device.split(" ")[0] not in backend.traits().device_types:
+    if known or database.path is None or _place(device).type not in backend.traits().device_types:
         return
-    problem = probe_apart(backend.name, device.device.split(" ")[0], database.path)
+    problem = probe_apart(backend.name, _place(device).type, database.path)
     if not problem:
         return
     note = f"not probed, its process did not end well: {problem}"
     report(backend.name, note)
     prior = rates_record(prior_rates(backend, device))
     database.set_rates("backend", subject, {**prior, **_stamp(True), "notes": [note]})
-    if needs_switch(backend):
-        database.set_rates("switch", subject, switch_record(PRIOR_SWITCH_S, True))
 
 
 def _stamp(settled: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from mixbackend.contracts import BackendRates, DeviceModel, OpRate, Provenance
 from mixbackend.contracts.rate_rows import is_rate_row
 
-_RATES_VERSION = 7
+_RATES_VERSION = 8
 """Of the form and meaning of a backend's rates; others are measured again."""
 _NUMBERS = ("bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s")
 
@@ -53,6 +53,8 @@ def rates_record(rates: BackendRates) -> dict[str, Any]:
         "backend": rates.backend,
         "entry_s": rates.entry_s,
         "crossing_s": rates.crossing_s,
+        "switch_s": rates.switch_s,
+        "weight_scale": rates.weight_scale,
         "memory_scale": rates.memory_scale,
         "provenance": rates.provenance,
         "rates": [[name, dtype, r.overhead_s, r.flops_per_s, r.provenance] for name, dtype, r in rates.rates],
@@ -68,6 +70,8 @@ def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
             backend=str(record["backend"]),
             entry_s=_at_least_zero(record["entry_s"]),
             crossing_s=_at_least_zero(record["crossing_s"]),
+            switch_s=_at_least_zero(record["switch_s"]),
+            weight_scale=_positive(record["weight_scale"]),
             memory_scale=_positive(record["memory_scale"]),
             rates=tuple(_read_row(row) for row in record["rates"]),
             provenance=_provenance(record["provenance"]),

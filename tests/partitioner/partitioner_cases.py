@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mixbackend.contracts import (
+    TORCH_POOL,
     Availability,
     Backend,
     CompiledRegion,
@@ -115,6 +116,7 @@ class TableCosts(CostModel):
 
     seed: int = 0
     entries: dict[str, float] = field(default_factory=dict)
+    switches: dict[str, float] = field(default_factory=dict)
     ops: dict[tuple[str, str], float] = field(default_factory=dict)
     reads: float = 1.0
     writes: float = 1.0
@@ -138,6 +140,9 @@ class TableCosts(CostModel):
 
     def entry(self, backend: str) -> float:
         return self.entries.get(backend, self._draw("entry", backend))
+
+    def switch(self, backend: str) -> float:
+        return self.switches.get(backend, 0.0)
 
     def region(self, backend: str, key: str) -> Estimate | None:
         return None
@@ -178,12 +183,16 @@ def random_case(seed: int, most: int = 12, backends: int = 3) -> tuple[OpGraph, 
     if count > 3 and draw.random() < 0.3:
         first, second = sorted(draw.sample(range(count), 2))
         effects = ((f"n{first}", f"n{second}"),)
+    pools = [draw.choice([TORCH_POOL, TORCH_POOL, "own"]) for _ in range(backends - 1)]
+    # Every now and then somebody takes everything, so that plans may stay on one pool.
+    refusing = [0.0 if draw.random() < 0.2 else 0.3 for _ in range(backends - 1)]
     listed = [
         TableBackend(
             f"b{slot}",
-            refused=frozenset(item.name for item in nodes if draw.random() < 0.3),
-            declared=Traits(fused=draw.choice(FUSIONS)),
+            refused=frozenset(item.name for item in nodes if draw.random() < refusing[slot]),
+            declared=Traits(fused=draw.choice(FUSIONS), thread_pool=pools[slot]),
         )
         for slot in range(backends - 1)
     ]
-    return graph(nodes, outputs, inputs=2, effects=effects), [*listed, eager()], TableCosts(seed)
+    switches = {f"b{slot}": draw.choice([0.5, 2.0]) for slot, pool in enumerate(pools) if pool != TORCH_POOL}
+    return graph(nodes, outputs, inputs=2, effects=effects), [*listed, eager()], TableCosts(seed, switches=switches)

@@ -316,3 +316,20 @@ def test_the_checker_finds_reads_at_another_point():
         check_groups(graph, [Group(first.loops, (first, moved), frozenset({"turned"}))])
     with pytest.raises(IrError, match="private and read elsewhere"):
         check_groups(graph, [Group(first.loops, (first,), frozenset({"turned"})), Group((), (second,), frozenset())])
+
+
+def drawn_plane_and_windows(size: int) -> StageGraph:
+    """A map over a channels-last image, and sums of its windows per channel."""
+    draw = Drawing()
+    strides = (size * 64, 64, 1)
+    x = draw.tensor("x", size, size, 64, strides=strides)
+    made = draw.pointwise("made", (size, size, 64), lambda h, w, c: exp(x.at((h, w, c))))
+    draw.fold("y", (size - 2, size - 2, 64), (3, 3), lambda h, w, c, k, m: made.at((h + k, w + m, c)))
+    draw.output("y", ((size - 2) * 64, 64, 1))
+    return draw.graph()
+
+
+def test_planes_too_large_for_vectors_of_channels_are_not_kept_inside():
+    """One plane would fit into scratch, but not those of two vectors of channels: their lanes would be gathered."""
+    assert len(grouped(drawn_plane_and_windows(8))[0]) == 1
+    assert len(grouped(drawn_plane_and_windows(56))[0]) == 2

@@ -1,0 +1,98 @@
+"""Blocks of models run on a backend as they would in a model, whatever the backend does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from mixbackend import registry
+from mixbackend.calibration.block_runs import run_blocks
+from mixbackend.calibration.blocks import Block, standard_blocks
+from mixbackend.calibration.priors import prior_rates
+from mixbackend.contracts import Backend, CompiledRegion, Region
+from mixbackend.partitioner.roofline import RooflineCostModel
+
+from .conftest import DEVICE, Clock, KnownBackend
+
+CPU = torch.device("cpu")
+GELU, PRODUCT = "aten.gelu.default", "aten.addmm.default"
+SMALL = Block("small", standard_blocks(1)[0].function, ((4, 8), (16, 8), (16,), (8, 16), (8,)), divided=True)
+
+
+def eager() -> Backend:
+    return next(item for item in registry.resolve(("eager",), frozenset()) if item.name == "eager")
+
+
+def run(backend: KnownBackend, blocks: Sequence[Block] = (SMALL,), budget_s: float = 60.0) -> Any:
+    """Timed by the backend's own clock, which stands still while the reference runs."""
+    both = {item.name: prior_rates(item, DEVICE) for item in (backend, eager())}
+    costs = RooflineCostModel(DEVICE, both)
+    return run_blocks(blocks, backend, eager(), costs, CPU, budget_s, clock=backend.clock)
+
+
+def names_of(runs: Sequence[Any]) -> list[str]:
+    return [item.name for item in runs]
+
+
+@pytest.mark.parametrize("block", standard_blocks(1), ids=lambda block: block.name)
+def test_blocks_compute_something(block: Block) -> None:
+    values = block.inputs(CPU)
+    result = block.function(*values)
+    assert result.shape == values[0].shape and torch.isfinite(result).all()
+    assert result.stride() == values[0].stride() or not block.channels_last
+    again = block.inputs(CPU)
+    assert all(map(torch.equal, values, again))
+
+
+def test_random_stream_is_left_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    run(KnownBackend())
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_a_backend_that_takes_all_runs_whole_and_divided() -> None:
+    runs, notes = run(KnownBackend())
+    assert names_of(runs) == ["small", "small/divided"] and not notes
+    whole, divided = runs
+    assert len(whole.plan.regions) == 1
+    assert [item.backend for item in divided.plan.regions].count("known") == 2
+    # The same work, and one more region to enter.
+    assert divided.seconds > whole.seconds > 0.0 or len(divided.plan.regions) == 4
+
+
+def test_the_reference_fills_in() -> None:
+    runs, _ = run(KnownBackend(refused=frozenset({GELU})))
+    owners = {item.backend for item in runs[0].plan.regions}
+    assert owners == {"known", "eager"}
+
+
+def test_nothing_runs_where_the_backend_takes_nothing() -> None:
+    refused = frozenset({GELU, PRODUCT, "aten.add.Tensor", "aten.t.default"})
+    assert run(KnownBackend(refused=refused)) == ([], [])
+
+
+def test_the_reference_alone_is_not_divided() -> None:
+    both = {"eager": prior_rates(eager(), DEVICE)}
+    reference = eager()
+    costs = RooflineCostModel(DEVICE, both)
+    runs, notes = run_blocks([SMALL], reference, reference, costs, CPU, 60.0, clock=Clock())
+    assert names_of(runs) == ["small"] and not notes
+
+
+def test_what_does_not_compile_is_noted() -> None:
+    class Broken(KnownBackend):
+        def compile(self, region: Region) -> CompiledRegion:
+            raise RuntimeError("no such kernel")
+
+    runs, notes = run(Broken())
+    assert runs == [] and notes == ["block small: failed, RuntimeError: ['no such kernel']"]
+
+
+def test_compiling_stops_when_its_time_is_spent() -> None:
+    runs, notes = run(KnownBackend(), budget_s=-1.0)
+    assert runs == [] and notes == ["block small: not run, -1 s of compiling are spent"]
