@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -55,7 +55,8 @@ class CodegenBackend(Backend):
     """Regions compiled by our own code generator.
 
     Args:
-        target: what turns kernels into code; C++ with OpenMP unless given.
+        target: what turns kernels into code. Unless given, there is one for each kind of device: C++ with OpenMP for
+            processors, Triton for GPUs.
     """
 
     name: ClassVar[str] = "codegen"
@@ -65,30 +66,46 @@ class CodegenBackend(Backend):
         self._given = target
 
     @cached_property
-    def target(self) -> Target:
-        """What turns kernels into code."""
-        if self._given is not None:
-            return self._given
-        from mixbackend.backends.codegen.targets.cpp.target import CppTarget
+    def targets(self) -> Mapping[str, Target]:
+        """The targets that can be used here, by the device that they are for."""
+        usable = [target for target in self._candidates if target.availability().available]
+        return {target.traits().device_type: target for target in usable or self._candidates[:1]}
 
-        return CppTarget()
+    @property
+    def target(self) -> Target:
+        """The first of the targets."""
+        return next(iter(self.targets.values()))
+
+    @cached_property
+    def _candidates(self) -> tuple[Target, ...]:
+        if self._given is not None:
+            return (self._given,)
+        from mixbackend.backends.codegen.targets.cpp.target import CppTarget
+        from mixbackend.backends.codegen.targets.triton.target import TritonTarget
+
+        return (CppTarget(), TritonTarget())
 
     def availability(self) -> Availability:
-        """As its target is."""
-        return self.target.availability()
+        """As its targets are: one is enough."""
+        answers = [target.availability() for target in self._candidates]
+        versions = [answer.version for answer in answers if answer.available]
+        if versions:
+            return Availability(True, version=", ".join(filter(None, versions)))
+        return Availability(False, reason="; ".join(filter(None, (answer.reason for answer in answers))))
 
     def fingerprint(self) -> str:
-        """The target's, the version of what is above it, and what the scheduler knows of the machine."""
-        traits = self.target.traits()
-        return (
-            f"lowering={_generator_digest()[:16]} width={traits.parallel_width} scratch={traits.scratch_bytes} "
-            f"{self.target.name}: {self.target.fingerprint()}"
-        )
+        """The targets', the version of what is above them, and what the scheduler knows of the machine."""
+        parts = [f"lowering={_generator_digest()[:16]}"]
+        for target in self.targets.values():
+            traits = target.traits()
+            parts.append(f"width={traits.parallel_width} scratch={traits.scratch_bytes}")
+            parts.append(f"{target.name}: {target.fingerprint()}")
+        return " ".join(parts)
 
     def traits(self) -> Traits:
         """Weights are laid out anew when bound, and taken as they are else; all values but results stay inside."""
         return Traits(
-            device_types=frozenset({self.target.traits().device_type}),
+            device_types=frozenset(self.targets),
             weights="refit",
             exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
@@ -98,21 +115,25 @@ class CodegenBackend(Backend):
         )
 
     def judge(self, view: OpView) -> Verdict:
-        """It takes what a lowering rule covers, on the target's device and types."""
+        """It takes what a lowering rule covers, on a target's device and types."""
         from mixbackend.backends.codegen.lower.judging import judge_op
 
         special = refuse_special(view, writes_inputs=True) or self._refuse_values(view)
         if special is not None:
             return special
         # Parts of a result stay with the op that made it; its verdict is theirs.
-        return Supported() if view.op == "getitem" else judge_op(view, self.target.traits().templates)
+        if view.op == "getitem":
+            return Supported()
+        target = self.targets[_device_of((*view.input_tensors, *view.output_tensors), self.target)]
+        return judge_op(view, target.traits().templates, target.objection)
 
     def patterns(self) -> tuple[Pattern, ...]:
-        """Attention that is written out, where the target has it as a whole."""
+        """Attention that is written out, where a target has it as a whole."""
         from mixbackend.backends.codegen.ir.templates import ATTENTION
-        from mixbackend.backends.codegen.patterns import PATTERNS
+        from mixbackend.backends.codegen.patterns import attention_patterns
 
-        return PATTERNS if ATTENTION in self.target.traits().templates else ()
+        having = [device for device, target in self.targets.items() if ATTENTION in target.traits().templates]
+        return attention_patterns(frozenset(having)) if having else ()
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         """Views and constants alone are quicker in eager, which copies nothing; some writes only eager can order."""
@@ -134,33 +155,24 @@ class CodegenBackend(Backend):
         from mixbackend.backends.codegen.prepared import prepare
 
         program = self.program(region)
+        target = self._target_of(region)
         notes = (f"{len(program.calls)} kernels, {len(program.refusals)} refused fusions",)
         parts = prepare(program, _constants(region))
         if parts is None:
-            content, compiled = self._compiled(program)
+            content, compiled = _compiled(target, program)
             return replace(self._region(region, content, compiled), notes=notes)
         bound = {*_constant_places(region), *range(len(program.inputs), len(parts.rest.inputs))}
-        first, compiled_first = self._compiled(parts.first)
-        content, compiled = self._compiled(parts.rest, bound)
+        first, compiled_first = _compiled(target, parts.first)
+        content, compiled = _compiled(target, parts.rest, bound)
         content = replace(content, preparation=first, places=parts.places)
         return replace(self._region(region, content, compiled, compiled_first), notes=notes)
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
         """Everything comes from the artifact: nothing is lowered or scheduled."""
         content = RegionArtifact.from_bytes(artifact)
-        first = content.preparation
-        compiled_first = None if first is None else self.target.load(first.calls, first.compiled)
-        return self._region(region, content, self.target.load(content.calls, content.compiled), compiled_first)
-
-    def _compiled(self, program: Program, given: Collection[int] = ()) -> tuple[RegionArtifact, CompiledProgram]:
-        """A program as it is kept, and what the target made of it."""
-        from mixbackend.backends.codegen.runner_text import runner_text
-
-        device = self.target.traits().device_type
-        compiled = self.target.compile(program)
-        bound = runner_text(program, device, given) if given else ""
-        text = runner_text(program, device)
-        return RegionArtifact(text, program.call_table, compiled.artifact or b"", bound=bound), compiled
+        first, target = content.preparation, self._target_of(region)
+        compiled_first = None if first is None else target.load(first.calls, first.compiled)
+        return self._region(region, content, target.load(content.calls, content.compiled), compiled_first)
 
     def _region(
         self,
@@ -170,7 +182,7 @@ class CodegenBackend(Backend):
         first: CompiledProgram | None = None,
     ) -> CompiledRegion:
         """What runs a region, from compiled programs."""
-        device = self.target.traits().device_type
+        device = self._target_of(region).traits().device_type
         artifact = None if compiled.artifact is None else content.to_bytes()
         run = make_runner(content.runner, compiled.launch, device)
         if first is None or content.preparation is None:
@@ -185,18 +197,42 @@ class CodegenBackend(Backend):
         from mixbackend.backends.codegen.lower.table import lower_region
         from mixbackend.backends.codegen.schedule.schedule import schedule
 
-        return schedule(lower_region(region), self.target.traits(), _hints(region), _fuel())
+        return schedule(lower_region(region), self._target_of(region).traits(), _hints(region), _fuel())
+
+    def _target_of(self, region: Region) -> Target:
+        metas = (item.meta for item in (*region.inputs, *region.outputs))
+        return self.targets[_device_of([meta for meta in metas if isinstance(meta, TensorMeta)], self.target)]
 
     def _refuse_values(self, view: OpView) -> Unsupported | None:
         if OpTag.STRIDE_SENSITIVE in view.node.tags:
             return Unsupported("layout", f"{view.op} reads memory by position")
-        traits = self.target.traits()
-        for meta in (*view.input_tensors, *view.output_tensors):
-            if meta.device.type != traits.device_type:
-                return Unsupported("device", f"{meta} is not on {traits.device_type}")
-            if meta.dtype not in traits.dtypes:
+        metas = (*view.input_tensors, *view.output_tensors)
+        device = _device_of(metas, self.target)
+        if device not in self.targets:
+            return Unsupported("device", f"{metas[0]} is not on {' or '.join(self.targets)}")
+        dtypes = self.targets[device].traits().dtypes
+        for meta in metas:
+            if meta.device.type != device:
+                return Unsupported("device", f"{meta} is not on {device} as others are")
+            if meta.dtype not in dtypes:
                 return Unsupported("dtype", f"{meta.dtype} in {view.op}")
         return None
+
+
+def _device_of(metas: Sequence[TensorMeta], target: Target) -> str:
+    """Kind of device of the first of these tensors; the target's where there is none."""
+    return metas[0].device.type if metas else target.traits().device_type
+
+
+def _compiled(target: Target, program: Program, given: Collection[int] = ()) -> tuple[RegionArtifact, CompiledProgram]:
+    """A program as it is kept, and what the target made of it."""
+    from mixbackend.backends.codegen.runner_text import runner_text
+
+    device = target.traits().device_type
+    compiled = target.compile(program)
+    bound = runner_text(program, device, given) if given else ""
+    text = runner_text(program, device)
+    return RegionArtifact(text, program.call_table, compiled.artifact or b"", bound=bound), compiled
 
 
 @lru_cache(maxsize=1)

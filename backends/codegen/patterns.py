@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 
@@ -41,12 +42,23 @@ def _weights(scores: Op, copied: bool, expanded: bool) -> Op:
     return Op(("aten.expand.default",), (inner,), part="expansion", reshaped=True) if expanded else inner
 
 
-def _all() -> Iterator[Pattern]:
+@lru_cache(maxsize=8)
+def attention_patterns(devices: frozenset[str]) -> tuple[Pattern, ...]:
+    """All forms, on devices whose target has the template."""
+    return tuple(_all(devices))
+
+
+def _all(devices: frozenset[str]) -> Iterator[Pattern]:
+    def check(match: Match) -> Verdict:
+        metas = [meta for _, view in match.parts for meta in view.output_tensors]
+        elsewhere = next((meta for meta in metas if meta.device.type not in devices), None)
+        return _check(match) if elsewhere is None else Unsupported("device", f"no attention on {elsewhere.device.type}")
+
     for masks, scaled, copied, expanded in itertools.product(range(3), (False, True), (False, True), (False, True)):
         weights = _weights(_scores(masks, scaled), copied, expanded)
         words = [f"masks{masks}", *["scaled"] * scaled, *["copied"] * copied, *["expanded"] * expanded]
         root = Op((_PRODUCT,), (weights, Anything("values")), part="result")
-        yield Pattern("_".join(["attention", *words]), root, _check)
+        yield Pattern("_".join(["attention", *words]), root, check)
 
 
 def _check(match: Match) -> Verdict:
@@ -92,6 +104,3 @@ def _refuse_scaling(view: OpView) -> Unsupported | None:
     if factor == 0 and view.op == "aten.div.Tensor":
         return Unsupported("argument", "scores divided by zero")
     return None
-
-
-PATTERNS: tuple[Pattern, ...] = tuple(_all())

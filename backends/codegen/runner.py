@@ -94,10 +94,10 @@ class Workspaces:
     def __init__(self, device: str) -> None:
         self._device = device
 
-    def take(self, size: int) -> torch.Tensor:
-        """At least ``size`` bytes."""
+    def take(self, size: int, device: torch.device | str | None = None) -> torch.Tensor:
+        """At least ``size`` bytes, on this very device where it is given."""
         if self._device != "cpu":
-            return torch.empty(size, dtype=torch.uint8, device=self._device)
+            return torch.empty(size, dtype=torch.uint8, device=device or self._device)
         try:
             piece = self._free.pop()
         except IndexError:

@@ -27,7 +27,7 @@ def runner_text(program: Program, device: str = "cpu", given: Collection[int] = 
 
     Args:
         program: what was compiled.
-        device: where outputs live.
+        device: where outputs live; on GPUs, which there are several of, it is the one that the inputs are on.
         given: places of inputs that ``runner`` knows by name (``x0``, ``x1``...) and that no call brings.
 
     Raises:
@@ -40,11 +40,12 @@ def runner_text(program: Program, device: str = "cpu", given: Collection[int] = 
         lines = [f"x{place} = inputs[{place}]" for place in range(len(program.inputs)) if place not in given]
     used = _used_symbols(program)
     lines += [f"{text(symbol)} = {source}" for symbol, source in sources.items() if symbol in used]
+    device = _device(program, device)
     results = [f"y{place}" for place in range(len(program.outputs))]
     for result, output in zip(results, program.outputs, strict=True):
         lines.append(f"{result} = {_output(output, program, text, device)}")
     if not _is_empty(program):
-        lines += _launch(program, results, text)
+        lines += _launch(program, results, text, device)
     lines.append(f"return [{', '.join(results)}]")
     return "def run(inputs):\n" + "".join(f"    {line}\n" for line in lines)
 
@@ -79,12 +80,21 @@ def _used_symbols(program: Program) -> set[sympy.Symbol]:
     return {symbol for expression in _expressions(program) for symbol in expression.free_symbols}
 
 
+def _device(program: Program, device: str) -> str:
+    """Python text of where memory is made; empty on the processor."""
+    if device == "cpu":
+        return ""
+    tensors = (place for place, item in enumerate(program.inputs) if isinstance(item, StridedInput))
+    place = next(tensors, None)
+    return f"x{place}.device" if device == "cuda" and place is not None else repr(device)
+
+
 def _output(output: OutputBuffer | AliasOutput, program: Program, text: _Text, device: str) -> str:
     sizes, strides = text.tuple(output.sizes), text.tuple(output.strides)
     if isinstance(output, AliasOutput):
         place = next(place for place, item in enumerate(program.inputs) if item.name == output.input)
         return f"as_strided(x{place}, {sizes}, {strides}, x{place}.storage_offset() + {text(output.offset)})"
-    where = "" if device == "cpu" else f", device={device!r}"
+    where = f", device={device}" if device else ""
     if _is_contiguous(output):
         return f"empty({sizes}, dtype={output.dtype}{where})"
     return f"empty_strided({sizes}, {strides}, dtype={output.dtype}{where})"
@@ -109,7 +119,7 @@ def _is_empty(program: Program) -> bool:
     return not program.calls or all(any(sympy.sympify(size) == 0 for size in sizes) for sizes in made)
 
 
-def _launch(program: Program, results: Sequence[str], text: _Text) -> list[str]:
+def _launch(program: Program, results: Sequence[str], text: _Text, device: str) -> list[str]:
     tensors = [f"x{place}" for place, item in enumerate(program.inputs) if isinstance(item, StridedInput)]
     outputs = zip(results, program.outputs, strict=True)
     tensors += [result for result, output in outputs if isinstance(output, OutputBuffer)]
@@ -119,7 +129,7 @@ def _launch(program: Program, results: Sequence[str], text: _Text) -> list[str]:
     if sympy.sympify(program.workspace_bytes) == 0:
         return [f"launch(({_tuple([*tensors, 'nothing'])}), {parameters}, ({numbers}))"]
     return [
-        f"workspace = take({text(program.workspace_bytes)})",
+        f"workspace = take({text(program.workspace_bytes)}{f', {device}' if device else ''})",
         f"launch(({_tuple([*tensors, 'workspace'])}), {parameters}, ({numbers}))",
         "give_back(workspace)",
     ]

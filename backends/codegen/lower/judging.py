@@ -7,10 +7,11 @@ Invariants: asks the rule itself, so that a claim is never wider than what can b
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import sympy
 
-from mixbackend.backends.codegen.ir.stages import Template
+from mixbackend.backends.codegen.ir.stages import Stage, Template
 from mixbackend.backends.codegen.lower.lowering import TAKE_APART, Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.sizes import import_size
@@ -18,27 +19,34 @@ from mixbackend.backends.codegen.lower.table import RULES
 from mixbackend.contracts import OpView, Supported, SymbolicSize, TensorMeta, Unsupported, Verdict
 
 
-def judge_op(view: OpView, templates: frozenset[str] | None = None) -> Verdict:
+def judge_op(
+    view: OpView,
+    templates: frozenset[str] | None = None,
+    objection: Callable[[Stage], str | None] | None = None,
+) -> Verdict:
     """Whether the op's rule covers this use.
 
     Args:
         templates: that the target has; ``None`` for all that there are.
+        objection: what the target says to a stage, see ``Target.objection``.
     """
     if view.op == TAKE_APART:
         # Its producer was judged with all its results.
         return Supported()
     if RULES.get(view.op) is None:
         return Unsupported("unknown-op", f"no lowering rule for {view.op}")
-    verdict, needed = _judge(view)
+    verdict, stages = _judge(view)
+    needed = {stage.name for stage in stages if isinstance(stage, Template)}
     missing = sorted(needed - templates) if templates is not None else []
     if missing:
         return Unsupported("unknown-op", f"the target has no template {', '.join(missing)}")
-    return verdict
+    objections = [] if objection is None else list(filter(None, map(objection, stages)))
+    return Unsupported("argument", f"the target has {objections[0]}") if objections else verdict
 
 
 @functools.lru_cache(maxsize=8192)
-def _judge(view: OpView) -> tuple[Verdict, frozenset[str]]:
-    """The verdict, and the templates that the op becomes."""
+def _judge(view: OpView) -> tuple[Verdict, tuple[Stage, ...]]:
+    """The verdict, and the stages that the op becomes."""
     lowering = Lowering()
     try:
         for item in view.inputs:
@@ -50,5 +58,5 @@ def _judge(view: OpView) -> tuple[Verdict, frozenset[str]]:
                 lowering.bind(item.name, sympy.Symbol(f"n_{item.name}", real=True))
         lowering.lower(view)
     except RefusedError as refused:
-        return refused.verdict, frozenset()
-    return Supported(), frozenset(stage.name for stage in lowering.stages if isinstance(stage, Template))
+        return refused.verdict, ()
+    return Supported(), tuple(lowering.stages)

@@ -92,7 +92,8 @@ def _pieces(
     piece = MINIMUM_PIECE if blocks is None or width > 1 else blocks.piece
     if folded * max(kept, 1) < MINIMUM_POINTS or folded < 2 * piece:
         return None
-    wanted = 2 * parallel_width
+    # A block of threads keeps its processor busy by itself; pieces for threads even out the load.
+    wanted = 2 * parallel_width if blocks is None else parallel_width
     together = TOGETHER if blocks is None else blocks.columns
     independent = kept if width == 1 else max(kept // width, 1) * max(width // together, 1)
     if independent >= wanted:

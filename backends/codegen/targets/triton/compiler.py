@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mixbackend.backends.codegen.targets.triton.printer import FUNCTION, Text
+from mixbackend.backends.codegen.targets.triton.text import FUNCTION, Text
 from mixbackend.contracts import CodegenError
 
 WORKERS = 8

@@ -30,6 +30,9 @@ _COMBINE: Mapping[str, str] = {
     "logsumexp": "logaddexp",
 }
 
+_PARTS: Mapping[str, int] = {"argmax": 2, "argmin": 2, "welford": 3}
+"""Values that a fold keeps, where it is more than one."""
+
 
 def _identity(kind: str, dtype: torch.dtype) -> str:
     if kind in ("max", "argmax", "any", "logsumexp"):
@@ -56,7 +59,7 @@ class Fold:
         self._outer = outer
         self._axes = printer.space.dimensions(outer | {row.name})
         self._dtype = torch.int32 if statement.kind in ("any", "all") else statement.value.dtype
-        self._names = [printer.lines.name() for _ in range({"welford": 3}.get(statement.kind, 2))]
+        self._names = [printer.lines.name() for _ in range(_PARTS.get(statement.kind, 1))]
 
     def declare(self) -> None:
         """Write the start of a fold over pieces or points."""
@@ -68,20 +71,21 @@ class Fold:
             starts = [f"tl.full({shape}, {_identity(kind, self._dtype)}, {dtype})"]
         if kind in ("argmax", "argmin"):
             starts.append(f"tl.full({shape}, {torch.iinfo(torch.int64).max}, tl.int64)")
-        for name, start in zip(self._names, starts, strict=False):
+        for name, start in zip(self._names, starts, strict=True):
             self._printer.lines.add(f"{name} = {start}")
 
     def update(self) -> None:
         """Write what a piece or a point adds."""
         kind, lines = self._statement.kind, self._printer.lines
-        first, second = self._names[:2]
+        first = self._names[0]
         if kind == "welford":
             value, ones = self._inside("0.0"), self._inside_count()
             joined = f"join_statistics({', '.join(self._names)}, {value}, {self._zeros()}, {ones})"
             lines.add(f"{', '.join(self._names)} = {joined}")
         elif kind in ("argmax", "argmin"):
             value, place = self._inside(_identity(kind, self._dtype)), self._places()
-            lines.add(f"{first}, {second} = {_COMBINE[kind]}({first}, {second}, {value}, {place})")
+            names = ", ".join(self._names)
+            lines.add(f"{names} = {_COMBINE[kind]}({names}, {value}, {place})")
         else:
             value = self._inside(_identity(kind, self._dtype))
             combined = f"{first} + {value}" if kind == "sum" else f"{_COMBINE[kind]}({first}, {value})"

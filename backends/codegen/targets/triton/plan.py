@@ -23,12 +23,7 @@ import sympy
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
 from mixbackend.backends.codegen.schedule.blocks import are_strided
 from mixbackend.backends.codegen.schedule.draft import Access, has_carry, inner_loops, nest_accesses
-
-RESIDENT = 16384
-"""Points of a row that the registers of a block hold, a few values each."""
-
-LEAST_COLUMNS = 16
-"""Columns of a block that are neighbours at least: whole sectors of memory."""
+from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT
 
 COLUMNS = 64
 FLAT = 1024

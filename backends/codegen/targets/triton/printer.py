@@ -6,8 +6,6 @@ The function takes the kernel's buffers, then the parameters and numbers that ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv
@@ -18,24 +16,8 @@ from mixbackend.backends.codegen.targets.triton.lines import Lines
 from mixbackend.backends.codegen.targets.triton.nests import NestPrinter
 from mixbackend.backends.codegen.targets.triton.plan import Plan, Side
 from mixbackend.backends.codegen.targets.triton.space import Space, make_space
+from mixbackend.backends.codegen.targets.triton.text import FUNCTION, Text
 from mixbackend.backends.codegen.targets.triton.values import ValuePrinter
-
-FUNCTION = "mixbackend_kernel"
-
-
-@dataclass(frozen=True)
-class Text:
-    """A kernel as text.
-
-    Attributes:
-        body: the function ``FUNCTION``, without imports.
-        signature: name and Triton type of every argument.
-        warps: of a block.
-    """
-
-    body: str
-    signature: tuple[tuple[str, str], ...]
-    warps: int
 
 
 def print_kernel(kernel: Kernel, plan: Plan) -> Text:

@@ -29,9 +29,9 @@ from mixbackend.backends.codegen.targets.target import Blocks, CompiledProgram, 
 from mixbackend.backends.codegen.targets.triton.compiler import Architecture, Binary, compile_texts
 from mixbackend.backends.codegen.targets.triton.dtypes import NAMES
 from mixbackend.backends.codegen.targets.triton.indices import index_text
+from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT
 from mixbackend.backends.codegen.targets.triton.operators import has_operator
-from mixbackend.backends.codegen.targets.triton.plan import LEAST_COLUMNS, RESIDENT, make_plan
-from mixbackend.backends.codegen.targets.triton.printer import Text
+from mixbackend.backends.codegen.targets.triton.text import Text
 from mixbackend.contracts import Availability, CodegenError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _VECTOR_BYTES = 128
 _ROW_BYTES = 192 * 1024
 """Of a row that is read again soon: the share of a block in the second cache."""
 
-_BLOCKS_PER_UNIT = 4
+_BLOCKS_PER_UNIT = 2
 _ATOMIC_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64})
 BLOCKS = Blocks(
     resident=RESIDENT, least_columns=LEAST_COLUMNS, piece=8192, columns=128, meeting=frozenset({"set", "add"})
@@ -243,6 +243,7 @@ def _print_call(call: KernelCall, units: int) -> tuple[Text, Any]:
 @lru_cache(maxsize=4096)
 def _printed(kernel: Kernel, given: tuple[int | None, ...], units: int) -> tuple[Text, Any]:
     # Only here: what is loaded from artifacts is not printed.
+    from mixbackend.backends.codegen.targets.triton.plan import make_plan
     from mixbackend.backends.codegen.targets.triton.printer import block_count, print_kernel
     from mixbackend.backends.codegen.targets.triton.specialised import specialised
 

@@ -1,0 +1,182 @@
+"""What the Triton target is held against: patterns in plain torch, in odd shapes, strides and types.
+
+One table for the interpreter, the compiler ahead of time and the GPU. Sizes are small, since the interpreter takes
+milliseconds per block; ``rows`` and ``columns`` can be made larger where there is a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+Build = Callable[[torch.dtype], Sequence[torch.Tensor]]
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+SINGLE = (torch.float32,)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pattern.
+
+    Attributes:
+        function: in plain torch.
+        build: its inputs for a type; seeded by ``inputs_of``.
+        dtypes: that it is tried in.
+        dynamic: whether sizes over 1 are symbols.
+        kernels: how many there should be; 0 where it does not matter.
+    """
+
+    function: Callable[..., Any]
+    build: Build
+    dtypes: tuple[torch.dtype, ...] = SINGLE
+    dynamic: bool = False
+    kernels: int = 0
+
+
+def inputs_of(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The inputs of a case, the same every time."""
+    torch.manual_seed(len(name))
+    return list(CASES[name].build(dtype))
+
+
+def _normal(*shapes: tuple[int, ...]) -> Build:
+    return lambda dtype: [torch.randn(shape).to(dtype) for shape in shapes]
+
+
+def _integers(high: int, *shapes: tuple[int, ...]) -> Build:
+    return lambda dtype: [torch.randint(-high, high, shape).to(dtype) for shape in shapes]
+
+
+def _with_places(build: Build, high: int, shape: tuple[int, ...]) -> Build:
+    return lambda dtype: [*build(dtype), torch.randint(0, high, shape)]
+
+
+def _strided(dtype: torch.dtype) -> list[torch.Tensor]:
+    return [torch.randn(14, 9).to(dtype).t()[::2], torch.randn(3, 5, 14).to(dtype)[1]]
+
+
+def _nan_rows(dtype: torch.dtype) -> list[torch.Tensor]:
+    x = torch.randn(5, 37)
+    x[1, 7], x[2, 3], x[3, 36] = float("nan"), float("inf"), float("-inf")
+    return [x.to(dtype)]
+
+
+def _masked_softmax(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x.masked_fill(mask, float("-inf")), -1)
+
+
+def _rotary(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cosine + torch.cat([-second, first], -1) * sine
+
+
+def _rms_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+def _layer_norm_backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+    _, mean, rstd = torch.ops.aten.native_layer_norm(x, [x.shape[-1]], w, b, 1e-5)
+    return torch.ops.aten.native_layer_norm_backward(g, x, [x.shape[-1]], mean, rstd, w, b, [True, True, True])
+
+
+def _embedding_backward(g: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.embedding_dense_backward(g, places, 11, -1, False)
+
+
+def _integer_arithmetic(a: torch.Tensor, b: torch.Tensor) -> Any:
+    b = torch.where(b == 0, 3, b)
+    return a // b, a % b, torch.fmod(a, b), a & b, a ^ b, ~a, a * b - 7, torch.minimum(a, b), -a.abs()
+
+
+def _float_arithmetic(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return torch.floor_divide(a, b), torch.remainder(a, b), torch.fmod(a, b), torch.maximum(a, b), torch.sign(a)
+
+
+CASES: dict[str, Case] = {
+    # points
+    "gelu_bias_residual": Case(lambda x, b, r: F.gelu(x + b) + r, _normal((9, 33), (33,), (9, 33)), FLOATS, kernels=1),
+    "silu_mul": Case(lambda x, y: F.silu(x) * y, _normal((7, 1, 29), (7, 5, 29)), FLOATS, kernels=1),
+    "strided": Case(lambda x, y: x.exp() - y, lambda dtype: _strided(dtype), FLOATS, kernels=1),
+    "transposed_copy": Case(lambda x: x.transpose(1, 2).contiguous(), _normal((3, 37, 70)), FLOATS, kernels=1),
+    "transposed_sum": Case(lambda x, y: x.t() + y, _normal((70, 130), (130, 70)), kernels=1),
+    "rotary": Case(_rotary, _normal((2, 3, 5, 16), (5, 16), (5, 16)), FLOATS, kernels=1),
+    "concatenation": Case(lambda x, y: torch.cat([x * 2, y.abs(), x], 1) + 1, _normal((5, 7), (5, 9)), kernels=1),
+    "many_parts": Case(lambda x, y: torch.cat([x, y, x + 1, y * 2, x, y, x - y, y, x, x], 0), _normal((5, 3), (5, 3))),
+    "padding": Case(lambda x: F.pad(x, (1, 2, 0, 3), value=0.5).tanh(), _normal((3, 4, 5)), FLOATS, kernels=1),
+    "elementary": Case(
+        lambda x: torch.log1p(x.abs()) + torch.erf(x) * torch.cos(x) + torch.pow(x.abs(), 0.3), _normal((41,))
+    ),
+    "float_arithmetic": Case(_float_arithmetic, _normal((6, 11), (6, 11))),
+    "integer_arithmetic": Case(
+        _integer_arithmetic, _integers(50, (6, 11), (6, 11)), (torch.int64, torch.int32, torch.int8)
+    ),
+    "comparisons": Case(lambda x, y: ((x > y) & (x != 0)) | (y >= 0.5), _normal((6, 11), (6, 11)), FLOATS),
+    "bools": Case(lambda x: (x ^ x.flip(0), ~x, x.float() + 1, x & True), lambda _: [torch.rand(5, 7) > 0.5]),
+    "casts": Case(
+        lambda x: (x.half(), x.bfloat16(), (x * 20).to(torch.int32), (x * 9).to(torch.int8), x > 0), _normal((5, 7))
+    ),
+    "clamp_where": Case(lambda x, y: torch.where(x > 0, x.clamp(-1, 1), y), _normal((5, 7), (7,)), FLOATS),
+    "nothing": Case(lambda x, y: (x + 1, y * 2), _normal((0, 7), (3,))),
+    "one": Case(lambda x: x.exp() + 1, _normal(())),
+    "symbolic_points": Case(lambda x, b: F.gelu(x + b), _normal((9, 33), (33,)), dynamic=True, kernels=1),
+    "arange": Case(lambda x: x + torch.arange(11, dtype=x.dtype), _normal((3, 11))),
+    # rows
+    "layer_norm": Case(lambda x, w, b: F.layer_norm(x, (77,), w, b), _normal((5, 77), (77,), (77,)), FLOATS, kernels=1),
+    "rms_norm": Case(_rms_norm, _normal((5, 77), (77,)), FLOATS, kernels=1),
+    "softmax": Case(lambda x: torch.softmax(x, -1), _nan_rows, FLOATS, kernels=1),
+    "softmax_of_columns": Case(lambda x: torch.softmax(x, 1), _normal((3, 19, 21)), FLOATS, kernels=1),
+    "softmax_of_few": Case(lambda x: torch.softmax(x, 1), _normal((3, 4, 21)), kernels=1),
+    "log_softmax": Case(lambda x: torch.log_softmax(x, -1), _normal((5, 37)), FLOATS, kernels=1),
+    "masked_softmax": Case(
+        _masked_softmax, lambda dtype: [torch.randn(4, 5, 37).to(dtype), torch.rand(5, 37) > 0.7], FLOATS, kernels=1
+    ),
+    "cross_entropy": Case(
+        lambda x, t: F.cross_entropy(x, t, reduction="none"),
+        _with_places(_normal((6, 50)), 50, (6,)),
+        FLOATS,
+        kernels=1,
+    ),
+    "mean_cross_entropy": Case(lambda x, t: F.cross_entropy(x, t), _with_places(_normal((6, 50)), 50, (6,))),
+    "group_norm": Case(lambda x, w, b: F.group_norm(x, 2, w, b), _normal((3, 6, 4, 5), (6,), (6,)), FLOATS),
+    "batch_norm": Case(lambda x, w, b: F.batch_norm(x, None, None, w, b, True), _normal((3, 6, 4, 5), (6,), (6,))),
+    "layer_norm_backward": Case(_layer_norm_backward, _normal((19, 37), (19, 37), (37,), (37,))),
+    "row_sum": Case(lambda x: x.sum(-1), _normal((7, 130)), FLOATS, kernels=1),
+    "column_sum": Case(lambda x: x.sum(0), _normal((35, 70)), FLOATS, kernels=1),
+    "middle_sum": Case(lambda x: x.sum(1), _normal((3, 50, 20)), kernels=1),
+    "sum_of_all": Case(lambda x: x.sum(), _normal((70, 300)), kernels=2),
+    "variance": Case(lambda x: torch.var_mean(x, -1), _normal((5, 130)), kernels=1),
+    "extremes": Case(lambda x: (x.amax(-1), x.amin(-1), (x > 0).any(-1), (x > 2).all(0)), _nan_rows),
+    "positions": Case(lambda x: (x.argmax(-1), x.argmin(0)), _nan_rows),
+    "integer_sums": Case(lambda x: (x.sum(-1), x.prod(0), x.amax(1)), _integers(4, (5, 9)), (torch.int64, torch.int32)),
+    "symbolic_rows": Case(
+        lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b), _normal((5, 77), (77,), (77,)), dynamic=True
+    ),
+    "no_rows": Case(lambda x: x.sum(0), _normal((0, 7))),
+    # scans
+    "cumulative_sum": Case(lambda x: x.cumsum(-1), _normal((3, 70)), FLOATS, kernels=1),
+    "cumulative_sum_of_columns": Case(lambda x: x.cumsum(0), _normal((37, 5)), kernels=1),
+    "cumulative_maximum": Case(lambda x: torch.logcumsumexp(x, -1), _normal((3, 40)), kernels=1),
+    # places that only the values tell
+    "embedding": Case(lambda w, i: F.embedding(i, w), _with_places(_normal((11, 20)), 11, (3, 4)), FLOATS, kernels=1),
+    "index_select": Case(lambda x, i: x.index_select(1, i) * 2, _with_places(_normal((5, 11)), 11, (7,)), kernels=1),
+    "gather": Case(lambda x, i: x.gather(1, i), _with_places(_normal((5, 11)), 11, (5, 3)), kernels=1),
+    "index_add": Case(
+        lambda x, y, i: x.index_add(0, i, y), _with_places(_normal((11, 20), (30, 20)), 11, (30,)), kernels=2
+    ),
+    "scatter_add": Case(lambda x, y, i: x.scatter_add(1, i, y), _with_places(_normal((5, 11), (5, 30)), 11, (5, 30))),
+    "embedding_backward": Case(_embedding_backward, _with_places(_normal((30, 20)), 11, (30,))),
+    "slice_scatter": Case(lambda x, y: torch.slice_scatter(x, y, 1, 2, 6), _normal((5, 11), (5, 4))),
+    # windows
+    "max_pool": Case(lambda x: F.max_pool2d(x, 3, 2, 1), _normal((2, 3, 9, 8)), FLOATS, kernels=1),
+    "average_pool": Case(
+        lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True, count_include_pad=False), _normal((2, 3, 9, 8))
+    ),
+    "adaptive_pool": Case(lambda x: F.adaptive_avg_pool2d(x, 3), _normal((2, 3, 10, 8))),
+    "upsample": Case(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), _normal((2, 3, 5, 4))),
+    "depthwise": Case(lambda x, w: F.conv2d(x, w, padding=1, groups=4), _normal((2, 4, 6, 5), (4, 1, 3, 3))),
+}
