@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 from mixbackend.benchmarks.peers.models import (
-    Hidden,
     Inputs,
     Logits,
     Loss,
@@ -41,6 +40,17 @@ _LLAMA = {
     "num_attention_heads": 16,
     "num_key_value_heads": 16,
 }
+
+
+class Encoder(nn.Module):
+    """Token ids, none of them padding, to the last hidden states."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model(input_ids=ids).last_hidden_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +100,8 @@ def _bert(batch: int, length: int) -> Made:
     enable_torchvision()
     import transformers
 
-    module = Hidden(transformers.BertModel(transformers.BertConfig(**_BERT)))
-    return module, (_ids(30522, batch, length), torch.ones(batch, length, dtype=torch.int64))
+    module = Encoder(transformers.BertModel(transformers.BertConfig(**_BERT)))
+    return module, (_ids(30522, batch, length),)
 
 
 def _decoder(architecture: str, settings: Mapping[str, Any], batch: int, length: int) -> Made:

@@ -69,8 +69,9 @@ def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
     probes = [*_products(place, scale, "float32"), *_attention(place, scale, "float32")]
     probes += [*_grouped(place, scale, "float32"), *_loops(place, scale)]
     if place.type != "cpu":
-        halves = [*_products(place, scale, "float16"), *_products(place, scale, "bfloat16")]
-        return (*probes, *halves, *(probe for dtype in _HALF_TYPES for probe in _attention(place, scale, dtype)))
+        kinds = (_products, _attention, _grouped)
+        # What accelerators are bought for; compilers that take seconds for each may not come to the rest.
+        return (*(probe for dtype in _HALF_TYPES for kind in kinds for probe in kind(place, scale, dtype)), *probes)
     return (*probes, *_products(place, scale, "bfloat16")) if has_fast_bfloat16() else tuple(probes)
 
 

@@ -385,6 +385,7 @@ def inductor_compile(
 def cuda_graph_recorded(
     function: Any,
     names: Sequence[str],
+    results: int,
     static: Sequence[int],
     device: int,
     phase: str,
@@ -395,6 +396,7 @@ def cuda_graph_recorded(
     Args:
         function: takes a list of tensors on the device and integers, empties it, and returns a sequence of tensors.
         names: of its arguments, for torch's messages.
+        results: how many tensors it returns.
         static: positions of arguments that are the same memory at every call; others are copied into the graph's own.
         device: number of the device.
         phase: ``inference``, ``forward`` or ``backward``: how long results live.
@@ -413,6 +415,7 @@ def cuda_graph_recorded(
         device_index=device,
         is_backward=phase == "backward",
         is_inference=phase == "inference",
+        stack_traces=[None] * results,
         constants=tuple(constants),
         placeholders=tuple(PlaceholderInfo(name, None, [], None) for name in names),
     )

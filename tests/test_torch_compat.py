@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -534,6 +535,50 @@ def test_storage_users() -> None:
 
 
 # --- whole -----------------------------------------------------------------------------------------------------------
+
+
+def test_cuda_graph_recorded(monkeypatch):
+    from torch._inductor import cudagraph_trees
+
+    asked = {}
+    signature = inspect.signature(cudagraph_trees.cudagraphify)
+
+    def stand_in(*arguments, **keywords):
+        asked.update(signature.bind(*arguments, **keywords).arguments)
+        return arguments[0], ["result"]
+
+    monkeypatch.setattr(cudagraph_trees, "cudagraphify", stand_in)
+    run = compat.cuda_graph_recorded(lambda inputs: inputs, ["a", "b"], 3, [1], 0, "backward")
+    assert run([1, 2]) == ["result"]
+    assert asked["stack_traces"] == [None] * 3
+    assert (asked["is_backward"], asked["is_inference"], asked["device_index"]) == (True, False, 0)
+    assert [item.name for item in asked["placeholders"]] == ["a", "b"]
+
+
+def test_cuda_graph_obstacle():
+    assert compat.cuda_graph_obstacle(make_fx(torch.relu, tracing_mode="fake")(torch.ones(3))) == ""
+    graph = torch.fx.Graph()
+    waits = torch.ops.aten._fused_moving_avg_obs_fq_helper.default
+    graph.output((graph.call_function(waits, (graph.placeholder("value"),)),))
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    assert compat.cuda_graph_obstacle(module) == "aten._fused_moving_avg_obs_fq_helper.default"
+
+
+def test_cuda_graphs_enter_backward(monkeypatch):
+    from torch._inductor import cudagraph_trees
+
+    said = []
+    manager = types.SimpleNamespace(set_to_running_backward=lambda: said.append("backward"))
+    monkeypatch.setattr(cudagraph_trees, "get_manager", lambda device, create_if_none_exists: manager)
+    compat.cuda_graphs_enter_backward(0)
+    monkeypatch.setattr(cudagraph_trees, "get_manager", lambda device, create_if_none_exists: None)
+    compat.cuda_graphs_enter_backward(0)
+    assert said == ["backward"]
+
+
+def test_forget_cuda_graphs():
+    compat.forget_cuda_graphs()
+    compat.forget_cuda_graphs()
 
 
 def test_every_public_function_has_a_test() -> None:

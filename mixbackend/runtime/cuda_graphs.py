@@ -145,7 +145,13 @@ class RecordedGraph:
         bare = _joined(piece, regions, [slot.unguarded for slot in slots], constants, filename)
         guarded = _joined(piece, regions, slots, constants, filename)
         graph = cuda_graph_recorded(
-            bare, piece.inputs, static, self._device, subject.graph.phase, tuple(constants.values())
+            bare,
+            piece.inputs,
+            len(piece.outputs),
+            static,
+            self._device,
+            subject.graph.phase,
+            tuple(constants.values()),
         )
         return RecordedPiece(graph, guarded, lambda error: self._failed(piece, filename, error))
 

@@ -117,7 +117,12 @@ class Mixture:
         config = self.config.with_options(options) if options else self.config
         if mode is not None and _MEASURES[mode]:
             config = config.with_options({"search.mode": "measure"})
-        return self._session(config, mode in _MODES_WITH_GRAPHS and torch.cuda.is_available())
+        records = mode in _MODES_WITH_GRAPHS and torch.cuda.is_available()
+        session = self._session(config, records)
+        if mode in _MODES_WITH_GRAPHS and not records:
+            detail = f"mode {mode!r} runs without CUDA graphs: torch finds no CUDA device"
+            session.events.append(Event("fallback", "", "", "", detail))
+        return session
 
     def report(self, *, advice: bool = False) -> Report:
         """What this object compiled so far.

@@ -38,6 +38,7 @@ from mixbackend.partitioner.fixed import MisfitError, fixed_plan
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.runtime.cuda_graphs_costs import as_replayed
 from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
@@ -236,7 +237,8 @@ class Session:
         with self._lock:
             if device not in self._cost_models:
                 apart = self._foreign() if self.config.search.mode == "measure" else frozenset()
-                self._cost_models[device] = cost_model(self.backends, device, self.database, apart=apart)
+                model = cost_model(self.backends, device, self.database, apart=apart)
+                self._cost_models[device] = as_replayed(model) if self.records and device == "cuda" else model
             return self._cost_models[device]
 
     def _foreign(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
+import sympy
 import torch
 
 from mixbackend.contracts import (
@@ -33,7 +34,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.numerics import Deviation
 from mixbackend.contracts.region import RunFunction
 from mixbackend.runtime.strides import Restride, restrider
-from mixbackend.runtime.verify import before_writing, eager_result, verify_region
+from mixbackend.runtime.verify import TF32_FLOOR, before_writing, eager_result, may_round_to_tf32, verify_region
 
 VerifyWhen = Literal["off", "first_call", "sampled", "always"]
 
@@ -237,7 +238,8 @@ class RegionSlot:
 
     def _budget(self) -> ErrorBudget:
         own = self._traits.error_budget
-        return ErrorBudget(max(own.factor, self._policy.factor), own.floor)
+        floor = max(own.floor, TF32_FLOOR) if may_round_to_tf32(self.region) else own.floor
+        return ErrorBudget(max(own.factor, self._policy.factor), floor)
 
     def _malformed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Deviation | None:
         """Form of the outputs: number, type, and storage that belongs to nobody else."""
@@ -343,12 +345,28 @@ def _size_reader(region: Region, condition: Condition) -> Callable[[Sequence[Any
     """How to read a condition's size from the arguments.
 
     Raises:
-        ValueError: no input shows this size.
+        ValueError: no inputs show what this size is made of.
     """
     if not isinstance(condition.size, SymbolicSize):
         constant = condition.size
         return lambda inputs: constant
-    wanted = condition.size.expression
+    shown = _shown(region, condition.size.expression)
+    if shown is not None:
+        return shown
+    symbols = sorted(condition.size.expression.free_symbols, key=str)
+    readers = [_shown(region, symbol) for symbol in symbols]
+    if not symbols or any(reader is None for reader in readers):
+        raise ValueError(f"no input of region {region.id} shows the size of the precondition {condition}")
+    expression = condition.size.expression
+    return lambda inputs: int(
+        expression.xreplace(
+            {symbol: sympy.Integer(reader(inputs)) for symbol, reader in zip(symbols, readers, strict=True) if reader}
+        )
+    )
+
+
+def _shown(region: Region, wanted: sympy.Expr) -> Callable[[Sequence[Any]], int] | None:
+    """How to read a size that some input shows as it is."""
     for position, item in enumerate(region.inputs):
         if isinstance(item.meta, SymbolicSize) and item.meta.expression == wanted:
             return lambda inputs, position=position: inputs[position]  # type: ignore[misc]
@@ -356,4 +374,4 @@ def _size_reader(region: Region, condition: Condition) -> Callable[[Sequence[Any
         for dimension, size in enumerate(shape):
             if isinstance(size, SymbolicSize) and size.expression == wanted:
                 return lambda inputs, position=position, dimension=dimension: inputs[position].shape[dimension]  # type: ignore[misc]
-    raise ValueError(f"no input of region {region.id} shows the size of the precondition {condition}")
+    return None

@@ -22,9 +22,24 @@ from mixbackend.contracts.numerics import Deviation, find_deviation
 BYTE_CAP = 2 * 1024**3
 """Above this many bytes of inputs and outputs the reference is computed in the tensors' own dtype."""
 
+TF32_FLOOR = 2.0**14
+"""In units of float32's epsilon: what rounding the factors to TF32 may do to a result, where torch's flags allow it and
+eager happens to take a kernel that does not."""
+
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 _STATES_OF_ATTENTION = 2
 """Results of attention from this place on are no values: what the backward needs of shapes and random numbers."""
+
+
+def may_round_to_tf32(region: Region) -> bool:
+    """Whether torch's flags let kernels of the region round float32 factors to TF32."""
+    allowed = {"matmul": torch.get_float32_matmul_precision() != "highest"}
+    allowed |= {"convolution": torch.backends.cudnn.allow_tf32, "attention": allowed["matmul"]}
+    return any(
+        allowed.get(view.op_class, False)
+        and any(meta.device.type == "cuda" and meta.dtype is torch.float32 for meta in view.input_tensors)
+        for view in region.views
+    )
 
 
 def before_writing(region: Region, inputs: Sequence[Any]) -> list[Any]:
@@ -121,12 +136,9 @@ class _Float64Interpreter(torch.fx.Interpreter):
     """Runs a graph with every narrow floating dtype argument and result widened."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one op; in its own dtypes where it has no kernel for wide ones (attention on a GPU)."""
-        try:
+        """Run one op; attention on a GPU in the dtypes of the graph: its kernels misread others without a word."""
+        if n.op != "call_function" or op_class_of(str(n.target)) != "attention" or not _is_on_gpu(n):
             return super().run_node(n)
-        except (RuntimeError, NotImplementedError, TypeError):
-            if op_class_of(str(n.target)) != "attention":
-                raise
         sources = {source: _as_traced(self.env[source], source) for source in n.all_input_nodes}
         arguments, keywords = torch.fx.node.map_arg((n.args, n.kwargs), sources.__getitem__)  # type: ignore[misc]
         return torch.fx.node.map_aggregate(n.target(*arguments, **keywords), _widen)  # type: ignore[operator]
@@ -136,6 +148,11 @@ class _Float64Interpreter(torch.fx.Interpreter):
         wide_kwargs = torch.fx.node.map_aggregate(kwargs, _widen)
         result = super().call_function(target, wide_args, wide_kwargs)  # type: ignore[arg-type]
         return torch.fx.node.map_aggregate(result, _widen)
+
+
+def _is_on_gpu(node: torch.fx.Node) -> bool:
+    values = [source.meta.get("val") for source in node.all_input_nodes]
+    return any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in values)
 
 
 def _as_traced(value: Any, node: torch.fx.Node) -> Any:

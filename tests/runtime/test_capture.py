@@ -246,12 +246,13 @@ def test_options_override_and_unknown_options_are_refused(make_mixture, loopback
         torch.compile(torch.cos, backend=mixture, options={"bakends": ["eager"]})(torch.randn(3))
 
 
-def test_modes_not_built_yet_say_so(make_mixture, loopback):
+def test_a_mode_with_cuda_graphs_says_that_there_is_no_gpu(make_mixture, loopback, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     mixture = make_mixture(loopback)
     torch.compile(torch.sin, backend=mixture, mode="reduce-overhead")(torch.randn(3))
     events = mixture.report().to_dict()["events"]
     assert [event["kind"] for event in events] == ["fallback"]
-    assert "reduce-overhead" in events[0]["detail"]
+    assert events[0]["detail"] == "mode 'reduce-overhead' runs without CUDA graphs: torch finds no CUDA device"
 
 
 def test_gradients_through_two_calls_of_one_layer(make_mixture, loopback):

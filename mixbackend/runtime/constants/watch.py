@@ -98,7 +98,7 @@ class WeightWatch:
 
     def holds(self, weights: Sequence[torch.Tensor]) -> bool:
         """Whether these are its very tensors, whatever they hold now."""
-        return [id(weight) for weight in weights] == self._objects
+        return list(map(id, weights)) == self._objects
 
     def change(self) -> str:
         """What changed since it was made, in words; empty if nothing did. Asked only where ``holds``."""

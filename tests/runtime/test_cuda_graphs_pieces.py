@@ -1,0 +1,131 @@
+"""Which regions are recorded together, and why others are not; on fake tensors of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sympy
+import torch
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.contracts import InputRole, NodeRef, OpNode, Plan, PlannedRegion, SymbolicSize
+from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.runtime.cuda_graphs_pieces import cut_pieces, device_of, obstacle_of, told
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.regions import cut_regions
+from mixbackend.runtime.trace import trace_graph
+
+aten = torch.ops.aten
+
+
+def _tensors(*shapes, device="cuda"):
+    mode = fresh_fake_mode()
+    with mode:
+        return [torch.empty(shape, device=device) for shape in shapes]
+
+
+def _cut(function, inputs, roles=None, dynamic=False, each=1):
+    """A function's regions, of a few ops each."""
+    module, graph = trace_graph(function, inputs, roles=roles, dynamic=dynamic)
+    names = [node.name for node in graph.placed_nodes]
+    groups = [names[place : place + each] for place in range(0, len(names), each)]
+    planned = tuple(PlannedRegion(f"r{place}", "eager", tuple(group)) for place, group in enumerate(groups))
+    return graph, cut_regions(module, graph, Plan(graph.id, graph.phase, graph.dynamic, planned))
+
+
+def _obstacles(regions, static=frozenset(), **traits):
+    mine = replace(EagerBackend().traits(), **traits)
+    return [obstacle_of(bound, "eager", mine, static, 0) for bound in regions]
+
+
+def test_neighbours_become_one_piece():
+    (value,) = _tensors((8, 8))
+    graph, regions = _cut(lambda x: aten.relu(aten.sigmoid(aten.neg(x))), [value])
+    (piece,) = cut_pieces(graph, regions, _obstacles(regions), frozenset())
+    assert piece.regions == (0, 1, 2)
+    assert piece.inputs == (graph.inputs[0].name,)
+    assert piece.outputs == tuple(graph.outputs)
+    assert told([piece], regions) == "3 of 3 regions in 1 CUDA graphs"
+
+
+def test_an_obstacle_splits_the_graph_and_keeps_the_order():
+    (value,) = _tensors((8, 8))
+    graph, regions = _cut(lambda x: aten.relu(aten.sigmoid(aten.neg(x))) + aten.neg(x), [value])
+    obstacles = ["", "no", "", ""]
+    pieces = cut_pieces(graph, regions, obstacles, frozenset())
+    assert [piece.regions for piece in pieces] == [(0,), (1,), (2, 3)]
+    assert set(pieces[2].inputs) == {regions[0].outputs[0], regions[1].outputs[0]}
+    assert told(pieces, regions) == "3 of 4 regions in 2 CUDA graphs; r1 between them: no"
+
+
+def test_constants_are_no_inputs():
+    value, weight = _tensors((8, 8), (8, 8))
+    roles = {1: PlaceholderRole(InputRole.CONSTANT)}
+    graph, regions = _cut(lambda x, w: aten.relu(aten.mm(x, w)), [value, weight], roles)
+    given, constant = (item.name for item in graph.inputs)
+    (piece,) = cut_pieces(graph, regions, ["", ""], frozenset({constant}))
+    assert piece.inputs == (given,)
+    assert piece.constants == (constant,)
+
+
+def test_a_size_that_is_read_off_a_result_begins_a_new_piece():
+    (value,) = _tensors((8, 6))
+    graph, regions = _cut(lambda x: aten.relu(aten.sigmoid(x)), [value])
+    (made,) = regions[0].outputs
+    length = SymbolicSize(sympy.Symbol("u0", integer=True), 8)
+    numbers = (
+        OpNode("length", "aten.sym_size.int", (("self", NodeRef(made)), ("dim", 0)), (length,)),
+        OpNode("twice", "symbolic.mul", (("arg0", NodeRef("length")), ("arg1", 2)), (length,)),
+    )
+    graph = replace(graph, nodes=(graph.nodes[0], *numbers, *graph.nodes[1:]))
+    sized = replace(regions[1], inputs=(*regions[1].inputs, "twice"))
+    pieces = cut_pieces(graph, (regions[0], sized), ["", ""], frozenset())
+    assert [piece.regions for piece in pieces] == [(0,), (1,)]
+    assert "twice" in pieces[1].inputs
+    assert len(cut_pieces(graph, regions, ["", ""], frozenset())) == 1
+
+
+def test_tensors_of_the_processor_are_an_obstacle():
+    mode = fresh_fake_mode()
+    with mode:
+        value, host = torch.empty(8, device="cuda"), torch.empty((), device="cpu")
+    _, regions = _cut(lambda x, y: aten.relu(aten.add(x, y)), [value, host])
+    first, second = _obstacles(regions)
+    assert first.endswith("is on cpu")
+    assert second == ""
+
+
+def test_who_cannot_be_recorded_says_so():
+    (value,) = _tensors((8, 8))
+    _, regions = _cut(lambda x: aten.relu(x), [value])
+    assert _obstacles(regions, capturable=False) == ["eager cannot be recorded"]
+    assert _obstacles(regions, uses_current_stream=False) == ["eager cannot be recorded"]
+
+
+@pytest.mark.parametrize(("static", "free"), [(False, False), (True, True)])
+def test_memory_that_is_written_must_stay_where_it_is(static, free):
+    buffer, value = _tensors((8,), (8,))
+    roles = {0: PlaceholderRole(InputRole.BUFFER)} if static else {}
+    graph, regions = _cut(lambda b, x: aten.copy_(b, aten.relu(x)), [buffer, value], roles, each=9)
+    names = frozenset(item.name for item in graph.inputs if item.role.is_weight)
+    (found,) = _obstacles(regions, names)
+    assert (found == "") is free
+    assert free or "elsewhere at every call" in found
+
+
+def test_results_that_share_memory_with_what_comes_in_are_not_recorded():
+    (value,) = _tensors((8, 8))
+    _, regions = _cut(lambda x: aten.t(x), [value])
+    assert "shares memory" in _obstacles(regions)[0]
+
+
+def test_only_graphs_of_one_gpu_are_recorded():
+    (value,) = _tensors((8,))
+    graph, _ = _cut(lambda x: aten.relu(x), [value])
+    assert device_of(graph) == 0
+    assert device_of(_cut(lambda x: aten.relu(x), [torch.ones(3)])[0]) is None
+    mode = fresh_fake_mode()
+    with mode:
+        other = torch.empty(8, device="cuda:1")
+    assert device_of(_cut(lambda x: aten.relu(x), [other])[0]) == 1

@@ -1,0 +1,219 @@
+"""When a placed graph is recorded and replayed, and what happens where recording fails.
+
+Torch's recording is stood in for: the first call warms up, the second records, and what a function may not do then
+raises.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.contracts import CompiledRegion, InputRole, Plan, PlannedRegion
+from mixbackend.runtime import cuda_graphs
+from mixbackend.runtime.cuda_graphs import MOST_SIZES, RecordedGraph, Subject
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.regions import cut_regions
+from mixbackend.runtime.slots import RegionSlot, SlotPolicy
+from mixbackend.runtime.stitch import stitch
+from mixbackend.runtime.trace import trace_graph
+
+aten = torch.ops.aten
+
+
+class Recordings:
+    """Stands in for torch."""
+
+    def __init__(self):
+        self.made = []
+        self.recording = False
+        self.backward = 0
+
+    def record(self, function, names, results, static, device, phase, constants=()):
+        states = {"calls": 0, "names": tuple(names), "static": tuple(static), "constants": len(constants)}
+        self.made.append(states)
+
+        def run(inputs):
+            states["calls"] += 1
+            self.recording = states["calls"] == 2
+            try:
+                made = function(inputs)
+            finally:
+                self.recording = False
+            assert inputs == []
+            assert len(made) == results
+            return made
+
+        return run
+
+
+class Strict(EagerBackend):
+    """Eager, whose regions are verified, and raise while recorded if they are to."""
+
+    name = "strict"
+
+    def __init__(self, recordings, stubborn=()):
+        self.recordings = recordings
+        self.stubborn = stubborn
+        self.ran = []
+
+    def compile(self, region):
+        inner = super().compile(region).run
+        ops = [view.op for view in region.views]
+
+        def run(inputs):
+            self.ran.append(region.id)
+            if self.recordings.recording and any(op in self.stubborn for op in ops):
+                raise RuntimeError("operation not permitted when stream is capturing\nmore")
+            return inner(inputs)
+
+        return CompiledRegion(run)
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    stand_in = Recordings()
+    monkeypatch.setattr(cuda_graphs, "cuda_graph_recorded", stand_in.record)
+    monkeypatch.setattr(
+        cuda_graphs, "cuda_graphs_enter_backward", lambda device: setattr(stand_in, "backward", stand_in.backward + 1)
+    )
+    return stand_in
+
+
+def _graph(
+    recordings,
+    monkeypatch,
+    function,
+    *inputs,
+    stubborn=(),
+    obstacles=None,
+    constants=(),
+    dynamic=False,
+    verify="off",
+    phase="inference",
+):
+    """A function as a recorded graph with one region per op."""
+    roles = {place: PlaceholderRole(InputRole.CONSTANT) for place in constants}
+    module, graph = trace_graph(function, inputs, roles=roles, dynamic=dynamic, phase=phase)
+    names = [node.name for node in graph.placed_nodes]
+    planned = tuple(PlannedRegion(f"r{place}", "strict", (name,)) for place, name in enumerate(names))
+    regions = cut_regions(module, graph, Plan(graph.id, graph.phase, graph.dynamic, planned))
+    backend = Strict(recordings, stubborn)
+    monkeypatch.setattr(type(backend), "traits", lambda self: EagerBackend.traits(self))
+    failures = []
+    policy = SlotPolicy(verify, 3.0, strict=False, remembered=False)
+    slots = tuple(
+        RegionSlot(
+            bound.region,
+            backend,
+            backend.compile(bound.region),
+            policy,
+            lambda *told: failures.append(told),
+            lambda *_: None,
+        )
+        for bound in regions
+    )
+    stitched = stitch(module, graph, regions, slots)
+    bound = {graph.inputs[place].name: inputs[place] for place in constants}
+    found = dict(obstacles or {})
+    monkeypatch.setattr(cuda_graphs, "obstacle_of", lambda bound, *_: found.get(bound.planned.id, ""))
+    events = []
+    recorded = RecordedGraph(
+        Subject(module, graph, regions, slots, stitched, bound), 0, lambda *told: events.append(told)
+    )
+    return recorded, backend, events, failures
+
+
+def _chain(value):
+    return aten.relu(aten.sigmoid(aten.neg(value)))
+
+
+def test_it_warms_up_records_and_replays(recordings, monkeypatch):
+    graph, _, events, _ = _graph(recordings, monkeypatch, _chain, torch.ones(4))
+    for _ in range(4):
+        value = torch.randn(4)
+        (result,) = graph([value])
+        torch.testing.assert_close(result, _chain(value))
+    assert [item["calls"] for item in recordings.made] == [4]
+    assert events == [("", "3 of 3 regions in 1 CUDA graphs")]
+
+
+def test_an_obstacle_runs_between_two_recordings(recordings, monkeypatch):
+    graph, _, events, _ = _graph(recordings, monkeypatch, _chain, torch.ones(4), obstacles={"r1": "it is on cpu"})
+    for _ in range(3):
+        value = torch.randn(4)
+        torch.testing.assert_close(graph([value])[0], _chain(value))
+    assert len(recordings.made) == 2
+    assert events == [("", "2 of 3 regions in 2 CUDA graphs; r1 between them: it is on cpu")]
+
+
+def test_constants_are_read_where_they_lie(recordings, monkeypatch):
+    weight = torch.randn(4, 4)
+    graph, *_ = _graph(recordings, monkeypatch, aten.mm, torch.ones(4, 4), weight, constants=(1,))
+    value = torch.randn(4, 4)
+    torch.testing.assert_close(graph([value, weight])[0], value @ weight)
+    assert recordings.made[0]["constants"] == 1
+    assert len(recordings.made[0]["names"]) == 1
+
+
+def test_results_are_verified_before_anything_is_recorded(recordings, monkeypatch):
+    monkeypatch.setattr(RegionSlot, "_first_call", lambda self: self._checked)
+    graph, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4), verify="first_call")
+    graph([torch.ones(4)])
+    assert recordings.made == []
+    graph([torch.ones(4)])
+    assert len(recordings.made) == 1
+
+
+def test_a_region_that_cannot_be_recorded_is_left_out_from_then_on(recordings, monkeypatch):
+    graph, _, events, failures = _graph(
+        recordings, monkeypatch, _chain, torch.ones(4), stubborn=("aten.sigmoid.default",)
+    )
+    for _ in range(6):
+        value = torch.randn(4)
+        torch.testing.assert_close(graph([value])[0], _chain(value))
+    assert failures == []
+    assert [region for region, _ in events] == ["", "r1", ""]
+    assert "operation not permitted" in events[1][1]
+    assert "more" not in events[1][1]
+    assert events[2][1].startswith("2 of 3 regions in 2 CUDA graphs; r1 between them: recording failed")
+
+
+def test_a_failure_that_no_region_raised_leaves_the_piece_out(recordings, monkeypatch):
+    def broken(*arguments):
+        def run(inputs):
+            raise RuntimeError("out of memory in the pool")
+
+        return run
+
+    monkeypatch.setattr(cuda_graphs, "cuda_graph_recorded", broken)
+    graph, _, events, _ = _graph(recordings, monkeypatch, _chain, torch.ones(4))
+    value = torch.randn(4)
+    for _ in range(3):
+        torch.testing.assert_close(graph([value])[0], _chain(value))
+    assert [region for region, _ in events][1:4] == ["r0", "r1", "r2"]
+
+
+def test_each_set_of_sizes_is_recorded_up_to_a_bound(recordings, monkeypatch):
+    graph, _, events, _ = _graph(recordings, monkeypatch, _chain, torch.ones(4, 3), dynamic=True)
+    for size in range(2, MOST_SIZES + 5):
+        value = torch.randn(size, 3)
+        for _ in range(3):
+            torch.testing.assert_close(graph(_arguments(graph, value))[0], _chain(value))
+    assert len(recordings.made) == MOST_SIZES
+    assert any("further sizes" in detail for _, detail in events)
+
+
+def _arguments(graph, value):
+    """Numbers, where the traced graph takes any, then the tensor."""
+    placeholders = graph._subject.module.graph.find_nodes(op="placeholder")
+    sizes = iter(value.shape)
+    return [value if isinstance(node.meta["val"], torch.Tensor) else next(sizes) for node in placeholders]
+
+
+def test_a_backward_outside_of_graphs_is_announced(recordings, monkeypatch):
+    everything = {f"r{place}": "no" for place in range(3)}
+    graph, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4), obstacles=everything, phase="backward")
+    graph([torch.ones(4)])
+    assert recordings.backward == 1
