@@ -581,6 +581,16 @@ def test_forget_cuda_graphs():
     compat.forget_cuda_graphs()
 
 
+def test_raw_cuda_stream(monkeypatch):
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 4711 + device, raising=False)
+    assert compat.raw_cuda_stream(1) == 4712
+
+
+def test_current_cuda_device(monkeypatch):
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 3, raising=False)
+    assert compat.current_cuda_device() == 3
+
+
 def test_every_public_function_has_a_test() -> None:
     functions = [
         name

@@ -92,11 +92,11 @@ def _pieces(
     piece = MINIMUM_PIECE if blocks is None or width > 1 else blocks.piece
     if folded * max(kept, 1) < MINIMUM_POINTS or folded < 2 * piece:
         return None
-    # A block of threads keeps its processor busy by itself; pieces for threads even out the load.
-    wanted = 2 * parallel_width if blocks is None else parallel_width
+    wanted = 2 * parallel_width
     together = TOGETHER if blocks is None else blocks.columns
     independent = kept if width == 1 else max(kept // width, 1) * max(width // together, 1)
-    if independent >= wanted:
+    # A few blocks of threads keep a processor busy; pieces for single threads also even out the load.
+    if independent >= (wanted if blocks is None else parallel_width):
         return None
     return _cut(stage.reduced, -(-wanted // max(independent, 1)), folded, hints, piece)
 

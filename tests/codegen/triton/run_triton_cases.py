@@ -55,7 +55,7 @@ def _tighten() -> None:
     from mixbackend.backends.codegen.targets.triton import plan, target
 
     target.BLOCKS = replace(target.BLOCKS, resident=32)
-    plan.RESIDENT, plan.ONCE, plan.PIECE, plan.COLUMNS, plan.FEW = 32, 32, 16, 4, 1
+    plan.RESIDENT, plan.ONCE, plan.PIECE, plan.COLUMN_PIECE, plan.COLUMNS, plan.FEW = 32, 32, 16, 8, 4, 1
 
 
 def _run(backend: CodegenBackend, name: str, dtype: torch.dtype, device: str) -> dict[str, Any]:

@@ -28,14 +28,20 @@ from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RES
 COLUMNS = 64
 FLAT = 1024
 SQUARE = 64
-ROWS = 1024
+ROWS = 2048
 """Points of a block of columns, of flat points, along a side of a transpose, and of short rows together."""
 
-PIECE = 4096
-"""Points of a row that a block takes at a time."""
+MANY = 6
+"""Loads for a point from which on a thread takes fewer points: each of them is in flight at once."""
+
+PIECE, COLUMN_PIECE = 4096, 64
+"""Points of a row, and of a column, that a block takes at a time."""
 
 ONCE = 4096
 """Length up to which a row that is read once is taken as a whole."""
+
+STREAMS = 2
+"""Tensors up to which registers hold rows of twice the length: little else is in them."""
 
 FEW = 32
 """Length up to which columns are walked point by point."""
@@ -103,6 +109,32 @@ def make_plan(kernel: Kernel, units: int) -> Plan:
     return _by_rows(kernel, rows, points, units, wide, strided, in_registers)
 
 
+@dataclass(frozen=True)
+class _Traffic:
+    """What moves through memory: tensors that are as large as rows and outer points together.
+
+    Attributes:
+        streams: how many they are.
+        packed: 2 where all their elements have 16 bits or fewer: a thread takes twice as many, else 1.
+    """
+
+    streams: int
+    packed: int
+
+
+def _traffic(kernel: Kernel) -> _Traffic:
+    outer = {loop.index for loop in kernel.outer}
+    large = {
+        access.buffer
+        for nest in kernel.nests
+        for access in nest_accesses(nest)
+        if access.offset.free_symbols & {loop.index for loop in inner_loops(nest)}
+        and (access.offset.free_symbols & outer or not outer)
+    }
+    sizes = [item.dtype.itemsize for item in kernel.buffers if item.name in large]
+    return _Traffic(len(sizes), 2 if max(sizes, default=4) <= 2 else 1)
+
+
 def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Plan:
     walks = (None,) * len(kernel.nests)
     pair = _transposed(kernel)
@@ -110,8 +142,9 @@ def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Pl
         sides = tuple(Side((loop,), _fitting(SQUARE, _number(loop.extent))) for loop in pair)
         warps = max(1, min(8, math.prod(side.block for side in sides) // 512))
         return Plan(sides, tuple(loop for loop in kernel.outer if loop not in pair), walks, warps, wide)
-    block = _spread(FLAT, points, units, least=128)
-    return Plan((Side(kernel.outer, block),), (), walks, max(1, block // 256), wide)
+    loads = {access for nest in kernel.nests for access in nest_accesses(nest) if not access.write}
+    block = _spread(FLAT if len(loads) <= MANY else FLAT // 4, points, units, least=128)
+    return Plan((Side(kernel.outer, block),), (), walks, max(1, min(4, block // 64)), wide)
 
 
 def _by_points(kernel: Kernel, points: int | None, units: int, wide: bool) -> Plan:
@@ -129,22 +162,29 @@ def _by_rows(
     strided: bool,
     in_registers: bool,
 ) -> Plan:
+    traffic = _traffic(kernel)
     longest = max(_power(row) if row is not None else ASSUMED for row in rows)
-    known = all(row for row in rows)
-    limit = RESIDENT if len(kernel.nests) > 1 else ONCE
-    whole = in_registers or (known and longest * (LEAST_COLUMNS if strided else 1) <= limit)
+    few = traffic.streams <= STREAMS and not strided
+    limit = ONCE * traffic.packed if len(kernel.nests) == 1 else RESIDENT * (2 if few else 1)
+    whole = in_registers or (all(rows) and longest * (LEAST_COLUMNS if strided else 1) <= limit)
     if strided:
-        block = _spread(COLUMNS, points, units, least=LEAST_COLUMNS)
-        length = longest if whole else min(longest, PIECE // COLUMNS)
+        block = _spread(COLUMNS * traffic.packed, points, units, least=LEAST_COLUMNS)
+        length = longest if whole else min(longest, COLUMN_PIECE // traffic.packed)
         while whole and block > 1 and block * length > RESIDENT:
             block //= 2
     else:
-        length = longest if whole else min(longest, PIECE)
-        block = _spread(max(ROWS // length, 1), points, units, least=1)
-    area = block * length
-    warps = 16 if area > 8192 else max(1, min(8, area // 256))
+        length = longest if whole else min(longest, PIECE * traffic.packed)
+        block = _spread(max(ROWS * traffic.packed // length, 1), points, units, least=1)
     walks = tuple(_walk(nest, whole, length) for nest in kernel.nests)
+    warps = _warps(block * length, traffic.packed)
     return Plan((Side(kernel.outer, block if kernel.outer else 1),), (), walks, warps, wide)
+
+
+def _warps(area: int, packed: int) -> int:
+    """Warps for a block of rows: 32 bytes of a tensor per thread, more where there are too many points."""
+    if area > RESIDENT:
+        return 32
+    return 16 if area > RESIDENT // 2 else max(1, min(8, area // (256 * packed)))
 
 
 def _walk(nest: Nest, whole: bool, length: int) -> Walk | None:

@@ -1,0 +1,61 @@
+"""Generated Triton text under Triton's interpreter: every pattern of the table computes what eager does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from triton_cases import CASES
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+PROGRAM = Path(__file__).parent / "run_triton_cases.py"
+KEYS = [(name, dtype) for name, case in CASES.items() for dtype in case.dtypes]
+WALKED = (
+    "layer_norm",
+    "softmax",
+    "softmax_of_columns",
+    "cross_entropy",
+    "group_norm",
+    "row_sum",
+    "column_sum",
+    "variance",
+)
+WALKED_TOO = ("extremes", "positions", "integer_sums", "cumulative_sum", "cumulative_sum_of_columns", "log_softmax")
+
+
+@lru_cache(maxsize=2)
+def results(*options: str) -> Mapping[tuple[str, str], dict[str, Any]]:
+    """Answers of the program, by case and type. It is one of its own: the interpreter is chosen before the import."""
+    command = [sys.executable, "-W", "ignore", str(PROGRAM), "interpreter", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {(line["case"], line["dtype"]): line for line in lines}
+
+
+def expect_eager(answer: Mapping[str, Any]) -> None:
+    """The answer of a case that computed what eager does, in eager's layout."""
+    assert "error" not in answer, answer["error"]
+    assert "refused" not in answer, answer["refused"]
+    assert answer["deviations"] == [] and answer["strides"] == []
+
+
+@pytest.mark.parametrize(("name", "dtype"), KEYS, ids=lambda value: str(value).removeprefix("torch."))
+def test_pattern_is_what_eager_computes(name: str, dtype: torch.dtype) -> None:
+    answer = results()[name, str(dtype)]
+    expect_eager(answer)
+    assert answer["kernels"] == (CASES[name].kernels or answer["kernels"])
+
+
+@pytest.mark.parametrize("name", [*WALKED, *WALKED_TOO])
+def test_rows_that_are_too_long_for_registers(name: str) -> None:
+    answer = results("tight", *WALKED, *WALKED_TOO)[name, str(CASES[name].dtypes[0])]
+    expect_eager(answer)
