@@ -16,6 +16,7 @@ from mixbackend.backends.codegen.lower.axes import Axes, converted, count_of, fo
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.saved_statistics import (
+    announced,
     as_announced,
     check_announced,
     check_floating,
@@ -201,7 +202,11 @@ def _by_running(
     check_floating(input, weight, bias, running_mean, running_var)
     compute = input.compute
     deviation = _running_deviation(lowering, running_var, eps, compute)
-    result = _normalized(lowering, input, weight, bias, _in_type(lowering, running_mean, compute), deviation)
+    mean = _in_type(lowering, running_mean, compute)
+    result = _normalized(lowering, input, weight, bias, mean, deviation)
+    if announced(lowering, 1).shape != (0,):
+        # On GPUs eager saves statistics that nobody computed, one per channel.
+        return result, as_announced(lowering, mean, 1), as_announced(lowering, deviation, 2)
     nothing = lowering.map((0,), compute, lambda index: Constant(compute, 0.0))
     return result, as_announced(lowering, nothing, 1), as_announced(lowering, nothing, 2)
 
