@@ -36,7 +36,7 @@ def main(way: str, tight: bool, only: list[str]) -> None:
         for dtype in case.dtypes if not only or name in only else ():
             started = time.perf_counter()
             try:
-                answer = _run(backend, name, dtype, "cuda" if way == "gpu" else "cpu")
+                answer = run_case(backend, name, dtype, "cuda" if way == "gpu" else "cpu")
             except Exception as error:  # reported as the case's result
                 answer = {"error": f"{type(error).__name__}: {error}"}
             line = {"case": name, "dtype": str(dtype), "tight": tight, "seconds": time.perf_counter() - started}
@@ -58,7 +58,8 @@ def _tighten() -> None:
     plan.RESIDENT, plan.ONCE, plan.PIECE, plan.COLUMN_PIECE, plan.COLUMNS, plan.FEW = 32, 32, 16, 8, 4, 1
 
 
-def _run(backend: CodegenBackend, name: str, dtype: torch.dtype, device: str) -> dict[str, Any]:
+def run_case(backend: CodegenBackend, name: str, dtype: torch.dtype, device: str) -> dict[str, Any]:
+    """Compile and run a case: its deviations from eager, outputs in other layouts, and the number of kernels."""
     case = CASES[name]
     inputs = [value.to(device) for value in inputs_of(name, dtype)]
     region = trace_region(case.function, inputs, dynamic=case.dynamic)
