@@ -107,6 +107,7 @@ class CodegenBackend(Backend):
         return Traits(
             device_types=frozenset(self.targets),
             weights="refit",
+            capturable="cuda" in self.targets,
             exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
