@@ -2,9 +2,10 @@
 
     python -m mixbackend.benchmarks.gpu --output rows.jsonl --minutes 9
 
-Place: a command of its own. Every row (``gpu_models``) runs in a process of its own (``gpu_worker``); its result is
-one line of JSON, printed and appended to the output file at once. Run again with the same file, it goes on with the
-rows that are missing; a row is begun only if its time is left. ``--table`` prints what a file holds as a table.
+Place: a command of its own. Every row (``gpu_models``) runs in a process of its own (``gpu_worker``). A few of them
+compile side by side; when all are ready, they are timed one after the other, while the rest wait. Each result is one
+line of JSON, printed and appended to the output file at once. Run again with the same file, it goes on with the rows
+that are missing; rows are begun only if there is time left. ``--table`` prints what a file holds as a table.
 Invariants: figures are compared within one row, whose ways took turns. The machine's rates are measured before the
 first row, so that no row's first call pays for them; what inductor compiled for one way of a row it may find in its
 cache for the next.
@@ -13,20 +14,27 @@ cache for the next.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
+import queue
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mixbackend.benchmarks.gpu_models import ROWS
-from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, WAYS
+from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, READY, WAYS
+from mixbackend.benchmarks.machine_rates import FROZEN_RATES
 
 _LEAST_S = 45.0
-"""A row is not begun with less time left."""
+"""Rows are not begun with less time left."""
+_TIMING_S = 20.0
+"""Seconds in which a row that is ready can be timed, even if its time to compile is over."""
 _WORKER = (sys.executable, "-m", "mixbackend.benchmarks.gpu_worker")
 
 Record = Mapping[str, Any]
@@ -44,16 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if left and not done:
         _calibrate(end)
     failed = False
-    for name in left:
-        seconds = end - time.monotonic()
-        if seconds < _LEAST_S:
-            break
-        record = _run(name, given.ways, given.turns, min(seconds, given.timeout))
-        failed |= "failed" in record
-        line = json.dumps(record)
-        print(line, flush=True)
-        with given.output.open("a") as file:
-            file.write(f"{line}\n")
+    while left and end - time.monotonic() > _LEAST_S:
+        batch, left = left[: given.jobs], left[given.jobs :]
+        for record in _run(batch, given.ways, given.turns, min(end, time.monotonic() + given.timeout)):
+            failed |= "failed" in record
+            line = json.dumps(record)
+            print(line, flush=True)
+            with given.output.open("a") as file:
+                file.write(f"{line}\n")
     return 1 if failed else 0
 
 
@@ -63,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=_names(ROWS), default=list(ROWS), help="names with commas between")
     parser.add_argument("--ways", type=_names(WAYS), default=list(DEFAULT_WAYS), help="names with commas between")
     parser.add_argument("--minutes", type=float, default=9.0, help="no row is begun that cannot end by then")
-    parser.add_argument("--timeout", type=float, default=150.0, help="seconds for one row")
+    parser.add_argument("--timeout", type=float, default=200.0, help="seconds for the rows that compile side by side")
+    parser.add_argument("--jobs", type=int, default=5, help="rows that compile side by side")
     parser.add_argument("--turns", type=int, default=12, help="samples of each way")
     parser.add_argument("--table", action="store_true", help="print the file as a table, and run nothing")
     return parser
@@ -97,16 +104,64 @@ def _calibrate(end: float) -> None:
         print(f"rates were not measured: {error}", file=sys.stderr, flush=True)
 
 
-def _run(name: str, ways: Sequence[str], turns: int, seconds: float) -> dict[str, Any]:
-    command = [*_WORKER, name, ",".join(ways), str(turns)]
+def _run(names: Sequence[str], ways: Sequence[str], turns: int, end: float) -> Iterator[dict[str, Any]]:
+    """Compile side by side, then measure one after the other."""
+    workers = [_Worker(name, ways, turns) for name in names]
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return {"row": name, "failed": f"not done after {seconds:.0f} s"}
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        return {"row": name, "failed": f"exit status {done.returncode}"}
-    return dict(json.loads(lines[-1]))
+        ready = [worker.answer(end) == READY for worker in workers]
+        for worker, is_ready in zip(workers, ready, strict=True):
+            if not is_ready:
+                yield worker.failure()
+                continue
+            worker.go()
+            line = worker.answer(max(end, time.monotonic() + _TIMING_S))
+            yield dict(json.loads(line)) if line else worker.failure()
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """One row's process."""
+
+    def __init__(self, name: str, ways: Sequence[str], turns: int) -> None:
+        self._name = name
+        command = [*_WORKER, name, ",".join(ways), str(turns)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **FROZEN_RATES}
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.strip())
+        self._lines.put("")
+
+    def answer(self, end: float) -> str:
+        """Its next line; empty if it ended or the time is over."""
+        try:
+            return self._lines.get(timeout=max(end - time.monotonic(), 0.1))
+        except queue.Empty:
+            return ""
+
+    def go(self) -> None:
+        """Let it measure."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+
+    def failure(self) -> dict[str, Any]:
+        """What to say of a row without figures."""
+        status = self._process.poll()
+        return {"row": self._name, "failed": "not done in time" if status is None else f"exit status {status}"}
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
 
 
 def table(records: Sequence[Record]) -> str:

@@ -1,6 +1,7 @@
 """One row of the GPU benchmark in a process of its own: every way of running it, checked and timed in turns.
 
-Place: started by ``benchmarks.gpu`` with the name of a row and of the ways. Output: one JSON object as the last line.
+Place: started by ``benchmarks.gpu`` with the name of a row and of the ways. Output: a line that says it is ready; after
+a line on standard input, when nobody else uses the GPU, a line with one JSON object.
 Method: a way is warmed up; its results are held against float64, beside eager's; then all ways take turns, each turn a
 block of calls between two CUDA events; the median over the turns counts, and quartiles tell the spread. Inference runs
 under ``torch.no_grad``. A training step is forward with loss under autocast (bfloat16), backward, and plain SGD.
@@ -13,10 +14,12 @@ import copy
 import json
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +28,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import mixbackend
 from mixbackend.benchmarks.gpu_models import ROWS, GpuRow
+from mixbackend.benchmarks.machine_rates import begin_anew, probe_machine
 from mixbackend.benchmarks.peers.models import Inputs, WithLoss
 from mixbackend.benchmarks.timing import rotated
-from mixbackend.calibration import cost_model
-from mixbackend.configuration import Config
-from mixbackend.runtime.session import Session
+from mixbackend.reporting import Report
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "eager": {},
@@ -41,6 +43,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "ours-max": {"backend": "mixbackend", "mode": "max-autotune"},
 }
 """Arguments of ``torch.compile`` by name."""
+READY = "ready"
 CALIBRATE = "calibrate"
 """In place of a row: measure the machine's rates."""
 DEFAULT_WAYS = ("eager", "inductor", "inductor-graphs", "ours", "ours-graphs")
@@ -54,31 +57,35 @@ _LEARNING_RATE = 1e-9
 Call = Callable[[], Sequence[Tensor]]
 
 
-def main(name: str, ways: Sequence[str], turns: int = _TURNS) -> None:
+def main(name: str, ways: Sequence[str], turns: int) -> None:
     """Measure a row and print what was found."""
     row = ROWS[name]
-    device = torch.device("cuda:0")
-    module, inputs = row.load(device)
+    module, inputs = row.load(torch.device("cuda:0"))
     reference = _reference(row, module, inputs)
     record: dict[str, Any] = {"row": name, "phase": row.phase, **_numbers(row, module, inputs), "ways": {}}
     calls: dict[str, Call] = {}
-    for way in ways:
-        found, call = _prepared(way, row, module, inputs, reference)
-        record["ways"][way] = found
-        if call is not None:
-            calls[way] = call
-        print(f"{name} {way}: {json.dumps(found)[:400]}", file=sys.stderr, flush=True)
-    for way, samples in _timed(calls, turns).items():
-        record["ways"][way] |= _summary(samples)
+    with tempfile.TemporaryDirectory() as folder:
+        begin_anew(Path(folder))
+        ours = mixbackend.auto({"cache": {"dir": folder}})
+        for way in ways:
+            record["ways"][way], call = _prepared(way, row, module, inputs, reference, ours)
+            if call is not None:
+                calls[way] = call
+            print(f"{name} {way}: {json.dumps(record['ways'][way])[:400]}", file=sys.stderr, flush=True)
+        print(READY, flush=True)
+        sys.stdin.readline()
+        for way, samples in _timed(calls, turns).items():
+            record["ways"][way] |= _summary(samples)
     print(json.dumps(record), flush=True)
 
 
 def _prepared(
-    way: str, row: GpuRow, module: nn.Module, inputs: Inputs, reference: Sequence[Tensor]
+    way: str, row: GpuRow, module: nn.Module, inputs: Inputs, reference: Sequence[Tensor], ours: Any
 ) -> tuple[dict[str, Any], Call | None]:
     """Compile and warm up one way."""
     try:
-        call = _call(way, row, module, inputs)
+        options = {**WAYS[way], **({"backend": ours} if _is_ours(way) else {})}
+        call = _call(options, row, module, inputs)
         begin = time.perf_counter()
         results = call()
         torch.cuda.synchronize()
@@ -88,16 +95,19 @@ def _prepared(
         torch.cuda.synchronize()
         found["error"] = _distance(results, reference)
         found["memory_gb"] = round(torch.cuda.max_memory_reserved() / 1e9, 2)
-        if WAYS[way].get("backend") == "mixbackend":
-            found |= _told()
+        if _is_ours(way):
+            found |= _told(ours.report())
     except Exception as error:
         traceback.print_exc()
         return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}, None
     return found, call
 
 
-def _call(way: str, row: GpuRow, module: nn.Module, inputs: Inputs) -> Call:
-    options = WAYS[way]
+def _is_ours(way: str) -> bool:
+    return WAYS[way].get("backend") == "mixbackend"
+
+
+def _call(options: Mapping[str, Any], row: GpuRow, module: nn.Module, inputs: Inputs) -> Call:
     if row.phase == "inference":
         compiled: Any = torch.compile(module, **options) if options else module
 
@@ -171,9 +181,8 @@ def _numbers(row: GpuRow, module: nn.Module, inputs: Inputs) -> dict[str, float]
     }
 
 
-def _told() -> dict[str, Any]:
+def _told(report: Report) -> dict[str, Any]:
     """What ran where, and what went other than planned."""
-    report = mixbackend.report()
     regions = Counter(region.backend for graph in report.graphs for region in graph.plan.regions)
     ops = Counter(region.backend for graph in report.graphs for region in graph.plan.regions for _ in region.nodes)
     events = [str(event)[:300] for event in report.events]
@@ -207,14 +216,9 @@ def _summary(samples: Sequence[float]) -> dict[str, float]:
     return {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
 
 
-def calibrate() -> None:
-    """Measure the rates of the GPU and of all backends on it, as the first graph would."""
-    session = Session(Config())
-    cost_model(session.backends, "cuda", session.database, report=lambda backend, note: print(backend, note))
-
-
 if __name__ == "__main__":
     if sys.argv[1] == CALIBRATE:
-        calibrate()
+        for subject in probe_machine("cuda"):
+            print(f"probed on a busy machine: {subject}", file=sys.stderr)
     else:
         main(sys.argv[1], sys.argv[2].split(","), int(sys.argv[3]))

@@ -65,7 +65,7 @@ def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
     """One probe per row of the rate tables that decides placements on this device."""
     place = torch.device(device.device.split(" ")[0])
     # Accelerators need more work at once before they show their rate.
-    scale = 1 if place.type == "cpu" else 8
+    scale = 1 if place.type == "cpu" else 32
     probes = [*_products(place, scale, "float32"), *_attention(place, scale, "float32")]
     probes += [*_grouped(place, scale, "float32"), *_loops(place, scale)]
     if place.type != "cpu":

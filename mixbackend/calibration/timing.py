@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 Clock = Callable[[], float]
 Call = Callable[[], object]
 
 _FEWEST_ROUNDS = 4
 _MOST_ROUNDS = 40
 _SHORTEST_SAMPLE_S = 20e-6
+_RECORDED_CALLS = 10
 _SHORTEST_QUEUE_S = 1e-3
 """Where calls only queue work, a sample must be much longer than waiting for the device takes: what counts is how fast
 calls follow one another, which is the longer of queueing and running."""
@@ -41,7 +44,11 @@ class Timing:
 
 
 def time_calls(
-    calls: Sequence[Call], seconds_each: float, synchronize: Call | None = None, clock: Clock = time.perf_counter
+    calls: Sequence[Call],
+    seconds_each: float,
+    synchronize: Call | None = None,
+    clock: Clock = time.perf_counter,
+    replayed: bool = True,
 ) -> list[Timing]:
     """Time one call of each function.
 
@@ -51,8 +58,11 @@ def time_calls(
             samples do not agree get as much again, twice.
         synchronize: waits until the device is done; ``None`` where calls return when done.
         clock: monotonic seconds.
+        replayed: time what a GPU does, by replaying recorded calls; if not, or where a call cannot be recorded, what
+            queueing takes counts if it is longer.
     """
-    series = [_Series(call, seconds_each, synchronize, clock) for call in calls]
+    recorded = [_recorded(call) if synchronize is not None and replayed else (call, 1) for call in calls]
+    series = [_Series(call, times, seconds_each, synchronize, clock) for call, times in recorded]
     for _ in range(1 + _EXTENSIONS):
         unsettled = [item for item in series if not item.settled()]
         for turn in range(_MOST_ROUNDS):
@@ -70,11 +80,30 @@ def machine_is_busy() -> bool:
     return os.getloadavg()[0] > cores
 
 
+def _recorded(call: Call) -> tuple[Call, int]:
+    """A call that replays some of these calls as one CUDA graph, and how many; the call itself where that fails."""
+    if not torch.cuda.is_available():
+        return call, 1
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(_RECORDED_CALLS):
+                call()
+    except RuntimeError:
+        # It waits for the GPU, or for memory of the processor.
+        torch.cuda.synchronize()
+        return call, 1
+    return graph.replay, _RECORDED_CALLS
+
+
 class _Series:
     """Samples of one function. The first call is a warm-up; the second tells how many fit."""
 
-    def __init__(self, call: Call, seconds: float, synchronize: Call | None, clock: Clock) -> None:
+    def __init__(self, call: Call, times: int, seconds: float, synchronize: Call | None, clock: Clock) -> None:
         self._call = call
+        self._times = times
         self._synchronize = synchronize
         self._clock = clock
         self._samples: list[float] = []
@@ -82,8 +111,8 @@ class _Series:
         once = max(self._time(1), 1e-7)
         # The clock's own cost must not show in a sample, nor what waiting for a device costs.
         shortest = _SHORTEST_SAMPLE_S if synchronize is None else _SHORTEST_QUEUE_S
-        self._batch = max(1, int(shortest / once))
-        self.rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(seconds / (once * self._batch))))
+        self._batch = max(1, int(shortest / (once * times)))
+        self.rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(seconds / (once * times * self._batch))))
 
     def sample(self) -> None:
         self._samples.append(self._time(self._batch))
@@ -106,4 +135,4 @@ class _Series:
             self._call()
         if self._synchronize is not None:
             self._synchronize()
-        return (self._clock() - begin) / batch
+        return (self._clock() - begin) / (batch * self._times)

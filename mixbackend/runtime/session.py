@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mixbackend import registry
-from mixbackend.calibration import cost_model
+from mixbackend.calibration import cost_model, device_model
 from mixbackend.calibration.device import device_name, devices_here
+from mixbackend.calibration.priors import prior_rates
 from mixbackend.configuration import Config
 from mixbackend.contracts import (
     Backend,
@@ -38,7 +39,7 @@ from mixbackend.partitioner.fixed import MisfitError, fixed_plan
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.cuda_graphs_costs import as_replayed
+from mixbackend.runtime.cuda_graphs_costs import as_called, as_replayed
 from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
@@ -238,8 +239,14 @@ class Session:
             if device not in self._cost_models:
                 apart = self._foreign() if self.config.search.mode == "measure" else frozenset()
                 model = cost_model(self.backends, device, self.database, apart=apart)
-                self._cost_models[device] = as_replayed(model) if self.records and device == "cuda" else model
+                self._cost_models[device] = self._on_gpu(model) if device == "cuda" else model
             return self._cost_models[device]
+
+    def _on_gpu(self, model: CostModel) -> CostModel:
+        if self.records:
+            return as_replayed(model)
+        device = device_model("cuda", self.database, measure=False)
+        return as_called(model, {backend.name: prior_rates(backend, device) for backend in self.backends})
 
     def _foreign(self) -> frozenset[str]:
         """Backends of other distributions: where measuring was asked for, whatever they do costs a process at most."""

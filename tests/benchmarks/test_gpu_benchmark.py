@@ -1,0 +1,86 @@
+"""The GPU benchmark's command without a GPU: resuming, failures, tables. Its workers are stood in for."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from mixbackend.benchmarks import gpu
+from mixbackend.benchmarks.gpu_models import ROWS
+
+_WORKER = """
+import json, sys, time
+name, ways, turns = sys.argv[1:]
+if name == "bert":
+    sys.exit(3)
+if name == "gpt2":
+    time.sleep(60)
+print("ready", flush=True)
+sys.stdin.readline()
+print(json.dumps({"row": name, "phase": "inference", "ways": {way: {"ms": len(way)} for way in ways.split(",")}}))
+"""
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "_WORKER", (sys.executable, "-c", _WORKER))
+    monkeypatch.setattr(gpu, "_calibrate", lambda end: None)
+    monkeypatch.setattr(gpu, "_LEAST_S", 0.0)
+    path = tmp_path / "rows.jsonl"
+
+    def run(rows, *more):
+        return gpu.main(["--output", str(path), "--rows", rows, "--ways", "inductor,ours", *more]), gpu.read(path)
+
+    return run
+
+
+def test_it_goes_on_where_it_stopped(command, capsys):
+    status, records = command("resnet50,llama")
+    assert status == 0
+    assert [record["row"] for record in records] == ["resnet50", "llama"]
+    assert [json.loads(line)["row"] for line in capsys.readouterr().out.splitlines()] == ["resnet50", "llama"]
+    _, records = command("resnet50,llama,vit-b16", "--jobs", "1")
+    assert [record["row"] for record in records] == ["resnet50", "llama", "vit-b16"]
+
+
+def test_a_row_that_fails_costs_only_itself(command):
+    status, records = command("bert,gpt2,resnet50", "--timeout", "2")
+    assert status == 1
+    assert {record["row"]: record.get("failed") for record in records} == {
+        "bert": "exit status 3",
+        "gpt2": "not done in time",
+        "resnet50": None,
+    }
+    _, records = command("bert", "--timeout", "2")
+    assert [record["row"] for record in records].count("bert") == 2
+
+
+def test_no_row_is_begun_without_time(command):
+    assert command("resnet50", "--minutes", "0") == (0, [])
+
+
+def test_the_table_compares_like_with_like():
+    ways = {"inductor": 4.0, "inductor-graphs": 3.0, "ours": 2.0, "ours-graphs": 2.5}
+    records = [
+        {"row": "one", "phase": "inference", "ways": {way: {"ms": ms} for way, ms in ways.items()}},
+        {"row": "two", "phase": "training", "ways": {"inductor": {"ms": 1.0}, "ours": {"failed": "RuntimeError"}}},
+        {"row": "three", "failed": "exit status 1"},
+    ]
+    head, one, two, mean = (line.split() for line in gpu.table(records).splitlines())
+    assert head[0] == "row"
+    assert one[-3:] == ["2.000", "1.200", "1.500"]
+    assert "failed" in two
+    assert mean[-1] == "1.500"
+
+
+def test_unknown_rows_are_named(command, capsys):
+    with pytest.raises(SystemExit):
+        command("resnet51")
+    assert "resnet51" in capsys.readouterr().err
+
+
+def test_the_rows_of_the_comparison_are_there():
+    phases = [row.phase for row in ROWS.values()]
+    assert (phases.count("inference"), phases.count("training")) == (10, 5)
