@@ -85,22 +85,25 @@ def discounted(problem: Problem, backends: Sequence[int]) -> Problem:
 
 
 def on_one_pool(problem: Problem) -> Iterator[Problem]:
-    """For every pool that saves switches and can run everything: the problem as plans that stay on it see it.
+    """For every pool that saves switches and can run everything: the problem as plans that stay on it see it."""
+    entry = tuple(whole - switch for whole, switch in zip(problem.entry, problem.switch, strict=True))
+    for pool in sorted(problem.whole_pools):
+        others = frozenset(slot for slot, name in enumerate(problem.pools) if name != pool)
+        yield replace(without_backends(problem, others), entry=entry)
 
-    Labels of other pools stay, so that numbers keep their meaning, but cost more than any plan without them.
+
+def without_backends(problem: Problem, slots: frozenset[int]) -> Problem:
+    """The problem as plans without some backends see it.
+
+    Their labels stay, so that numbers keep their meaning, but cost more than any plan without them.
     """
     forbidding = 1.0 + sum(max(prices) for prices in problem.costs) + sum(problem.entry) * problem.size
     forbidding += sum(max(value.writes) + sum(max(use.reads) for use in value.uses) for value in problem.values)
-    entry = tuple(whole - switch for whole, switch in zip(problem.entry, problem.switch, strict=True))
-    for pool in sorted(problem.whole_pools):
-        costs = tuple(
-            tuple(
-                cost if problem.pools[label.backend] == pool else forbidding
-                for label, cost in zip(labels, prices, strict=True)
-            )
-            for labels, prices in zip(problem.labels, problem.costs, strict=True)
-        )
-        yield replace(problem, costs=costs, entry=entry)
+    costs = tuple(
+        tuple(forbidding if label.backend in slots else cost for label, cost in zip(labels, prices, strict=True))
+        for labels, prices in zip(problem.labels, problem.costs, strict=True)
+    )
+    return replace(problem, costs=costs)
 
 
 class _Builder:

@@ -24,9 +24,9 @@ from mixbackend.contracts import (
 )
 from mixbackend.partitioner.assemble import assemble
 from mixbackend.partitioner.atoms import form_atoms
-from mixbackend.partitioner.bound import discounted, on_one_pool
+from mixbackend.partitioner.bound import discounted, on_one_pool, without_backends
 from mixbackend.partitioner.conditions import RegionRules
-from mixbackend.partitioner.energy import Placement, true_energy
+from mixbackend.partitioner.energy import Placement, region_energies, true_energy
 from mixbackend.partitioner.improve import improve, satisfy
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import find_claims
@@ -119,6 +119,7 @@ def _solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, ma
     with clock.measure("search"):
         near = Neighbourhood(problem)
         labelling, bound, found = _search(problem, rules, near)
+        found = _with_fewer(problem, found, rules, margin)
     with clock.measure("single"):
         last_resort = last_resort_of(backends)
         singles = [_single(problem, slot, last_resort, rules, near) for slot in range(len(backends))]
@@ -180,6 +181,37 @@ def _search(problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood) 
     searched = [_search_as(view, problem, rules, neighbourhood) for view in views]
     found = min((item for _, _, item in searched), key=lambda item: item.seconds)
     return searched[0][0], min(bound for _, bound, _ in searched), found
+
+
+def _with_fewer(problem: Problem, found: Found, rules: RegionRules, margin: float) -> Found:
+    """The placement without backends that save less than the margin, each; those that do least are tried first.
+
+    A mixture of many is chosen among more than one of few, so its estimate is more likely to be too good.
+    """
+    dropped: frozenset[int] = frozenset()
+    while margin and problem.size <= ATOMS_SEARCHED_AGAIN:
+        seconds = _seconds_by_backend(problem, found)
+        for slot in sorted(seconds, key=lambda slot: seconds[slot]) if len(seconds) > 1 else ():
+            view = without_backends(problem, dropped | {slot})
+            _, _, again = _search(view, rules, Neighbourhood(view))
+            if again.seconds <= found.seconds * (1.0 + margin):
+                dropped, found = dropped | {slot}, again
+                break
+        else:
+            break
+    return found
+
+
+def _seconds_by_backend(problem: Problem, found: Found) -> dict[int, float]:
+    """Seconds of each backend of a placement."""
+    owners = {
+        region: problem.labels[atom][found.placement.labels[atom]].backend
+        for atom, region in enumerate(found.placement.regions)
+    }
+    seconds: dict[int, float] = {}
+    for region, spent in region_energies(problem, found.placement).items():
+        seconds[owners[region]] = seconds.get(owners[region], 0.0) + spent
+    return seconds
 
 
 def _search_as(

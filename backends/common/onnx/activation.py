@@ -11,8 +11,8 @@ import torch
 
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
-from mixbackend.backends.common.onnx.conditions import literal, several_elements, within_type
-from mixbackend.backends.common.onnx.dtypes import NUMBERS, REALS, SINGLES
+from mixbackend.backends.common.onnx.conditions import floating_output, literal, within_type
+from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS, SINGLES
 from mixbackend.backends.common.onnx.table import lowers
 from mixbackend.contracts import OpRule
 
@@ -73,10 +73,31 @@ def _gelu_backward(call: Call) -> Value:
     return _narrow(call, f("Mul", grad, f("Add", cumulative, f("Mul", x, density))))
 
 
-@lowers("silu", OpRule(dtypes=REALS, arguments=(several_elements,)))
+_SEVERAL = 16
+
+
+def _is_small(call: Call) -> bool:
+    """Whether all elements may lie far out in the tail of the logistic function.
+
+    Runtimes compute it to an absolute, not a relative, accuracy. That is within rounding of a tensor's largest value
+    unless all its values are tiny, as may be of very few; those are worth a formula with the exponential function.
+    """
+    return call.out.elements() < _SEVERAL
+
+
+@lowers("sigmoid", OpRule(dtypes=EVERY, arguments=(floating_output,)))
+def _sigmoid(call: Call) -> Value:
+    if not _is_small(call):
+        return call.op("Sigmoid", call.operand("self", call.out.dtype))
+    f, (x,) = wide_formula(call, "self")
+    return _narrow(call, f("Div", 1.0, f("Add", 1.0, f("Exp", f("Neg", x)))))
+
+
+@lowers("silu", _FLOAT)
 def _silu(call: Call) -> Value:
     f, (x,) = wide_formula(call, "self")
-    return _narrow(call, f("Mul", x, f("Sigmoid", x)))
+    gated = f("Div", x, f("Add", 1.0, f("Exp", f("Neg", x)))) if _is_small(call) else f("Mul", x, f("Sigmoid", x))
+    return _narrow(call, gated)
 
 
 @lowers("silu_backward", _FLOAT)

@@ -119,18 +119,3 @@ def safe_divisor(view: OpView) -> Unsupported | None:
     if isinstance(divisor, (int, float)) and divisor != 0:
         return None
     return Unsupported("argument", "integer division by a value known only at run time may divide by zero")
-
-
-def several_elements(view: OpView) -> Unsupported | None:
-    """Runtimes compute the logistic function to an absolute, not a relative, accuracy.
-
-    That is within rounding of a tensor's largest value unless all its values lie far out in the tail, which only a
-    tensor of very few elements does.
-    """
-    meta = view.output_tensors[0]
-    if meta.elements() >= _SEVERAL:
-        return None
-    return Unsupported("declined", f"{meta}: a few elements may all lie in the tail of the logistic function")
-
-
-_SEVERAL = 16

@@ -12,13 +12,7 @@ import torch
 
 from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
-from mixbackend.backends.common.onnx.conditions import (
-    floating_output,
-    literal,
-    safe_divisor,
-    several_elements,
-    within_type,
-)
+from mixbackend.backends.common.onnx.conditions import floating_output, literal, safe_divisor, within_type
 from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS, SINGLES
 from mixbackend.backends.common.onnx.table import Emitter, enter, lowers
 from mixbackend.contracts import OpRule, OpView, Unsupported
@@ -48,8 +42,6 @@ for _torch_name, _onnx_name in (
     ("sin", "Sin"),
 ):
     enter(_torch_name, OpRule(dtypes=EVERY, arguments=(floating_output,)), unary(_onnx_name))
-
-enter("sigmoid", OpRule(dtypes=EVERY, arguments=(floating_output, several_elements)), unary("Sigmoid"))
 
 for _torch_name, _onnx_name in (
     ("cos", "Cos"),
