@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from mixbackend.contracts import CodegenError
 
 WORKERS = 8
 """Kernels compiled at a time at most: the compiler leaves the GIL to others."""
+
+_FRONT = threading.Lock()
+"""Held while Python text becomes Triton's first representation: ``ast.parse`` in several threads at once counts its
+recursion wrongly, and fails."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +95,21 @@ def _compiled(text: Text, architecture: Architecture, aligned: bool) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    class Source(ASTSource):  # type: ignore[misc] # Triton has no types
+        def hash(self) -> Any:
+            with _FRONT:
+                return super().hash()
+
+        def make_ir(self, *arguments: Any, **keywords: Any) -> Any:
+            with _FRONT:
+                return super().make_ir(*arguments, **keywords)
+
     whole = int(architecture.name) if architecture.name.isdigit() else architecture.name
     pointers = [place for place, (_, kind) in enumerate(text.signature) if kind.startswith("*")]
     attributes = {(place,): [["tt.divisibility", 16]] for place in pointers} if aligned else {}
     options = {"num_warps": text.warps, "enable_fp_fusion": True}
     try:
-        source = ASTSource(fn=function_of(text.body), signature=dict(text.signature), constexprs={}, attrs=attributes)
+        source = Source(fn=function_of(text.body), signature=dict(text.signature), constexprs={}, attrs=attributes)
         target = GPUTarget(architecture.backend, whole, architecture.warp)
         made = triton.compile(source, target=target, options=options)
     except Exception as error:

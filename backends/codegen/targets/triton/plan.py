@@ -28,13 +28,13 @@ from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RES
 COLUMNS = 64
 FLAT = 1024
 SQUARE = 64
-ROWS = 2048
+ROWS = 1024
 """Points of a block of columns, of flat points, along a side of a transpose, and of short rows together."""
 
 MANY = 6
 """Loads for a point from which on a thread takes fewer points: each of them is in flight at once."""
 
-PIECE, COLUMN_PIECE = 4096, 64
+PIECE, COLUMN_PIECE = 4096, 8
 """Points of a row, and of a column, that a block takes at a time."""
 
 ONCE = 4096
@@ -128,11 +128,15 @@ def _traffic(kernel: Kernel) -> _Traffic:
         access.buffer
         for nest in kernel.nests
         for access in nest_accesses(nest)
-        if access.offset.free_symbols & {loop.index for loop in inner_loops(nest)}
-        and (access.offset.free_symbols & outer or not outer)
+        if outer <= access.offset.free_symbols and _moves_along_row(access, nest)
     }
     sizes = [item.dtype.itemsize for item in kernel.buffers if item.name in large]
     return _Traffic(len(sizes), 2 if max(sizes, default=4) <= 2 else 1)
+
+
+def _moves_along_row(access: Access, nest: Nest) -> bool:
+    loops = inner_loops(nest)
+    return not loops or not access.offset.free_symbols.isdisjoint(loop.index for loop in loops)
 
 
 def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Plan:
@@ -144,7 +148,8 @@ def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Pl
         return Plan(sides, tuple(loop for loop in kernel.outer if loop not in pair), walks, warps, wide)
     loads = {access for nest in kernel.nests for access in nest_accesses(nest) if not access.write}
     block = _spread(FLAT if len(loads) <= MANY else FLAT // 4, points, units, least=128)
-    return Plan((Side(kernel.outer, block),), (), walks, max(1, min(4, block // 64)), wide)
+    points_of_thread = 8 * _traffic(kernel).packed if len(loads) <= MANY else 2
+    return Plan((Side(kernel.outer, block),), (), walks, max(1, block // (32 * points_of_thread)), wide)
 
 
 def _by_points(kernel: Kernel, points: int | None, units: int, wide: bool) -> Plan:
@@ -164,27 +169,26 @@ def _by_rows(
 ) -> Plan:
     traffic = _traffic(kernel)
     longest = max(_power(row) if row is not None else ASSUMED for row in rows)
-    few = traffic.streams <= STREAMS and not strided
+    few = traffic.streams <= STREAMS and traffic.packed == 1 and not strided
     limit = ONCE * traffic.packed if len(kernel.nests) == 1 else RESIDENT * (2 if few else 1)
     whole = in_registers or (all(rows) and longest * (LEAST_COLUMNS if strided else 1) <= limit)
     if strided:
-        block = _spread(COLUMNS * traffic.packed, points, units, least=LEAST_COLUMNS)
-        length = longest if whole else min(longest, COLUMN_PIECE // traffic.packed)
+        block = _spread(COLUMNS, points, units, least=LEAST_COLUMNS)
+        length = longest if whole else min(longest, COLUMN_PIECE)
         while whole and block > 1 and block * length > RESIDENT:
             block //= 2
     else:
         length = longest if whole else min(longest, PIECE * traffic.packed)
         block = _spread(max(ROWS * traffic.packed // length, 1), points, units, least=1)
     walks = tuple(_walk(nest, whole, length) for nest in kernel.nests)
-    warps = _warps(block * length, traffic.packed)
+    warps = max(4 if strided else 1, _warps(block * length, traffic.packed))
     return Plan((Side(kernel.outer, block if kernel.outer else 1),), (), walks, warps, wide)
 
 
 def _warps(area: int, packed: int) -> int:
-    """Warps for a block of rows: 32 bytes of a tensor per thread, more where there are too many points."""
-    if area > RESIDENT:
-        return 32
-    return 16 if area > RESIDENT // 2 else max(1, min(8, area // (256 * packed)))
+    """Warps for a block of rows: 8 points per thread; of 16 bits each 16, and 32 where a warp then has a row alone."""
+    each = 256 if packed == 1 else 512 if area > 2 * ROWS else 1024
+    return max(1, min(16, area // each))
 
 
 def _walk(nest: Nest, whole: bool, length: int) -> Walk | None:
