@@ -85,7 +85,8 @@ class _Launcher:
         device = memory[0].get_device()
         if current_cuda_device() != device:
             with torch.cuda.device(device):
-                return self.launch(memory, parameters, numbers)
+                self.launch(memory, parameters, numbers)
+            return
         tables = self._latest.get((device, True))
         if tables is None or tables.parameters is not parameters or tables.numbers is not numbers:
             tables = self._tables(device, True, parameters, numbers)
@@ -100,7 +101,6 @@ class _Launcher:
             error = self._run(tables.address, addresses, raw_cuda_stream(device))
         if error != 0:
             raise CodegenError(f"the GPU's driver refused to launch a kernel: error {error}")
-        return None
 
     def _tables(self, device: int, aligned: bool, parameters: Sequence[int], numbers: Sequence[float]) -> _Tables:
         latest = self._latest.get((device, aligned))
