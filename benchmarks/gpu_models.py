@@ -77,11 +77,30 @@ class GpuRow:
         """Module and inputs on a device; float16 for inference."""
         torch.manual_seed(0)
         module, inputs = self.make()
-        module = module.to(device).train(self.phase == "training")
+        module = module.to(device)
         inputs = tuple(value.to(device) for value in inputs)
+        _settle(module, inputs)
+        module = module.train(self.phase == "training")
         if self.phase == "training":
             return module, inputs
         return module.half(), tuple(value.half() if value.is_floating_point() else value for value in inputs)
+
+
+def _settle(module: nn.Module, inputs: Inputs) -> None:
+    """Give batch norms the statistics of these inputs, and heads that begin at zero some weights: fresh ones make the
+    signal vanish, and then every result is as good as another."""
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = None
+    if norms:
+        with torch.no_grad():
+            module.train()(*inputs)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    for part in module.modules():
+        if isinstance(part, nn.Linear) and not bool(part.weight.detach().any()):
+            nn.init.normal_(part.weight, std=part.in_features**-0.5)
 
 
 def _image(name: str, batch: int) -> Made:

@@ -381,9 +381,15 @@ def inductor_compile(
         )
 
 
-def _output_strides(graph_module: torch.fx.GraphModule) -> list[Any]:
+def _output_strides(graph_module: torch.fx.GraphModule) -> list[tuple[Any, ...] | None]:
+    """Of the tensors among a graph's outputs."""
     (output,) = graph_module.graph.find_nodes(op="output")
-    return [tuple(node.meta["val"].stride()) if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
+    return [_strides(node) for node in output.args[0]]
+
+
+def _strides(node: Any) -> tuple[Any, ...] | None:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return tuple(value.stride()) if isinstance(value, torch.Tensor) else None
 
 
 def _keep_output_strides(
@@ -397,9 +403,9 @@ def _keep_output_strides(
     results = list(output.args[0])
     for place in exact:
         node, strides = results[place], expected[place]
-        actual = tuple(node.meta["val"].stride()) if isinstance(node, torch.fx.Node) else None
-        static = strides is not None and all(isinstance(step, int) for step in (*strides, *(actual or ())))
-        if not static or actual == strides or node.op == "placeholder":
+        actual = _strides(node)
+        static = all(isinstance(step, int) for step in (*(strides or ()), *(actual or ())))
+        if strides is None or not static or actual == strides or node.op == "placeholder":
             continue
         with graph_module.graph.inserting_before(output):
             clone = torch.ops.aten.clone.default
@@ -469,6 +475,17 @@ def cuda_graphs_enter_backward(device: int) -> None:
     manager = get_manager(device, create_if_none_exists=False)
     if manager is not None:
         manager.set_to_running_backward()
+
+
+def copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors with the same values and strides in memory of their own; launches few kernels on a GPU."""
+    copies = [
+        torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        for tensor in tensors
+    ]
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
+    return copies
 
 
 def forget_cuda_graphs() -> None:

@@ -537,6 +537,33 @@ def test_storage_users() -> None:
 # --- whole -----------------------------------------------------------------------------------------------------------
 
 
+def test_outputs_of_inductor_keep_their_strides_when_passes_give_them_gaps(monkeypatch):
+    from torch._inductor.fx_passes import joint_graph
+
+    def padded(graph_module):
+        """As products are padded for GPUs: the result is a part of a larger one."""
+        (output,) = graph_module.graph.find_nodes(op="output")
+        (result,) = output.args[0]
+        with graph_module.graph.inserting_before(output):
+            larger = graph_module.graph.call_function(torch.ops.aten.constant_pad_nd.default, (result, [0, 3], 0.0))
+            part = graph_module.graph.call_function(torch.ops.aten.slice.Tensor, (larger, 1, 0, 5))
+        output.args = ((part,),)
+        graph_module.recompile()
+        return graph_module
+
+    monkeypatch.setattr(joint_graph, "joint_graph_passes", padded)
+    mode = compat.fresh_fake_mode()
+    with mode:
+        fake = torch.empty(4, 5)
+    graph_module = make_fx(lambda value: (torch.relu(value),), tracing_mode="real", _allow_non_fake_inputs=True)(fake)
+    with compat.tracing_apart(mode):
+        compiled = compat.inductor_compile(graph_module, [fake], mode, [0], "inference")
+    value = torch.randn(4, 5)
+    (result,) = compiled([value])
+    assert result.stride() == (5, 1)
+    torch.testing.assert_close(result, value.relu())
+
+
 def test_cuda_graph_recorded(monkeypatch):
     from torch._inductor import cudagraph_trees
 
@@ -574,6 +601,15 @@ def test_cuda_graphs_enter_backward(monkeypatch):
     monkeypatch.setattr(cudagraph_trees, "get_manager", lambda device, create_if_none_exists: None)
     compat.cuda_graphs_enter_backward(0)
     assert said == ["backward"]
+
+
+def test_copies_of():
+    values = [torch.randn(3, 4).t(), torch.arange(5), torch.zeros(0, 2)]
+    copies = compat.copies_of(values)
+    assert all(torch.equal(copy, value) for copy, value in zip(copies, values, strict=True))
+    assert [copy.stride() for copy in copies] == [value.stride() for value in values]
+    assert copies[0].data_ptr() != values[0].data_ptr()
+    assert compat.copies_of([]) == []
 
 
 def test_forget_cuda_graphs():

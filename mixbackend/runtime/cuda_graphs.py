@@ -6,10 +6,10 @@ The first calls run as ever, until every region's result was held against eager'
 recorded become one CUDA graph of torch's own trees: these share one pool of memory among forward, backward and
 graph breaks, know which results still live, and record again if weights have moved. Each set of sizes has graphs of its
 own, up to ``MOST_SIZES``. What cannot be recorded runs between them.
-Invariants: results are those of the regions' code; as with torch's own mode, they are valid until the model is called
-again. A region whose recording fails is left out of the graphs from then on, with an event, and that call is answered
-by running the piece without a graph. Inputs are copied into the graphs' memory; weights and constants are read where
-they lie.
+Invariants: results are those of the regions' code; as with torch's own mode, those of a forward are valid until the
+model is called again. Gradients get memory of their own: they are added up over calls. A region whose recording fails
+is left out of the graphs from then on, with an event, and that call is answered by running the piece without a graph.
+Inputs are copied into the graphs' memory; weights and constants are read where they lie.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 import torch.fx
 
 from mixbackend.contracts import OpGraph, TensorMeta
-from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
+from mixbackend.contracts.torch_compat import copies_of, cuda_graph_recorded, cuda_graphs_enter_backward
 from mixbackend.runtime.cuda_graphs_pieces import GraphPiece, cut_pieces, obstacle_of, told
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.regions import BoundRegion
@@ -109,9 +109,12 @@ class RecordedGraph:
         self._tell("", told(pieces, subject.regions))
         if all(piece.obstacle for piece in pieces):
             return self._plain
-        calls = [self._single(piece) if piece.obstacle else self._recorded(piece) for piece in pieces]
+        recording = _Recording(sum(not piece.obstacle for piece in pieces), self._device, self._tell)
+        calls = [self._single(piece) if piece.obstacle else self._recorded(piece, recording) for piece in pieces]
         run = stitch(subject.module, subject.graph, pieces, calls).run
-        return self._after_entering(run) if self._backward and pieces[0].obstacle else run
+        if not self._backward:
+            return run
+        return _with_own_results(self._after_entering(run) if pieces[0].obstacle else run)
 
     def _after_entering(self, run: Run) -> Run:
         def entered(arguments: list[Any]) -> Sequence[Any]:
@@ -134,7 +137,7 @@ class RecordedGraph:
         (number,) = piece.regions
         return self._subject.slots[number]
 
-    def _recorded(self, piece: GraphPiece) -> RecordedPiece:
+    def _recorded(self, piece: GraphPiece, recording: _Recording) -> RecordedPiece:
         subject = self._subject
         roles = {item.name: item.role for item in subject.graph.inputs}
         static = [place for place, name in enumerate(piece.inputs) if name in roles and roles[name].is_weight]
@@ -153,7 +156,7 @@ class RecordedGraph:
             subject.graph.phase,
             tuple(constants.values()),
         )
-        return RecordedPiece(graph, guarded, lambda error: self._failed(piece, filename, error))
+        return RecordedPiece(graph, guarded, recording.done, lambda error: self._failed(piece, filename, error))
 
     def _failed(self, piece: GraphPiece, filename: str, error: Exception) -> None:
         """Leave the region that cannot be recorded out; all of the piece if it is not known which."""
@@ -167,18 +170,58 @@ class RecordedGraph:
             self._tell(self._subject.regions[number].planned.id, f"runs without a CUDA graph, {text}")
 
 
+def _with_own_results(run: Run) -> Run:
+    """Results out of the graphs' memory."""
+
+    def apart(arguments: list[Any]) -> Sequence[Any]:
+        results = list(run(arguments))
+        tensors = [(place, item) for place, item in enumerate(results) if isinstance(item, torch.Tensor)]
+        dense = [(place, item) for place, item in tensors if 0 not in item.stride()]
+        # The elements of expanded tensors share memory, which nothing can be copied into.
+        copies = {place: item.clone() for place, item in tensors if 0 in item.stride()}
+        copies.update(zip([place for place, _ in dense], copies_of([item for _, item in dense]), strict=True))
+        return [copies.get(place, item) for place, item in enumerate(results)]
+
+    return apart
+
+
+class _Recording:
+    """Counts the pieces of one set of sizes, and tells what memory their graphs took."""
+
+    def __init__(self, pieces: int, device: int, tell: Tell) -> None:
+        self._left = pieces
+        self._device = device
+        self._tell = tell
+        self._before = torch.cuda.memory_reserved(device)
+
+    def done(self) -> None:
+        """One more piece is recorded."""
+        self._left -= 1
+        if self._left == 0:
+            taken = max(0, torch.cuda.memory_reserved(self._device) - self._before)
+            self._tell("", f"recorded; torch holds {taken / 2**20:.0f} MiB more on the GPU than before")
+
+
 class RecordedPiece:
     """A piece while it becomes a CUDA graph.
 
     Args:
         graph: see ``cuda_graph_recorded``.
         guarded: the same without a graph, where failing regions are answered by eager.
+        on_recorded: told when only replays come from now on.
         on_failure: told what recording raised.
     """
 
-    def __init__(self, graph: Run, guarded: Run, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        graph: Run,
+        guarded: Run,
+        on_recorded: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
         self._graph = graph
         self._guarded = guarded
+        self._on_recorded = on_recorded
         self._on_failure = on_failure
         self._calls = 0
         self._run: Run = self._first_calls
@@ -199,6 +242,7 @@ class RecordedPiece:
         self._calls += 1
         if self._calls >= _RECORDED_AFTER:
             self._run = self._graph
+            self._on_recorded()
         return results
 
 

@@ -53,7 +53,7 @@ def _sound(rates: BackendRates, device: DeviceModel) -> BackendRates:
 
 def _bound(row: str, dtype: str, device: DeviceModel) -> float:
     """The peak, where it was measured for what the row does: products of this type."""
-    if row.partition("/")[0] not in ("matmul", "convolution") or dtype == "float32":
+    if row.partition("/")[0] not in ("matmul", "convolution", "attention") or dtype == "float32":
         return float("inf")
     return _MOST_OF_PEAK * device.peak(dtype)
 

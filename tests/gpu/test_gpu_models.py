@@ -71,7 +71,9 @@ def _wide(value):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", ["images", "words"])
-def test_inference_is_as_right_as_eager(gpu, mixture, close, name, dtype, mode):
+def test_inference_is_as_right_as_eager(gpu, mixture, close, monkeypatch, name, dtype, mode):
+    # Eager and others may choose kernels that round to TF32 where the other does not.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model, example = _case(name, gpu)
     exact = copy.deepcopy(model).double().eval()
     model = model.to(dtype).eval()
@@ -185,8 +187,8 @@ def test_what_the_processor_computes_splits_the_recording(gpu, mixture):
             host = host + 1.0
             torch.testing.assert_close(compiled(value, host), function(value, host), rtol=1e-3, atol=1e-3)
     told = [event.detail for event in backend.report().events if event.kind == "cuda_graphs"]
-    assert len(told) == 1
     assert "on cpu" in told[0]
+    assert told[1].startswith("recorded")
 
 
 def test_recordings_are_told_and_launch_little(gpu, mixture):

@@ -136,7 +136,10 @@ def test_it_warms_up_records_and_replays(recordings, monkeypatch):
         (result,) = graph([value])
         torch.testing.assert_close(result, _chain(value))
     assert [item["calls"] for item in recordings.made] == [4]
-    assert events == [("", "3 of 3 regions in 1 CUDA graphs")]
+    assert [detail for _, detail in events] == [
+        "3 of 3 regions in 1 CUDA graphs",
+        "recorded; torch holds 0 MiB more on the GPU than before",
+    ]
 
 
 def test_an_obstacle_runs_between_two_recordings(recordings, monkeypatch):
@@ -145,7 +148,8 @@ def test_an_obstacle_runs_between_two_recordings(recordings, monkeypatch):
         value = torch.randn(4)
         torch.testing.assert_close(graph([value])[0], _chain(value))
     assert len(recordings.made) == 2
-    assert events == [("", "2 of 3 regions in 2 CUDA graphs; r1 between them: it is on cpu")]
+    assert events[0] == ("", "2 of 3 regions in 2 CUDA graphs; r1 between them: it is on cpu")
+    assert [detail.split(";")[0] for _, detail in events[1:]] == ["recorded"]
 
 
 def test_constants_are_read_where_they_lie(recordings, monkeypatch):
@@ -174,7 +178,7 @@ def test_a_region_that_cannot_be_recorded_is_left_out_from_then_on(recordings, m
         value = torch.randn(4)
         torch.testing.assert_close(graph([value])[0], _chain(value))
     assert failures == []
-    assert [region for region, _ in events] == ["", "r1", ""]
+    assert [region for region, _ in events] == ["", "r1", "", ""]
     assert "operation not permitted" in events[1][1]
     assert "more" not in events[1][1]
     assert events[2][1].startswith("2 of 3 regions in 2 CUDA graphs; r1 between them: recording failed")
@@ -217,3 +221,23 @@ def test_a_backward_outside_of_graphs_is_announced(recordings, monkeypatch):
     graph, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4), obstacles=everything, phase="backward")
     graph([torch.ones(4)])
     assert recordings.backward == 1
+
+
+def test_gradients_have_memory_of_their_own(recordings, monkeypatch):
+    """They are added up over calls, while a graph writes into the same memory each time."""
+    kept = []
+
+    def record(function, *_):
+        def run(inputs):
+            made = [item.clone() for item in function(inputs)]
+            kept[:] = kept or made
+            return [memory.copy_(value) for memory, value in zip(kept, made, strict=True)]
+
+        return run
+
+    monkeypatch.setattr(cuda_graphs, "cuda_graph_recorded", record)
+    graph, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4), phase="backward")
+    values = [torch.randn(4) for _ in range(4)]
+    results = [graph([value])[0] for value in values]
+    for value, result in zip(values, results, strict=True):
+        torch.testing.assert_close(result, _chain(value))

@@ -1,0 +1,44 @@
+"""Peaks of a device and the settings that they hold under; no GPU is needed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.calibration.device import TENSOR_FLOAT, under_settings
+from mixbackend.calibration.priors import prior_rates
+from mixbackend.contracts import DeviceModel
+from mixbackend.contracts.probes import standard_probes
+
+PEAKS = (("float32", 5e13), (TENSOR_FLOAT, 4e14), ("float16", 8e14))
+GPU = DeviceModel("cuda:0 synthetic", PEAKS, 4e12, 3e7, 8e12, 6e-6, 1, "probed")
+
+
+@pytest.fixture
+def precision():
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+def test_float32_is_as_fast_as_the_users_settings_allow(precision):
+    precision("highest")
+    assert under_settings(GPU) is GPU
+    exact = prior_rates(EagerBackend(), GPU).rate("matmul", "float32")
+    precision("high")
+    assert under_settings(GPU).peak("float32") == 4e14
+    assert prior_rates(EagerBackend(), GPU).rate("matmul", "float32").flops_per_s == 8 * exact.flops_per_s
+
+
+def test_a_processor_has_no_such_setting(precision):
+    precision("high")
+    cpu = DeviceModel("cpu synthetic", (("float32", 1e11),), 1e10, 1e6, 5e10, 2e-6, 2)
+    assert under_settings(cpu) is cpu
+
+
+def test_a_gpu_is_probed_with_its_narrow_types_first():
+    probes = standard_probes(GPU)
+    names = [probe.dtype for probe in probes]
+    assert names.index("float32") > max(place for place, name in enumerate(names) if name == "bfloat16")
+    assert {"matmul", "convolution", "attention"} <= {probe.op_class for probe in probes if probe.dtype == "float16"}
