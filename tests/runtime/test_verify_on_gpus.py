@@ -1,0 +1,101 @@
+"""What counts as right on a GPU: TF32 where it is allowed, states of attention, regions too large for float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.contracts import CompiledRegion, Condition, ErrorBudget, SymbolicSize, TensorMeta
+from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.runtime import verify
+from mixbackend.runtime.slots import RegionSlot, SlotPolicy
+from mixbackend.runtime.trace import trace_region
+
+aten = torch.ops.aten
+
+
+def _fake(*shapes, dtype=torch.float32):
+    mode = fresh_fake_mode()
+    with mode:
+        return [torch.empty(shape, dtype=dtype, device="cuda") for shape in shapes]
+
+
+@pytest.fixture
+def precision():
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+def test_products_may_round_to_tf32_if_torch_is_told_so(precision):
+    region = trace_region(aten.mm, _fake((4, 4), (4, 4)))
+    precision("highest")
+    assert not verify.may_round_to_tf32(region)
+    precision("high")
+    assert verify.may_round_to_tf32(region)
+    assert not verify.may_round_to_tf32(trace_region(aten.mm, _fake((4, 4), (4, 4), dtype=torch.float16)))
+    assert not verify.may_round_to_tf32(trace_region(aten.mm, [torch.ones(4, 4), torch.ones(4, 4)]))
+    assert not verify.may_round_to_tf32(trace_region(aten.relu, _fake((4, 4))))
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_convolutions_have_a_switch_of_their_own(monkeypatch, allowed):
+    def convolve(image, weight):
+        return aten.convolution(image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+    assert verify.may_round_to_tf32(trace_region(convolve, _fake((1, 4, 8, 8), (4, 4, 3, 3)))) is allowed
+
+
+def test_states_of_attention_are_not_compared(monkeypatch):
+    def attend(query, key, value):
+        made = aten._scaled_dot_product_flash_attention(query, key, value)
+        return made[0], made[6]
+
+    region = trace_region(attend, _fake(*[(1, 2, 16, 8)] * 3, dtype=torch.float16))
+    result, state = torch.ones(4), torch.zeros(2, dtype=torch.int64)
+    monkeypatch.setattr(verify, "eager_result", lambda *_: (result, state))
+    monkeypatch.setattr(verify, "_reference", lambda *_: (result, state))
+    assert verify.verify_region(region, [], [result, state + 5], ErrorBudget()) is None
+    assert verify.verify_region(region, [], [result + 1, state], ErrorBudget()).output == 0
+
+
+def test_without_float64_the_coarsest_type_of_a_region_says_how_near_is_near(monkeypatch):
+    def function(left, right):
+        return aten.mm(left.bfloat16(), right.bfloat16()).float()
+
+    inputs = [torch.randn(64, 64), torch.randn(64, 64)]
+    region = trace_region(function, inputs)
+    exact = inputs[0].double() @ inputs[1].double()
+    rounded = exact.bfloat16().float()
+    monkeypatch.setattr(verify, "BYTE_CAP", 0)
+    assert verify.verify_region(region, inputs, [rounded], ErrorBudget()) is None
+    assert verify.verify_region(region, inputs, [rounded * 1.5], ErrorBudget()) is not None
+    plain = trace_region(aten.mm, inputs)
+    assert verify.verify_region(plain, inputs, [rounded], ErrorBudget()) is not None
+
+
+def test_preconditions_on_sizes_of_several_symbols():
+    inputs = [torch.randn(4, 6)]
+    region = trace_region(lambda value: aten.sigmoid(value), inputs, dynamic=True)
+    meta = next(item.meta for item in region.inputs if isinstance(item.meta, TensorMeta))
+    rows, columns = (size.expression for size in meta.shape)
+    small = Condition(SymbolicSize(100 - rows * columns), "at_least", 0)
+    ran = []
+
+    def run(values):
+        ran.append(1)
+        return EagerBackend().compile(region).run(values)
+
+    policy = SlotPolicy("off", 3.0, strict=True, remembered=False)
+    compiled = CompiledRegion(run, preconditions=(small,))
+    slot = RegionSlot(region, EagerBackend(), compiled, policy, pytest.fail, lambda *_: None)
+    slot._call = slot._fast
+    for shape, taken in (((5, 20), True), ((5, 21), False), ((2, 2), True)):
+        value = torch.randn(shape)
+        sizes = iter(shape)
+        values = [value if isinstance(item.meta, TensorMeta) else next(sizes) for item in region.inputs]
+        ran.clear()
+        torch.testing.assert_close(slot(values)[0], value.sigmoid())
+        assert bool(ran) is taken
