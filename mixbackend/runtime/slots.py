@@ -292,7 +292,7 @@ def describe_region(region: Region) -> str:
 
 def _clock_of(region: Region) -> Callable[[], float]:
     """Seconds; of a region on a GPU, when all work that was queued before is done."""
-    metas = [item.meta for item in (*region.inputs, *region.outputs)]
+    metas = [*(item.meta for item in region.inputs), *(item.meta for item in region.outputs)]
     if not any(isinstance(meta, TensorMeta) and meta.device.type == "cuda" for meta in metas):
         return time.perf_counter
 
