@@ -29,9 +29,9 @@ Phase = Literal["inference", "training"]
 Made = tuple[nn.Module, Inputs]
 
 _PIXELS = 224
-_BERT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-_GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-_LLAMA = {
+_BERT: Mapping[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_GPT2: Mapping[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+_LLAMA: Mapping[str, Any] = {
     "vocab_size": 32000,
     "hidden_size": 1024,
     "intermediate_size": 2816,
