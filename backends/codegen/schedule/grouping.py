@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.stages import GraphOutput, Map, Scatter, StageGraph, Template
+from mixbackend.backends.codegen.ir.stages import GraphOutput, Map, Reduce, Scan, Scatter, StageGraph, Template
 from mixbackend.backends.codegen.schedule.alignment import (
     Cluster,
     align,
@@ -162,6 +162,8 @@ class _Search:
         if len(one.members) + len(other.members) > MAXIMUM_STAGES:
             return None, f"more than {MAXIMUM_STAGES} stages in one kernel"
         both = merged(one, other, align(one, other))
+        if self.around.traits.blocks and _folds_rows_of_rows(both):
+            return None, "a block of threads would fold rows of rows"
         objection = self._objection(one, other, both)
         if objection is not None:
             return None, objection
@@ -205,6 +207,12 @@ def _is_apart(cluster: Cluster) -> bool:
 
 def _scatters(cluster: Cluster) -> bool:
     return any(isinstance(fact.stage, Scatter) for fact in cluster.members)
+
+
+def _folds_rows_of_rows(cluster: Cluster) -> bool:
+    """Whether a stage that folds would have loops inside an outer point beside those it folds along."""
+    folds = (fact for fact in cluster.members if isinstance(fact.stage, (Reduce, Scan)))
+    return any(loop not in cluster.place for fact in folds for loop in fact.kept)
 
 
 def _explain(apart: tuple[Cost, Cost], together: Cost, both: Cluster) -> str:
