@@ -201,7 +201,7 @@ class CodegenBackend(Backend):
         return schedule(lower_region(region), self._target_of(region).traits(), _hints(region), _fuel())
 
     def _target_of(self, region: Region) -> Target:
-        metas = (item.meta for item in (*region.inputs, *region.outputs))
+        metas = [*(item.meta for item in region.inputs), *(item.meta for item in region.outputs)]
         return self.targets[_device_of([meta for meta in metas if isinstance(meta, TensorMeta)], self.target)]
 
     def _refuse_values(self, view: OpView) -> Unsupported | None:

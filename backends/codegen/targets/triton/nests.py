@@ -33,7 +33,8 @@ class NestPrinter:
         self._printer = printer
         self._space = printer.space
         self._lines = printer.lines
-        self._dtypes = {item.name: item.dtype for item in (*kernel.buffers, *kernel.scratch)}
+        self._dtypes = {item.name: item.dtype for item in kernel.buffers}
+        self._dtypes.update((item.name, item.dtype) for item in kernel.scratch)
         self._scratch = frozenset(item.name for item in kernel.scratch)
         self._outer: Axes = frozenset(name for name in self._space.axes if not name.startswith("r"))
         self._placed: set[str] = set()
@@ -77,8 +78,10 @@ class NestPrinter:
             for statement in nest.body
             if isinstance(statement, Carry)
         }
-        for fold in (*folds.values(), *running.values()):
+        for fold in folds.values():
             fold.declare()
+        for carry in running.values():
+            carry.declare()
         self._open(row)
         for statement in nest.body:
             if isinstance(statement, Accumulate):

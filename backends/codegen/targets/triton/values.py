@@ -45,7 +45,8 @@ class ValuePrinter:
         self.locals: dict[str, Value] = {}
         self.nest = 0
         self._numbers = frozenset(kernel.numbers)
-        self._dtypes = {item.name: item.dtype for item in (*kernel.buffers, *kernel.scratch)}
+        self._dtypes = {item.name: item.dtype for item in kernel.buffers}
+        self._dtypes.update((item.name, item.dtype) for item in kernel.scratch)
         self._scratch = frozenset(item.name for item in kernel.scratch)
         self._unseen: set[str] = set()
         self._read_in: dict[str, int] = {}
