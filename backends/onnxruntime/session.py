@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import onnx
 import onnxruntime
 import torch
 
@@ -54,12 +55,32 @@ def open_session(
         wrapped = [onnxruntime.OrtValue(value) for value in values]
         # Once for the optimiser, which then sees the values, and once so that what it leaves as it is is not copied.
         options.add_external_initializers(list(names), wrapped)
+        stay = _left_alone(model, names)
         for name, value in zip(names, wrapped, strict=True):
-            options.add_initializer(name, value)
+            if name in stay:
+                options.add_initializer(name, value)
     disabled = [*_SLOW_FUSIONS, *(_SINGLE_PRECISION_FUSIONS if doubles else ())]
     return onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
     )
+
+
+_PLACE_OF_WEIGHT = {"Conv": 1, "Gemm": 1, "MatMul": 1, "Gather": 0}
+
+
+def _left_alone(model: bytes, names: Sequence[str]) -> frozenset[str]:
+    """Initialisers to which the optimiser never gives another value under the same name.
+
+    It moves transposes through elementwise operators and transposes what they add or multiply, in place; a value that
+    was given for that name would replace the transposed one. The weights of large kernels and tables are folded or
+    packed under names of their own, and they are what is worth not copying.
+    """
+    uses = [
+        (name, place == _PLACE_OF_WEIGHT.get(node.op_type, -1))
+        for node in onnx.load_model_from_string(model).graph.node
+        for place, name in enumerate(node.input)
+    ]
+    return frozenset(names) - {name for name, is_weight in uses if not is_weight}
 
 
 def _set_threads(options: onnxruntime.SessionOptions) -> None:

@@ -325,3 +325,21 @@ def test_artifacts_are_bound_in_another_process(tmp_path):
     arguments = [sys.executable, "-c", _ELSEWHERE, str(tmp_path / "inputs.pt"), str(tmp_path / "artifact")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert "agrees" in done.stdout, done.stderr
+
+
+def test_values_that_the_optimizer_transposes_in_place_are_not_put_back() -> None:
+    """A transpose moves through a product with a constant, which is transposed under its own name."""
+
+    def scaled(x, weight, scale, shift):
+        rows = (x.permute(0, 2, 3, 1) @ weight).permute(0, 3, 1, 2)
+        return (rows * scale + shift).permute(0, 2, 3, 1) @ weight
+
+    inputs = [
+        torch.randn(1, 512, 3, 5),
+        torch.randn(512, 512) / 20,
+        torch.randn(1, 512, 1, 1),
+        torch.randn(1, 512, 3, 5),
+    ]
+    region, _, values, bound = _bound(scaled, inputs, (1, 2, 3))
+    (found,) = bound.run(_hidden(region, values))
+    torch.testing.assert_close(found, scaled(*inputs), rtol=1e-4, atol=1e-4)
