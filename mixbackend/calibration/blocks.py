@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 
+DTYPE = "float32"
+"""Of all values and weights."""
+
 Shape = tuple[int, ...]
 
 
@@ -39,7 +42,8 @@ class Block:
     def inputs(self, place: torch.device) -> list[torch.Tensor]:
         """The value and the weights, small enough for values to stay in range."""
         generator = torch.Generator("cpu").manual_seed(0)
-        values = [torch.randn(shape, generator=generator).mul_(0.05).to(place) for shape in self.shapes]
+        dtype = getattr(torch, DTYPE)
+        values = [torch.randn(shape, generator=generator, dtype=dtype).mul_(0.05).to(place) for shape in self.shapes]
         if self.channels_last:
             values[0] = values[0].contiguous(memory_format=torch.channels_last)
         return values

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mixbackend.calibration.block_runs import BlockRun
+from mixbackend.calibration.blocks import DTYPE
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.roofline import RooflineCostModel
@@ -49,17 +50,17 @@ class Factor:
 
 
 def _arithmetic(prefix: str, without: tuple[str, ...] = ()) -> Scale:
-    """Scales the arithmetic of rows that begin so, but for some."""
+    """Scales the arithmetic of rows that begin so, but for some; other dtypes have kernels that no block ran."""
 
     def scale(rates: BackendRates, factor: float) -> BackendRates:
         rows = (
-            (row, dtype, replace(rate, flops_per_s=rate.flops_per_s / factor) if mine(row) else rate)
+            (row, dtype, replace(rate, flops_per_s=rate.flops_per_s / factor) if mine(row, dtype) else rate)
             for row, dtype, rate in rates.rates
         )
         return replace(rates, rates=tuple(rows))
 
-    def mine(row: str) -> bool:
-        return row.startswith(prefix) and not any(row.startswith(other) for other in without)
+    def mine(row: str, dtype: str) -> bool:
+        return dtype == DTYPE and row.startswith(prefix) and not any(row.startswith(other) for other in without)
 
     return scale
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from mixbackend.contracts import BackendRates, DeviceModel, OpRate, Provenance
 from mixbackend.contracts.rate_rows import is_rate_row
 
-_RATES_VERSION = 8
+_RATES_VERSION = 9
 """Of the form and meaning of a backend's rates; others are measured again."""
 _NUMBERS = ("bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s")
 

@@ -13,7 +13,7 @@ from mixbackend.calibration.block_runs import BlockRun
 from mixbackend.calibration.blocks import standard_blocks
 from mixbackend.calibration.fitting import FACTORS, LIMITS, Fit, fit
 from mixbackend.calibration.priors import prior_rates
-from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, Plan
+from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, OpRate, Plan
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.placement import place
 from mixbackend.partitioner.roofline import RooflineCostModel
@@ -104,6 +104,18 @@ def test_factors_stay_within_limits(placed: list[tuple[str, OpGraph, Plan]]) -> 
     slow = [replace(run, seconds=1000.0 * run.seconds) for run in runs_at(placed, rates)]
     values = np.array(list(fitted(slow, rates).factors.values()))
     assert values.max() == pytest.approx(LIMITS[1]) and values.min() >= LIMITS[0]
+
+
+def test_dtypes_that_no_block_has_keep_their_arithmetic(placed: list[tuple[str, OpGraph, Plan]]) -> None:
+    rates = prior_rates(eager(), DEVICE)
+    half = (("matmul", "bfloat16", OpRate(1e-6, 1e12)),)
+    found = fitted(runs_at(placed, scaled(rates, products=0.5)), replace(rates, rates=(*rates.rates, *half)))
+    stated = {(row, dtype): rate.flops_per_s for row, dtype, rate in found.rates.rates}
+    assert stated["matmul", "bfloat16"] == 1e12
+    assert (
+        stated["matmul", "float32"]
+        > 1.5 * dict(((r, d), o.flops_per_s) for r, d, o in rates.rates)["matmul", "float32"]
+    )
 
 
 def test_too_few_runs_tell_nothing(placed: list[tuple[str, OpGraph, Plan]]) -> None:
