@@ -86,5 +86,7 @@ def test_probing_a_backend_that_crashes_ends_no_process_of_the_user(plug_ins: Pa
     variables = {"MIXBACKEND_CALIBRATE": "1"}
     measured, later = tune(plug_ins, variables, backends=["bad_crash", "eager"], budget_s=40)
     assert backends_of(measured) == backends_of(later) == {"eager"}
-    assert {trial["choice"]: trial["status"] for trial in tuning_of(measured)["trials"]}["bad_crash"] == "crash"
+    crashed = {trial["choice"] for trial in tuning_of(measured)["trials"] if trial["status"] == "crash"}
+    # By what is assumed of it here, the mixture may be that backend alone; equal plans are tried once.
+    assert crashed in ({"bad_crash"}, {"mixture"})
     assert measured["error"] == later["error"] == 0.0
