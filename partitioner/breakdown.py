@@ -60,7 +60,7 @@ def parts_of(problem: Problem, placement: Placement, atom: int, costs: CostModel
             read = next(use.reads[label.backend] for use in value.uses if use.atom == atom)
             reads, crossings = reads + read, crossings + paid - read
     sharing = placement.regions.count(placement.regions[atom])
-    owners = {problem.labels[other][chosen].backend for other, chosen in enumerate(placement.labels)}
+    owners = (problem.labels[other][chosen].backend for other, chosen in enumerate(placement.labels))
     saved = problem.switch[label.backend] if saves_switches(problem, owners) else 0.0
     return Parts(
         op_s=op,

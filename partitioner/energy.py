@@ -97,6 +97,8 @@ def modelled_seconds(problem: Problem, atoms: Sequence[int], labels: Sequence[in
 
 def saves_switches(problem: Problem, backends: Iterable[int]) -> bool:
     """Whether regions of these backends, which are all of a plan, share one pool of threads that is not torch's."""
+    if not problem.whole_pools:
+        return False
     used = set(backends)
     return len({problem.pools[backend] for backend in used}) == 1 and any(problem.switch[backend] for backend in used)
 

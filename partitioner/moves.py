@@ -173,8 +173,6 @@ class Mover:
         return seconds + self._local(quotient, atoms) - self._local(self._base, atoms)
 
     def _on_one_pool(self, quotient: Quotient) -> bool:
-        if not self._problem.whole_pools:
-            return False
         return saves_switches(self._problem, (quotient.backend(region) for region in quotient.members))
 
     def _local(self, quotient: Quotient, atoms: Iterable[int]) -> float:

@@ -80,9 +80,9 @@ class CublasLtBackend(Backend):
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         """Views alone are eager's."""
-        if any(view.op_class not in ("view", "copy", "factory") and view.op != "getitem" for view in sketch.views):
-            return None
-        return Unsupported("region-too-small", "nothing but views and copies")
+        from mixbackend.backends.common.library import without_work
+
+        return without_work(sketch)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
         """Shares of the peak, which is what the library itself reaches."""

@@ -33,7 +33,6 @@ from mixbackend.contracts import (
 
 _WRITING = 1
 """Rises whenever other calls are written for the same region."""
-_FREE = frozenset({"view", "copy", "factory"})
 _PROBED = frozenset({"matmul", "convolution", "attention", "copy"})
 
 
@@ -84,9 +83,9 @@ class OneDnnBackend(Backend):
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         """Views and copies alone are eager's."""
-        if any(view.op_class not in _FREE and view.op != "getitem" for view in sketch.views):
-            return None
-        return Unsupported("region-too-small", "nothing but views and copies")
+        from mixbackend.backends.common.library import without_work
+
+        return without_work(sketch)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
         """A little more than level with torch's own kernels."""

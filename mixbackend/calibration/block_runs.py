@@ -11,22 +11,20 @@ Invariants: whatever a backend raises loses only that run, with a note; compilin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from mixbackend.calibration.blocks import Block
 from mixbackend.calibration.device import synchronizer
-from mixbackend.calibration.probing import undisturbed
+from mixbackend.calibration.probing import bound_run, undisturbed
 from mixbackend.calibration.timing import Clock, time_calls
 from mixbackend.contracts import Backend, CompiledRegion, CostModel, InputRole, OpGraph, Plan
-from mixbackend.contracts.region import RunFunction
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.placement import place
 from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.regions import BoundRegion, cut_regions
+from mixbackend.runtime.regions import cut_regions
 from mixbackend.runtime.stitch import stitch
 from mixbackend.runtime.trace import trace_graph
 
@@ -141,13 +139,6 @@ def _runnable(
         key = (bound.planned.backend, bound.region.key)
         if key not in compiled:
             compiled[key] = by_name[bound.planned.backend].compile(bound.region)
-        calls.append(_bound(compiled[key], bound, constants))
+        calls.append(bound_run(compiled[key], [constants.get(name) for name in bound.inputs]))
     stitched = stitch(graph_module, graph, regions, calls)
     return lambda: stitched.run(list(arguments))
-
-
-def _bound(compiled: CompiledRegion, bound: BoundRegion, constants: Mapping[str, Any]) -> RunFunction:
-    known = [constants.get(name) for name in bound.inputs]
-    if compiled.bind is None or all(value is None for value in known):
-        return compiled.run
-    return compiled.bind(known).run

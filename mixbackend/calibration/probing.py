@@ -111,7 +111,9 @@ def _compile(backend: Backend, probe: Probe, clock: Clock) -> CompiledProbe:
         by_name = dict(zip((item.name for item in graph.inputs), arguments, strict=True))
         ordered = [by_name[item.name] for item in region.inputs]
         begin = clock()
-        run = _bound(backend.compile(region), region, ordered)
+        pairs = zip(region.inputs, ordered, strict=True)
+        constants = [value if item.role is InputRole.CONSTANT else None for item, value in pairs]
+        run = bound_run(backend.compile(region), constants)
         seconds = clock() - begin
         results = run(ordered)
         _check_shapes(region, results)
@@ -125,12 +127,15 @@ def _compile(backend: Backend, probe: Probe, clock: Clock) -> CompiledProbe:
     )
 
 
-def _bound(compiled: CompiledRegion, region: Region, arguments: Sequence[Any]) -> RunFunction:
-    """The code that would run in a model: bound to the constants if there are any and the backend binds."""
-    pairs = list(zip(region.inputs, arguments, strict=True))
-    if compiled.bind is None or all(item.role is not InputRole.CONSTANT for item, _ in pairs):
+def bound_run(compiled: CompiledRegion, constants: Sequence[Any]) -> RunFunction:
+    """The code that would run in a model: bound to the constants if there are any and the backend binds.
+
+    Args:
+        constants: one entry per region input, ``None`` for those that are no constants.
+    """
+    if compiled.bind is None or all(value is None for value in constants):
         return compiled.run
-    return compiled.bind([value if item.role is InputRole.CONSTANT else None for item, value in pairs]).run
+    return compiled.bind(constants).run
 
 
 def _row(probe: Probe, views: Sequence[OpView]) -> str:

@@ -20,10 +20,11 @@ import torch.fx
 
 from mixbackend.backends.common.library.rules import Library
 from mixbackend.backends.common.library.writer import Written, write_function
-from mixbackend.contracts import BoundRun, CompiledRegion, InputRole, Region
+from mixbackend.contracts import BoundRun, CompiledRegion, InputRole, Region, RegionSketch, Unsupported
 from mixbackend.contracts.region import BindFunction
 
 _numbers = itertools.count()
+_FREE = frozenset({"view", "copy", "factory"})
 
 
 def compile_region(region: Region, library: Library, label: str) -> CompiledRegion:
@@ -41,6 +42,13 @@ def compile_region(region: Region, library: Library, label: str) -> CompiledRegi
         strides="as_traced" if written.faithful else "unknown",
         notes=(f"{len(region.matches)} fused patterns",) if region.matches else (),
     )
+
+
+def without_work(sketch: RegionSketch) -> Unsupported | None:
+    """The refusal of a region that only moves or renames data: eager does that as well."""
+    if any(view.op_class not in _FREE and view.op != "getitem" for view in sketch.views):
+        return None
+    return Unsupported("region-too-small", "nothing but views and copies")
 
 
 def _load(written: Written, label: str) -> Callable[..., Any]:
