@@ -29,8 +29,8 @@ def test_it_says_why_it_cannot_be_used_without_a_gpu(monkeypatch):
     answer = CudnnBackend().availability()
     assert not answer.available
     assert "CUDA" in answer.reason
-    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-    assert "switched off" in CudnnBackend().availability().reason
+    with torch.backends.cudnn.flags(enabled=False):
+        assert "switched off" in CudnnBackend().availability().reason
 
 
 def test_a_convolution_with_its_relu_is_one_step(bench, images):

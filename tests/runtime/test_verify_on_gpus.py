@@ -40,12 +40,12 @@ def test_products_may_round_to_tf32_if_torch_is_told_so(precision):
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_convolutions_have_a_switch_of_their_own(monkeypatch, allowed):
+def test_convolutions_have_a_switch_of_their_own(allowed):
     def convolve(image, weight):
         return aten.convolution(image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-    assert verify.may_round_to_tf32(trace_region(convolve, _fake((1, 4, 8, 8), (4, 4, 3, 3)))) is allowed
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=allowed):
+        assert verify.may_round_to_tf32(trace_region(convolve, _fake((1, 4, 8, 8), (4, 4, 3, 3)))) is allowed
 
 
 def test_states_of_attention_are_not_compared(monkeypatch):
