@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
+import torch
+
 from mixbackend.contracts.ops import OpView
 from mixbackend.contracts.rate_rows import wider_rows
 from mixbackend.contracts.tensors import TensorMeta
@@ -57,6 +59,11 @@ class DeviceModel:
     launch_s: float
     threads: int
     provenance: Provenance = "prior"
+
+    @property
+    def place(self) -> torch.device:
+        """Torch's device."""
+        return torch.device(self.device.partition(" ")[0])
 
     def peak(self, dtype: str) -> float:
         """Peak FLOP/s of a dtype name."""

@@ -63,7 +63,7 @@ _DEPTHWISE_CHAINS = (
 
 def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
     """One probe per row of the rate tables that decides placements on this device."""
-    place = torch.device(device.device.split(" ")[0])
+    place = device.place
     # Accelerators need more work at once before they show their rate.
     scale = 1 if place.type == "cpu" else 32
     probes = [*_products(place, scale, "float32"), *_attention(place, scale, "float32")]

@@ -85,7 +85,7 @@ def measure_rates(
         clock: monotonic seconds.
         busy: other programs fill the machine: rates far below the prior are taken for disturbances.
     """
-    place = torch.device(device.device.split(" ")[0])
+    place = device.place
     binds = backend.traits().weights != "live"
     structural = _structural_probes(place, binds)
     try:

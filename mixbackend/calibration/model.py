@@ -140,7 +140,7 @@ def _rates(
     if known is not None:
         return known
     prior = prior_rates(backend, device)
-    if prober is None or _place(device).type not in backend.traits().device_types:
+    if prober is None or device.place.type not in backend.traits().device_types:
         return prior
     with database.alone("calibration"):
         return look_up() or prober.probe(backend, prior, subject, others)
@@ -184,7 +184,7 @@ class _Prober:
         reference = backend if backend.traits().reference else self.reference
         if reference is None:
             return None, ("not fitted to blocks of models: no reference is there to fill in",)
-        place = _place(self.device)
+        place = self.device.place
         rates = {**others, backend.name: probed}
         blocks = standard_blocks(1 if place.type == "cpu" else _ACCELERATOR_SCALE)
         costs = RooflineCostModel(self.device, rates)
@@ -194,18 +194,14 @@ class _Prober:
         return found, (*notes, str(found) if found is not None else "too few blocks of models ran to fit rates to them")
 
 
-def _place(device: DeviceModel) -> torch.device:
-    return torch.device(device.device.split(" ")[0])
-
-
 def _measure_apart(backend: Backend, device: DeviceModel, database: Database, report: Report) -> None:
     """Let another process probe a backend that is not known yet; one that fails there keeps its prior from now on."""
     subject = _subject(backend.name, backend.fingerprint(), device.device)
     record = database.rates("backend", subject)
     known = read_rates(record) is not None and not _due_again(record)
-    if known or database.path is None or _place(device).type not in backend.traits().device_types:
+    if known or database.path is None or device.place.type not in backend.traits().device_types:
         return
-    problem = probe_apart(backend.name, _place(device).type, database.path)
+    problem = probe_apart(backend.name, device.place.type, database.path)
     if not problem:
         return
     note = f"not probed, its process did not end well: {problem}"

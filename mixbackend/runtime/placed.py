@@ -27,8 +27,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
-from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject
-from mixbackend.runtime.cuda_graphs_pieces import device_of
+from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout

@@ -39,7 +39,7 @@ from mixbackend.partitioner.fixed import MisfitError, fixed_plan
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.cuda_graphs_costs import as_called, as_replayed
+from mixbackend.runtime.gpu_costs import as_called, as_replayed
 from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing

@@ -25,7 +25,7 @@ import torch.fx
 
 from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import copies_of, cuda_graph_recorded, cuda_graphs_enter_backward
-from mixbackend.runtime.cuda_graphs_pieces import GraphPiece, cut_pieces, obstacle_of, told
+from mixbackend.runtime.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.regions import BoundRegion
 from mixbackend.runtime.slots import RegionSlot

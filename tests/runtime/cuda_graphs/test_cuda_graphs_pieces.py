@@ -11,7 +11,7 @@ import torch
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import InputRole, NodeRef, OpNode, Plan, PlannedRegion, SymbolicSize
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.cuda_graphs_pieces import cut_pieces, device_of, obstacle_of, told
+from mixbackend.runtime.cuda_graphs.pieces import cut_pieces, device_of, obstacle_of, told
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.regions import cut_regions
 from mixbackend.runtime.trace import trace_graph

@@ -6,7 +6,7 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import BackendRates, DeviceModel, OpRate
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.cuda_graphs_costs import REPLAYED_S, as_called, as_replayed
+from mixbackend.runtime.gpu_costs import REPLAYED_S, as_called, as_replayed
 
 GPU = DeviceModel("cuda:0 synthetic", (("float32", 5e13), ("float16", 8e14)), 4e12, 3e7, 8e12, 6e-6, 1, "probed")
 PROBED = BackendRates(

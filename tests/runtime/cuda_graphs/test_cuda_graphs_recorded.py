@@ -11,8 +11,8 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, InputRole, Plan, PlannedRegion
-from mixbackend.runtime import cuda_graphs
-from mixbackend.runtime.cuda_graphs import MOST_SIZES, RecordedGraph, Subject
+from mixbackend.runtime.cuda_graphs import recorded
+from mixbackend.runtime.cuda_graphs.recorded import MOST_SIZES, RecordedGraph, Subject
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.regions import cut_regions
 from mixbackend.runtime.slots import RegionSlot, SlotPolicy
@@ -74,9 +74,9 @@ class Strict(EagerBackend):
 @pytest.fixture
 def recordings(monkeypatch):
     stand_in = Recordings()
-    monkeypatch.setattr(cuda_graphs, "cuda_graph_recorded", stand_in.record)
+    monkeypatch.setattr(recorded, "cuda_graph_recorded", stand_in.record)
     monkeypatch.setattr(
-        cuda_graphs, "cuda_graphs_enter_backward", lambda device: setattr(stand_in, "backward", stand_in.backward + 1)
+        recorded, "cuda_graphs_enter_backward", lambda device: setattr(stand_in, "backward", stand_in.backward + 1)
     )
     return stand_in
 
@@ -117,12 +117,12 @@ def _graph(
     stitched = stitch(module, graph, regions, slots)
     bound = {graph.inputs[place].name: inputs[place] for place in constants}
     found = dict(obstacles or {})
-    monkeypatch.setattr(cuda_graphs, "obstacle_of", lambda bound, *_: found.get(bound.planned.id, ""))
+    monkeypatch.setattr(recorded, "obstacle_of", lambda bound, *_: found.get(bound.planned.id, ""))
     events = []
-    recorded = RecordedGraph(
+    running = RecordedGraph(
         Subject(module, graph, regions, slots, stitched, bound), 0, lambda *told: events.append(told)
     )
-    return recorded, backend, events, failures
+    return running, backend, events, failures
 
 
 def _chain(value):
@@ -191,7 +191,7 @@ def test_a_failure_that_no_region_raised_leaves_the_piece_out(recordings, monkey
 
         return run
 
-    monkeypatch.setattr(cuda_graphs, "cuda_graph_recorded", broken)
+    monkeypatch.setattr(recorded, "cuda_graph_recorded", broken)
     graph, _, events, _ = _graph(recordings, monkeypatch, _chain, torch.ones(4))
     value = torch.randn(4)
     for _ in range(3):
@@ -235,7 +235,7 @@ def test_gradients_have_memory_of_their_own(recordings, monkeypatch):
 
         return run
 
-    monkeypatch.setattr(cuda_graphs, "cuda_graph_recorded", record)
+    monkeypatch.setattr(recorded, "cuda_graph_recorded", record)
     graph, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4), phase="backward")
     values = [torch.randn(4) for _ in range(4)]
     results = [graph([value])[0] for value in values]

@@ -1,6 +1,6 @@
 """Pieces: which regions of a graph are recorded together as one CUDA graph, and why the others are not.
 
-Place: below ``runtime.cuda_graphs``. Input: a captured graph, its regions in execution order, who owns them.
+Place: below ``recorded``. Input: a captured graph, its regions in execution order, who owns them.
 Output: pieces in execution order: runs of neighbouring regions that can be recorded, and single ones that cannot.
 A recording replays kernels with the very pointers that they had: so all memory must be the GPU's, sizes must be those
 of the recording, and nobody may wait for a result on the way. What cannot be recorded splits the graph.
