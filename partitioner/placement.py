@@ -189,16 +189,18 @@ def _with_fewer(problem: Problem, found: Found, rules: RegionRules, margin: floa
     A mixture of many is chosen among more than one of few, so its estimate is more likely to be too good.
     """
     dropped: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
     while margin and problem.size <= ATOMS_SEARCHED_AGAIN:
         seconds = _seconds_by_backend(problem, found)
-        for slot in sorted(seconds, key=lambda slot: seconds[slot]) if len(seconds) > 1 else ():
-            view = without_backends(problem, dropped | {slot})
-            _, _, again = _search(view, rules, Neighbourhood(view))
-            if again.seconds <= found.seconds * (1.0 + margin):
-                dropped, found = dropped | {slot}, again
-                break
-        else:
+        if len(seconds) == 1 or not seconds.keys() - kept:
             break
+        least = min(seconds.keys() - kept, key=lambda slot: seconds[slot])
+        view = without_backends(problem, dropped | {least})
+        _, _, again = _search(view, rules, Neighbourhood(view))
+        if again.seconds <= found.seconds * (1.0 + margin):
+            dropped, found = dropped | {least}, again
+        else:
+            kept |= {least}
     return found
 
 
