@@ -1,0 +1,83 @@
+"""What Dynamo and AOTAutograd hand to a backend.
+
+Place: a part of the door; see ``contracts.torch_compat``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+
+def aot_compile(
+    graph_module: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    forward: Any,
+    backward: Any,
+    inference: Any,
+    partition: Any,
+) -> Any:
+    """Run AOTAutograd with minimal decompositions on a Dynamo graph; returns the callable for Dynamo.
+
+    Each compiler is called as ``compiler(graph_module, fake_inputs)`` and returns a callable on flat arguments;
+    ``partition`` splits a joint graph into forward and backward.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+
+    return aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        decompositions={},
+        keep_inference_input_mutations=True,
+    )(graph_module, example_inputs)
+
+
+def boxed(function: Any) -> Any:
+    """Mark a function as taking one list of arguments that it empties."""
+    function._boxed_call = True
+    return function
+
+
+def input_position(node: torch.fx.Node) -> int | None:
+    """Position among Dynamo's inputs of the value behind a placeholder of an AOTAutograd graph, if it is one."""
+    description = node.meta.get("desc")
+    position = getattr(description, "idx", None)
+    return position if type(description).__name__ == "PlainAOTInput" else None
+
+
+def is_tangent(node: torch.fx.Node) -> bool:
+    """Whether a placeholder of a backward graph is an incoming gradient."""
+    return "Tangent" in type(node.meta.get("desc")).__name__ or node.name.startswith("tangents")
+
+
+def source_name(node: torch.fx.Node) -> str:
+    """How Dynamo reaches the value behind one of its placeholders, ``L['self']._parameters['weight']``."""
+    source = getattr(node, "_dynamo_source", None)
+    if source is None:
+        return ""
+    name = source.name
+    return name() if callable(name) else str(name)
+
+
+def is_static_input(node: torch.fx.Node) -> bool:
+    """Whether Dynamo says that a placeholder is a parameter, a buffer or another tensor kept by a module."""
+    return bool((node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type"))
+
+
+def partition_with_min_cut(joint: Any, inputs: Any, **keywords: Any) -> Any:
+    """Split a joint graph so that little is saved for the backward, recomputing what is cheap."""
+    from functorch.compile import min_cut_rematerialization_partition
+
+    return min_cut_rematerialization_partition(joint, inputs, **keywords)
+
+
+def backward_compiled_at_once() -> Any:
+    """Context in which the backward graph is compiled together with the forward graph."""
+    import torch._functorch.config as functorch_config
+
+    return functorch_config.patch(force_non_lazy_backward_lowering=True)

@@ -1,0 +1,75 @@
+"""CUDA graphs of torch's own trees.
+
+Place: a part of the door; see ``contracts.torch_compat``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+
+def cuda_graph_recorded(
+    function: Any,
+    names: Sequence[str],
+    results: int,
+    static: Sequence[int],
+    device: int,
+    phase: str,
+    constants: Sequence[torch.Tensor] = (),
+) -> Any:
+    """A function as a CUDA graph of torch's own trees: run once as it is, then recorded, then replayed.
+
+    Args:
+        function: takes a list of tensors on the device and integers, empties it, and returns a sequence of tensors.
+        names: of its arguments, for torch's messages.
+        results: how many tensors it returns.
+        static: positions of arguments that are the same memory at every call; others are copied into the graph's own.
+        device: number of the device.
+        phase: ``inference``, ``forward`` or ``backward``: how long results live.
+        constants: tensors that the function reads beside its arguments, as long as it lives.
+
+    Returns:
+        A callable like the function. Its results are valid until the model is called again.
+    """
+    from torch._inductor.cudagraph_trees import cudagraphify_impl
+    from torch._inductor.cudagraph_utils import PlaceholderInfo
+
+    return cudagraphify_impl(
+        function,
+        [None] * len(names),  # type: ignore[list-item]
+        tuple(static),
+        device_index=device,
+        is_backward=phase == "backward",
+        is_inference=phase == "inference",
+        stack_traces=[None] * results,
+        constants=tuple(constants),
+        placeholders=tuple(PlaceholderInfo(name, None, [], None) for name in names),
+    )
+
+
+def cuda_graph_obstacle(graph_module: torch.fx.GraphModule) -> str:
+    """Name of an operator that cannot be recorded into a CUDA graph; empty if there is none."""
+    from torch._inductor.utils import get_first_incompatible_cudagraph_node
+
+    node = get_first_incompatible_cudagraph_node(graph_module)
+    return "" if node is None else str(node.target)
+
+
+def cuda_graphs_enter_backward(device: int) -> None:
+    """Say that a backward runs outside of CUDA graphs: what the forward's graphs left may be reused afterwards."""
+    from torch._inductor.cudagraph_trees import get_manager
+
+    manager = get_manager(device, create_if_none_exists=False)
+    if manager is not None:
+        manager.set_to_running_backward()
+
+
+def forget_cuda_graphs() -> None:
+    """Drop all CUDA graphs of torch's trees, and their memory."""
+    from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+    reset_cudagraph_trees()

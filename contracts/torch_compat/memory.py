@@ -1,0 +1,61 @@
+"""What lies behind a tensor: its storage, who shares it, its native address and version.
+
+Place: a part of the door; see ``contracts.torch_compat``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+
+
+def storage_key(value: torch.Tensor) -> int:
+    """Equal for tensors that share storage, fake ones too, while both are alive."""
+    return value.untyped_storage()._cdata
+
+
+def copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors with the same values and strides in memory of their own; launches few kernels on a GPU."""
+    copies = [
+        torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        for tensor in tensors
+    ]
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
+    return copies
+
+
+@functools.lru_cache(maxsize=1)
+def native_tensor_accessors() -> tuple[int, int] | None:
+    """Addresses of two C functions, ``None`` where this torch has not both.
+
+    The first takes a Python tensor object and gives its data pointer (the GIL must be held). The second takes the
+    address of a pointer to a tensor's implementation (``tensor_implementation``) and gives its version; it must not be
+    called for tensors made in inference mode.
+    """
+    data_pointer = getattr(torch._C._dynamo.guards, "_torchinductor_pyobject_tensor_data_ptr", None)
+    library = next(pathlib.Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"), None)
+    if not isinstance(data_pointer, int) or library is None:
+        return None
+    try:
+        version = ctypes.cast(ctypes.CDLL(str(library))._ZNK2at10TensorBase8_versionEv, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+    return None if version is None else (data_pointer, version)
+
+
+def tensor_implementation(tensor: torch.Tensor) -> int:
+    """Address of a tensor's implementation; valid while the tensor lives and is not swapped."""
+    return int(tensor._cdata)
+
+
+def storage_users(tensor: torch.Tensor) -> int:
+    """How many tensors and storages share the tensor's memory, itself included."""
+    storage = tensor.untyped_storage()
+    # One of them is the object that was just made to ask.
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1

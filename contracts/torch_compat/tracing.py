@@ -1,0 +1,76 @@
+"""Fake tensors, and tracing apart from the compilation that goes on.
+
+Place: a part of the door; see ``contracts.torch_compat``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+
+def without_dispatch_modes() -> Any:
+    """Context in which no fake-tensor or proxy mode is active: real tensors may be touched."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+def walk_metadata(node: torch.fx.Node) -> Iterator[tuple[str, Any]]:
+    """(path, class) of the modules an fx node ran in, outermost first; forward modules for backward nodes."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    yield from stack.values()
+
+
+def fresh_fake_mode() -> Any:
+    """A fake-tensor mode with symbols of its own: what is asked of them adds no guard to anybody else's graph."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+
+@contextlib.contextmanager
+def tracing_apart(fake_mode: Any) -> Iterator[None]:
+    """Trace or compile as if no other compilation was going on, with this fake mode as the ambient one."""
+    from torch._guards import TracingContext, tracing
+
+    with without_dispatch_modes(), tracing(TracingContext(fake_mode)), torch.no_grad():
+        yield
+
+
+def rerun_fake(target: Any, arguments: Any, keywords: Any) -> Any:
+    """Call an operator on fake values in their own mode: which strides its result has. Adds no guard.
+
+    Raises:
+        Exception: the operator refuses the values.
+    """
+    from torch.utils._pytree import tree_leaves, tree_map_only
+
+    mode = next(value.fake_mode for value in tree_leaves((arguments, keywords)) if is_fake(value))
+    fake = tree_map_only(
+        torch.Tensor, lambda value: value if is_fake(value) else mode.from_tensor(value), (arguments, keywords)
+    )
+    quiet = contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
+    with without_dispatch_modes(), torch.no_grad(), quiet, mode:
+        return target(*fake[0], **fake[1])
+
+
+def is_fake(value: object) -> bool:
+    """Whether a tensor is fake: it has a shape, but no data."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)
+
+
+@contextlib.contextmanager
+def outside_compilation() -> Iterator[None]:
+    """Run as if no compilation was going on: real tensors stay real, and a new trace shares nothing with it."""
+    from torch._guards import tracing
+
+    with without_dispatch_modes(), tracing(None), torch.no_grad():
+        yield
