@@ -49,6 +49,8 @@ class DeviceModel:
         launch_s: dispatching one eager op.
         threads: intra-op threads that the figures hold for.
         provenance: ``probed`` or ``prior``.
+        transfer_s: handing a small tensor over to the processor, or taking one from it; 0 where it is the processor.
+        transfer_bytes_per_s: of large tensors on that way.
     """
 
     device: str
@@ -59,6 +61,8 @@ class DeviceModel:
     launch_s: float
     threads: int
     provenance: Provenance = "prior"
+    transfer_s: float = 0.0
+    transfer_bytes_per_s: float = float("inf")
 
     @property
     def place(self) -> torch.device:
@@ -69,6 +73,10 @@ class DeviceModel:
         """Peak FLOP/s of a dtype name."""
         rates = dict(self.flops_per_s)
         return rates.get(dtype, rates["float32"])
+
+    def transfer(self, amount: float) -> float:
+        """Seconds of copying this many bytes between the device and the processor."""
+        return self.transfer_s + amount / self.transfer_bytes_per_s
 
     def bandwidth(self, amount: float) -> float:
         """Bytes per second for a value of this many bytes."""
@@ -90,9 +98,34 @@ class OpRate:
     provenance: Provenance = "prior"
 
 
+@dataclass(frozen=True, slots=True)
+class HostRates:
+    """What a backend costs the processor while a device works beside it: queueing, never waiting.
+
+    Attributes:
+        entry_s: calling one region, without its ops.
+        crossing_s: extra seconds per tensor that crosses the region's boundary.
+        op_s: queueing one op of a row that is not among ``rows``.
+        rows: seconds of one op by row, see ``contracts.rate_rows``; what is missing falls back to wider rows.
+    """
+
+    entry_s: float
+    crossing_s: float
+    op_s: float
+    rows: tuple[tuple[str, float], ...] = ()
+
+    def op(self, row: str) -> float:
+        """Seconds of queueing one op of a row."""
+        stated = dict(self.rows)
+        return next((stated[wider] for wider in wider_rows(row) if wider in stated), self.op_s)
+
+
 @dataclass(frozen=True)
 class BackendRates:
     """All rates of one backend on one device.
+
+    On a device that works beside the processor all seconds are the device's own, as if work were queued ahead of it;
+    what queueing costs is in ``host``.
 
     Attributes:
         backend: its name.
@@ -106,6 +139,7 @@ class BackendRates:
             wakes, and the other way round; 0 for backends on torch's pool.
         weight_scale: like ``memory_scale``, of weights that are known when code is bound: packed, and read ahead while
             the kernel computes.
+        host: what it costs the processor beside the device; ``None`` where the processor itself computes.
     """
 
     backend: str
@@ -116,6 +150,7 @@ class BackendRates:
     provenance: Provenance = "prior"
     switch_s: float = 0.0
     weight_scale: float = 1.0
+    host: HostRates | None = None
 
     @cached_property
     def _rate_by_key(self) -> dict[tuple[str, str], OpRate]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta
+from mixbackend.contracts.gpu_rates import gpu_rate
 from mixbackend.contracts.rate_rows import CONSTANT, rate_row, relaid_weight, wider_rows
 from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
 
@@ -33,7 +34,8 @@ EFFICIENCY: dict[str, float] = {
     "random": 0.02,
     "other": 0.02,
 }
-"""By row (``contracts.rate_rows``): share of the peak that decent kernels reach, where nothing was measured."""
+"""By row (``contracts.rate_rows``): share of a processor's peak that decent kernels reach, where nothing was measured;
+those of GPUs are in ``contracts.gpu_rates``."""
 
 _FREE = OpRate(0.0, float("inf"))
 Measured = Callable[[str, str], "Estimate | None"]
@@ -42,6 +44,8 @@ Measured = Callable[[str, str], "Estimate | None"]
 
 def default_rate(device: DeviceModel, row: str, dtype: str) -> OpRate:
     """The rate to assume where a backend states none."""
+    if device.place.type != "cpu":
+        return gpu_rate(device, row, dtype)
     shares = (EFFICIENCY[wider] for wider in (*wider_rows(row), "other") if wider in EFFICIENCY)
     return OpRate(device.launch_s, next(shares) * device.peak(dtype))
 

@@ -2,13 +2,17 @@
 
 Place: read by ``backend``; replaced by probes once they ran.
 Units: seconds, FLOP/s. Arithmetic is vectorised and all of it is fused, so that memory traffic decides.
+On GPUs one call launches all kernels of a region: entering it costs the processor about what an eager op and its
+allocations do, and each further kernel what its driver takes. Products are sums in loops there, without tensor cores.
 """
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
-from mixbackend.contracts import BackendRates, DeviceModel, OpClass, OpRate
+from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpClass, OpRate
+from mixbackend.contracts.gpu_rates import FUSED_S, KERNEL_S, LOOP_SHARES, gpu_rates
 
 _LOOPS: tuple[OpClass, ...] = (
     "pointwise",
@@ -60,14 +64,41 @@ _SHARE_OF_PEAK: dict[str, float] = {
 }
 
 
+_GPU_ENTRY_S = 10e-6
+_GPU_CROSSING_S = 0.3e-6
+_GPU_OP_S = 0.5e-6
+"""A launch by the driver takes 2.5 microseconds, and about five ops share a kernel."""
+_GPU_SUMS: dict[str, float] = {
+    "convolution/grouped": 0.1,
+    "convolution/grouped/channels_last": 0.1,
+    "matmul": 0.05,
+    "attention": 0.05,
+}
+"""Share of the float32 peak."""
+
+
 def codegen_rates(name: str, device: DeviceModel) -> BackendRates:
     """Rates to assume on a device, for the backend of this name."""
+    if device.place.type != "cpu":
+        return _on_gpu(name, device)
     rates = tuple(
         (row, dtype, OpRate(0.0 if row == "view" else _LOOP_OVERHEAD_S, share * _peak(device, row, peak)))
         for row, share in _SHARE_OF_PEAK.items()
         for dtype, peak in device.flops_per_s
     )
     return BackendRates(name, _ENTRY_S, _CROSSING_S, memory_scale=1.0, rates=rates)
+
+
+def _on_gpu(name: str, device: DeviceModel) -> BackendRates:
+    host = HostRates(_GPU_ENTRY_S, _GPU_CROSSING_S, _GPU_OP_S)
+    loops = gpu_rates(name, device, LOOP_SHARES, host, dict.fromkeys(LOOP_SHARES, FUSED_S))
+    peak = device.peak("float32")
+    sums = tuple(
+        (row, dtype, OpRate(KERNEL_S, share * peak))
+        for row, share in _GPU_SUMS.items()
+        for dtype, _ in device.flops_per_s
+    )
+    return replace(loops, rates=(*loops.rates, *sums))
 
 
 def _peak(device: DeviceModel, row: str, peak: float) -> float:

@@ -15,7 +15,7 @@ from mixbackend.contracts import (
     BackendRates,
     Condition,
     DeviceModel,
-    OpRate,
+    HostRates,
     OpTag,
     OpView,
     Size,
@@ -23,15 +23,14 @@ from mixbackend.contracts import (
     Unsupported,
     known,
 )
+from mixbackend.contracts.gpu_rates import gpu_rates, library_calls
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 TYPES = HALVES | {torch.float32}
 _ENTRY_S = 3e-6
+"""Of the processor: the straight line of Python that calls the kernels."""
 _CROSSING_S = 0.1e-6
 _COPIES = ("aten.clone.default",)
-
-Share = tuple[str, float, float]
-"""Row of the rate tables, seconds of a call, share of the device's peak."""
 
 
 def why_no_gpu() -> str:
@@ -82,13 +81,15 @@ def may_be_empty(sizes: Sequence[Size], what: str) -> Unsupported | None:
     return None
 
 
-def gpu_rates(backend: str, device: DeviceModel, shares: Sequence[Share]) -> BackendRates | None:
-    """Rates to assume on a GPU before anything was measured; nothing for other devices."""
-    if not device.device.startswith("cuda"):
+def library_prior(backend: str, device: DeviceModel, rows: Sequence[str]) -> BackendRates | None:
+    """Rates to assume of a library's kernels on a GPU; nothing for other devices.
+
+    Args:
+        backend, device: whose, and where.
+        rows: what it has kernels for, beside the pointwise ops that run in these while they wait for memory.
+    """
+    if device.place.type != "cuda":
         return None
-    rates = tuple(
-        (row, dtype, OpRate(seconds, share * peak))
-        for row, seconds, share in shares
-        for dtype, peak in device.flops_per_s
-    )
-    return BackendRates(backend, _ENTRY_S, _CROSSING_S, memory_scale=1.0, rates=rates)
+    inside = {"pointwise": 0.0}
+    host = HostRates(_ENTRY_S, _CROSSING_S, device.launch_s, (*library_calls(device), *inside.items()))
+    return gpu_rates(backend, device, (*rows, *inside), host, inside)

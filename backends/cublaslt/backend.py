@@ -12,41 +12,28 @@ from typing import ClassVar
 
 import torch
 
-from mixbackend.backends.common.gpu_library import gpu_availability, gpu_rates
+from mixbackend.backends.common.gpu_library import gpu_availability, library_prior
+from mixbackend.backends.common.library import Kernels, LibraryBackend
 from mixbackend.contracts import (
     Availability,
-    Backend,
     BackendRates,
-    CompiledRegion,
     DeviceModel,
     ErrorBudget,
-    OpView,
-    Pattern,
-    Probe,
-    Region,
-    RegionSketch,
     Traits,
-    Unsupported,
-    Verdict,
 )
 from mixbackend.contracts.gpu import gpu_fingerprint
 
 _WRITING = 1
 """Rises whenever other calls are written for the same region."""
-_SHARES = (
-    ("matmul", 8e-6, 0.7),
-    ("matmul/batched", 8e-6, 0.4),
-    # Epilogues run in the kernel, while it waits for memory.
-    ("pointwise", 0.0, 4.0),
-)
-_PROBED = frozenset({"matmul"})
+_ROWS = ("matmul", "matmul/batched")
 
 
-class CublasLtBackend(Backend):
+class CublasLtBackend(LibraryBackend):
     """Products, with bias and activation in the kernel."""
 
     name: ClassVar[str] = "cublaslt"
     contract_version: ClassVar[str] = "1.0"
+    probed: ClassVar[frozenset[str]] = frozenset({"matmul"})
 
     def availability(self) -> Availability:
         """Whether torch has CUDA here, and the operator with epilogues."""
@@ -66,35 +53,14 @@ class CublasLtBackend(Backend):
             concurrent_compile=True,
         )
 
-    def judge(self, view: OpView) -> Verdict:
-        """It takes products, and views between them."""
+    def kernels(self) -> Kernels:
+        """Products, linear layers with their activations, and views between them."""
+        from mixbackend.backends.cublaslt.library import LIBRARY
+        from mixbackend.backends.cublaslt.patterns import PATTERNS
         from mixbackend.backends.cublaslt.support import judge
 
-        return judge(view)
-
-    def patterns(self) -> tuple[Pattern, ...]:
-        """Linear layers with their activations."""
-        from mixbackend.backends.cublaslt.patterns import PATTERNS
-
-        return PATTERNS
-
-    def decline(self, sketch: RegionSketch) -> Unsupported | None:
-        """Views alone are eager's."""
-        from mixbackend.backends.common.library import without_work
-
-        return without_work(sketch)
+        return Kernels(judge, PATTERNS, LIBRARY)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
-        """Shares of the peak, which is what the library itself reaches."""
-        return gpu_rates(self.name, device, _SHARES)
-
-    def probes(self, device: DeviceModel) -> tuple[Probe, ...]:
-        """The standard ones of products."""
-        return tuple(probe for probe in super().probes(device) if probe.op_class in _PROBED)
-
-    def compile(self, region: Region) -> CompiledRegion:
-        """Write the calls."""
-        from mixbackend.backends.common.library import compile_region
-        from mixbackend.backends.cublaslt.library import LIBRARY
-
-        return compile_region(region, LIBRARY, self.name)
+        """What its kernels usually reach, whoever calls them."""
+        return library_prior(self.name, device, _ROWS)

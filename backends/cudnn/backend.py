@@ -12,44 +12,38 @@ from typing import ClassVar
 
 import torch
 
-from mixbackend.backends.common.gpu_library import gpu_availability, gpu_rates, why_no_gpu
+from mixbackend.backends.common.gpu_library import gpu_availability, library_prior, why_no_gpu
+from mixbackend.backends.common.library import Kernels, LibraryBackend
 from mixbackend.contracts import (
     Availability,
-    Backend,
     BackendRates,
-    CompiledRegion,
     DeviceModel,
     ErrorBudget,
-    OpView,
-    Pattern,
-    Probe,
-    Region,
-    RegionSketch,
     Traits,
-    Unsupported,
-    Verdict,
 )
 from mixbackend.contracts.gpu import gpu_fingerprint
 
 _WRITING = 1
 """Rises whenever other calls are written for the same region."""
-_PROBED = frozenset({"convolution", "attention", "copy"})
-_SHARES = (
-    ("convolution", 12e-6, 0.25),
-    ("convolution/channels_last", 12e-6, 0.4),
-    ("convolution/grouped", 12e-6, 0.02),
-    ("attention", 10e-6, 0.4),
-    # Epilogues run in the kernel, while it waits for memory.
-    ("pointwise", 0.0, 4.0),
-    ("copy", 6e-6, 0.02),
+_ROWS = (
+    "convolution",
+    "convolution/channels_last",
+    # Constant weights lie as the image does: nothing is turned around at each call.
+    "convolution/channels_last/constant",
+    "convolution/grouped",
+    "convolution/grouped/channels_last",
+    "convolution/grouped/channels_last/constant",
+    "attention",
+    "copy",
 )
 
 
-class CudnnBackend(Backend):
+class CudnnBackend(LibraryBackend):
     """Convolutions with what follows them, and attention."""
 
     name: ClassVar[str] = "cudnn"
     contract_version: ClassVar[str] = "1.0"
+    probed: ClassVar[frozenset[str]] = frozenset({"convolution", "attention", "copy"})
 
     def availability(self) -> Availability:
         """Whether torch has CUDA and cuDNN here, and may use them."""
@@ -75,35 +69,14 @@ class CudnnBackend(Backend):
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
         )
 
-    def judge(self, view: OpView) -> Verdict:
-        """It takes convolutions, attention, and what only moves data between them."""
+    def kernels(self) -> Kernels:
+        """Convolutions with a residual and a ReLU, attention, and what only moves data between them."""
+        from mixbackend.backends.cudnn.library import LIBRARY
+        from mixbackend.backends.cudnn.patterns import PATTERNS
         from mixbackend.backends.cudnn.support import judge
 
-        return judge(view)
-
-    def patterns(self) -> tuple[Pattern, ...]:
-        """Convolutions with a residual and a ReLU."""
-        from mixbackend.backends.cudnn.patterns import PATTERNS
-
-        return PATTERNS
-
-    def decline(self, sketch: RegionSketch) -> Unsupported | None:
-        """Views and copies alone are eager's."""
-        from mixbackend.backends.common.library import without_work
-
-        return without_work(sketch)
+        return Kernels(judge, PATTERNS, LIBRARY)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
-        """Shares of the peak that its kernels usually reach."""
-        return gpu_rates(self.name, device, _SHARES)
-
-    def probes(self, device: DeviceModel) -> tuple[Probe, ...]:
-        """The standard ones of the classes that it has kernels for."""
-        return tuple(probe for probe in super().probes(device) if probe.op_class in _PROBED)
-
-    def compile(self, region: Region) -> CompiledRegion:
-        """Try what has to be tried, and write the calls."""
-        from mixbackend.backends.common.library import compile_region
-        from mixbackend.backends.cudnn.library import LIBRARY
-
-        return compile_region(region, LIBRARY, self.name)
+        """What its kernels usually reach, whoever calls them."""
+        return library_prior(self.name, device, _ROWS)

@@ -1,15 +1,17 @@
 """What to expect of inductor before it was measured, and what it fuses.
 
 Place: read by ``backend``; replaced by probes once they ran.
-Units: seconds, FLOP/s. On the CPU inductor calls the same matrix and convolution kernels as eager does, one by one, and
-turns everything between them into its own loops.
+Units: seconds, FLOP/s. Inductor calls the same matrix and convolution kernels as eager does, one by one, and turns
+everything between them into its own loops. On GPUs its wrapper launches these from Python: about ten microseconds of
+the processor for each, among about five ops, and more than that to enter a region.
 """
 
 from __future__ import annotations
 
 import itertools
 
-from mixbackend.contracts import BackendRates, DeviceModel, OpClass, OpRate
+from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpClass, OpRate
+from mixbackend.contracts.gpu_rates import FUSED_S, ROWS, gpu_rates, library_calls
 
 _LOOPS: tuple[OpClass, ...] = (
     "pointwise",
@@ -54,8 +56,15 @@ _SHARE_OF_PEAK: dict[str, float] = {
 }
 
 
+_GPU_ENTRY_S = 15e-6
+_GPU_OP_S = 2e-6
+
+
 def inductor_rates(device: DeviceModel) -> BackendRates:
     """Rates to assume on a device."""
+    if device.place.type != "cpu":
+        host = HostRates(_GPU_ENTRY_S, _CROSSING_S, _GPU_OP_S, library_calls(device))
+        return gpu_rates("inductor", device, ROWS, host, dict.fromkeys(_LOOPS, FUSED_S))
     rates = tuple(
         (row, dtype, OpRate(_overhead(row, device), share * peak))
         for row, share in _SHARE_OF_PEAK.items()

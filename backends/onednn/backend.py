@@ -12,35 +12,27 @@ from typing import ClassVar
 
 import torch
 
+from mixbackend.backends.common.library import Kernels, LibraryBackend
 from mixbackend.backends.onednn.kernels import missing_operators
 from mixbackend.backends.onednn.rates import prior_rates
 from mixbackend.contracts import (
     Availability,
-    Backend,
     BackendRates,
-    CompiledRegion,
     DeviceModel,
     ErrorBudget,
-    OpView,
-    Pattern,
-    Probe,
-    Region,
-    RegionSketch,
     Traits,
-    Unsupported,
-    Verdict,
 )
 
 _WRITING = 1
 """Rises whenever other calls are written for the same region."""
-_PROBED = frozenset({"matmul", "convolution", "attention", "copy"})
 
 
-class OneDnnBackend(Backend):
+class OneDnnBackend(LibraryBackend):
     """Products, convolutions and attention by the kernels of oneDNN in torch."""
 
     name: ClassVar[str] = "onednn"
     contract_version: ClassVar[str] = "1.0"
+    probed: ClassVar[frozenset[str]] = frozenset({"matmul", "convolution", "attention", "copy"})
 
     def availability(self) -> Availability:
         """Whether torch was built with oneDNN, has its operators, and may use it."""
@@ -69,35 +61,14 @@ class OneDnnBackend(Backend):
             concurrent_compile=True,
         )
 
-    def judge(self, view: OpView) -> Verdict:
-        """It takes what has a kernel, and what only moves data between kernels."""
+    def kernels(self) -> Kernels:
+        """Products and convolutions with their epilogues, attention, and what only moves data between them."""
+        from mixbackend.backends.onednn.library import LIBRARY
+        from mixbackend.backends.onednn.patterns import PATTERNS
         from mixbackend.backends.onednn.support import judge
 
-        return judge(view)
-
-    def patterns(self) -> tuple[Pattern, ...]:
-        """Products and convolutions with their epilogues."""
-        from mixbackend.backends.onednn.patterns import PATTERNS
-
-        return PATTERNS
-
-    def decline(self, sketch: RegionSketch) -> Unsupported | None:
-        """Views and copies alone are eager's."""
-        from mixbackend.backends.common.library import without_work
-
-        return without_work(sketch)
+        return Kernels(judge, PATTERNS, LIBRARY)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
         """A little more than level with torch's own kernels."""
         return prior_rates(self.name, device)
-
-    def probes(self, device: DeviceModel) -> tuple[Probe, ...]:
-        """The standard ones of the classes that it has kernels for."""
-        return tuple(probe for probe in super().probes(device) if probe.op_class in _PROBED)
-
-    def compile(self, region: Region) -> CompiledRegion:
-        """Write the calls."""
-        from mixbackend.backends.common.library import compile_region
-        from mixbackend.backends.onednn.library import LIBRARY
-
-        return compile_region(region, LIBRARY, self.name)

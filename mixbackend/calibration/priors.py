@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mixbackend.calibration.device import under_settings
-from mixbackend.contracts import OP_CLASSES, TORCH_POOL, Backend, BackendRates, DeviceModel, OpRate
+from mixbackend.contracts import OP_CLASSES, TORCH_POOL, Backend, BackendRates, DeviceModel, HostRates, OpRate
+from mixbackend.contracts.gpu_rates import KERNEL_S, ROWS, gpu_rates, library_calls
 from mixbackend.partitioner.roofline import EFFICIENCY, default_rate
 
 _REFERENCE_ENTRY_S = 2e-6
@@ -24,9 +25,10 @@ _UNKNOWN_SHARE = 0.7
 def prior_rates(backend: Backend, device: DeviceModel) -> BackendRates:
     """The backend's own prior, or a default: the reference calls torch's kernels one by one, others are unknown."""
     device = under_settings(device)
+    if device.place.type != "cpu":
+        return _beside_processor(backend, device)
     traits = backend.traits()
-    switches = traits.thread_pool != TORCH_POOL and device.device.startswith("cpu")
-    switch = _SWITCH_S if switches else 0.0
+    switch = _SWITCH_S if traits.thread_pool != TORCH_POOL else 0.0
     stated = backend.prior(device)
     if stated is not None:
         return replace(stated, switch_s=switch)
@@ -45,3 +47,28 @@ def prior_rates(backend: Backend, device: DeviceModel) -> BackendRates:
         rates=tuple(rows),
         switch_s=switch,
     )
+
+
+def _beside_processor(backend: Backend, device: DeviceModel) -> BackendRates:
+    """The same on a device that the processor queues work for, with the seconds of both sides."""
+    stated = backend.prior(device)
+    if stated is not None:
+        return stated if stated.host is not None else _told_apart(stated, device)
+    calls = library_calls(device)
+    if backend.traits().reference:
+        return gpu_rates(
+            backend.name, device, ROWS, HostRates(_REFERENCE_ENTRY_S, _REFERENCE_CROSSING_S, device.launch_s, calls)
+        )
+    host = HostRates(_UNKNOWN_ENTRY_S, _UNKNOWN_CROSSING_S, device.launch_s, calls)
+    return gpu_rates(backend.name, device, ROWS, host, share=_UNKNOWN_SHARE)
+
+
+def _told_apart(stated: BackendRates, device: DeviceModel) -> BackendRates:
+    """A backend that states one figure for both sides means what its calls cost; the device is queued ahead of."""
+    calls: dict[str, float] = {}
+    rows = []
+    for row, dtype, rate in stated.rates:
+        calls[row] = max(calls.get(row, 0.0), rate.overhead_s)
+        rows.append((row, dtype, replace(rate, overhead_s=min(rate.overhead_s, KERNEL_S))))
+    host = HostRates(stated.entry_s, stated.crossing_s, device.launch_s, tuple(calls.items()))
+    return replace(stated, entry_s=0.0, crossing_s=0.0, rates=tuple(rows), host=host)

@@ -1,45 +1,99 @@
-"""Costs on a GPU, with and without CUDA graphs.
+"""Costs on a GPU: of replays, and of calls, where the processor's work counts as well.
 
-Place: around the cost model of a session. Input: rates as they were probed, which is what the GPU itself does: probes
-are replayed. Output: a cost model for calls, where the processor's work for each kernel counts as well; or one for
-replays, where entering regions and handing tensors over costs nothing.
+Place: between calibration and a session's placements. Input: rates as they were probed, the GPU's seconds and the
+processor's apart. Output: the cost model of a graph. Replayed kernels cost the processor nothing: only the GPU's
+seconds count, with a pause for each region, since nothing is fused across its border. Where kernels are launched one
+by one, ``partitioner.queueing`` finds out for each graph who waits for whom. Graphs with tensors on the processor as
+well are priced by ``partitioner.mixed``.
 Invariants: no rate exceeds what the device was seen to do; bytes cost what they cost the device, about: probes of small
 tensors cannot tell more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 
-from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpRate
+from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
+from mixbackend.contracts.gpu_rates import KERNEL_S
+from mixbackend.partitioner.mixed import MixedCosts, is_mixed
+from mixbackend.partitioner.queueing import Appraise, Place, balance, weighed
 from mixbackend.partitioner.roofline import RooflineCostModel
-
-REPLAYED_S = 1.5e-6
-"""From the end of one replayed kernel to the beginning of the next, about."""
 
 _MEMORY_SCALES = (0.8, 1.25)
 _MOST_OF_PEAK = 1.05
 
 
-def as_called(costs: CostModel, priors: Mapping[str, BackendRates]) -> CostModel:
-    """Costs of calls.
+class GpuCosts:
+    """Cost models by graph.
 
     Args:
         costs: as probed.
-        priors: by backend: what its calls cost the processor.
+        replayed: whether kernels are replayed as CUDA graphs.
+        processor: makes the costs on the processor; asked if a graph has tensors there.
+        on_processor: names of backends that work there alone.
     """
-    assert isinstance(costs, RooflineCostModel)
-    device = costs.device
-    rates = {name: _called(_sound(rates, device), priors[name]) for name, rates in costs.rates.items()}
-    return RooflineCostModel(device, rates, costs.region)
+
+    def __init__(
+        self,
+        costs: RooflineCostModel,
+        replayed: bool,
+        processor: Callable[[], CostModel],
+        on_processor: frozenset[str],
+    ) -> None:
+        self._costs = sound(costs)
+        self._replayed = replayed
+        self._processor = processor
+        self._on_processor = on_processor
+        self._lock = threading.RLock()
+        self._known: dict[int, tuple[weakref.ref[OpGraph], CostModel]] = {}
+
+    def of(self, graph: OpGraph, place: Place, appraise: Appraise) -> CostModel:
+        """Costs of a graph; the same whenever it is asked about.
+
+        Args:
+            graph: whose.
+            place: plans it at a cost model, which is tried a few times where kernels are launched one by one.
+            appraise: seconds of a plan at a cost model.
+        """
+        with self._lock:
+            known = self._known.get(id(graph))
+            if known is not None and known[0]() is graph:
+                return known[1]
+            found = self._made(graph, place, appraise)
+            self._known[id(graph)] = weakref.ref(graph), found
+            return found
+
+    def _made(self, graph: OpGraph, place: Place, appraise: Appraise) -> CostModel:
+        mixed = is_mixed(graph)
+        if self._replayed:
+            return self._with_processor(as_replayed(self._costs), 1.0, mixed)
+
+        def costs_at(share: float) -> CostModel:
+            return self._with_processor(weighed(self._costs, share), share, mixed)
+
+        return costs_at(balance(place, appraise, costs_at))
+
+    def _with_processor(self, costs: CostModel, share: float, mixed: bool) -> CostModel:
+        if not mixed:
+            return costs
+        return MixedCosts(costs, self._processor(), self._costs.device, share, self._on_processor)
 
 
-def as_replayed(costs: CostModel) -> CostModel:
-    """Costs of replays. Measurements of whole regions are left out: they hold for calls."""
-    assert isinstance(costs, RooflineCostModel)
-    device = replace(costs.device, launch_s=min(costs.device.launch_s, REPLAYED_S))
-    return RooflineCostModel(device, {name: _replayed(_sound(item, device)) for name, item in costs.rates.items()})
+def as_replayed(costs: RooflineCostModel) -> RooflineCostModel:
+    """Costs of replays."""
+    found = weighed(costs, 0.0)
+    rates = {
+        name: replace(item, entry_s=max(item.entry_s, KERNEL_S), crossing_s=0.0) for name, item in found.rates.items()
+    }
+    return RooflineCostModel(found.device, rates)
+
+
+def sound(costs: RooflineCostModel) -> RooflineCostModel:
+    """Costs without rates that the device cannot reach."""
+    return RooflineCostModel(costs.device, {name: _sound(item, costs.device) for name, item in costs.rates.items()})
 
 
 def _sound(rates: BackendRates, device: DeviceModel) -> BackendRates:
@@ -56,20 +110,3 @@ def _bound(row: str, dtype: str, device: DeviceModel) -> float:
     if row.partition("/")[0] not in ("matmul", "convolution", "attention") or dtype == "float32":
         return float("inf")
     return _MOST_OF_PEAK * device.peak(dtype)
-
-
-def _called(rates: BackendRates, prior: BackendRates) -> BackendRates:
-    def called(row: str, dtype: str, rate: OpRate) -> OpRate:
-        assumed = prior.rate(row, dtype)
-        return rate if assumed is None else replace(rate, overhead_s=max(rate.overhead_s, assumed.overhead_s))
-
-    rows = tuple((row, dtype, called(row, dtype, rate)) for row, dtype, rate in rates.rates)
-    entry, crossing = max(rates.entry_s, prior.entry_s), max(rates.crossing_s, prior.crossing_s)
-    return replace(rates, rates=rows, entry_s=entry, crossing_s=crossing)
-
-
-def _replayed(rates: BackendRates) -> BackendRates:
-    rows = tuple(
-        (row, dtype, replace(rate, overhead_s=min(rate.overhead_s, REPLAYED_S))) for row, dtype, rate in rates.rates
-    )
-    return replace(rates, entry_s=0.0, crossing_s=0.0, rates=rows)

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from mixbackend import registry
-from mixbackend.calibration import cost_model, device_model
+from mixbackend.calibration import cost_model
 from mixbackend.calibration.device import device_name, devices_here
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.configuration import Config
 from mixbackend.contracts import (
     Backend,
@@ -37,9 +36,11 @@ from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
 from mixbackend.partitioner.fixed import MisfitError, fixed_plan
 from mixbackend.partitioner.ledger import Ledger
+from mixbackend.partitioner.queueing import Appraise, Place
+from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.gpu_costs import as_called, as_replayed
+from mixbackend.runtime.gpu_costs import GpuCosts
 from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
@@ -99,7 +100,7 @@ class Session:
         self._known: dict[tuple[str, str], _Known] = {}
         self._quarantined: dict[tuple[str, str], str | None] = {}
         self._verified: set[tuple[str, str]] = set()
-        self._cost_models: dict[str, CostModel] = {}
+        self._cost_models: dict[str, CostModel | GpuCosts] = {}
 
     @cached_property
     def database(self) -> Database:
@@ -240,13 +241,26 @@ class Session:
                 apart = self._foreign() if self.config.search.mode == "measure" else frozenset()
                 model = cost_model(self.backends, device, self.database, apart=apart)
                 self._cost_models[device] = self._on_gpu(model) if device == "cuda" else model
-            return self._cost_models[device]
+            found = self._cost_models[device]
+        return found.of(graph, *self._trials(graph)) if isinstance(found, GpuCosts) else found
 
-    def _on_gpu(self, model: CostModel) -> CostModel:
-        if self.records:
-            return as_replayed(model)
-        device = device_model("cuda", self.database, measure=False)
-        return as_called(model, {backend.name: prior_rates(backend, device) for backend in self.backends})
+    def _on_gpu(self, model: CostModel) -> GpuCosts:
+        """Costs where a GPU works beside the processor, whose own are those that are known."""
+        assert isinstance(model, RooflineCostModel)
+        processor = partial(cost_model, self.backends, "cpu", self.database, measure=False)
+        names = frozenset(item.name for item in self.backends if item.traits().device_types == {"cpu"})
+        return GpuCosts(model, self.records, processor, names)
+
+    def _trials(self, graph: OpGraph) -> tuple[Place, Appraise]:
+        """Placing a graph, and pricing a plan of it, at costs that are yet to be decided."""
+        wishes = {"preferences": self.config.preferences(), "minimum_ops": dict(self.config.min_region)}
+
+        def priced(plan: Plan, costs: CostModel) -> float:
+            (seconds,) = appraise(graph, [plan], self.backends, costs, **wishes).seconds
+            assert seconds is not None, "a plan of this graph is a placement of it"
+            return seconds
+
+        return lambda costs: place(graph, self.backends, costs, **wishes), priced
 
     def _foreign(self) -> frozenset[str]:
         """Backends of other distributions: where measuring was asked for, whatever they do costs a process at most."""
