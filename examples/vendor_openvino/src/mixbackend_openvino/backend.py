@@ -25,6 +25,7 @@ from mixbackend.contracts import (
     OpTag,
     OpView,
     Region,
+    RegionSketch,
     Supported,
     TensorMeta,
     Traits,
@@ -34,7 +35,7 @@ from mixbackend.contracts import (
     known,
     thread_policy,
 )
-from mixbackend_openvino.calling import NUMPY_TYPES, Runner
+from mixbackend_openvino.calling import FLOATS, TYPES, Runner, shared
 
 _PACKED = frozenset({"matmul", "convolution"})
 _FUSED_AFTER = ("pointwise", "view", "normalization")
@@ -54,7 +55,7 @@ class OpenVinoBackend(Backend):
         return Availability(True, version=metadata.version("openvino"))
 
     def fingerprint(self) -> str:
-        return f"openvino={metadata.version('openvino')} threads={thread_policy().threads} f32 table=3"
+        return f"openvino={metadata.version('openvino')} threads={thread_policy().threads} table=4"
 
     def traits(self) -> Traits:
         heavy = ("matmul", "convolution", "attention", "pointwise", "normalization")
@@ -72,40 +73,50 @@ class OpenVinoBackend(Backend):
                 return Unsupported("argument", f"{meta} may be empty, and there are no kernels for empty tensors")
         return Supported() if view.op == "getitem" else TABLE.judge(view)
 
+    def decline(self, sketch: RegionSketch) -> Unsupported | None:
+        """Precision is a setting of a whole region, so what was widened for its precision is not mixed with others."""
+        found = {meta.dtype for view in sketch.views for meta in view.input_tensors if meta.dtype in FLOATS}
+        return Unsupported("dtype", "float32 and bfloat16 in one region") if len(found) > 1 else None
+
     def prior(self, device: DeviceModel) -> BackendRates:
-        peak = device.peak("float32")
-        rates = tuple((name, "float32", OpRate(1e-6, share * peak)) for name, share in _SHARES.items())
+        rates = tuple(
+            (name, dtype, OpRate(1e-6, share * device.peak(dtype)))
+            for name, share in _SHARES.items()
+            for dtype in ("float32", "bfloat16")
+        )
         return BackendRates(self.name, entry_s=15e-6, crossing_s=2e-6, rates=rates)  # type: ignore[arg-type]
 
     def compile(self, region: Region) -> CompiledRegion:
         if any(item.role is InputRole.CONSTANT for item in region.inputs):
             # What takes time is compiling with the values inside; without them there is nothing worth storing.
             return CompiledRegion(Late(region), bind=functools.partial(bind, region), strides="contiguous")
-        compiled = compile_model(build_model(region))
+        compiled = compile_model(region)
         return CompiledRegion(Runner(compiled, region), artifact=_exported(compiled), strides="contiguous")
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
-        compiled = _core().import_model(artifact, "CPU", _settings())
+        compiled = _core().import_model(artifact, "CPU", _settings(region))
         return CompiledRegion(Runner(compiled, region), artifact=artifact, strides="contiguous")
 
 
 def bind(region: Region, constants: Sequence[torch.Tensor | None]) -> BoundRun:
     """A region compiled with its constants inside: folded, fused and packed by OpenVINO."""
-    model = build_model(region, constants)
     # Weights of products and convolutions are packed; all else stays where torch has it.
     packed = {name for view in region.views if view.op_class in _PACKED for name in view.node.references()}
     pairs = zip(region.inputs, constants, strict=True)
     held = sum(value.nbytes for item, value in pairs if value is not None and item.name in packed)
-    return BoundRun(Runner(compile_model(model), region, constants), held)
+    return BoundRun(Runner(compile_model(region, constants), region, constants), held)
 
 
-def compile_model(model: Any) -> Any:
-    """A model on the CPU, with our settings."""
-    return _core().compile_model(model, "CPU", _settings())
+def compile_model(region: Region, constants: Sequence[torch.Tensor | None] = ()) -> Any:
+    """A region on the CPU, with our settings."""
+    return _core().compile_model(build_model(region, constants), "CPU", _settings(region))
 
 
 def build_model(region: Region, constants: Sequence[torch.Tensor | None] = ()) -> Any:
-    """A region as an OpenVINO model: one parameter per input without a given value, one result per output."""
+    """A region as an OpenVINO model: one parameter per input without a given value, one result per output.
+
+    Between them all floating-point values are written as float32; ``_settings`` says in what they are computed.
+    """
     import openvino
 
     from mixbackend_openvino.table import ROWS, Call
@@ -117,8 +128,8 @@ def build_model(region: Region, constants: Sequence[torch.Tensor | None] = ()) -
         if constant is not None:
             values[item.name] = _constant(constant)
             continue
-        values[item.name] = _parameter(item.meta)
-        parameters.append(values[item.name])
+        parameters.append(_parameter(item.meta))
+        values[item.name] = _widened(parameters[-1])
     views = {view.node.name: view for view in region.views}
     for node in (node for node in region.graph_module.graph.nodes if node.op == "call_function"):
         view = views.get(node.name)
@@ -129,19 +140,20 @@ def build_model(region: Region, constants: Sequence[torch.Tensor | None] = ()) -
         else:
             arguments = {name: _value(argument, values) for name, argument in view.node.arguments}
             values[node.name] = ROWS[view.op][0](Call(view, arguments))
-    results = [openvino.opset15.result(values[output.name]) for output in region.outputs]
+    results = [_result(values[output.name], output.meta) for output in region.outputs]
     return openvino.Model(results, parameters, "region")
 
 
 def _constant(tensor: torch.Tensor) -> Any:
     """A constant on torch's own memory; a transposed matrix as it lies there, turned in the graph."""
-    import openvino
+    from openvino import op, opset15
 
-    plain = tensor.detach()
-    if plain.dim() == 2 and not plain.is_contiguous() and plain.t().is_contiguous():
-        stored = openvino.opset15.constant(plain.t().numpy(), shared_memory=True)
-        return openvino.opset15.transpose(stored, np.array([1, 0], dtype=np.int64))
-    return openvino.opset15.constant(plain.contiguous().numpy(), shared_memory=True)
+    if tensor.dim() == 2 and not tensor.is_contiguous() and tensor.t().is_contiguous():
+        stored = _widened(op.Constant(shared(tensor.t()), shared_memory=True))
+        return opset15.transpose(stored, np.array([1, 0], dtype=np.int64))
+    dense = tensor.contiguous()
+    # A copy that was made here dies here.
+    return _widened(op.Constant(shared(dense), shared_memory=dense is tensor))
 
 
 def _parameter(meta: Any) -> Any:
@@ -150,7 +162,19 @@ def _parameter(meta: Any) -> Any:
     if not isinstance(meta, TensorMeta):
         return openvino.opset15.parameter([], np.int64)
     shape = [-1 if is_symbolic(size) else size for size in meta.shape]
-    return openvino.opset15.parameter(shape, NUMPY_TYPES[meta.dtype])
+    return openvino.opset15.parameter(shape, getattr(openvino.Type, TYPES[meta.dtype][0]))
+
+
+def _widened(node: Any) -> Any:
+    from openvino import Type, opset15
+
+    return opset15.convert(node, Type.f32) if node.get_element_type() == Type.bf16 else node
+
+
+def _result(value: Any, meta: TensorMeta) -> Any:
+    from openvino import Type, opset15
+
+    return opset15.result(opset15.convert(value, Type.bf16) if meta.dtype is torch.bfloat16 else value)
 
 
 def _value(argument: Any, values: Mapping[str, Any]) -> Any:
@@ -179,7 +203,7 @@ class Late:
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         # Calls come one after another (Traits.reentrant).
         if self._run is None:
-            self._run = Runner(compile_model(build_model(self._region)), self._region)
+            self._run = Runner(compile_model(self._region), self._region)
         return self._run(inputs)
 
 
@@ -195,12 +219,13 @@ def _core() -> Any:
     return openvino.Core()
 
 
-def _settings() -> dict[str, Any]:
+def _settings(region: Region) -> dict[str, Any]:
     """One stream on as many threads as torch uses, unpinned so that torch's threads keep their cores; float32 stays."""
     threads = thread_policy().threads
+    half = any(meta.dtype is torch.bfloat16 for view in region.views for meta in view.input_tensors)
     return {
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
         "INFERENCE_NUM_THREADS": threads,
         "ENABLE_CPU_PINNING": False,
     }

@@ -7,7 +7,7 @@ few addresses call after call, so a region of known sizes sets a pointer only wh
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,28 @@ import torch
 
 from mixbackend.contracts import Region, TensorMeta
 
-NUMPY_TYPES = {torch.float32: np.float32, torch.bool: np.bool_, torch.int64: np.int64, torch.int32: np.int32}
+TYPES: Mapping[torch.dtype, tuple[str, Any]] = {
+    torch.float32: ("f32", np.float32),
+    torch.bfloat16: ("bf16", np.int16),
+    torch.bool: ("boolean", np.bool_),
+    torch.int64: ("i64", np.int64),
+    torch.int32: ("i32", np.int32),
+}
+"""OpenVINO's name of a type, and numpy's for its memory: numpy has no bfloat16."""
+FLOATS = frozenset({torch.float32, torch.bfloat16})
 _MOST_ADDRESSES = 32
+
+
+def shared(tensor: torch.Tensor) -> Any:
+    """A dense tensor as OpenVINO's, on the same memory, which must outlive it."""
+    plain = tensor.detach()
+    return _on(plain.view(torch.int16).numpy() if plain.dtype is torch.bfloat16 else plain.numpy(), plain.dtype)
+
+
+def _on(array: np.ndarray, dtype: torch.dtype) -> Any:
+    from openvino import Shape, Tensor, Type
+
+    return Tensor(array, Shape(array.shape), getattr(Type, TYPES[dtype][0]))
 
 
 class Pointer:
@@ -39,14 +59,12 @@ class Pointer:
 
     def _wrapped(self, address: int) -> Any:
         """The memory at an address, owned by nobody here."""
-        from openvino import Tensor
-
-        kind = np.dtype(NUMPY_TYPES[self.dtype])
+        kind = np.dtype(TYPES[self.dtype][1])
         length = int(np.prod(self.shape, dtype=np.int64)) * kind.itemsize
         array = np.frombuffer((ctypes.c_char * length).from_address(address), kind).reshape(self.shape)
         if len(self._known) >= _MOST_ADDRESSES:
             self._known.clear()
-        self._known[address] = made = Tensor(array, shared_memory=True)
+        self._known[address] = made = _on(array, self.dtype)
         return made
 
 
@@ -66,6 +84,7 @@ class Runner:
             (place, self._pointer(meta, index, self._request.set_input_tensor))
             for index, (place, meta) in enumerate(taken)
         ]
+        self._dtypes = [item.meta.dtype for item in region.outputs]
         self._outputs = [
             self._pointer(item.meta, index, self._request.set_output_tensor)
             for index, item in enumerate(region.outputs)
@@ -89,12 +108,10 @@ class Runner:
         pointer.set(dense)
         return dense
 
-    def _enter_any(self, index: int, value: Any) -> np.ndarray:
-        from openvino import Tensor
-
-        array = value.detach().contiguous().numpy() if isinstance(value, torch.Tensor) else np.array(value)
-        self._request.set_input_tensor(index, Tensor(array, shared_memory=True))
-        return array
+    def _enter_any(self, index: int, value: Any) -> torch.Tensor:
+        dense = value.contiguous() if isinstance(value, torch.Tensor) else torch.tensor(value)
+        self._request.set_input_tensor(index, shared(dense))
+        return dense
 
     def _made(self, pointer: Pointer) -> torch.Tensor:
         tensor = torch.empty(pointer.shape, dtype=pointer.dtype)
@@ -102,4 +119,6 @@ class Runner:
         return tensor
 
     def _copied(self, index: int) -> torch.Tensor:
-        return torch.from_numpy(self._request.get_output_tensor(index).data.copy())
+        dtype = self._dtypes[index]
+        memory = self._request.get_output_tensor(index).data.view(TYPES[dtype][1])
+        return torch.from_numpy(memory.copy()).view(dtype)

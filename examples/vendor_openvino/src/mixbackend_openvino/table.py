@@ -1,6 +1,7 @@
 """The operators that OpenVINO takes, one row each: when it takes them, and how they are built.
 
-Only float32 is computed with: the CPU plug-in narrows int64 and float64 to 32 bits. Bool values and indices pass.
+Only float32 and bfloat16 are computed with: the CPU plug-in narrows int64 and float64 to 32 bits. Bool values and
+indices pass.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from openvino import opset15 as ov
 
 from mixbackend.contracts import OpRule, OpView, SupportTable, Unsupported, one_of
 from mixbackend_openvino import operators as build
+from mixbackend_openvino.calling import FLOATS
 from mixbackend_openvino.operators import Call, scalar, scalar_index, vector
 
-F32 = frozenset({torch.float32})
 BOOL = frozenset({torch.bool})
 Test = Callable[[OpView], "Unsupported | None"]
 
@@ -32,8 +33,8 @@ def plain(*arguments: str) -> Test:
 
 
 def float_inputs(view: OpView) -> Unsupported | None:
-    wrong = [meta for meta in view.input_tensors if meta.dtype is not torch.float32]
-    return Unsupported("dtype", f"input {wrong[0]}, needed float32") if wrong else None
+    wrong = [meta for meta in view.input_tensors if meta.dtype not in FLOATS]
+    return Unsupported("dtype", f"input {wrong[0]}, needed a floating-point type") if wrong else None
 
 
 def inference(view: OpView) -> Unsupported | None:
@@ -60,29 +61,29 @@ def given(*arguments: str) -> Test:
 Row = tuple[Callable[[Call], Any], OpRule]
 
 
-def row(function: Callable[[Call], Any], *tests: Test, dtypes: frozenset[torch.dtype] = F32) -> Row:
+def row(function: Callable[[Call], Any], *tests: Test, dtypes: frozenset[torch.dtype] = FLOATS) -> Row:
     return function, OpRule(dtypes=dtypes, arguments=tests)
 
 
-def unary(function: Any, *tests: Test, dtypes: frozenset[torch.dtype] = F32) -> Row:
+def unary(function: Any, *tests: Test, dtypes: frozenset[torch.dtype] = FLOATS) -> Row:
     return row(lambda call: function(call["self"]), *tests, dtypes=dtypes)
 
 
-def binary(function: Any, *tests: Test, dtypes: frozenset[torch.dtype] = F32) -> Row:
+def binary(function: Any, *tests: Test, dtypes: frozenset[torch.dtype] = FLOATS) -> Row:
     operands = lambda call: [scalar(call["self"]), scalar(call["other"])]  # noqa: E731
     return row(lambda call: function(*operands(call)), plain("other"), *tests, dtypes=dtypes)
 
 
 def compare(function: Any) -> Row:
-    return binary(function, float_inputs, dtypes=F32 | BOOL)
+    return binary(function, float_inputs, dtypes=FLOATS | BOOL)
 
 
 def moved(function: Callable[[Call], Any], *tests: Test) -> Row:
-    return row(function, *tests, dtypes=F32 | BOOL)
+    return row(function, *tests, dtypes=FLOATS | BOOL)
 
 
 NO_ALPHA = one_of("alpha", 1, 1.0)
-INDEXED = F32 | {torch.int64, torch.int32}
+INDEXED = FLOATS | {torch.int64, torch.int32}
 
 _UNARY = {
     "relu": ov.relu, "sigmoid": ov.sigmoid, "tanh": ov.tanh, "exp": ov.exp, "sqrt": ov.sqrt, "neg": ov.negative,
@@ -115,7 +116,7 @@ ROWS: dict[str, Row] = {
     "aten.hardtanh.default": row(build.clamp),
     "aten.logical_not.default": unary(ov.logical_not, dtypes=BOOL),
     "aten.logical_and.default": binary(ov.logical_and, dtypes=BOOL),
-    "aten.where.self": row(lambda c: ov.select(c["condition"], c["self"], c["other"]), dtypes=F32 | BOOL),
+    "aten.where.self": row(lambda c: ov.select(c["condition"], c["self"], c["other"]), dtypes=FLOATS | BOOL),
     "aten.mm.default": row(lambda c: build.product(c["self"], c["mat2"])),
     "aten.bmm.default": row(lambda c: ov.matmul(c["self"], c["mat2"], False, False)),
     "aten.addmm.default": row(build.addmm, one_of("beta", 1), one_of("alpha", 1)),
@@ -124,7 +125,7 @@ ROWS: dict[str, Row] = {
     "aten._native_batch_norm_legit_no_training.default": row(build.batch_norm, inference, given("weight", "bias")),
     "aten._softmax.default": row(lambda c: ov.softmax(c["self"], c["dim"]), one_of("half_to_float", False)),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": row(build.attention, inference, one_of("dropout_p", 0)),
-    "aten.max_pool2d_with_indices.default": row(build.max_pool, one_of("ceil_mode", False), dtypes=F32 | {torch.int64}),
+    "aten.max_pool2d_with_indices.default": row(build.max_pool, one_of("ceil_mode", False), dtypes=INDEXED),
     "aten.avg_pool2d.default": row(build.average_pool, one_of("ceil_mode", False), one_of("divisor_override", None)),
     "aten.embedding.default": row(lambda c: ov.gather(c["weight"], c["indices"], scalar_index(0)), dtypes=INDEXED),
     "aten.reshape.default": moved(lambda c: ov.reshape(c["self"], vector(c["shape"]), False)),
