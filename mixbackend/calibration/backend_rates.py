@@ -4,6 +4,9 @@ Place: second step of calibration; kept in the database per backend, fingerprint
 Method: structural probes tell what does not depend on the work: an almost empty region (entry); chains of tiny loops,
 products and convolutions (overhead of one op); many tensors (crossing); one pass over a value (memory scale). What a
 class probe takes beyond those and beyond its traffic is arithmetic, and gives the rate of its class.
+On an accelerator the probes are replayed, which tells its own seconds; the structural ones are called as well, one by
+one, which tells what queueing costs the processor. Its two types of 16 bits are probed as one.
+What there was no time for is said (``Calibration.left``), and can be gone on with (``Unfinished``).
 Invariants: classes that could not be probed, or whose timings disagree, keep the backend's prior; equal timings give
 equal rates.
 """
@@ -11,21 +14,21 @@ equal rates.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
+from mixbackend.calibration.beside import host_rates, with_other_half
 from mixbackend.calibration.device import synchronizer
 from mixbackend.calibration.probing import CompiledProbe, compile_probes, undisturbed
+from mixbackend.calibration.structural import Fixed, assumed_seconds, fixed_seconds, structural_probes
 from mixbackend.calibration.timing import Clock, time_calls
 from mixbackend.contracts import (
     Backend,
     BackendRates,
     DeviceModel,
     InputRole,
-    OpClass,
     OpRate,
     OpTag,
     Probe,
@@ -39,16 +42,27 @@ COMPILE_BUDGET_S = 12.0
 """Seconds that a backend may spend on compiling its probes; the rest of them keep their prior."""
 
 _PROBE_SLICE_S = 0.04
-_CHAIN = 12
-_WIDE = 8
-_STREAM_SHAPE = (512, 768)
-"""As large as the values of the class probes, so that their traffic is known well."""
 _LEAST_ARITHMETIC_SHARE = 0.1
 """At least this share of a probe's time counts as arithmetic, however large its traffic was estimated."""
 _MEMORY_SCALES = (0.25, 10.0)
 _UNSETTLED_SHARE = 0.25
 _STALLED_SHARE = 0.2
 _BUSY_MEMORY_SCALES = (0.5, 3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Where an earlier calibration of a backend stopped.
+
+    Attributes:
+        rates: as far as they were learned.
+        fixed: what the structural probes told.
+        left: labels of the stated probes that are still to be run.
+    """
+
+    rates: BackendRates
+    fixed: Fixed
+    left: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,8 @@ class Calibration:
         notes: one line for each probe that did not run.
         compile_s, run_s: seconds spent.
         settled: whether most timings agree; if not, the machine was busy and it should be done again later.
+        fixed: what the structural probes told.
+        left: labels of the stated probes that there was no time for.
     """
 
     rates: BackendRates
@@ -67,6 +83,13 @@ class Calibration:
     compile_s: float
     run_s: float
     settled: bool
+    fixed: Fixed
+    left: tuple[str, ...] = ()
+
+    @property
+    def unfinished(self) -> Unfinished | None:
+        """What to go on with, ``None`` if nothing is left."""
+        return Unfinished(self.rates, self.fixed, self.left) if self.left else None
 
 
 def measure_rates(
@@ -76,6 +99,7 @@ def measure_rates(
     compile_budget_s: float = COMPILE_BUDGET_S,
     clock: Clock = time.perf_counter,
     busy: bool = False,
+    earlier: Unfinished | None = None,
 ) -> Calibration:
     """Probe a backend. Never raises over what the backend does.
 
@@ -84,41 +108,73 @@ def measure_rates(
         compile_budget_s: see ``COMPILE_BUDGET_S``.
         clock: monotonic seconds.
         busy: other programs fill the machine: rates far below the prior are taken for disturbances.
+        earlier: where to go on; only what was left is probed.
     """
-    place = device.place
     binds = backend.traits().weights != "live"
-    structural = _structural_probes(place, binds)
-    try:
-        stated = backend.probes(device)
-    except Exception as error:
-        # A vendor's method; the structural probes still tell something.
-        stated = ()
-        stated_notes = [f"probes() failed, {type(error).__name__}: {error}"]
-    else:
-        stated_notes = []
-    if not binds:
-        stated = tuple(probe for probe in stated if not probe.constants)
+    structural = structural_probes(device.place, binds) if earlier is None else {}
+    stated, stated_notes = _stated(backend, device, binds)
+    if earlier is not None:
+        stated = {label: probe for label, probe in stated.items() if label in earlier.left}
     begin = clock()
-    compiled, notes = compile_probes(backend, [*structural.values(), *stated], compile_budget_s, clock)
+    compiled = compile_probes(backend, [*structural.values(), *stated.values()], compile_budget_s, clock)
     middle = clock()
-    timed, failed = _time(compiled, place, clock)
-    end = clock()
+    timed, failed = _time(compiled.probes, device.place, clock)
     trusted = {key: item for key, item in timed.items() if item.settled}
     known = {name: trusted[id(probe)] for name, probe in structural.items() if id(probe) in trusted}
-    telling = [trusted[id(probe)] for probe in stated if id(probe) in trusted]
-    if backend.traits().row_major:
-        # Such a probe times the copy on the border, which is a price of its own.
-        telling = [item for item in telling if CHANNELS_LAST not in item.done.row]
-    rates = _Fit(device, prior, known).rates(telling)
-    disturbed = tuple(
-        f"{item.done.row} {item.done.probe.dtype}: timings disagree, the machine is busy"
-        for item in timed.values()
-        if not item.settled
-    )
+    telling = [trusted[id(probe)] for probe in stated.values() if id(probe) in trusted]
+    if earlier is None:
+        fixed = fixed_seconds(_seconds(known), assumed_seconds(prior, device))
+        rates = _Fit(device, prior, fixed, known.get("stream"), "entry" in known).rates(_telling(backend, telling))
+    else:
+        fixed = earlier.fixed
+        rates = _Fit(device, earlier.rates, fixed).rates(_telling(backend, telling))
+    if device.place.type != "cpu":
+        rates = _beside_processor(backend, device, rates, known, clock)
+    end = clock()
+    disturbed = _disturbed(timed.values())
     if busy:
         rates = _without_stalls(rates, prior, device)
     settled = not busy and len(disturbed) <= len(timed) * _UNSETTLED_SHARE
-    return Calibration(rates, (*stated_notes, *notes, *failed, *disturbed), middle - begin, end - middle, settled)
+    notes = (*stated_notes, *compiled.notes, *failed, *disturbed)
+    left = tuple(label for label, probe in stated.items() if probe in compiled.left)
+    return Calibration(rates, notes, middle - begin, end - middle, settled, fixed, left)
+
+
+def _telling(backend: Backend, timed: Sequence[_Timed]) -> list[_Timed]:
+    """Of a backend that knows one layout alone, a probe in another times the copy on its border, a price of its own."""
+    return [item for item in timed if not backend.traits().row_major or CHANNELS_LAST not in item.done.row]
+
+
+def _beside_processor(
+    backend: Backend, device: DeviceModel, rates: BackendRates, known: Mapping[str, _Timed], clock: Clock
+) -> BackendRates:
+    """The rates with what only accelerators have; what the processor spends was told before if nothing is known now."""
+    if known:
+        called, _ = _time([item.done for item in known.values()], device.place, clock, replayed=False)
+        settled = {name: called.get(id(item.done.probe)) for name, item in known.items()}
+        seconds = _seconds({name: item for name, item in settled.items() if item is not None and item.settled})
+        rates = replace(rates, host=host_rates(rates.host, seconds, backend.traits().fused))
+    return with_other_half(rates, device)
+
+
+def _seconds(known: Mapping[str, _Timed]) -> dict[str, float]:
+    return {name: item.seconds for name, item in known.items()}
+
+
+def _disturbed(timed: Iterable[_Timed]) -> tuple[str, ...]:
+    rows = ((item.done.row, item.done.probe.dtype) for item in timed if not item.settled)
+    return tuple(f"{row} {dtype}: timings disagree, the machine is busy" for row, dtype in rows)
+
+
+def _stated(backend: Backend, device: DeviceModel, binds: bool) -> tuple[dict[str, Probe], tuple[str, ...]]:
+    """The backend's own probes by label, and why there are none."""
+    try:
+        probes = tuple(backend.probes(device))
+    except Exception as error:
+        # A vendor's method; the structural probes still tell something.
+        return {}, (f"probes() failed, {type(error).__name__}: {error}",)
+    labelled = {f"{number} {probe.op_class} {probe.dtype}": probe for number, probe in enumerate(probes)}
+    return {label: probe for label, probe in labelled.items() if binds or not probe.constants}, ()
 
 
 def _without_stalls(rates: BackendRates, prior: BackendRates, device: DeviceModel) -> BackendRates:
@@ -139,11 +195,14 @@ class _Timed:
     settled: bool
 
 
-def _time(compiled: Sequence[CompiledProbe], place: torch.device, clock: Clock) -> tuple[dict[int, _Timed], list[str]]:
+def _time(
+    compiled: Sequence[CompiledProbe], place: torch.device, clock: Clock, replayed: bool = True
+) -> tuple[dict[int, _Timed], list[str]]:
+    """Seconds by probe; on an accelerator its own if replayed, else those of calling."""
     with undisturbed():
         try:
             calls = [item.call for item in compiled]
-            timings = time_calls(calls, _PROBE_SLICE_S, synchronizer(place.type), clock)
+            timings = time_calls(calls, _PROBE_SLICE_S, synchronizer(place.type), clock, replayed)
         except Exception as error:
             # A backend that fails at its second call tells nothing that could be trusted.
             return {}, [f"timing failed, {type(error).__name__}: {error}"]
@@ -154,22 +213,19 @@ def _time(compiled: Sequence[CompiledProbe], place: torch.device, clock: Clock) 
 class _Fit:
     """From seconds to rates."""
 
-    def __init__(self, device: DeviceModel, prior: BackendRates, known: Mapping[str, _Timed]) -> None:
+    def __init__(
+        self,
+        device: DeviceModel,
+        prior: BackendRates,
+        fixed: Fixed,
+        stream: _Timed | None = None,
+        entered: bool = False,
+    ) -> None:
         self._device = device
         self._prior = prior
-        self._known = {name: item.seconds for name, item in known.items()}
-        self._stream = known.get("stream")
-        self._loop_overhead = self._overhead("entry", "loops", device.launch_s)
-        self._library_overhead = self._overhead("product", "products", max(self._loop_overhead, device.launch_s / 2))
-        self._convolution_overhead = self._overhead("convolution", "convolutions", self._library_overhead)
-        self._crossing = self._crossing_seconds()
-        self._entry = self._entry_seconds()
-        self._overheads = {
-            "matmul": self._library_overhead,
-            "attention": self._library_overhead,
-            "convolution": self._convolution_overhead,
-        }
-        self._memory_scale = self._memory()
+        self._fixed = fixed
+        self._entered = entered
+        self._memory_scale = self._memory(stream)
 
     def rates(self, timed: Sequence[_Timed]) -> BackendRates:
         probed = {(item.done.row, item.done.probe.dtype): self._rate(item) for item in timed}
@@ -177,41 +233,24 @@ class _Fit:
         rows = tuple((name, dtype, rate) for (name, dtype), rate in {**kept, **probed}.items())
         return replace(
             self._prior,
-            entry_s=self._entry,
-            crossing_s=self._crossing,
+            entry_s=self._fixed.entry_s,
+            crossing_s=self._fixed.crossing_s,
             memory_scale=self._memory_scale,
             rates=rows,
-            provenance="probed" if "entry" in self._known else self._prior.provenance,
+            provenance="probed" if self._entered else self._prior.provenance,
         )
 
-    def _overhead(self, one: str, many: str, default: float) -> float:
-        if one not in self._known or many not in self._known:
-            return default
-        return max((self._known[many] - self._known[one]) / (_CHAIN - 1), 0.0)
-
-    def _crossing_seconds(self) -> float:
-        if "entry" not in self._known or "wide" not in self._known:
-            return self._prior.crossing_s
-        more = self._known["wide"] - self._known["entry"] - (_WIDE - 1) * self._loop_overhead
-        return max(more / (2 * (_WIDE - 1)), 0.0)
-
-    def _entry_seconds(self) -> float:
-        if "entry" not in self._known:
-            return self._prior.entry_s
-        return max(self._known["entry"] - self._loop_overhead - 2 * self._crossing, 0.0)
-
-    def _memory(self) -> float:
-        if self._stream is None:
+    def _memory(self, stream: _Timed | None) -> float:
+        if stream is None:
             return self._prior.memory_scale
-        traffic = self._traffic(self._stream.done, 1.0)
-        seconds = self._stream.seconds - self._entry - self._loop_overhead - 2 * self._crossing
+        traffic = self._traffic(stream.done, 1.0)
+        seconds = stream.seconds - self._fixed.entry_s - self._fixed.loop_s - 2 * self._fixed.crossing_s
         low, high = _MEMORY_SCALES
         return min(max(seconds / traffic, low), high)
 
     def _rate(self, item: _Timed) -> OpRate:
-        op_class = item.done.probe.op_class
-        overhead = self._overheads.get(op_class, self._loop_overhead)
-        fixed = self._entry + item.done.tensors * self._crossing + overhead
+        overhead = self._fixed.overhead(item.done.probe.op_class)
+        fixed = self._fixed.entry_s + item.done.tensors * self._fixed.crossing_s + overhead
         traffic = self._traffic(item.done, self._memory_scale)
         arithmetic = max(item.seconds - fixed - traffic, _LEAST_ARITHMETIC_SHARE * item.seconds)
         return OpRate(overhead, max(item.done.probe.flops, 1.0) / arithmetic, "probed")
@@ -230,56 +269,3 @@ class _Fit:
             amounts += [(scale, meta.bytes()) for meta in view.node.outputs[:1] if isinstance(meta, TensorMeta)]
             seconds += sum(factor * amount / self._device.bandwidth(amount) for factor, amount in amounts)
         return seconds
-
-
-# --- structural probes -----------------------------------------------------------------------------------------------
-
-
-def _structural_probes(place: torch.device, binds: bool) -> dict[str, Probe]:
-    """By name; backends that bind code to constants bind the weight of a convolution, as in a model."""
-    aten = torch.ops.aten
-
-    def inputs(count: int, *shape: int) -> Callable[[], Sequence[Any]]:
-        return lambda: [torch.full(shape, 0.5, dtype=torch.float32, device=place) for _ in range(count)]
-
-    def loops(value: Any) -> Any:
-        for step in range(_CHAIN):
-            value = aten.tanh(value) if step % 2 else aten.sigmoid(value)
-        return value
-
-    def products(value: Any) -> Any:
-        for _ in range(_CHAIN):
-            value = aten.mm(value, value)
-        return value
-
-    def convolutions(image: Any, weight: Any) -> Any:
-        for _ in range(_CHAIN):
-            image = convolve(image, weight)
-        return image
-
-    def convolve(image: Any, weight: Any) -> Any:
-        return aten.convolution(image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-
-    weights = (1,) if binds else ()
-
-    def image_and_weight() -> Sequence[Any]:
-        return [*inputs(1, 1, 8, 1, 1)(), *inputs(1, 8, 8, 1, 1)()]
-
-    def probe(
-        op_class: OpClass,
-        function: Callable[..., Any],
-        build: Callable[[], Sequence[Any]],
-        constants: tuple[int, ...] = (),
-    ) -> Probe:
-        return Probe(op_class, "float32", function, build, 0.0, constants=constants)
-
-    return {
-        "entry": probe("pointwise", lambda value: aten.sigmoid(value), inputs(1, 8, 8)),
-        "loops": probe("pointwise", loops, inputs(1, 8, 8)),
-        "product": probe("matmul", lambda value: aten.mm(value, value), inputs(1, 8, 8)),
-        "products": probe("matmul", products, inputs(1, 8, 8)),
-        "convolution": probe("convolution", convolve, image_and_weight, weights),
-        "convolutions": probe("convolution", convolutions, image_and_weight, weights),
-        "wide": probe("pointwise", lambda *values: tuple(aten.sigmoid(v) for v in values), inputs(_WIDE, 8, 8)),
-        "stream": probe("pointwise", lambda value: aten.relu(value), inputs(1, *_STREAM_SHAPE)),
-    }

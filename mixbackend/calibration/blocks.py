@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 DTYPE = "float32"
-"""Of all values and weights."""
+"""Of values and weights, unless a block says otherwise."""
+HALF = "float16"
 
 Shape = tuple[int, ...]
 
@@ -31,6 +32,7 @@ class Block:
         shapes: of the value and the weights.
         channels_last: layout of the value.
         divided: whether it also runs in turns with the reference, to learn what each change of regions costs.
+        dtype: of all values and weights.
     """
 
     name: str
@@ -38,22 +40,53 @@ class Block:
     shapes: tuple[Shape, ...]
     channels_last: bool = False
     divided: bool = False
+    dtype: str = DTYPE
 
     def inputs(self, place: torch.device) -> list[torch.Tensor]:
         """The value and the weights, small enough for values to stay in range."""
-        generator = torch.Generator("cpu").manual_seed(0)
-        dtype = getattr(torch, DTYPE)
-        values = [torch.randn(shape, generator=generator, dtype=dtype).mul_(0.05).to(place) for shape in self.shapes]
+        generator = torch.Generator(place).manual_seed(0)
+        dtype = getattr(torch, self.dtype)
+        values = [
+            torch.randn(shape, generator=generator, device=place, dtype=torch.float32).mul_(0.05).to(dtype)
+            for shape in self.shapes
+        ]
         if self.channels_last:
             values[0] = values[0].contiguous(memory_format=torch.channels_last)
         return values
 
 
+def blocks_for(place: torch.device) -> tuple[Block, ...]:
+    """The blocks that tell about a device."""
+    return standard_blocks(1) if place.type == "cpu" else accelerator_blocks()
+
+
+def accelerator_blocks() -> tuple[Block, ...]:
+    """Few, since compilers take seconds for each: batches as accelerators get them, in the type that they are bought
+    for, images channels-last; and what tells whether float32 is as was probed."""
+
+    def transformer(dtype: str) -> Block:
+        return Block("transformer/feed-forward-768", _feed_forward, _feed_forward_shapes(2048, 768, 2), dtype=dtype)
+
+    def image(dtype: str, divided: bool = False) -> Block:
+        return Block("resnet/14", _bottleneck, _bottleneck_shapes(32, 1024, 256, 14, 2), True, divided, dtype)
+
+    halves = (
+        transformer(HALF),
+        image(HALF, divided=True),
+        Block("transformer/attention-768", _attention, _attention_shapes(1024, 768, 2), divided=True, dtype=HALF),
+        Block("resnet/56", _bottleneck, _bottleneck_shapes(32, 256, 64, 56, 2), True, dtype=HALF),
+        Block("convnext/28", _separable, _separable_shapes(32, 192, 28, 2), True, dtype=HALF),
+        Block("efficientnet/14", _inverted, _inverted_shapes(32, 112, 672, 14, 2), True, dtype=HALF),
+        Block("swin/14", _windows, _windows_shapes(128, 384, 2), dtype=HALF),
+    )
+    return (*halves, transformer(DTYPE), image(DTYPE))
+
+
 def standard_blocks(scale: int) -> tuple[Block, ...]:
-    """Blocks of transformers and of image networks, early and late.
+    """Blocks of transformers and of image networks, early and late, as processors get them.
 
     Args:
-        scale: how many samples at once; accelerators need more to show what they can do.
+        scale: how many samples at once.
     """
     transformers = (
         Block("transformer/feed-forward-384", _feed_forward, _feed_forward_shapes(128 * scale, 384, 3)),

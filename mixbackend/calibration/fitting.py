@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mixbackend.calibration.block_runs import BlockRun
-from mixbackend.calibration.blocks import DTYPE
+from mixbackend.calibration.blocks import DTYPE, HALF
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.roofline import RooflineCostModel
@@ -30,6 +30,9 @@ _OUTLIER = 0.2
 _STEPS = 60
 _DAMPING = 0.5
 _FEWEST_RUNS = 3
+
+_HALVES = frozenset({HALF, "bfloat16"})
+"""The same units compute both, so that blocks in one tell about both."""
 
 Scale = Callable[[BackendRates, float], BackendRates]
 
@@ -49,7 +52,7 @@ class Factor:
     scale: Scale
 
 
-def _arithmetic(prefix: str, without: tuple[str, ...] = ()) -> Scale:
+def _arithmetic(dtypes: frozenset[str], prefix: str, without: tuple[str, ...] = ()) -> Scale:
     """Scales the arithmetic of rows that begin so, but for some; other dtypes have kernels that no block ran."""
 
     def scale(rates: BackendRates, factor: float) -> BackendRates:
@@ -60,7 +63,7 @@ def _arithmetic(prefix: str, without: tuple[str, ...] = ()) -> Scale:
         return replace(rates, rates=tuple(rows))
 
     def mine(row: str, dtype: str) -> bool:
-        return dtype == DTYPE and row.startswith(prefix) and not any(row.startswith(other) for other in without)
+        return dtype in dtypes and row.startswith(prefix) and not any(row.startswith(other) for other in without)
 
     return scale
 
@@ -70,18 +73,27 @@ def _overheads(rates: BackendRates, factor: float) -> BackendRates:
     return replace(rates, rates=tuple(rows))
 
 
+def _kinds(dtypes: frozenset[str], label: str = "") -> tuple[Factor, ...]:
+    libraries = ("matmul", "convolution", "attention")
+    return (
+        Factor(f"{label}products", 0.3, _arithmetic(dtypes, "matmul")),
+        Factor(f"{label}convolutions", 0.5, _arithmetic(dtypes, "convolution", ("convolution/grouped",))),
+        Factor(f"{label}depthwise", 0.7, _arithmetic(dtypes, "convolution/grouped")),
+        Factor(f"{label}attention", 0.5, _arithmetic(dtypes, "attention")),
+        Factor(f"{label}loops", 0.7, _arithmetic(dtypes, "", libraries)),
+    )
+
+
 FACTORS: tuple[Factor, ...] = (
     Factor("entry", 1.0, lambda rates, factor: replace(rates, entry_s=rates.entry_s * factor)),
     Factor("switch", 1.5, lambda rates, factor: replace(rates, switch_s=rates.switch_s * factor)),
     Factor("memory", 1.0, lambda rates, factor: replace(rates, memory_scale=rates.memory_scale * factor)),
     Factor("weights", 1.0, lambda rates, factor: replace(rates, weight_scale=rates.weight_scale * factor)),
     Factor("overhead", 0.5, _overheads),
-    Factor("products", 0.3, _arithmetic("matmul")),
-    Factor("convolutions", 0.5, _arithmetic("convolution", ("convolution/grouped",))),
-    Factor("depthwise", 0.7, _arithmetic("convolution/grouped")),
-    Factor("attention", 0.5, _arithmetic("attention")),
-    Factor("loops", 0.7, _arithmetic("", ("matmul", "convolution", "attention"))),
+    *_kinds(frozenset({DTYPE})),
 )
+ACCELERATOR_FACTORS: tuple[Factor, ...] = (*FACTORS, *_kinds(_HALVES, "half "))
+"""With those of blocks in half precision."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,7 @@ def fit(
         return None
     name = backends[0].name
     own = rates[name]
+    factors = FACTORS if device.place.type == "cpu" else ACCELERATOR_FACTORS
 
     def estimates(mine: BackendRates) -> np.ndarray:
         costs = RooflineCostModel(device, {**rates, name: mine})
@@ -132,31 +145,31 @@ def fit(
 
     measured = np.array([run.seconds for run in runs])
     base = estimates(own)
-    shares = np.stack([estimates(factor.scale(own, 2.0)) - base for factor in FACTORS], axis=1)
-    found = _solve(measured, base, shares)
+    shares = np.stack([estimates(factor.scale(own, 2.0)) - base for factor in factors], axis=1)
+    found = _solve(factors, measured, base, shares)
     fitted = own
-    for factor, value in zip(FACTORS, found, strict=True):
+    for factor, value in zip(factors, found, strict=True):
         fitted = factor.scale(fitted, float(value))
     return Fit(
         fitted,
-        {factor.name: float(value) for factor, value in zip(FACTORS, found, strict=True)},
+        {factor.name: float(value) for factor, value in zip(factors, found, strict=True)},
         _median_error(measured, base),
         _median_error(measured, base + shares @ (found - 1.0)),
     )
 
 
-def _solve(measured: np.ndarray, base: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def _solve(factors: Sequence[Factor], measured: np.ndarray, base: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """The factors; ``shares`` is what each contributes to each estimate at 1.
 
     A factor that contributes nothing anywhere stays at 1.
     """
-    precision = np.diag([1.0 / factor.spread**2 for factor in FACTORS])
+    precision = np.diag([1.0 / factor.spread**2 for factor in factors])
     low, high = np.log(LIMITS)
-    logarithms = np.zeros(len(FACTORS))
+    logarithms = np.zeros(len(factors))
     for _ in range(_STEPS):
-        factors = np.exp(logarithms)
-        estimated = base + shares @ (factors - 1.0)
-        slopes = shares * factors / estimated[:, None]
+        values = np.exp(logarithms)
+        estimated = base + shares @ (values - 1.0)
+        slopes = shares * values / estimated[:, None]
         residuals = np.log(measured / estimated)
         weights = np.minimum(1.0, _OUTLIER / np.maximum(np.abs(residuals), 1e-12)) / _NOISE**2
         weighted = slopes * weights[:, None]

@@ -72,20 +72,37 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """What became of probes.
+
+    Attributes:
+        probes: those that run.
+        notes: one line for each that does not.
+        left: those that there was no time for.
+    """
+
+    probes: tuple[CompiledProbe, ...]
+    notes: tuple[str, ...]
+    left: tuple[Probe, ...]
+
+
 def compile_probes(
     backend: Backend,
     probes: Sequence[Probe],
     compile_budget_s: float,
     clock: Clock = time.perf_counter,
-) -> tuple[list[CompiledProbe], list[str]]:
-    """The probes that a backend compiled, and a note for each that it did not."""
+) -> Compiled:
+    """Compile as many probes as there is time for, at least one."""
     compiled: list[CompiledProbe] = []
     notes: list[str] = []
+    left: list[Probe] = []
     begin = clock()
     for probe in probes:
         label = f"{probe.op_class} {probe.dtype}"
         if clock() - begin > compile_budget_s:
             notes.append(f"{label}: not probed, {compile_budget_s:g} s of compiling are spent")
+            left.append(probe)
             continue
         try:
             compiled.append(_compile(backend, probe, clock))
@@ -94,7 +111,7 @@ def compile_probes(
         except Exception as error:
             # A backend may raise anything; it keeps its prior for this class.
             notes.append(f"{label}: probe failed, {type(error).__name__}: {str(error).splitlines()[:1]}")
-    return compiled, notes
+    return Compiled(tuple(compiled), tuple(notes), tuple(left))
 
 
 def _compile(backend: Backend, probe: Probe, clock: Clock) -> CompiledProbe:

@@ -3,7 +3,8 @@
 Place: below device and backend calibration.
 Input: functions without arguments. Output: seconds of one call, each.
 Method: warm up, then rounds that go through all functions; of all samples the lower decile counts, because load and
-foreign thread pools only ever add time, often several times as much as the computation itself.
+foreign thread pools only ever add time, often several times as much as the computation itself. Calls that a GPU can
+replay are timed by its own marks between the replays.
 Non-goals: statistics for reports; benchmarks keep every sample.
 """
 
@@ -18,6 +19,8 @@ import torch
 
 Clock = Callable[[], float]
 Call = Callable[[], object]
+Watch = Callable[[Call, int], float]
+"""Takes a call and how often to make it, one right after the other; gives seconds of all of them."""
 
 _FEWEST_ROUNDS = 4
 _MOST_ROUNDS = 40
@@ -61,8 +64,14 @@ def time_calls(
         replayed: time what a GPU does, by replaying recorded calls; if not, or where a call cannot be recorded, what
             queueing takes counts if it is longer.
     """
-    recorded = [_recorded(call) if synchronize is not None and replayed else (call, 1) for call in calls]
-    series = [_Series(call, times, seconds_each, synchronize, clock) for call, times in recorded]
+    by_clock = _by_clock(clock, synchronize)
+    recorded = [_recorded(call) if synchronize is not None and replayed else None for call in calls]
+    series = [
+        _Series(call, 1, seconds_each, by_clock, synchronize is not None)
+        if replay is None
+        else _Series(replay, _RECORDED_CALLS, seconds_each, _by_marks, True)
+        for call, replay in zip(calls, recorded, strict=True)
+    ]
     for _ in range(1 + _EXTENSIONS):
         unsettled = [item for item in series if not item.settled()]
         for turn in range(_MOST_ROUNDS):
@@ -80,10 +89,33 @@ def machine_is_busy() -> bool:
     return os.getloadavg()[0] > cores
 
 
-def _recorded(call: Call) -> tuple[Call, int]:
-    """A call that replays some of these calls as one CUDA graph, and how many; the call itself where that fails."""
+def _by_clock(clock: Clock, synchronize: Call | None) -> Watch:
+    def watch(call: Call, count: int) -> float:
+        begin = clock()
+        for _ in range(count):
+            call()
+        if synchronize is not None:
+            synchronize()
+        return clock() - begin
+
+    return watch
+
+
+def _by_marks(call: Call, count: int) -> float:
+    """What the GPU does between two marks in its queue: the processor's way there and back is outside."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e-3
+
+
+def _recorded(call: Call) -> Call | None:
+    """What replays ``_RECORDED_CALLS`` of these calls as one CUDA graph; nothing where that fails."""
     if not torch.cuda.is_available():
-        return call, 1
+        return None
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -94,23 +126,22 @@ def _recorded(call: Call) -> tuple[Call, int]:
     except RuntimeError:
         # It waits for the GPU, or for memory of the processor.
         torch.cuda.synchronize()
-        return call, 1
-    return graph.replay, _RECORDED_CALLS
+        return None
+    return graph.replay
 
 
 class _Series:
     """Samples of one function. The first call is a warm-up; the second tells how many fit."""
 
-    def __init__(self, call: Call, times: int, seconds: float, synchronize: Call | None, clock: Clock) -> None:
+    def __init__(self, call: Call, times: int, seconds: float, watch: Watch, queued: bool) -> None:
         self._call = call
         self._times = times
-        self._synchronize = synchronize
-        self._clock = clock
+        self._watch = watch
         self._samples: list[float] = []
         self._time(1)
         once = max(self._time(1), 1e-7)
         # The clock's own cost must not show in a sample, nor what waiting for a device costs.
-        shortest = _SHORTEST_SAMPLE_S if synchronize is None else _SHORTEST_QUEUE_S
+        shortest = _SHORTEST_QUEUE_S if queued else _SHORTEST_SAMPLE_S
         self._batch = max(1, int(shortest / (once * times)))
         self.rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(seconds / (once * times * self._batch))))
 
@@ -130,9 +161,4 @@ class _Series:
         return ordered[len(ordered) // 10]
 
     def _time(self, batch: int) -> float:
-        begin = self._clock()
-        for _ in range(batch):
-            self._call()
-        if self._synchronize is not None:
-            self._synchronize()
-        return (self._clock() - begin) / (batch * self._times)
+        return self._watch(self._call, batch) / (batch * self._times)
