@@ -427,5 +427,9 @@ def _full(name: str) -> str:
     return name if "." in name else f"{name}.default"
 
 
+_OF_GPUS = {f"aten._scaled_dot_product_{kind}_attention.default" for kind in ("flash", "efficient", "cudnn")}
+"""Kernels that only GPUs have; ``tests/tensorrt`` holds what is written for them against the same formula."""
+
+
 def test_every_entry_has_a_case():
-    assert {f"aten.{_full(name)}" for name in CASES} >= set(TABLE)
+    assert {f"aten.{_full(name)}" for name in CASES} >= set(TABLE) - _OF_GPUS

@@ -51,9 +51,23 @@ def _narrow(call: Call, value: Value) -> Value:
     return call.build.cast(value, call.out.dtype)
 
 
+_GELU_SINCE = 20
+"""First operator set with ``Gelu``."""
+
+
 @lowers("gelu", OpRule(dtypes=SINGLES))
 def _gelu(call: Call) -> Value:
-    return call.op("Gelu", call.tensor("self"), approximate=call.argument("approximate"))
+    tanh = call.argument("approximate") == "tanh"
+    if call.build.target.opset >= _GELU_SINCE:
+        return call.op("Gelu", call.tensor("self"), approximate=call.argument("approximate"))
+    f, (x,) = wide_formula(call, "self")
+    if call.build.target.half_formulas:
+        f, x = _Formula(call, call.out.dtype), call.tensor("self")
+    if not tanh:
+        return _narrow(call, f("Mul", f("Mul", 0.5, x), f("Add", 1.0, f("Erf", f("Mul", math.sqrt(0.5), x)))))
+    inner = f("Add", x, f("Mul", 0.044715, f("Mul", x, f("Mul", x, x))))
+    slope = f("Add", 1.0, f("Tanh", f("Mul", math.sqrt(2.0 / math.pi), inner)))
+    return _narrow(call, f("Mul", f("Mul", 0.5, x), slope))
 
 
 @lowers("gelu_backward", OpRule(dtypes=SINGLES))

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention as torch's CPU kernels define it.
+"""Scaled dot-product attention as torch's kernels define it, those of the CPU and those of NVIDIA GPUs.
 
 Place: a family of the lowering table. Written as one ``Attention`` for targets that have it, else as products and a
 softmax. Between ``(batch, length, heads, width)`` in memory, which models have around it, and the operator nothing is
@@ -15,6 +15,7 @@ from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import literal
 from mixbackend.backends.common.onnx.dtypes import REALS
+from mixbackend.backends.common.onnx.errors import LoweringError
 from mixbackend.backends.common.onnx.softmax import softmax_of_masked
 from mixbackend.backends.common.onnx.table import lowers
 from mixbackend.contracts import OpRule, OpView, Unsupported, is_symbolic
@@ -57,15 +58,19 @@ def _scores(call: Call, query: Value, key: Value) -> Value:
     """Scaled and masked products of queries and keys."""
     factor = call.build.constant(_scale(call), query.dtype)
     scores = call.op("Mul", call.op("MatMul", query, call.op("Transpose", key, perm=[0, 1, 3, 2])), factor)
-    if call.has("attn_mask"):
-        scores = _masked(call, scores)
+    return _hidden(call, scores, "attn_mask")
+
+
+def _hidden(call: Call, scores: Value, mask: str) -> Value:
+    """Scores without those that the mask of this name, or causality, hides."""
+    if call.has(mask):
+        scores = _masked(call, scores, call.tensor(mask))
     if call.argument("is_causal"):
         scores = _causal(call, scores)
     return scores
 
 
-def _masked(call: Call, scores: Value) -> Value:
-    mask = call.tensor("attn_mask")
+def _masked(call: Call, scores: Value, mask: Value) -> Value:
     if mask.dtype is torch.bool:
         return call.op("Where", mask, scores, call.build.constant(float("-inf"), scores.dtype))
     return call.op("Add", scores, call.build.cast(mask, scores.dtype))
@@ -95,6 +100,41 @@ def _attention(call: Call) -> tuple[Value | None, ...]:
     total = call.op("ReduceSum", call.op("Exp", call.op("Sub", scores, best)), call.build.integers([3]), keepdims=0)
     best = call.op("Squeeze", best, call.build.integers([3]))
     return result, call.build.cast(call.op("Add", call.op("Log", total), best), call.output(1).dtype)
+
+
+def _equal_heads(view: OpView) -> Unsupported | None:
+    query, key = view.tensor("query"), view.tensor("key")
+    if query is None or key is None or query.shape[1] == key.shape[1]:
+        return None
+    return Unsupported("argument", f"{query} and {key} differ in heads")
+
+
+def _inference(view: OpView) -> Unsupported | None:
+    """The backward needs what its own forward kernel leaves."""
+    return None if view.phase == "inference" else Unsupported("phase", f"attention in the {view.phase}")
+
+
+_GPU_RULE = OpRule(
+    # Statistics and the state of the random stream come out as well; nobody reads them in inference.
+    dtypes=REALS | {torch.bool, torch.int64, torch.uint64},
+    ranks=(0, 4),
+    arguments=(_no_dropout, _known_width, _equal_heads, _inference, literal("scale", "is_causal")),
+)
+_GPU_KERNELS = " ".join(f"_scaled_dot_product_{kind}_attention" for kind in ("flash", "efficient", "cudnn"))
+
+
+@lowers(_GPU_KERNELS, _GPU_RULE)
+def _gpu_attention(call: Call) -> tuple[Value | None, ...]:
+    """The result alone. Queries are scaled before the product, which may leave the range of float16 without."""
+    if call.used - {0}:
+        raise LoweringError(f"{call.view.op}: its statistics are read, and only its result is written")
+    dtype = call.out.dtype if call.build.target.half_formulas else _compute_type(call)
+    query, key, value = (call.operand(name, dtype) for name in ("query", "key", "value"))
+    scaled = call.op("Mul", query, call.build.constant(_scale(call), dtype))
+    scores = _hidden(call, call.op("MatMul", scaled, _swapped(call, key)), "attn_bias")
+    weights = softmax_of_masked(call, scores, 3) if call.has("attn_bias") else call.op("Softmax", scores, axis=3)
+    result = call.build.cast(call.op("MatMul", weights, value), call.output(0).dtype)
+    return (result, *([None] * (len(call.view.outputs) - 1)))
 
 
 _TURNED = [0, 2, 1, 3]

@@ -63,12 +63,20 @@ class Target:
             operator that reduces has a row of its own (``ScatterElements:add``).
         attention: whether scaled dot-product attention is written as one ``Attention`` operator, whose rows that see
             nothing must be zero; else as products and a softmax.
+        half_formulas: whether formulas of halves (``gelu``, the products of attention) are written in their own type,
+            for kernels that compute in float32 inside; else they are cast.
     """
 
     opset: int
     ir_version: int
     kernels: Mapping[str, frozenset[torch.dtype]]
     attention: bool = False
+    half_formulas: bool = False
+
+
+_REDUCTIONS = frozenset(f"Reduce{kind}" for kind in ("Max", "Min", "Mean", "Prod", "L1", "L2"))
+_AXES_ARE_INPUTS_SINCE = 18
+"""The operator set in which the axes of these reductions, and of ``Pad``, became inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,10 @@ class _Signature:
 
 @lru_cache(maxsize=512)
 def _signature(operator: str, opset: int) -> _Signature:
-    schema = onnx.defs.get_schema(operator, opset, "")
+    try:
+        schema = onnx.defs.get_schema(operator, opset, "")
+    except onnx.defs.SchemaError as error:
+        raise LoweringError(f"operator set {opset} has no {operator}") from error
     # A type variable that allows one type only (Less gives bool) is that type.
     single = {
         item.type_param_str: item.allowed_type_strs[0]
@@ -113,6 +124,7 @@ class GraphBuilder:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._pure: dict[tuple[Any, ...], Value] = {}
         self._made: dict[str, tuple[str, Sequence[Value | None], Mapping[str, Any]]] = {}
+        self._literals: dict[str, list[int]] = {}
         self._counter = 0
 
     # --- values ------------------------------------------------------------------------------------------------------
@@ -149,7 +161,9 @@ class GraphBuilder:
 
     def integers(self, numbers: Sequence[int]) -> Value:
         """A one-dimensional int64 literal."""
-        return self.constant(torch.tensor(list(numbers), dtype=torch.int64), torch.int64)
+        value = self.constant(torch.tensor(list(numbers), dtype=torch.int64), torch.int64)
+        self._literals[value.name] = list(numbers)
+        return value
 
     def filled(self, sizes: Value, number: float, dtype: torch.dtype) -> Value:
         """A tensor of one number; ``sizes`` is one-dimensional int64."""
@@ -179,6 +193,10 @@ class GraphBuilder:
             outputs: how many of its results are wanted.
             dtype: of results whose type follows from no input (``Cast``, ``ConstantOfShape``).
         """
+        if operator in _REDUCTIONS and len(inputs) > 1 and not self.axes_are_inputs:
+            axes = inputs[1]
+            assert axes is not None, "a reduction whose axes are left out has one input"
+            inputs, attributes = inputs[:1], {**attributes, "axes": self._literals[axes.name]}
         signature = _signature(operator, self.target.opset)
         bound = self._bind(operator, signature, inputs)
         reduction = attributes.get("reduction", "none")
@@ -202,6 +220,11 @@ class GraphBuilder:
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
         """A value in another element type; itself if it has it already."""
         return self._convert(value, dtype)
+
+    @property
+    def axes_are_inputs(self) -> bool:
+        """Whether reductions and ``Pad`` take their axes as an input."""
+        return self.target.opset >= _AXES_ARE_INPUTS_SINCE
 
     def before(self, value: Value, operator: str, **attributes: Any) -> Value | None:
         """What a value was before this very node made it; ``None`` if it was made by another."""

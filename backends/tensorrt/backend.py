@@ -1,0 +1,129 @@
+"""The TensorRT backend: regions as engines on NVIDIA GPUs.
+
+Place: one backend among others; the planner knows nothing of it but the contract.
+Input: regions of inference, static or with sizes in ranges. Output: engines, each built in a process of its own.
+Invariants: TensorRT is imported only when an engine is opened; a verdict comes from the table that writes the model and
+from what the installed release takes; weights that change are seen, since whoever binds them watches them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from mixbackend.backends.tensorrt.availability import availability, installed_version
+from mixbackend.backends.tensorrt.limits import limits
+from mixbackend.backends.tensorrt.rates import FUSED, prior_rates
+from mixbackend.backends.tensorrt.versions import Release, driver_release
+from mixbackend.contracts import (
+    Availability,
+    Backend,
+    BackendRates,
+    CompiledRegion,
+    DeviceModel,
+    ErrorBudget,
+    OpView,
+    Probe,
+    Region,
+    RegionConditions,
+    RegionSketch,
+    Traits,
+    Unsupported,
+    Verdict,
+)
+from mixbackend.contracts.gpu import gpu_fingerprint
+
+if TYPE_CHECKING:
+    from mixbackend.backends.tensorrt.support import Support
+
+_WRITING = 1
+"""Rises whenever another model or another container is written for the same region: stored engines are then stale."""
+_LEAST_SECONDS = 30e-6
+"""Work below this is not worth the minute that an engine takes to build."""
+_PROBED = frozenset({"matmul", "convolution", "attention", "normalization", "pointwise"})
+
+
+class TensorRtBackend(Backend):
+    """Regions built into engines by NVIDIA's TensorRT, versions 8.6 to 11."""
+
+    name: ClassVar[str] = "tensorrt"
+    contract_version: ClassVar[str] = "1.0"
+    device_types: ClassVar[frozenset[str]] = frozenset({"cuda"})
+
+    def availability(self) -> Availability:
+        """Whether the package, a GPU and its driver are here and fit together."""
+        return availability()
+
+    def fingerprint(self) -> str:
+        """The release, the GPU, its driver, and what the environment says of building."""
+        allowed = limits()
+        building = f"writing={_WRITING} level={allowed.level} workspace={allowed.workspace_mb}"
+        return f"{self._place()} {building}"
+
+    def _place(self) -> str:
+        """What engines and timings of tactics hold for."""
+        return f"tensorrt={installed_version()} driver={driver_release()} {gpu_fingerprint()}"
+
+    def traits(self) -> Traits:
+        """Weights are given to an engine in the time of copying them; calls of one engine come one at a time."""
+        return Traits(
+            device_types=self.device_types,
+            weights="refit",
+            capturable=True,
+            # Kernels that split sums may add them up in any order.
+            deterministic=False,
+            reentrant=False,
+            error_budget=ErrorBudget(factor=4.0, floor=64.0),
+            fused=FUSED,
+            concurrent_compile=True,
+            row_major=True,
+        )
+
+    def judge(self, view: OpView) -> Verdict:
+        """It takes what the lowering writes with nodes that the installed release takes."""
+        return self._support.judge(view)
+
+    def conditions(self) -> RegionConditions:
+        """Engines take long to build: they are for the heavy parts of inference."""
+        return RegionConditions(
+            minimum_ops=2,
+            minimum_seconds=_LEAST_SECONDS,
+            must_contain=frozenset({"matmul", "convolution", "attention"}),
+            phases=frozenset({"inference"}),
+        )
+
+    def decline(self, sketch: RegionSketch) -> Unsupported | None:
+        """Regions with symbolic sizes that no tensor on their border shows."""
+        from mixbackend.backends.tensorrt.support import unshown_size
+
+        return unshown_size(sketch)
+
+    def prior(self, device: DeviceModel) -> BackendRates | None:
+        """Shares of the peak that engines usually reach."""
+        return prior_rates(self.name, device)
+
+    def probes(self, device: DeviceModel) -> tuple[Probe, ...]:
+        """The standard ones of what decides placements: each costs the build of an engine."""
+        return tuple(probe for probe in super().probes(device) if probe.op_class in _PROBED)
+
+    def compile(self, region: Region) -> CompiledRegion:
+        """Build the region's engine."""
+        from mixbackend.backends.tensorrt.compilation import compile_region
+
+        return compile_region(region, self._release, self._place())
+
+    def load(self, region: Region, artifact: bytes) -> CompiledRegion:
+        """Take up an engine that was built before."""
+        from mixbackend.backends.tensorrt.compilation import load_region
+
+        return load_region(region, self._release, self._place(), artifact)
+
+    @cached_property
+    def _release(self) -> Release:
+        return Release.of(installed_version() or "")
+
+    @cached_property
+    def _support(self) -> Support:
+        from mixbackend.backends.tensorrt.support import Support
+
+        return Support(self._release, self.device_types)
