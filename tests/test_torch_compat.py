@@ -627,6 +627,12 @@ def test_current_cuda_device(monkeypatch):
     assert compat.current_cuda_device() == 3
 
 
+def test_recorded_random_state():
+    with compat.fresh_fake_mode():
+        seed, offset = compat.recorded_random_state(0, 8)
+    assert [(item.shape, item.dtype) for item in (seed, offset)] == [((1,), torch.int64)] * 2
+
+
 def test_every_public_function_has_a_test() -> None:
     functions = [
         name

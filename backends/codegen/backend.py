@@ -4,7 +4,7 @@ Place: registered under the entry point group ``mixbackend.backends``; the fallb
 Input: regions of every phase, static or dynamic. Output: compiled regions with live weights and traced strides.
 Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
 What they made is kept as an ``artifact``, and runs again without them.
-Non-goals: products of matrices, all but depthwise convolutions, sorting, random numbers: libraries and eager own those.
+Non-goals: products of matrices, all but depthwise convolutions, sorting: libraries and eager own those.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from mixbackend.contracts import (
     DeviceModel,
     ErrorBudget,
     InputRole,
+    OpClass,
     OpTag,
     OpView,
     Pattern,
@@ -49,6 +50,13 @@ if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.program import Program
 
 _FREE = frozenset({"view", "factory"})
+
+_FUSED_DRAWS: frozenset[tuple[OpClass, OpClass]] = frozenset(
+    pair
+    for neighbour in ("pointwise", "reduction", "normalization", "softmax", "view", "copy", "random")
+    for pair in (("random", neighbour), (neighbour, "random"))
+)
+"""Random numbers are computed where they are read."""
 
 
 class CodegenBackend(Backend):
@@ -110,7 +118,8 @@ class CodegenBackend(Backend):
             capturable="cuda" in self.targets,
             exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
-            fused=FUSED,
+            fused=FUSED | _FUSED_DRAWS,
+            keeps_random_stream=any(target.traits().drawing_threads is not None for target in self.targets.values()),
             writes_inputs=True,
             concurrent_compile=True,
         )
@@ -119,14 +128,15 @@ class CodegenBackend(Backend):
         """It takes what a lowering rule covers, on a target's device and types."""
         from mixbackend.backends.codegen.lower.judging import judge_op
 
-        special = refuse_special(view, writes_inputs=True) or self._refuse_values(view)
+        special = self._refuse_special(view) or self._refuse_values(view)
         if special is not None:
             return special
         # Parts of a result stay with the op that made it; its verdict is theirs.
         if view.op == "getitem":
             return Supported()
         target = self.targets[_device_of((*view.input_tensors, *view.output_tensors), self.target)]
-        return judge_op(view, target.traits().templates, target.objection)
+        traits = target.traits()
+        return judge_op(view, traits.templates, target.objection, traits.drawing_threads)
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Attention that is written out, where a target has it as a whole."""
@@ -198,11 +208,19 @@ class CodegenBackend(Backend):
         from mixbackend.backends.codegen.lower.table import lower_region
         from mixbackend.backends.codegen.schedule.schedule import schedule
 
-        return schedule(lower_region(region), self._target_of(region).traits(), _hints(region), _fuel())
+        traits = self._target_of(region).traits()
+        return schedule(lower_region(region, traits.drawing_threads), traits, _hints(region), _fuel())
 
     def _target_of(self, region: Region) -> Target:
         metas = [*(item.meta for item in region.inputs), *(item.meta for item in region.outputs)]
         return self.targets[_device_of([meta for meta in metas if isinstance(meta, TensorMeta)], self.target)]
+
+    def _refuse_special(self, view: OpView) -> Unsupported | None:
+        """Of ops that draw random numbers, rules say which of them they draw as eager does."""
+        if OpTag.RANDOM in view.node.tags and self.traits().keeps_random_stream:
+            calm = replace(view.node, tags=view.node.tags - {OpTag.RANDOM})
+            return refuse_special(replace(view, node=calm), writes_inputs=True)
+        return refuse_special(view, writes_inputs=True)
 
     def _refuse_values(self, view: OpView) -> Unsupported | None:
         if OpTag.STRIDE_SENSITIVE in view.node.tags:

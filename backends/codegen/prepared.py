@@ -34,13 +34,13 @@ class PreparedProgram:
 
 
 def prepare(program: Program, constants: frozenset[str]) -> PreparedProgram | None:
-    """Take a program apart; ``None`` if no kernel reads constants alone.
+    """Take a program apart; ``None`` if no kernel reads constants alone, or random numbers are drawn: that is training.
 
     Args:
         constants: names of inputs whose values are known when the region is bound.
     """
     calls = _constant_calls(program, constants)
-    if not calls:
+    if not calls or program.draws != 0:
         return None
     pieces = {piece.name: piece for piece in program.workspace}
     made = [name for call in calls for name in _written(call)]

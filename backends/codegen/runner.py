@@ -14,6 +14,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 
+from mixbackend.backends.codegen.random_state import take_random_state
 from mixbackend.backends.codegen.targets.target import Launch
 from mixbackend.contracts.region import BoundRun, RunFunction
 
@@ -38,6 +39,7 @@ def make_runner(
         "as_strided": torch.as_strided,
         "torch": torch,
         "launch": launch,
+        "take_random_state": take_random_state,
         "take": workspaces.take,
         "give_back": workspaces.give_back,
         "nothing": torch.empty(0, dtype=torch.uint8),

@@ -18,8 +18,10 @@ import sympy
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
 from mixbackend.backends.codegen.ir.program import OutputBuffer, Program
-from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput
+from mixbackend.backends.codegen.ir.stages import OFFSET, SEED, AliasOutput, NumberInput, StridedInput
 from mixbackend.contracts import CodegenError
+
+_STATE = (SEED, OFFSET)
 
 
 def runner_text(program: Program, device: str = "cpu", given: Collection[int] = ()) -> str:
@@ -35,9 +37,10 @@ def runner_text(program: Program, device: str = "cpu", given: Collection[int] = 
     """
     sources = _sources(program)
     text = _Text({symbol: f"n{place}" for place, symbol in enumerate(sources)})
-    lines = [f"({_tuple(f'x{place}' for place in range(len(program.inputs)))}) = inputs"] if program.inputs else []
+    count = len(program.inputs) - (0 if program.draws == 0 else len(_STATE))
+    lines = [f"({_tuple(f'x{place}' for place in range(count))}) = inputs"] if count else []
     if given:
-        lines = [f"x{place} = inputs[{place}]" for place in range(len(program.inputs)) if place not in given]
+        lines = [f"x{place} = inputs[{place}]" for place in range(count) if place not in given]
     used = _used_symbols(program)
     lines += [f"{text(symbol)} = {source}" for symbol, source in sources.items() if symbol in used]
     device = _device(program, device)
@@ -45,9 +48,17 @@ def runner_text(program: Program, device: str = "cpu", given: Collection[int] = 
     for result, output in zip(results, program.outputs, strict=True):
         lines.append(f"{result} = {_output(output, program, text, device)}")
     if not _is_empty(program):
+        lines += [] if program.draws == 0 else [_random_state(program, text, device)]
         lines += _launch(program, results, text, device)
     lines.append(f"return [{', '.join(results)}]")
     return "def run(inputs):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def _random_state(program: Program, text: _Text, device: str) -> str:
+    """The state of torch's generator, which the last inputs of a program that draws stand for."""
+    places = range(len(program.inputs) - len(_STATE), len(program.inputs))
+    names = ", ".join(f"x{place}" for place in places)
+    return f"{names} = take_random_state({device or repr('cpu')}, {text(program.draws)})"
 
 
 def _sources(program: Program) -> dict[sympy.Symbol, str]:
@@ -67,7 +78,7 @@ def _sources(program: Program) -> dict[sympy.Symbol, str]:
 
 
 def _expressions(program: Program) -> list[sympy.Expr]:
-    found: list[Any] = [program.workspace_bytes, *(piece.start for piece in program.workspace)]
+    found: list[Any] = [program.draws, program.workspace_bytes, *(piece.start for piece in program.workspace)]
     for output in program.outputs:
         found += [*output.sizes, *output.strides]
         found += [output.offset] if isinstance(output, AliasOutput) else []
@@ -84,9 +95,13 @@ def _device(program: Program, device: str) -> str:
     """Python text of where memory is made; empty on the processor."""
     if device == "cpu":
         return ""
-    tensors = (place for place, item in enumerate(program.inputs) if isinstance(item, StridedInput))
+    tensors = (place for place, item in enumerate(program.inputs) if _is_given(item))
     place = next(tensors, None)
     return f"x{place}.device" if device == "cuda" and place is not None else repr(device)
+
+
+def _is_given(item: StridedInput | NumberInput) -> bool:
+    return isinstance(item, StridedInput) and item.name not in _STATE
 
 
 def _output(output: OutputBuffer | AliasOutput, program: Program, text: _Text, device: str) -> str:

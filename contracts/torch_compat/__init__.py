@@ -25,6 +25,7 @@ from mixbackend.contracts.torch_compat.devices import (
     current_cuda_device,
     has_fast_bfloat16,
     raw_cuda_stream,
+    recorded_random_state,
 )
 from mixbackend.contracts.torch_compat.inductor import (
     inductor_compile,
@@ -111,6 +112,7 @@ __all__ = [
     "outside_compilation",
     "partition_with_min_cut",
     "raw_cuda_stream",
+    "recorded_random_state",
     "rerun_fake",
     "returns_nothing",
     "schema_arguments",

@@ -22,3 +22,15 @@ def raw_cuda_stream(device: int) -> int:
 def current_cuda_device() -> int:
     """Number of the current GPU, without torch's checks that there is one."""
     return torch._C._cuda_getDevice()
+
+
+def recorded_random_state(device: int, amount: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Seed and offset of a GPU's default generator inside a CUDA graph: tensors that each replay writes anew.
+
+    torch shows them to the backward of attention alone, so the smallest attention that moves the generator on by
+    ``amount`` (a multiple of four) is recorded: it takes one number for each head.
+    """
+    heads = torch.zeros((1, 1, amount, 8), dtype=torch.float16, device=torch.device("cuda", device))
+    nothing = (None, None, None, None, None)
+    made = torch.ops.aten._efficient_attention_forward(heads, heads, heads, *nothing, 0.5, 0, True)
+    return made[2].reshape(1), made[3].reshape(1)

@@ -34,7 +34,15 @@ from mixbackend.contracts import (
 from mixbackend.contracts.numerics import Deviation
 from mixbackend.contracts.region import RunFunction
 from mixbackend.runtime.strides import Restride, restrider
-from mixbackend.runtime.verify import TF32_FLOOR, before_writing, eager_result, may_round_to_tf32, verify_region
+from mixbackend.runtime.verify import (
+    TF32_FLOOR,
+    before_writing,
+    eager_result,
+    may_round_to_tf32,
+    random_states,
+    set_random_states,
+    verify_region,
+)
 
 VerifyWhen = Literal["off", "first_call", "sampled", "always"]
 
@@ -173,17 +181,19 @@ class RegionSlot:
         """A call whose result is held against the reference."""
         if not self._admissible(inputs):
             return eager_result(self.region, inputs)
-        before = before_writing(self.region, inputs)
+        before, states = before_writing(self.region, inputs), random_states(self.region)
         try:
             outputs = tuple(self._run(inputs))
             problem = self._malformed(inputs, outputs)
         except Exception as error:
             self._restore(inputs, before)
+            set_random_states(states)
             return self._failed(inputs, error)
         written = [inputs[place] for place in self._written]
-        deviation = problem or verify_region(self.region, before, outputs, self._budget(), written)
+        deviation = problem or verify_region(self.region, before, outputs, self._budget(), written, states)
         if deviation is not None:
             self._restore(inputs, before)
+            set_random_states(states)
             return self._wrong(inputs, deviation)
         if self._policy.verify != "always":
             self._call = self._sampled if self._policy.verify == "sampled" else self._timed

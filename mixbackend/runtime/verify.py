@@ -1,7 +1,8 @@
 """Verify: hold what a region returned, and what it wrote into its inputs, against eager and a float64 reference.
 
 Place: around a region's first call (or sampled, or every call), between the backend's code and the rest of the graph.
-Input: a region, the inputs of one call as they were before it, the outputs its owner gave and the inputs it wrote.
+Input: a region, the inputs of one call as they were before it, the outputs its owner gave and the inputs it wrote; for
+regions that draw random numbers, the state of torch's generators before the call.
 Output: the first deviation; inputs that were written count after the outputs.
 Invariants: torch's random state is what it was; inputs are not changed; nothing is kept.
 Non-goals: deciding what happens to a wrong region, see ``runtime.slots``.
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.contracts import ErrorBudget, Region, op_class_of
+from mixbackend.contracts import ErrorBudget, OpTag, Region, op_class_of
 from mixbackend.contracts.numerics import Deviation, find_deviation
 
 BYTE_CAP = 2 * 1024**3
@@ -57,6 +58,25 @@ def before_writing(region: Region, inputs: Sequence[Any]) -> list[Any]:
     return copies
 
 
+RandomStates = Sequence[tuple[int, torch.Tensor]]
+"""Of generators of GPUs, by number."""
+
+
+def random_states(region: Region) -> RandomStates:
+    """States of the generators that a region draws from; nothing where it draws nothing, or on the processor."""
+    if not any(OpTag.RANDOM in view.node.tags for view in region.views):
+        return ()
+    metas = [meta for view in region.views for meta in view.output_tensors if meta.device.type == "cuda"]
+    gpus = {torch.cuda.current_device() if meta.device.index is None else meta.device.index for meta in metas}
+    return [(gpu, torch.cuda.get_rng_state(gpu)) for gpu in sorted(gpus)]
+
+
+def set_random_states(states: RandomStates) -> None:
+    """Let the generators draw once more what they drew from there on."""
+    for gpu, state in states:
+        torch.cuda.set_rng_state(state, gpu)
+
+
 def eager_result(region: Region, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """What eager returns for a region."""
     return tuple(region.graph_module.forward(*inputs))
@@ -68,6 +88,7 @@ def verify_region(
     outputs: Sequence[torch.Tensor],
     budget: ErrorBudget,
     written: Sequence[torch.Tensor] = (),
+    states: RandomStates = (),
 ) -> Deviation | None:
     """The first deviation beyond the budget, ``None`` if everything is right.
 
@@ -75,13 +96,16 @@ def verify_region(
         inputs: as they were before the call.
         outputs: what the call returned.
         written: the inputs at ``region.written``, as they are after it.
+        states: of the generators before the call.
     """
-    with torch.no_grad(), torch.random.fork_rng(_gpus(inputs)):
+    with torch.no_grad(), torch.random.fork_rng(sorted({*_gpus(inputs), *(gpu for gpu, _ in states)})):
         if len(outputs) != len(region.outputs):
             return Deviation(min(len(outputs), len(region.outputs)), float("inf"), 0.0, 0.0, "shape")
         own = before_writing(region, inputs)
+        set_random_states(states)
         eager = (*eager_result(region, own), *(own[place] for place in region.written))
         own_reference = _too_large(inputs, eager)
+        set_random_states(states)
         reference = eager if own_reference else _reference(region, inputs, eager)
         unit = _coarsest_unit(region) if own_reference else 0.0
         meaningless = _random_states(region)
@@ -165,8 +189,10 @@ class _Float64Interpreter(torch.fx.Interpreter):
     """Runs a graph with every narrow floating dtype argument and result widened."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one op; attention on a GPU in the dtypes of the graph: its kernels misread others without a word."""
-        if n.op != "call_function" or op_class_of(str(n.target)) != "attention" or not _is_on_gpu(n):
+        """Run one op; some in the dtypes of the graph: kernels of attention on a GPU misread others without a word, and
+        which random number an element gets depends on its dtype."""
+        op_class = op_class_of(str(n.target)) if n.op == "call_function" else ""
+        if op_class != "random" and (op_class != "attention" or not _is_on_gpu(n)):
             return super().run_node(n)
         sources = {source: _as_traced(self.env[source], source) for source in n.all_input_nodes}
         arguments, keywords = torch.fx.node.map_arg((n.args, n.kwargs), sources.__getitem__)  # type: ignore[misc]

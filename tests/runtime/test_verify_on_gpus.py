@@ -99,3 +99,37 @@ def test_preconditions_on_sizes_of_several_symbols():
         ran.clear()
         torch.testing.assert_close(slot(values)[0], value.sigmoid())
         assert bool(ran) is taken
+
+
+def test_eager_and_the_reference_draw_what_the_region_drew(monkeypatch):
+    def drop(x):
+        return aten.native_dropout(x, 0.5, True)[0]
+
+    region = trace_region(drop, _fake((4, 8)))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: torch.tensor([gpu]))
+    states = verify.random_states(region)
+    assert [gpu for gpu, _ in states] == [0]
+    order = []
+    monkeypatch.setattr(torch.random, "fork_rng", lambda gpus: torch.no_grad())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, gpu: order.append("state"))
+    result = torch.ones(4, 8)
+    monkeypatch.setattr(verify, "eager_result", lambda *_: order.append("eager") or (result,))
+    monkeypatch.setattr(verify, "_reference", lambda *_: order.append("reference") or (result,))
+    assert verify.verify_region(region, [], [result], ErrorBudget(), states=states) is None
+    assert order == ["state", "eager", "state", "reference"]
+
+
+def test_regions_that_draw_nothing_have_no_states():
+    assert not verify.random_states(trace_region(aten.relu, _fake((4, 4))))
+    assert not verify.random_states(trace_region(lambda x: aten.native_dropout(x, 0.5, True)[0], [torch.ones(4, 8)]))
+
+
+def test_the_reference_of_what_is_random_is_drawn_in_its_own_type():
+    x = torch.ones(4, 8)
+    region = trace_region(aten.rand_like, [x])
+    torch.manual_seed(0)
+    eager = aten.rand_like(x)
+    torch.manual_seed(0)
+    (made,) = verify.reference_result(region, [x], (eager,))
+    assert made.dtype == torch.float64 and torch.equal(made, eager.double())

@@ -168,6 +168,7 @@ def program_text(program: Program) -> str:
             for item in program.outputs
         ),
         *(f"written {name}" for name in program.written),
+        *([] if program.draws == 0 else [f"draws {program.draws}"]),
         f"workspace {program.workspace_bytes} bytes",
         *(INDENT + workspace_text(item) for item in program.workspace),
         *(call_text(call, names[call.kernel]) for call in program.calls),

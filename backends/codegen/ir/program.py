@@ -85,6 +85,7 @@ class Program(Printed):
         calls: in order.
         refusals: see ``Refusal``.
         written: names of the inputs that calls write into.
+        draws: as of a ``StageGraph``: the state of torch's generator is the last two inputs where it is not zero.
     """
 
     inputs: tuple[StridedInput | NumberInput, ...]
@@ -94,6 +95,7 @@ class Program(Printed):
     calls: tuple[KernelCall, ...]
     refusals: tuple[Refusal, ...] = ()
     written: tuple[str, ...] = ()
+    draws: sympy.Expr = sympy.S.Zero
 
     @property
     def kernels(self) -> tuple[AnyKernel, ...]:

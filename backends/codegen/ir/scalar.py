@@ -16,6 +16,7 @@ from typing import Union
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.philox import uniform
 from mixbackend.backends.codegen.ir.printed import Printed
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -220,11 +221,13 @@ SCALAR_OPS: Mapping[str, ScalarOp] = {
     "not": ScalarOp(1, torch.bitwise_not, kinds="ib"),
     "shift_left": ScalarOp(2, torch.bitwise_left_shift, kinds="i"),
     "shift_right": ScalarOp(2, torch.bitwise_right_shift, kinds="i"),
+    # seed, offset, position, threads and elements at once: the number that torch draws there (see ``philox``)
+    "uniform": ScalarOp(5, uniform, "given", "i", cost=60.0),
     # selection and conversion; the condition of "where" is bool, its other arguments have the result's type
     "where": ScalarOp(3, _where, kinds="fib"),
     "to_dtype": ScalarOp(1, lambda value: value, "given", "fib"),
 }
-"""Every scalar operator. ``to_dtype`` converts as torch does between compute types."""
+"""Every scalar operator. ``to_dtype`` converts as torch does between compute types; ``uniform`` gives float32."""
 
 
 def apply(op: str, *arguments: Expr, dtype: torch.dtype | None = None) -> Expr:

@@ -27,6 +27,9 @@ over nothing they are NaN and 0. ``sum`` over nothing is 0, ``prod`` 1, ``any`` 
 ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
 WriteMode = Literal["set", "add", "mul", "max", "min"]
 
+SEED, OFFSET = "random.seed", "random.offset"
+"""Names of the tensors of one int64 that hold the state of torch's generator."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loop:
@@ -259,9 +262,11 @@ class StageGraph(Printed):
     """A region as stages.
 
     Attributes:
-        inputs: in the order of the region's inputs.
+        inputs: in the order of the region's inputs; see ``draws``.
         types: of every input tensor and every target, by name, in order of definition.
         stages: in execution order.
+        draws: how far the region moves the offset of torch's generator on. Unless it is zero, the last two inputs are
+            the generator's ``SEED`` and ``OFFSET`` as they are before, which the region is not given.
         outputs: in the order of the region's outputs, then what is written into inputs, each into another one. Two
             outputs never name one tensor. No stage after the one that makes what is written into an input reads that
             input, and this one itself reads it only at the point it makes (a scatter: in its base).
@@ -271,6 +276,7 @@ class StageGraph(Printed):
     types: tuple[tuple[str, TensorType], ...]
     stages: tuple[Stage, ...]
     outputs: tuple[GraphOutput | AliasOutput, ...]
+    draws: sympy.Expr = sympy.S.Zero
 
 
 def destinations(graph: StageGraph) -> dict[str, str]:

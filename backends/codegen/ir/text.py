@@ -224,5 +224,6 @@ def graph_text(graph: StageGraph) -> str:
         *map(input_text, graph.inputs),
         *(stage_text(stage, types) for stage in graph.stages),
         *map(output_text, graph.outputs),
+        *([] if graph.draws == 0 else [f"draws {graph.draws}"]),
     ]
     return "\n".join(["stages", *(INDENT + line for block in blocks for line in block.split("\n"))])

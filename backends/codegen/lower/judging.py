@@ -23,19 +23,21 @@ def judge_op(
     view: OpView,
     templates: frozenset[str] | None = None,
     objection: Callable[[Stage], str | None] | None = None,
+    drawing_threads: int | None = None,
 ) -> Verdict:
     """Whether the op's rule covers this use.
 
     Args:
         templates: that the target has; ``None`` for all that there are.
         objection: what the target says to a stage, see ``Target.objection``.
+        drawing_threads: see ``Lowering``.
     """
     if view.op == TAKE_APART:
         # Its producer was judged with all its results.
         return Supported()
     if RULES.get(view.op) is None:
         return Unsupported("unknown-op", f"no lowering rule for {view.op}")
-    verdict, stages = _judge(view)
+    verdict, stages = _judge(view, drawing_threads)
     needed = {stage.name for stage in stages if isinstance(stage, Template)}
     missing = sorted(needed - templates) if templates is not None else []
     if missing:
@@ -45,9 +47,9 @@ def judge_op(
 
 
 @functools.lru_cache(maxsize=8192)
-def _judge(view: OpView) -> tuple[Verdict, tuple[Stage, ...]]:
+def _judge(view: OpView, drawing_threads: int | None) -> tuple[Verdict, tuple[Stage, ...]]:
     """The verdict, and the stages that the op becomes."""
-    lowering = Lowering()
+    lowering = Lowering(drawing_threads)
     try:
         for item in view.inputs:
             if isinstance(item.meta, TensorMeta):

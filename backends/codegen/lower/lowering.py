@@ -18,6 +18,8 @@ import torch
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, IndexValue, Load, apply, compute_dtype, walk
 from mixbackend.backends.codegen.ir.stages import (
+    OFFSET,
+    SEED,
     AliasOutput,
     Concatenate,
     GraphOutput,
@@ -82,9 +84,15 @@ class Lowering:
     Attributes:
         view: the op being lowered; its output metas tell a rule the sizes and types torch promises.
         ranges: sizes of all loop indices made so far.
+        draws: how far the ops so far move the offset of torch's generator on.
+
+    Args:
+        drawing_threads: that torch's kernels for random numbers have at most; ``None`` where nothing draws as they do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, drawing_threads: int | None = None) -> None:
+        self.drawing_threads = drawing_threads
+        self.draws: sympy.Expr = sympy.Integer(0)
         self.view: OpView | None = None
         self.ranges: dict[sympy.Symbol, sympy.Expr] = {}
         self.types: dict[str, TensorType] = {}
@@ -144,6 +152,12 @@ class Lowering:
                 self._contents = now
 
         return replace(value, at=at)
+
+    @property
+    def random_state(self) -> tuple[StridedInput, ...]:
+        """The state of torch's generator, as inputs; declared where it is first asked for."""
+        one = TensorType((sympy.Integer(1),), torch.int64)
+        return tuple(StridedInput(name, self.types.setdefault(name, one), one.sizes) for name in (SEED, OFFSET))
 
     def lower(self, view: OpView) -> None:
         """Lower one op and bind its result.
@@ -419,13 +433,16 @@ def _symbols_in(value: Expr) -> set[sympy.Symbol]:
     return found
 
 
-def lower_region(region: Region) -> StageGraph:
+def lower_region(region: Region, drawing_threads: int | None = None) -> StageGraph:
     """Lower a whole region.
+
+    Args:
+        drawing_threads: see ``Lowering``.
 
     Raises:
         RefusedError: an op is not covered; ``judge`` would have said so.
     """
-    lowering = Lowering()
+    lowering = Lowering(drawing_threads)
     inputs: list[StridedInput | NumberInput] = []
     for item in region.inputs:
         if isinstance(item.meta, TensorMeta):
@@ -441,7 +458,9 @@ def lower_region(region: Region) -> StageGraph:
     for name, tensor in lowering.contents.items():
         final = _final(lowering, f"{name}.new", lowering.value(name), (tensor,))
         outputs.append(GraphOutput(name, final, strides[name], destination=name))
-    return StageGraph(tuple(inputs), tuple(lowering.types.items()), tuple(lowering.stages), tuple(outputs))
+    inputs += lowering.random_state if lowering.draws != 0 else ()
+    types, stages = tuple(lowering.types.items()), tuple(lowering.stages)
+    return StageGraph(tuple(inputs), types, stages, tuple(outputs), lowering.draws)
 
 
 def _lower_ops(lowering: Lowering, region: Region) -> None:

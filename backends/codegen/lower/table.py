@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.lower import (  # noqa: F401
     pointwise,
     pooling,
     pooling_backward,
+    random_numbers,
     reduction,
     reshaping,
     scan,

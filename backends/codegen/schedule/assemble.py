@@ -49,7 +49,7 @@ def assemble(
     returned = (item for item in graph.outputs if isinstance(item, AliasOutput) or item.destination is None)
     outputs = tuple(_output(item, layouts) for item in returned)
     written = tuple(destinations(graph).values())
-    return Program(graph.inputs, outputs, workspace, total, tuple(calls), tuple(refusals), written)
+    return Program(graph.inputs, outputs, workspace, total, tuple(calls), tuple(refusals), written, graph.draws)
 
 
 def _usage(kernel: AnyKernel) -> Usage:

@@ -62,6 +62,8 @@ class TargetTraits:
         dtypes: storage types it can load and store.
         templates: computations of ``ir.templates`` that it has; ops that become others are not taken.
         blocks: how it works on blocks; ``None`` for loops, vectors and threads.
+        drawing_threads: that torch's kernels for random numbers have at most on this hardware, where the target draws
+            the same numbers (``ir.philox``); ``None`` where it does not.
     """
 
     device_type: str
@@ -72,6 +74,7 @@ class TargetTraits:
     dtypes: frozenset[torch.dtype]
     templates: frozenset[str] = frozenset()
     blocks: Blocks | None = None
+    drawing_threads: int | None = None
 
 
 @dataclass(frozen=True)

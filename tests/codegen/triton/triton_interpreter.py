@@ -56,6 +56,15 @@ class InterpretedTarget(TritonTarget):
         return CompiledProgram(launch, "\n".join(text.body for text in printed.texts))
 
 
+class DrawingTarget(InterpretedTarget):
+    """The same, of hardware so small that random numbers take several turns."""
+
+    THREADS = 512
+
+    def traits(self) -> TargetTraits:
+        return replace(super().traits(), drawing_threads=self.THREADS)
+
+
 def _pieces(workspace: torch.Tensor, parameters: Sequence[int], types: Sequence[torch.dtype]) -> list[torch.Tensor]:
     starts = parameters[len(parameters) - len(types) :]
     rests = [workspace[start:] for start in starts]

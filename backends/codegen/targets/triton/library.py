@@ -96,6 +96,54 @@ def logaddexp(a, b):
     return tl.where(infinite | (a != a) | (b != b), high, high + libdevice.log1p(tl.exp(low - high)))
 
 
+# -- random numbers -----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def drawn(seed, offset, position, threads, vector: tl.constexpr, wide: tl.constexpr):
+    """Four words of the stream of an element, and which of them is its own; ``ir.philox`` says how they are found."""
+    if wide:
+        place, count = position.to(tl.uint64), tl.cast(threads, tl.uint64)
+    else:
+        place, count = position.to(tl.uint32), tl.cast(threads, tl.uint32)
+    if vector == 1:
+        thread, turn = place % count, place // count
+        block, lane = turn // 4, turn % 4
+    else:
+        step, inside = place // vector, place % vector
+        thread, turn = step % count, step // count
+        block, lane = turn * ((vector + 3) // 4) + inside // 4, inside % 4
+    counter = (offset >> 2) + block.to(tl.int64)
+    low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
+    stream = thread.to(tl.uint32)
+    first, second, third, fourth = tl.philox(seed, low, high, stream, tl.zeros_like(stream))
+    return first, second, third, fourth, lane
+
+
+@triton.jit
+def unit(bits):
+    """32 bits as a number in (0, 1]."""
+    return bits.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+
+
+@triton.jit
+def uniform(seed, offset, position, threads, vector: tl.constexpr, wide: tl.constexpr):
+    """The number that torch draws for an element."""
+    first, second, third, fourth, lane = drawn(seed, offset, position, threads, vector, wide)
+    return unit(tl.where(lane == 0, first, tl.where(lane == 1, second, tl.where(lane == 2, third, fourth))))
+
+
+@triton.jit
+def uniform_of_fours(seed, offset, position, threads, vector: tl.constexpr, wide: tl.constexpr, count: tl.constexpr):
+    """The numbers of ``count`` elements, of which every four are neighbours that share a draw; as one row."""
+    pairs, _ = tl.split(tl.reshape(position, [count // 4, 2, 2]))
+    firsts, _ = tl.split(pairs)
+    key, start = tl.reshape(seed, [1]), tl.reshape(offset, [1])
+    first, second, third, fourth, _ = drawn(key, start, firsts, threads, vector, wide)
+    words = tl.join(tl.join(first, third), tl.join(second, fourth))
+    return unit(tl.reshape(words, [count]))
+
+
 # -- folds --------------------------------------------------------------------------------------------------------
 
 

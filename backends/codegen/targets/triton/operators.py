@@ -87,7 +87,7 @@ _SMALL = frozenset({torch.int8, torch.uint8, torch.int16})
 
 def has_operator(node: Apply) -> bool:
     """Whether there is text for an operator on its types."""
-    return node.op == "to_dtype" or _template(node.op, node.arguments[-1].dtype) is not None
+    return node.op in ("to_dtype", "uniform") or _template(node.op, node.arguments[-1].dtype) is not None
 
 
 def operation(node: Apply, texts: Sequence[str]) -> str:

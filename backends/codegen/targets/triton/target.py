@@ -58,10 +58,12 @@ class Hardware:
     Attributes:
         architecture: of its code.
         units: its processors (NVIDIA: SM, AMD: CU).
+        threads: that a unit holds at most.
     """
 
     architecture: Architecture
     units: int
+    threads: int = 2048
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class TritonTarget(Target):
         architecture = self.hardware.architecture
         return (
             f"triton {importlib.metadata.version('triton')}, {architecture.backend} {architecture.name}, "
-            f"{self.hardware.units} units, printer {_printer_digest()[:16]}"
+            f"{self.hardware.units} units of {self.hardware.threads} threads, printer {_printer_digest()[:16]}"
         )
 
     def traits(self) -> TargetTraits:
@@ -125,7 +127,13 @@ class TritonTarget(Target):
             atomic=True,
             dtypes=frozenset(NAMES),
             blocks=BLOCKS,
+            drawing_threads=self._drawing_threads(),
         )
+
+    def _drawing_threads(self) -> int | None:
+        """torch's kernels fill the GPU with blocks of 256 threads. Those for AMD's take other elements at once."""
+        hardware = self.hardware
+        return hardware.threads // 256 * 256 * hardware.units if hardware.architecture.backend == "cuda" else None
 
     def objection(self, stage: Stage) -> str | None:
         """Operators without text, and updates that may meet where hardware cannot combine them."""
@@ -173,11 +181,12 @@ class TritonTarget(Target):
         if self._given is not None:
             return self._given
         facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+        threads = facts.max_threads_per_multi_processor
         if torch.version.hip:
             name = facts.gcnArchName.partition(":")[0]
-            return Hardware(Architecture("hip", name, facts.warp_size), facts.multi_processor_count)
+            return Hardware(Architecture("hip", name, facts.warp_size), facts.multi_processor_count, threads)
         name = f"{facts.major}{facts.minor}"
-        return Hardware(Architecture("cuda", name, 32), facts.multi_processor_count)
+        return Hardware(Architecture("cuda", name, 32), facts.multi_processor_count, threads)
 
     def _launch(self, calls: CallTable, printed: Printed, binaries: Sequence[Binary]) -> Launch:
         from mixbackend.backends.codegen.targets.triton.launcher import Kernels, make_launch

@@ -28,6 +28,7 @@ from mixbackend.backends.codegen.ir.scalar import (
 from mixbackend.backends.codegen.targets.triton.dtypes import NAMES, literal
 from mixbackend.backends.codegen.targets.triton.lines import Lines, Value
 from mixbackend.backends.codegen.targets.triton.operators import conversion, operation
+from mixbackend.backends.codegen.targets.triton.random_numbers import uniform_text
 from mixbackend.backends.codegen.targets.triton.space import NOWHERE, Axes, Space
 
 
@@ -120,6 +121,8 @@ class ValuePrinter:
             return self._read(node, done)
         assert isinstance(node, Apply), f"{type(node).__name__} is no part of a kernel"
         arguments = [done[argument] for argument in node.arguments]
+        if node.op == "uniform":
+            return self._named(uniform_text(node, [item.text for item in arguments], self.space), node.dtype, arguments)
         return self._named(operation(node, [item.text for item in arguments]), node.dtype, arguments)
 
     def _named(self, text: str, dtype: torch.dtype, arguments: tuple[Value, ...] | list[Value]) -> Value:
