@@ -26,6 +26,7 @@ from mixbackend.nearest_name import did_you_mean
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Positive = Annotated[float, Field(strict=True, gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(strict=True, ge=0.0, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 

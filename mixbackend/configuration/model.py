@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from mixbackend.configuration.checks import find_problems
-from mixbackend.configuration.fields import CountByName, Flag, FrozenModel, Positive, Text
+from mixbackend.configuration.fields import CountByName, Flag, FrozenModel, NotNegative, Positive, Text
 from mixbackend.configuration.problems import format_path
 from mixbackend.configuration.rules import Rule
 from mixbackend.contracts.preferences import Preference
@@ -43,6 +43,10 @@ class SearchConfig(FrozenModel):
 
     budget_s: Positive = 120.0
     """Seconds that `measure` may take for one graph."""
+
+    first_call_s: NotNegative = 10.0
+    """Seconds that `estimate` may take at the first call of an inference graph on the processor, to compile the best
+    single backends as well and to keep the fastest; 0 for never. What is found is remembered."""
 
 
 class VerifyConfig(FrozenModel):

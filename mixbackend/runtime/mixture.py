@@ -8,13 +8,9 @@ Invariants: a graph that cannot be compiled by us runs in eager, with an event, 
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import logging
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,21 +23,14 @@ from mixbackend.contracts.torch_compat import forget_cuda_graphs
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
 from mixbackend.reporting import Event, Report
-from mixbackend.reporting.records import IdentityRecord
 from mixbackend.runtime.capture import capture
-from mixbackend.runtime.constants.split import constant_placeholders
-from mixbackend.runtime.constants.watch import why_unwatchable
+from mixbackend.runtime.compiled_graphs import CompiledGraphs
+from mixbackend.runtime.compiling import GraphCompiler
 from mixbackend.runtime.cut import Cut
-from mixbackend.runtime.describe import PlaceholderRole, describe
-from mixbackend.runtime.first_call import AtFirstCall, Run
-from mixbackend.runtime.frozen import FrozenGraph
-from mixbackend.runtime.identity import Captured
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.joint import joint_key, mark_as_decided, mark_saved
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regimes import Measured, Placer, RegimeGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning import tuner
-from mixbackend.tuning.by_range import RangedTuning
 from mixbackend.tuning.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")
@@ -71,10 +60,8 @@ class Mixture:
         self.config = config
         self._lock = threading.RLock()
         self._sessions: dict[tuple[Config, bool], Session] = {}
-        self._graphs: list[PlacedGraph | RegimeGraph] = []
-        self._identities: dict[str, IdentityRecord] = {}
+        self._graphs = CompiledGraphs()
         self._cuts: dict[str, Cut] = {}
-        self._counters: dict[Phase, itertools.count[int]] = {}
 
     def __call__(
         self,
@@ -96,7 +83,7 @@ class Mixture:
         return capture(
             graph_module,
             example_inputs,
-            lambda captured, phase, roles: self._compile(captured, phase, roles, session),
+            GraphCompiler(session, self._graphs),
             lambda joint: self._prepare_joint(joint, session),
         )
 
@@ -108,8 +95,7 @@ class Mixture:
         decision: Decision = UNTUNED,
     ) -> Run:
         """Compile an ATen graph that was captured elsewhere, as was decided for it."""
-        captured = Captured(module, phase, roles, self._new_id(phase))
-        return self._build(captured, self._session(self.config), Measured(decision))
+        return GraphCompiler(self._session(self.config), self._graphs).build(module, phase, roles, decision)
 
     def _session_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Session:
         if mode is not None and mode not in _MEASURES:
@@ -130,9 +116,8 @@ class Mixture:
         Args:
             advice: also say which refusals cost most; places each graph again a few times.
         """
+        graphs = self._graphs.records(advice=advice)
         with self._lock:
-            records = [graph.record(advice=advice) for graph in self._graphs]
-            graphs = tuple(replace(item, identity=self._identities.get(item.graph.id)) for item in records)
             events = tuple(event for session in self._sessions.values() for event in session.events.events())
         return Report(graphs, events, self.config.preferences(), registry.skipped(self.config.backends))
 
@@ -160,9 +145,7 @@ class Mixture:
 
     def time_regions(self) -> None:
         """Time the next calls of every region of every graph, for the report."""
-        with self._lock:
-            graphs = tuple(self._graphs)
-        for graph in graphs:
+        for graph in self._graphs:
             graph.time_regions()
 
     def reset(self) -> None:
@@ -171,10 +154,8 @@ class Mixture:
             if any(session.records for session in self._sessions.values()):
                 forget_cuda_graphs()
             self._graphs.clear()
-            self._identities.clear()
             self._cuts.clear()
             self._sessions.clear()
-            self._counters.clear()
 
     def _prepare_joint(self, joint: torch.fx.GraphModule, session: Session) -> None:
         try:
@@ -206,102 +187,3 @@ class Mixture:
             if (config, records) not in self._sessions:
                 self._sessions[config, records] = Session(config, records)
             return self._sessions[config, records]
-
-    def _new_id(self, phase: Phase) -> str:
-        with self._lock:
-            return f"{phase}-{next(self._counters.setdefault(phase, itertools.count()))}"
-
-    def _compile(
-        self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], session: Session
-    ) -> Run:
-        """Compile a graph as it was decided; by estimates if that cannot be found out."""
-        captured = Captured(module, phase, roles, self._new_id(phase))
-        try:
-            return self._compile_decided(captured, session)
-        except Exception as error:
-            if session.config.on_failure == "raise" or session.config.lock.frozen:
-                raise
-            logger.debug("looking up %s failed", captured.id, exc_info=True)
-            detail = f"placed by estimates, what was decided is not known: {type(error).__name__}: {error}"
-            session.events.append(Event("fallback", captured.id, "", "", detail))
-            return self._build(captured, session, None)
-
-    def _compile_decided(self, captured: Captured, session: Session) -> Run:
-        """As the lock file or an earlier measurement says; measured at the first call if that is wanted."""
-        locked = self._locked(captured, session)
-        if locked is not None:
-            return self._build(captured, session, Measured(locked))
-        subject = tuner.subject_if_any(captured, session)
-        if subject is None:
-            return self._build(captured, session, None)
-        ranged = RangedTuning.of(captured, subject, session)
-        known = ranged.remembered()
-        if known is not UNTUNED or not ranged.measuring:
-            return self._build(captured, session, ranged.measured(known))
-        return AtFirstCall(lambda values: self._build(captured, session, ranged.measured(ranged.at_first_call(values))))
-
-    def _locked(self, captured: Captured, session: Session) -> Decision | None:
-        """What the lock file says; ``None`` if there is none, or nothing in it.
-
-        Raises:
-            LockError: the lock is frozen, and something differs.
-        """
-        if session.lock is not None:
-            ops = functools.partial(_count_ops, captured, session)
-            return session.lock.decision(captured.id, captured.phase, lambda: self._identify(captured, session), ops)
-        if session.config.search.mode == "measure":
-            # What is measured may be locked later. A graph that has no text cannot be; tuning tells that.
-            with contextlib.suppress(RegionTextError):
-                self._identify(captured, session)
-        return None
-
-    def _identify(self, captured: Captured, session: Session) -> IdentityRecord:
-        identity = captured.identity
-        weights = "constant" if self._constants(captured, session) else "live"
-        record = IdentityRecord(identity.key, identity.passed, weights, session.device(identity.graph))
-        with self._lock:
-            self._identities[captured.id] = record
-        return record
-
-    def _build(self, captured: Captured, session: Session, measured: Measured | None) -> Run:
-        module, phase, roles, graph_id = captured.module, captured.phase, captured.roles, captured.id
-        try:
-            constants = self._constants(captured, session)
-            if constants:
-                return FrozenGraph(module, phase, graph_id, roles, constants, session, self._keep, measured)
-            placed = Placer(phase, roles, session, measured)(module, graph_id)
-        except Exception as error:
-            if session.config.on_failure == "raise" or session.config.lock.frozen:
-                raise
-            logger.debug("compiling %s failed", graph_id, exc_info=True)
-            session.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
-            return lambda arguments: _run_eager(module, arguments)
-        self._keep(placed)
-        return placed
-
-    def _keep(self, placed: PlacedGraph | RegimeGraph) -> None:
-        with self._lock:
-            self._graphs.append(placed)
-
-    def _constants(self, captured: Captured, session: Session) -> frozenset[str]:
-        """Weights of the graph that may be constants: in inference, where changes can be seen."""
-        if captured.phase != "inference" or session.config.weights == "live":
-            return frozenset()
-        constants = constant_placeholders(captured.module, captured.roles)
-        reason = why_unwatchable() if constants else ""
-        if not reason:
-            return constants
-        session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
-        return frozenset()
-
-
-def _count_ops(captured: Captured, session: Session) -> Counter[str]:
-    """How often each operator is in the graph that is placed."""
-    graph = describe(*tuner.placeable(captured, session)[:2], captured.id)
-    return Counter(node.op for node in graph.placed_nodes)
-
-
-def _run_eager(module: torch.fx.GraphModule, arguments: list[Any]) -> Sequence[Any]:
-    values = list(arguments)
-    arguments.clear()
-    return module.forward(*values)

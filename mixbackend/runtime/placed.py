@@ -128,6 +128,10 @@ class PlacedGraph:
         for slot in self._build.slots:
             slot.time_again()
 
+    def settle(self, decision: Decision) -> None:
+        """Say what was measured of this graph after it was placed as the decision says."""
+        self._decision = decision
+
     @property
     def plan(self) -> Plan:
         """Where everything is now."""

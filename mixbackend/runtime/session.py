@@ -230,6 +230,12 @@ class Session:
         """Name of the device that a graph works on, with the product: what was measured there holds there alone."""
         return device_name(_device_type(graph))
 
+    def probed(self, graph: OpGraph) -> frozenset[str]:
+        """Backends whose rates were measured on the graph's device, not assumed."""
+        costs = self._costs(graph)
+        rates = costs.rates if isinstance(costs, RooflineCostModel) else {}
+        return frozenset(name for name, known in rates.items() if known.provenance == "probed")
+
     def op_seconds(self, graph: OpGraph, backend: str, node: str) -> float:
         """What a node's arithmetic and dispatch are estimated to take on a backend."""
         return self._costs(graph).op(backend, graph.view(node)).seconds

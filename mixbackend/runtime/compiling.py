@@ -1,0 +1,179 @@
+"""Compiling one captured graph: as it is locked, as it was measured, or by estimates.
+
+Place: between ``runtime.capture`` and ``runtime.placed`` or ``runtime.frozen``.
+Input: a captured graph, a session. Output: a callable on the list of graph inputs.
+Order: the lock file; what tuning decided; what an earlier first call showed; estimates. Where measuring is wanted, it
+happens at the first call, when there are values.
+Invariants: a graph that cannot be compiled by us runs in eager, with an event, unless the policy is to raise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend.contracts import Phase, RegionTextError
+from mixbackend.reporting import Event
+from mixbackend.reporting.records import IdentityRecord
+from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
+from mixbackend.runtime.constants.split import constant_placeholders
+from mixbackend.runtime.constants.watch import why_unwatchable
+from mixbackend.runtime.copies import copy_module
+from mixbackend.runtime.describe import PlaceholderRole, describe
+from mixbackend.runtime.first_call import AtFirstCall, Run
+from mixbackend.runtime.frozen import FrozenGraph
+from mixbackend.runtime.identity import Captured
+from mixbackend.runtime.regimes import Measured, Placer
+from mixbackend.runtime.session import Session
+from mixbackend.tuning import comparison, tuner
+from mixbackend.tuning.by_range import RangedTuning
+from mixbackend.tuning.decision import UNTUNED, Decision
+
+logger = logging.getLogger("mixbackend")
+
+
+@dataclass(frozen=True)
+class GraphCompiler:
+    """See the module's docstring.
+
+    Attributes:
+        session: configuration, backends, costs and caches.
+        graphs: told of everything that is placed.
+    """
+
+    session: Session
+    graphs: CompiledGraphs
+
+    def __call__(self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole]) -> Run:
+        """Compile a graph as it was decided; by estimates if that cannot be found out."""
+        captured = Captured(module, phase, roles, self.graphs.new_id(phase))
+        try:
+            return self._decided(captured)
+        except Exception as error:
+            if self._strict:
+                raise
+            logger.debug("looking up %s failed", captured.id, exc_info=True)
+            detail = f"placed by estimates, what was decided is not known: {type(error).__name__}: {error}"
+            self.session.events.append(Event("fallback", captured.id, "", "", detail))
+            return self._build(captured, None)
+
+    def build(
+        self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], decision: Decision
+    ) -> Run:
+        """Compile a graph as was decided for it elsewhere."""
+        return self._build(Captured(module, phase, roles, self.graphs.new_id(phase)), Measured(decision))
+
+    @property
+    def _strict(self) -> bool:
+        return self.session.config.on_failure == "raise" or self.session.config.lock.frozen
+
+    def _decided(self, captured: Captured) -> Run:
+        locked = self._locked(captured)
+        if locked is not None:
+            return self._build(captured, Measured(locked))
+        subject = tuner.subject_if_any(captured, self.session)
+        if subject is None:
+            return self._compared(captured)
+        ranged = RangedTuning.of(captured, subject, self.session)
+        known = ranged.remembered()
+        if known is UNTUNED and ranged.measuring:
+            return AtFirstCall(lambda values: self._build(captured, ranged.measured(ranged.at_first_call(values))))
+        if known is not UNTUNED or ranged.ladder is not None:
+            return self._build(captured, ranged.measured(known))
+        shown = comparison.remembered(subject, self.session)
+        return self._compared(captured) if shown is UNTUNED else self._build(captured, Measured(shown))
+
+    def _compared(self, captured: Captured) -> Run:
+        """Placed by estimates; held against the best single backends at the first call where that may pay."""
+        if not comparison.wanted(captured, self.session):
+            return self._build(captured, None)
+
+        def build(choice: Choice) -> comparison.Candidate:
+            placed: list[Placed] = []
+            copy = replace(captured, module=copy_module(captured.module))
+            run = self._build(copy, None if choice == DEFAULT else Measured(Decision(choice)), placed)
+            return comparison.Candidate(choice, run, placed)
+
+        home = build(DEFAULT)
+        rivals = comparison.rivals(home, self.session)
+        if not rivals:
+            return home.run
+        return AtFirstCall(comparison.Comparison(captured, self.session, home, rivals, build, self.graphs.forget))
+
+    def _locked(self, captured: Captured) -> Decision | None:
+        """What the lock file says; ``None`` if there is none, or nothing in it.
+
+        Raises:
+            LockError: the lock is frozen, and something differs.
+        """
+        lock = self.session.lock
+        if lock is not None:
+            ops = functools.partial(_count_ops, captured, self.session)
+            return lock.decision(captured.id, captured.phase, lambda: self._identify(captured), ops)
+        if self.session.config.search.mode == "measure":
+            # What is measured may be locked later. A graph that has no text cannot be; tuning tells that.
+            with contextlib.suppress(RegionTextError):
+                self._identify(captured)
+        return None
+
+    def _identify(self, captured: Captured) -> IdentityRecord:
+        identity = captured.identity
+        weights = "constant" if self._constants(captured) else "live"
+        record = IdentityRecord(identity.key, identity.passed, weights, self.session.device(identity.graph))
+        self.graphs.identify(captured.id, record)
+        return record
+
+    def _build(self, captured: Captured, measured: Measured | None, told: list[Placed] | None = None) -> Run:
+        """Build a graph; what is placed for it is also appended to ``told``."""
+
+        def keep(placed: Placed) -> None:
+            self.graphs.keep(placed)
+            if told is not None:
+                told.append(placed)
+
+        module, phase, roles, graph_id = captured.module, captured.phase, captured.roles, captured.id
+        try:
+            constants = self._constants(captured)
+            if constants:
+                return FrozenGraph(module, phase, graph_id, roles, constants, self.session, keep, measured)
+            placed = Placer(phase, roles, self.session, measured)(module, graph_id)
+        except Exception as error:
+            if self._strict:
+                raise
+            logger.debug("compiling %s failed", graph_id, exc_info=True)
+            self.session.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
+            return lambda arguments: _run_eager(module, arguments)
+        keep(placed)
+        return placed
+
+    def _constants(self, captured: Captured) -> frozenset[str]:
+        """Weights of the graph that may be constants: in inference, where changes can be seen."""
+        if captured.phase != "inference" or self.session.config.weights == "live":
+            return frozenset()
+        constants = constant_placeholders(captured.module, captured.roles)
+        reason = why_unwatchable() if constants else ""
+        if not reason:
+            return constants
+        self.session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
+        return frozenset()
+
+
+def _count_ops(captured: Captured, session: Session) -> Counter[str]:
+    """How often each operator is in the graph that is placed."""
+    graph = describe(*tuner.placeable(captured, session)[:2], captured.id)
+    return Counter(node.op for node in graph.placed_nodes)
+
+
+def _run_eager(module: torch.fx.GraphModule, arguments: list[Any]) -> Sequence[Any]:
+    values = list(arguments)
+    arguments.clear()
+    return module.forward(*values)

@@ -1,0 +1,209 @@
+"""A plan by estimates is held against the best single backends, at the first call of its graph.
+
+Place: beside ``tuner``, asked by ``runtime.compiling`` for graphs that nothing was measured of.
+Input: the graph as it was placed, a way to build it as another choice says, the values of the first call. Output: the
+quickest of them; what was found is remembered under the key of the graph.
+Method: estimates are right to about a tenth, so the plan that looks best among many is often not. Few single backends
+come near it by estimates; they are compiled as well, and all take turns in this process until the ranking is known.
+Invariants: only what runs on the processor, once per call and without effects is called more often than the user asked;
+a backend whose rates were only assumed is not tried; the time is bounded (``search.first_call_s``), but for one
+compilation. Candidates verify their regions like any other graph.
+Non-goals: other mixtures, measuring apart from this process; that is what ``tuner`` does.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mixbackend.contracts import OpTag, RegionTextError, TensorMeta
+from mixbackend.reporting import Event
+from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.compiled_graphs import Placed
+from mixbackend.runtime.first_call import Run
+from mixbackend.runtime.identity import Captured
+from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.session import Session
+from mixbackend.tuning import tuner
+from mixbackend.tuning.decision import MEASURED, Decision, Trial, decide
+
+LEAST_S = 2e-4
+"""Graphs that are estimated to take less are not worth a comparison."""
+NEAR = 1.3
+"""Single backends within this factor of the plan, by estimates, may be quicker."""
+MOST_RIVALS = 2
+TURNS = 4
+TURN_S = 0.06
+_LEAST_CALLS = 2
+_ONCE = frozenset({OpTag.RANDOM, OpTag.MUTATES, OpTag.COLLECTIVE, OpTag.EFFECT})
+"""Ops that may not run more often than the user's code says."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run the graph.
+
+    Attributes:
+        choice: what tells it from the others.
+        run: the compiled graph.
+        graphs: what was placed for it.
+    """
+
+    choice: Choice
+    run: Run
+    graphs: Sequence[Placed]
+
+    @property
+    def placed(self) -> PlacedGraph | None:
+        """The placed graph; ``None`` if building it failed, or if there are plans for several ranges of sizes."""
+        first = self.graphs[0] if len(self.graphs) == 1 else None
+        return first if isinstance(first, PlacedGraph) else None
+
+
+def wanted(captured: Captured, session: Session) -> bool:
+    """Whether a graph may be compared at all, as far as can be told before it is placed."""
+    return captured.phase == "inference" and session.config.search.first_call_s > 0.0 and not session.records
+
+
+def rivals(home: Candidate, session: Session) -> tuple[Choice, ...]:
+    """Single backends that may be quicker than a graph as it is placed, the most promising first; empty if none may.
+
+    Args:
+        home: the graph as it is placed.
+        session: knows whose rates were measured.
+    """
+    if home.placed is None:
+        return ()
+    graph, plan = home.placed.graph, home.placed.plan
+    if graph.dynamic or plan.estimated_s < LEAST_S or any(_ONCE & node.tags for node in graph.nodes):
+        return ()
+    metas = (meta for node in graph.nodes for meta in node.outputs)
+    if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):
+        return ()
+    probed, owners = session.probed(graph), {region.backend for region in plan.regions}
+    near = [
+        (seconds, name)
+        for name, seconds in plan.single_backend_s
+        # A single backend's own plan costs what it would cost alone.
+        if name in probed and plan.estimated_s * (name in owners) < seconds <= NEAR * plan.estimated_s
+    ]
+    return tuple(Choice(single=name) for _, name in sorted(near)[:MOST_RIVALS])
+
+
+class Comparison:
+    """Compares a placed graph with its rivals; to be called once, with the values of the first call.
+
+    Args:
+        captured: the graph.
+        session: where decisions are kept.
+        home: the graph as it is placed by estimates.
+        choices: the rivals.
+        build: makes a candidate, without graphs if that fails.
+        forget: told of the graphs of those that were slower.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        session: Session,
+        home: Candidate,
+        choices: Sequence[Choice],
+        build: Callable[[Choice], Candidate],
+        forget: Callable[[Sequence[Placed]], None],
+    ) -> None:
+        self._captured = captured
+        self._session = session
+        self._home = home
+        self._choices = choices
+        self._build = build
+        self._forget = forget
+
+    def __call__(self, values: Sequence[Any]) -> Run:
+        """The quickest candidate; the values are left as they are."""
+        candidates = [*self._rivals(), self._home]
+        try:
+            decision = decide(compare(candidates, values))
+        except Exception as error:
+            if self._session.config.on_failure == "raise":
+                raise
+            self._tell(f"placed by estimates: {type(error).__name__}: {error}")
+            return self._kept(self._home, candidates)
+        self._remember(decision)
+        shown = (f"{trial.choice} {1e3 * (trial.median_s or 0.0):.3g} ms" for trial in decision.trials)
+        self._tell(f"took {decision.choice} at the first call ({', '.join(shown)})")
+        winner = next(item for item in candidates if item.choice == decision.choice)
+        if winner.placed is not None:
+            winner.placed.settle(decision)
+        return self._kept(winner, candidates)
+
+    def _rivals(self) -> Iterator[Candidate]:
+        begun = time.monotonic()
+        for choice in self._choices:
+            if time.monotonic() - begun > self._session.config.search.first_call_s:
+                return
+            rival = self._build(choice)
+            yield from (rival,) if rival.placed is not None else ()
+
+    def _kept(self, winner: Candidate, candidates: Sequence[Candidate]) -> Run:
+        for candidate in candidates:
+            if candidate is not winner:
+                self._forget(candidate.graphs)
+        return winner.run
+
+    def _remember(self, decision: Decision) -> None:
+        # What no other process could measure, no other process finds again; a graph without a text has no key.
+        if tuner.why_untunable(self._session):
+            return
+        with contextlib.suppress(RegionTextError):
+            remember(tuner.subject_of(self._captured, self._session), decision, self._session)
+
+    def _tell(self, detail: str) -> None:
+        self._session.events.append(Event("tuning", self._captured.id, "", "", detail))
+
+
+def compare(candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Trial, ...]:
+    """What candidates take, in turns; those far behind after their first turn have no second one."""
+    rounds: dict[int, list[float]] = {number: [] for number in range(len(candidates))}
+    for candidate in candidates:
+        candidate.run(list(values))  # binds constants, and verifies
+    for _ in range(TURNS):
+        best = min((statistics.median(found) for found in rounds.values() if found), default=0.0)
+        for number, candidate in enumerate(candidates):
+            if not rounds[number] or statistics.median(rounds[number]) <= NEAR * best:
+                rounds[number].append(_turn(candidate.run, values))
+    return tuple(
+        Trial(candidate.choice, candidate.graphs[0].plan.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
+        for number, candidate in enumerate(candidates)
+    )
+
+
+def _turn(run: Run, values: Sequence[Any]) -> float:
+    """Median seconds of a call, after one that wakes the threads."""
+    run(list(values))
+    taken: list[float] = []
+    while sum(taken) < TURN_S or len(taken) < _LEAST_CALLS:
+        start = time.perf_counter()
+        run(list(values))
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def remembered(subject: tuner.Subject, session: Session) -> Decision:
+    """What the first call of this graph showed before; ``UNTUNED`` if nothing."""
+    return Decision.read(session.database.decision(_key(subject)))
+
+
+def remember(subject: tuner.Subject, decision: Decision, session: Session) -> None:
+    """Keep what a first call showed; tuning does not take it for a decision of its own."""
+    session.database.set_decision(
+        _key(subject), decision.to_dict(), device=subject.device, fingerprints=session.fingerprints
+    )
+
+
+def _key(subject: tuner.Subject) -> str:
+    return f"{subject.key}-first-call"

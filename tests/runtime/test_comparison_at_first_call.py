@@ -1,0 +1,158 @@
+"""Plans by estimates are held against single backends at the first call: who wins, what is kept, who is left alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.contracts import CompiledRegion, Region
+from mixbackend.runtime.session import Session
+from mixbackend.tuning import comparison, tuner
+
+
+@pytest.fixture
+def sleeper(loopback: Any) -> Any:
+    """Makes backends that take a while; all of them cost the same by estimates, so the first is chosen."""
+
+    class Sleeper(type(loopback)):  # type: ignore[misc]
+        def __init__(self, name: str, seconds: float, error: Exception | None = None) -> None:
+            super().__init__()
+            self.name = name  # type: ignore[misc]
+            self.seconds = seconds
+            self.error = error
+
+        def compile(self, region: Region) -> CompiledRegion:
+            inner = super().compile(region)
+
+            def run(inputs: Any) -> Any:
+                if self.error is not None:
+                    raise self.error
+                time.sleep(self.seconds)
+                return inner.run(inputs)
+
+            return CompiledRegion(run, strides="contiguous")
+
+    return Sleeper
+
+
+@pytest.fixture(autouse=True)
+def _probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody's rates but the fallback's count as measured, and no graph is too small."""
+    monkeypatch.setattr(
+        Session, "probed", lambda self, graph: frozenset(self.fingerprints) - {EagerBackend.name}, raising=True
+    )
+    monkeypatch.setattr(comparison, "LEAST_S", 0.0)
+
+
+def model(x: torch.Tensor) -> torch.Tensor:
+    return (x.exp() + 1.0).relu()
+
+
+X = torch.randn(8, 8)
+
+
+def run(mixture: Any, function: Any = model, value: torch.Tensor = X) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.compile(function, backend=mixture, dynamic=False)(value)
+
+
+def used(mixture: Any) -> list[set[str]]:
+    return [{region.backend for region in graph.plan.regions} for graph in mixture.report().graphs]
+
+
+def told(mixture: Any) -> list[str]:
+    return [event.detail for event in mixture.report().events if event.kind == "tuning"]
+
+
+def test_the_quicker_single_backend_takes_over_and_is_remembered(make_mixture, sleeper, monkeypatch):
+    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    torch.testing.assert_close(run(mixture), model(X))
+    assert used(mixture) == [{"quick"}]
+    (detail,) = told(mixture)
+    assert detail.startswith("took quick at the first call")
+    (graph,) = mixture.report().to_dict()["graphs"]
+    assert [trial["choice"] for trial in graph["tuning"]["trials"]] == ["quick", "mixture"]
+    assert graph["tuning"]["chosen"] == "quick"
+
+    torch._dynamo.reset()
+    slow, quick = sleeper("slow", 0.01), sleeper("quick", 0.0)
+    later = make_mixture(slow, quick)
+    torch.testing.assert_close(run(later), model(X))
+    assert used(later) == [{"quick"}]
+    assert (len(slow.compiled), told(later)) == (0, [])
+    (graph,) = later.report().to_dict()["graphs"]
+    assert graph["tuning"]["chosen"] == "quick"
+
+
+def test_the_plan_by_estimates_stays_where_it_is_the_quickest(make_mixture, sleeper):
+    mixture = make_mixture(sleeper("quick", 0.0), sleeper("slow", 0.01))
+    torch.testing.assert_close(run(mixture), model(X))
+    assert used(mixture) == [{"quick"}]
+    assert told(mixture)[0].startswith("took mixture at the first call")
+
+
+def test_weights_that_change_afterwards_are_seen(make_mixture, sleeper):
+    linear = torch.nn.Linear(8, 8)
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    with torch.no_grad():
+        compiled = torch.compile(linear, backend=mixture, dynamic=False)
+        torch.testing.assert_close(compiled(X), linear(X))
+        linear.weight.mul_(2.0)
+        torch.testing.assert_close(compiled(X), linear(X))
+    assert used(mixture) == [{"quick"}]
+
+
+def test_a_rival_that_fails_costs_nothing_but_its_time(make_mixture, sleeper):
+    mixture = make_mixture(sleeper("good", 0.001), sleeper("broken", 0.0, RuntimeError("no")), on_failure="repair")
+    torch.testing.assert_close(run(mixture), model(X))
+    assert "broken" not in used(mixture)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "settings"),
+    [
+        (lambda x: torch.dropout(x.exp(), 0.5, True), {}),
+        (lambda x: x.add_(1.0).exp(), {}),
+        (model, {"search": {"first_call_s": 0.0}}),
+    ],
+    ids=["random", "writes", "switched off"],
+)
+def test_what_may_run_only_once_is_not_compared(make_mixture, sleeper, function, settings):
+    slow, quick = sleeper("slow", 0.001), sleeper("quick", 0.0)
+    mixture = make_mixture(slow, quick, **settings)
+    run(mixture, function, X.clone())
+    assert (told(mixture), quick.compiled) == ([], [])
+
+
+def test_symbolic_sizes_and_training_are_not_compared(make_mixture, sleeper):
+    quick = sleeper("quick", 0.0)
+    mixture = make_mixture(sleeper("slow", 0.001), quick)
+    torch.compile(model, backend=mixture, dynamic=True)(X)
+    torch.compile(lambda x: model(x).sum(), backend=mixture, dynamic=False)(X.clone().requires_grad_()).backward()
+    assert (told(mixture), quick.compiled) == ([], [])
+
+
+def test_backends_with_assumed_rates_are_not_tried(make_mixture, sleeper, monkeypatch):
+    monkeypatch.setattr(Session, "probed", lambda self, graph: frozenset({"slow"}))
+    quick = sleeper("quick", 0.0)
+    mixture = make_mixture(sleeper("slow", 0.001), quick)
+    run(mixture)
+    assert (told(mixture), quick.compiled) == ([], [])
+
+
+def test_time_for_compiling_is_bounded(make_mixture, sleeper, monkeypatch):
+    class Late(sleeper):  # type: ignore[misc]
+        def compile(self, region: Region) -> CompiledRegion:
+            time.sleep(0.2)
+            return super().compile(region)
+
+    third = Late("third", 0.0)
+    mixture = make_mixture(sleeper("first", 0.001), Late("second", 0.0), third, search={"first_call_s": 0.1})
+    run(mixture)
+    assert third.compiled == []
+    assert used(mixture) == [{"second"}]
