@@ -231,10 +231,12 @@ class Session:
         return device_name(_device_type(graph))
 
     def probed(self, graph: OpGraph) -> frozenset[str]:
-        """Backends whose rates were measured on the graph's device, not assumed."""
+        """Backends of which at least some rates were measured on the graph's device: they run there."""
         costs = self._costs(graph)
         rates = costs.rates if isinstance(costs, RooflineCostModel) else {}
-        return frozenset(name for name, known in rates.items() if known.provenance == "probed")
+        return frozenset(
+            name for name, known in rates.items() if any(rate.provenance == "probed" for _, _, rate in known.rates)
+        )
 
     def op_seconds(self, graph: OpGraph, backend: str, node: str) -> float:
         """What a node's arithmetic and dispatch are estimated to take on a backend."""
