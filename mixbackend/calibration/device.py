@@ -1,7 +1,8 @@
 """The device as the roofline sees it, measured in about a second.
 
 Place: first step of calibration; its result is kept in the database under device, torch version and threads.
-Output: ``DeviceModel``: peak products of matrices per dtype, bandwidth large and in cache, cost of one eager call.
+Output: ``DeviceModel``: peak products of matrices per dtype, bandwidth large and in cache, cost of one eager call, and
+what copies between an accelerator and the processor take.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ _PRIORS: dict[str, tuple[float, float, float, float, float]] = {
     "cpu": (60e9, 12e9, 1e6, 60e9, 2e-6),
     "cuda": (30e12, 1e12, 3e7, 4e12, 5e-6),
 }
+_PRIOR_TRANSFER = (2e-5, 1e10)
+"""Seconds of a small copy between processor and accelerator, and bytes/s of a large one, from ordinary memory."""
+_TRANSFER_FIELDS = ("transfer_s", "transfer_bytes_per_s")
+_TRANSFER_BYTES = (1 << 10, 1 << 25)
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _PEAK_SLICE_S = 0.08
 _COPY_SLICE_S = 0.05
@@ -60,6 +65,7 @@ def prior_device(device_type: str) -> DeviceModel:
         cache_bytes_per_s=cache_bandwidth,
         launch_s=launch,
         threads=threads,
+        **({} if device_type == "cpu" else dict(zip(_TRANSFER_FIELDS, _PRIOR_TRANSFER, strict=True))),
     )
 
 
@@ -88,6 +94,7 @@ def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[
         launch_s=_launch(place, timer),
         threads=torch.get_num_threads(),
         provenance="probed",
+        **({} if place.type == "cpu" else _transfer(place, timer)),
     )
     return (device, True) if timer.settled else (_at_least(device, prior_device(device_type)), False)
 
@@ -196,6 +203,15 @@ def _launch(place: torch.device, timer: _Timer) -> float:
     value = torch.ones(8, dtype=torch.float32, device=place)
     (seconds,) = timer(_COPY_SLICE_S, lambda: torch.add(value, value), replayed=False)
     return seconds
+
+
+def _transfer(place: torch.device, timer: _Timer) -> dict[str, float]:
+    """Copies to the processor, which wait for what was queued before."""
+    amounts = _TRANSFER_BYTES
+    calls = [torch.zeros(amount // 4, dtype=torch.float32, device=place).cpu for amount in amounts]
+    small, large = timer(_COPY_SLICE_S, *calls, replayed=False)
+    rate = (amounts[1] - amounts[0]) / max(large - small, 1e-9)
+    return dict(zip(_TRANSFER_FIELDS, (small, rate), strict=True))
 
 
 @cache

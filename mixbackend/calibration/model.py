@@ -2,6 +2,8 @@
 
 Place: asked by the runtime before planning; the public face of this package.
 Input: backends, a device type, the database. Output: ``contracts.CostModel``.
+On an accelerator compilers take seconds for each probe: all backends share a fixed time (``ACCELERATOR_BUDGET_S``),
+the slow ones last, what was learned is kept backend by backend, and the next process goes on where this one stopped.
 Invariants: measuring happens once per (backend, fingerprint, device, threads, torch), and again half an hour later if
 the machine was too busy for the timings to agree; nothing here raises over
 what a backend does; without measuring the answers are priors, or what was measured before, and say so.
@@ -22,12 +24,20 @@ import torch
 from mixbackend.calibration.apart import probe_apart
 from mixbackend.calibration.backend_rates import COMPILE_BUDGET_S, measure_rates
 from mixbackend.calibration.block_runs import run_blocks
-from mixbackend.calibration.blocks import standard_blocks
+from mixbackend.calibration.blocks import blocks_for
+from mixbackend.calibration.budget import TimeLeft, turn
 from mixbackend.calibration.device import device_name, measure_device, prior_device
 from mixbackend.calibration.fitting import Fit, fit
-from mixbackend.calibration.priors import prior_rates
+from mixbackend.calibration.priors import anchored, prior_rates
 from mixbackend.calibration.probing import undisturbed
-from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
+from mixbackend.calibration.records import (
+    device_record,
+    rates_record,
+    read_device,
+    read_rates,
+    read_unfinished,
+    unfinished_record,
+)
 from mixbackend.calibration.timing import machine_is_busy
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
 from mixbackend.partitioner.roofline import RooflineCostModel
@@ -38,9 +48,10 @@ from mixbackend.storage import Database
 SWITCH = "MIXBACKEND_CALIBRATE"
 """Set to ``0``, this environment variable forbids measuring, whatever the caller says."""
 
+ACCELERATOR_BUDGET_S = 45.0
+"""Seconds in which a process measures the backends of an accelerator."""
+
 _RETRY_AFTER_S = 1800.0
-_ACCELERATOR_SCALE = 8
-"""Samples at once in blocks of models: one alone would measure launches only."""
 
 Report = Callable[[str, str], None]
 """Takes (backend, note); the default writes to the log."""
@@ -63,6 +74,7 @@ def cost_model(
     report: Report = log_note,
     compile_budget_s: float = COMPILE_BUDGET_S,
     apart: Collection[str] = (),
+    budget_s: float = ACCELERATOR_BUDGET_S,
 ) -> CostModel:
     """The cost model for these backends on a device.
 
@@ -75,6 +87,7 @@ def cost_model(
         report: told of each probe that did not run, with the reason.
         compile_budget_s: seconds of compiling per backend, for its probes and again for its blocks.
         apart: names of backends that are probed in processes of their own.
+        budget_s: seconds for all backends of an accelerator; what is not known by then is left for the next process.
     """
     measure = measure and os.environ.get(SWITCH, "1") != "0"
     with _measuring:
@@ -82,11 +95,15 @@ def cost_model(
         for backend in backends:
             if measure and backend.name in apart:
                 _measure_apart(backend, device, database, report)
-        prober = _Prober(device, database, report, compile_budget_s) if measure else None
+        turns = sorted(backends, key=turn)
+        time_left = None
+        if measure and device.place.type != "cpu":
+            time_left = TimeLeft(budget_s, sum(_is_unknown(item, device, database) for item in turns))
+        prober = _Prober(device, database, report, compile_budget_s, time_left) if measure else None
         rates: dict[str, BackendRates] = {}
-        # The reference comes first: it fills in where others are fitted to blocks that they do not run alone.
-        for backend in sorted(backends, key=lambda item: not item.traits().reference):
-            rates[backend.name] = _rates(backend, device, database, prober, rates)
+        for backend in turns:
+            prior = _prior(backend, device, turns[0], rates)
+            rates[backend.name] = _rates(backend, device, database, prober, prior, rates)
             if prober is not None and backend.traits().reference:
                 prober.reference = backend
     return RooflineCostModel(device, rates, _measurements(backends, device, database))
@@ -128,22 +145,46 @@ def _rates(
     device: DeviceModel,
     database: Database,
     prober: _Prober | None,
+    prior: BackendRates,
     others: Mapping[str, BackendRates],
 ) -> BackendRates:
-    subject = _subject(backend.name, backend.fingerprint(), device.device)
-
-    def look_up() -> BackendRates | None:
-        record = database.rates("backend", subject)
-        return None if prober is not None and _due_again(record) else read_rates(record)
-
-    known = look_up()
+    known = _known(backend, device, database, prober is not None)
     if known is not None:
         return known
-    prior = prior_rates(backend, device)
     if prober is None or device.place.type not in backend.traits().device_types:
         return prior
     with database.alone("calibration"):
-        return look_up() or prober.probe(backend, prior, subject, others)
+        # Another process may have been quicker.
+        return _known(backend, device, database, True) or prober.probe(backend, prior, others)
+
+
+def _known(backend: Backend, device: DeviceModel, database: Database, measure: bool) -> BackendRates | None:
+    """What was measured before; nothing if it should be gone on with, or measured again."""
+    record = database.rates("backend", _backend_subject(backend, device))
+    if measure and (_due_again(record) or read_unfinished(record) is not None):
+        return None
+    found = read_rates(record)
+    # Rates of accelerators were once kept without the processor's side.
+    return None if found is not None and device.place.type != "cpu" and found.host is None else found
+
+
+def _is_unknown(backend: Backend, device: DeviceModel, database: Database) -> bool:
+    here = device.place.type in backend.traits().device_types
+    return here and _known(backend, device, database, True) is None
+
+
+def _backend_subject(backend: Backend, device: DeviceModel) -> str:
+    return _subject(backend.name, backend.fingerprint(), device.device)
+
+
+def _prior(
+    backend: Backend, device: DeviceModel, reference: Backend, known: Mapping[str, BackendRates]
+) -> BackendRates:
+    """What to assume of a backend, now that the reference may be known."""
+    prior = prior_rates(backend, device)
+    if device.place.type == "cpu" or not reference.traits().reference or reference.name not in known:
+        return prior
+    return anchored(prior, prior_rates(reference, device), known[reference.name])
 
 
 @dataclass
@@ -152,6 +193,7 @@ class _Prober:
 
     Attributes:
         device, database, report, compile_budget_s: as ``cost_model`` takes them.
+        time_left: for the backends of an accelerator, in place of a budget for each.
         reference: the backend that fills in for others, once its rates are known.
     """
 
@@ -159,36 +201,52 @@ class _Prober:
     database: Database
     report: Report
     compile_budget_s: float
+    time_left: TimeLeft | None = None
     reference: Backend | None = None
 
-    def probe(
-        self, backend: Backend, prior: BackendRates, subject: str, others: Mapping[str, BackendRates]
-    ) -> BackendRates:
-        """Rates from probes of single ops, fitted to blocks of models where the machine is quiet enough for that."""
+    def probe(self, backend: Backend, prior: BackendRates, others: Mapping[str, BackendRates]) -> BackendRates:
+        """Rates from probes of single ops, fitted to blocks of models where the machine is quiet enough for that.
+
+        What does not end in time is kept as far as it is known, for the next process to go on.
+        """
         keep_freed_memory()  # as sessions do: without it, what costs most in large blocks is fresh pages
-        busy = machine_is_busy()
+        subject = _backend_subject(backend, self.device)
+        # Replays on an accelerator are timed by itself, whatever the processor has to do.
+        busy = self.time_left is None and machine_is_busy()
+        part = None if self.time_left is None else self.time_left.take()
+        earlier = None if part is None else read_unfinished(self.database.rates("backend", subject))
+        probes_s = self.compile_budget_s if part is None else part.probes_s
+        fitted: Fit | None = None
+        notes: tuple[str, ...] = ()
         with sharing.during([backend.traits().thread_pool]):
-            done = measure_rates(backend, self.device, prior, self.compile_budget_s, busy=busy)
-            fitted, notes = (None, ()) if busy else self._fit(backend, done.rates, others)
+            done = measure_rates(backend, self.device, prior, probes_s, busy=busy, earlier=earlier)
+            unfinished = None if part is None else done.unfinished
+            if not busy and unfinished is None:
+                blocks_s = self.compile_budget_s if part is None else part.left_s
+                fitted, notes = self._fit(backend, done.rates, others, blocks_s)
         for note in (*done.notes, *notes):
             self.report(backend.name, note)
         self.report(backend.name, f"probed in {done.run_s:.2f} s after {done.compile_s:.2f} s of compiling")
         rates = done.rates if fitted is None else fitted.rates
-        record = {**rates_record(rates), **_stamp(done.settled), "notes": [*done.notes, *notes]}
+        record = {
+            **rates_record(rates),
+            **unfinished_record(unfinished),
+            **_stamp(done.settled),
+            "notes": [*done.notes, *notes],
+        }
         self.database.set_rates("backend", subject, record)
         return rates
 
     def _fit(
-        self, backend: Backend, probed: BackendRates, others: Mapping[str, BackendRates]
+        self, backend: Backend, probed: BackendRates, others: Mapping[str, BackendRates], compile_budget_s: float
     ) -> tuple[Fit | None, tuple[str, ...]]:
         reference = backend if backend.traits().reference else self.reference
         if reference is None:
             return None, ("not fitted to blocks of models: no reference is there to fill in",)
         place = self.device.place
         rates = {**others, backend.name: probed}
-        blocks = standard_blocks(1 if place.type == "cpu" else _ACCELERATOR_SCALE)
         costs = RooflineCostModel(self.device, rates)
-        runs, notes = run_blocks(blocks, backend, reference, costs, place, self.compile_budget_s)
+        runs, notes = run_blocks(blocks_for(place), backend, reference, costs, place, compile_budget_s)
         together = (backend,) if backend is reference else (backend, reference)
         found = fit(runs, together, self.device, rates)
         return found, (*notes, str(found) if found is not None else "too few blocks of models ran to fit rates to them")
@@ -196,10 +254,12 @@ class _Prober:
 
 def _measure_apart(backend: Backend, device: DeviceModel, database: Database, report: Report) -> None:
     """Let another process probe a backend that is not known yet; one that fails there keeps its prior from now on."""
-    subject = _subject(backend.name, backend.fingerprint(), device.device)
-    record = database.rates("backend", subject)
-    known = read_rates(record) is not None and not _due_again(record)
-    if known or database.path is None or device.place.type not in backend.traits().device_types:
+    subject = _backend_subject(backend, device)
+    if (
+        _known(backend, device, database, True) is not None
+        or database.path is None
+        or device.place.type not in backend.traits().device_types
+    ):
         return
     problem = probe_apart(backend.name, device.place.type, database.path)
     if not problem:

@@ -72,3 +72,24 @@ def _told_apart(stated: BackendRates, device: DeviceModel) -> BackendRates:
         rows.append((row, dtype, replace(rate, overhead_s=min(rate.overhead_s, KERNEL_S))))
     host = HostRates(stated.entry_s, stated.crossing_s, device.launch_s, tuple(calls.items()))
     return replace(stated, entry_s=0.0, crossing_s=0.0, rates=tuple(rows), host=host)
+
+
+def anchored(prior: BackendRates, assumed: BackendRates, known: BackendRates) -> BackendRates:
+    """Rates to assume beside a reference that was measured: as much better or worse than it as was assumed before.
+
+    What is assumed of one backend must not be held against what was measured of another: where all is assumed, the
+    errors of the assumptions fall on all alike.
+
+    Args:
+        prior: of the backend.
+        assumed, known: of the reference: its prior, and what it really is.
+    """
+    rows = []
+    for row, dtype, rate in prior.rates:
+        before, after = assumed.rate(row, dtype), known.rate(row, dtype)
+        if before is not None and after is not None and after.provenance == "probed":
+            rate = replace(rate, flops_per_s=rate.flops_per_s * after.flops_per_s / before.flops_per_s)
+        rows.append((row, dtype, rate))
+    scales = known.memory_scale / assumed.memory_scale, known.weight_scale / assumed.weight_scale
+    memory, weights = prior.memory_scale * scales[0], prior.weight_scale * scales[1]
+    return replace(prior, rates=tuple(rows), memory_scale=memory, weight_scale=weights)

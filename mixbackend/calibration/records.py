@@ -1,19 +1,25 @@
 """Device models and rates as JSON for the database, and back.
 
-Invariants: reading checks every field; what does not fit counts as missing and is measured again.
+A record of rates may hold where probing stopped (``left``, ``fixed``), for a later process to go on.
+Invariants: reading checks every field; what does not fit counts as missing and is measured again. Records of the
+processor's rates have no fields of accelerators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, get_args
 
-from mixbackend.contracts import BackendRates, DeviceModel, OpRate, Provenance
+from mixbackend.calibration.backend_rates import Unfinished
+from mixbackend.calibration.structural import Fixed
+from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, Provenance
 from mixbackend.contracts.rate_rows import is_rate_row
 
 _RATES_VERSION = 9
 """Of the form and meaning of a backend's rates; others are measured again."""
 _NUMBERS = ("bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s")
+_TRANSFER = ("transfer_s", "transfer_bytes_per_s")
 
 
 def device_record(device: DeviceModel) -> dict[str, Any]:
@@ -23,7 +29,7 @@ def device_record(device: DeviceModel) -> dict[str, Any]:
         "flops_per_s": dict(device.flops_per_s),
         "threads": device.threads,
         "provenance": device.provenance,
-        **{name: getattr(device, name) for name in _NUMBERS},
+        **{name: getattr(device, name) for name in (*_NUMBERS, *(_TRANSFER if device.transfer_s else ()))},
     }
 
 
@@ -33,7 +39,8 @@ def read_device(record: Mapping[str, Any] | None) -> DeviceModel | None:
         return None
     try:
         rates = tuple((str(dtype), _positive(rate)) for dtype, rate in record["flops_per_s"].items())
-        numbers = {name: _positive(record[name]) for name in _NUMBERS}
+        beside = not str(record["device"]).startswith("cpu")
+        numbers = {name: _positive(record[name]) for name in (*_NUMBERS, *(_TRANSFER if beside else ()))}
         device = DeviceModel(
             device=str(record["device"]),
             flops_per_s=rates,
@@ -49,6 +56,7 @@ def read_device(record: Mapping[str, Any] | None) -> DeviceModel | None:
 def rates_record(rates: BackendRates) -> dict[str, Any]:
     """JSON form of a backend's rates."""
     return {
+        **({} if rates.host is None else {"host": asdict(rates.host)}),
         "version": _RATES_VERSION,
         "backend": rates.backend,
         "entry_s": rates.entry_s,
@@ -59,6 +67,23 @@ def rates_record(rates: BackendRates) -> dict[str, Any]:
         "provenance": rates.provenance,
         "rates": [[name, dtype, r.overhead_s, r.flops_per_s, r.provenance] for name, dtype, r in rates.rates],
     }
+
+
+def unfinished_record(unfinished: Unfinished | None) -> dict[str, Any]:
+    """What to keep beside the rates of a backend of which not all is known."""
+    return {} if unfinished is None else {"left": list(unfinished.left), "fixed": asdict(unfinished.fixed)}
+
+
+def read_unfinished(record: Mapping[str, Any] | None) -> Unfinished | None:
+    """Where probing stopped; ``None`` if all is known, or if the record does not fit."""
+    rates = read_rates(record)
+    if record is None or rates is None or not record.get("left"):
+        return None
+    try:
+        fixed = Fixed(**{str(name): _at_least_zero(seconds) for name, seconds in record["fixed"].items()})
+        return Unfinished(rates, fixed, tuple(map(str, record["left"])))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
@@ -75,9 +100,16 @@ def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
             memory_scale=_positive(record["memory_scale"]),
             rates=tuple(_read_row(row) for row in record["rates"]),
             provenance=_provenance(record["provenance"]),
+            host=None if record.get("host") is None else _read_host(record["host"]),
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _read_host(record: Any) -> HostRates:
+    rows = tuple((str(row), _at_least_zero(seconds)) for row, seconds in record["rows"])
+    numbers = (_at_least_zero(record[name]) for name in ("entry_s", "crossing_s", "op_s"))
+    return HostRates(*numbers, rows)
 
 
 def _read_row(row: Any) -> Any:

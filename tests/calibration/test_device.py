@@ -37,8 +37,10 @@ def test_a_processor_has_no_such_setting(precision):
     assert under_settings(cpu) is cpu
 
 
-def test_a_gpu_is_probed_with_its_narrow_types_first():
+def test_a_gpu_is_probed_with_its_narrow_type_first():
     probes = standard_probes(GPU)
     names = [probe.dtype for probe in probes]
-    assert names.index("float32") > max(place for place, name in enumerate(names) if name == "bfloat16")
-    assert {"matmul", "convolution", "attention"} <= {probe.op_class for probe in probes if probe.dtype == "float16"}
+    assert names.index("float32") > max(place for place, name in enumerate(names) if name == "float16")
+    assert set(names) == {"float16", "float32"}
+    halves = {probe.op_class for probe in probes if probe.dtype == "float16"}
+    assert {"matmul", "convolution", "attention", "pointwise", "normalization"} <= halves

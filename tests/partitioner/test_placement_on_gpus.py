@@ -1,0 +1,122 @@
+"""Blocks of models in half precision, placed with the figures of an H200; on fake tensors, so that no GPU is needed.
+
+Rates of the same kernels, measured for two backends, differ a little: a plan must not alternate between them for that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mixbackend.backends.codegen import CodegenBackend
+from mixbackend.backends.codegen.targets.triton.compiler import Architecture
+from mixbackend.backends.codegen.targets.triton.target import Hardware, TritonTarget
+from mixbackend.backends.cublaslt import CublasLtBackend
+from mixbackend.backends.cudnn import CudnnBackend
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.backends.inductor import InductorBackend
+from mixbackend.backends.inductor import backend as inductor_module
+from mixbackend.calibration.blocks import HALF, Block, accelerator_blocks
+from mixbackend.calibration.priors import prior_rates
+from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, Plan
+from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.partitioner import place
+from mixbackend.partitioner.appraise import appraise
+from mixbackend.partitioner.queueing import HEAVY, LIGHT, balance, weighed
+from mixbackend.partitioner.roofline import RooflineCostModel
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.gpu_costs import as_replayed, sound
+from mixbackend.runtime.trace import trace_graph
+
+PEAKS = (("float32", 5e13), ("float16", 7.9e14), ("bfloat16", 7.9e14))
+H200 = DeviceModel("cuda:0 NVIDIA H200", PEAKS, 4.3e12, 3.2e7, 6e12, 6e-6, 16, "probed", 1.5e-5, 1e10)
+BLOCKS = {block.name: block for block in accelerator_blocks() if block.dtype == HALF}
+LIBRARY_OPS = frozenset({"matmul", "convolution", "attention"})
+MARGIN = 0.04
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
+    monkeypatch.setattr(inductor_module, "_device_types", lambda: frozenset({"cpu", "cuda"}))
+    triton = TritonTarget(Hardware(Architecture("cuda", "90", 32), 132))
+    return [EagerBackend(), CudnnBackend(), CublasLtBackend(), CodegenBackend(triton), InductorBackend()]
+
+
+def graph_of(block: Block, samples: int = 0) -> OpGraph:
+    """A block on fake tensors, of fewer samples if wanted."""
+    shapes = [*block.shapes]
+    shapes[0] = (samples or shapes[0][0], *shapes[0][1:])
+    formats = [torch.channels_last if block.channels_last else torch.contiguous_format]
+    formats += [torch.contiguous_format] * (len(shapes) - 1)
+    with fresh_fake_mode():
+        pairs = zip(shapes, formats, strict=True)
+        values = [torch.empty(shape, dtype=torch.float16, device="cuda", memory_format=form) for shape, form in pairs]
+    roles = {place: PlaceholderRole(InputRole.CONSTANT) for place in range(1, len(values))}
+    return trace_graph(block.function, values, roles=roles)[1]
+
+
+def rates_of(backends: Sequence[Backend], disturbed: float = 0.0, seed: int = 0) -> dict[str, BackendRates]:
+    """Documented figures, each multiplied by up to this share more or less."""
+    generator = random.Random(seed)
+
+    def moved(rates: BackendRates) -> BackendRates:
+        rows = (
+            (row, dtype, replace(rate, flops_per_s=rate.flops_per_s * (1.0 + generator.uniform(-disturbed, disturbed))))
+            for row, dtype, rate in rates.rates
+        )
+        return replace(rates, rates=tuple(rows))
+
+    return {item.name: moved(prior_rates(item, H200)) for item in backends}
+
+
+def replayed(graph: OpGraph, backends: Sequence[Backend], rates: Mapping[str, BackendRates]) -> Plan:
+    return place(graph, backends, as_replayed(sound(RooflineCostModel(H200, rates))), margin=MARGIN)
+
+
+def called(graph: OpGraph, backends: Sequence[Backend], rates: Mapping[str, BackendRates]) -> tuple[float, Plan]:
+    costs = sound(RooflineCostModel(H200, rates))
+
+    def priced(plan: Plan, model: RooflineCostModel) -> float:
+        return appraise(graph, [plan], backends, model).seconds[0] or 0.0
+
+    share = balance(lambda model: place(graph, backends, model), priced, lambda share: weighed(costs, share))
+    return share, place(graph, backends, weighed(costs, share), margin=MARGIN)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_is_one_region_or_a_few(name: str, backends: list[Backend]) -> None:
+    graph = graph_of(BLOCKS[name])
+    heavy = sum(graph.view(node.name).op_class in LIBRARY_OPS for node in graph.placed_nodes)
+    rates = rates_of(backends)
+    for plan in (replayed(graph, backends, rates), called(graph, backends, rates)[1]):
+        assert len(plan.regions) <= max(2, heavy // 2), plan
+
+
+@pytest.mark.parametrize("name", ["resnet/14", "resnet/56"])
+def test_fused_convolutions_run_residual_blocks(name: str, backends: list[Backend]) -> None:
+    graph, rates = graph_of(BLOCKS[name]), rates_of(backends)
+    for plan in (replayed(graph, backends, rates), called(graph, backends, rates)[1]):
+        assert [item.backend for item in plan.regions] == ["cudnn"], plan
+        # Every convolution takes its ReLU along, and the last of each block its residual.
+        assert len(plan.regions[0].matches) == 6
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["resnet/14", "resnet/56"])
+def test_residual_blocks_stay_whole_whatever_the_noise(name: str, seed: int, backends: list[Backend]) -> None:
+    graph, rates = graph_of(BLOCKS[name]), rates_of(backends, 0.15, seed)
+    for plan in (replayed(graph, backends, rates), called(graph, backends, rates)[1]):
+        assert len(plan.regions) == 1, plan
+
+
+def test_one_sample_waits_for_the_processor_and_a_batch_for_the_gpu(backends: list[Backend]) -> None:
+    rates = rates_of(backends)
+    share, plan = called(graph_of(BLOCKS["resnet/56"], samples=1), backends, rates)
+    assert share == HEAVY
+    # Six calls of a library take longer than what they queue.
+    assert plan.estimated_s > 6 * H200.launch_s
+    assert called(graph_of(BLOCKS["resnet/56"]), backends, rates)[0] == LIGHT
