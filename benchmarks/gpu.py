@@ -7,8 +7,8 @@ compile side by side; when all are ready, they are timed one after the other, wh
 line of JSON, printed and appended to the output file at once. Run again with the same file, it goes on with the rows
 that are missing; rows are begun only if there is time left. ``--table`` prints what a file holds as a table.
 Invariants: figures are compared within one row, whose ways took turns. The machine's rates are measured before the
-first row, so that no row's first call pays for them; what inductor compiled for one way of a row it may find in its
-cache for the next.
+first row, so that no row's first call pays for them, or gone on with where an earlier run had no time for all of them;
+what inductor compiled for one way of a row it may find in its cache for the next.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = time.monotonic() + 60.0 * given.minutes
     done = {record["row"] for record in read(given.output) if "ways" in record}
     left = [name for name in given.rows if name not in done]
-    if left and not done:
-        _calibrate(end)
+    if left:
+        _calibrate(min(given.calibration, end - time.monotonic()))
     failed = False
     while left and end - time.monotonic() > _LEAST_S:
         batch, left = left[: given.jobs], left[given.jobs :]
@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=float, default=200.0, help="seconds for the rows that compile side by side")
     parser.add_argument("--jobs", type=int, default=5, help="rows that compile side by side")
     parser.add_argument("--turns", type=int, default=12, help="samples of each way")
+    parser.add_argument("--calibration", type=float, default=120.0, help="seconds for rates that are not known yet")
     parser.add_argument("--table", action="store_true", help="print the file as a table, and run nothing")
     return parser
 
@@ -96,10 +97,11 @@ def read(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
-def _calibrate(end: float) -> None:
-    """Measure the machine's rates, as its first graph would."""
+def _calibrate(budget_s: float) -> None:
+    """Measure the machine's rates, as its first graph would; rates that are known take no time."""
     try:
-        subprocess.run([*_WORKER, CALIBRATE], check=True, timeout=max(end - time.monotonic(), 1.0))
+        command = [*_WORKER, CALIBRATE, f"{max(budget_s, 0.0):.0f}"]
+        subprocess.run(command, check=True, timeout=max(1.5 * budget_s, 30.0))
     except (subprocess.SubprocessError, OSError) as error:
         print(f"rates were not measured: {error}", file=sys.stderr, flush=True)
 

@@ -45,7 +45,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 """Arguments of ``torch.compile`` by name."""
 READY = "ready"
 CALIBRATE = "calibrate"
-"""In place of a row: measure the machine's rates."""
+"""In place of a row: measure the machine's rates, in about as many seconds as the next word says."""
 DEFAULT_WAYS = ("eager", "inductor", "inductor-graphs", "ours", "ours-graphs")
 
 _TURNS = 12
@@ -187,7 +187,9 @@ def _told(report: Report) -> dict[str, Any]:
     ops = Counter(region.backend for graph in report.graphs for region in graph.plan.regions for _ in region.nodes)
     events = [str(event)[:300] for event in report.events]
     layouts = [graph.layout.chosen for graph in report.graphs]
-    return {"regions": dict(regions), "ops": dict(ops), "layouts": layouts, "events": events[-12:]}
+    estimated_ms = round(1e3 * sum(graph.plan.estimated_s for graph in report.graphs), 4)
+    told = {"regions": dict(regions), "ops": dict(ops), "layouts": layouts, "events": events[-12:]}
+    return {**told, "estimated_ms": estimated_ms}
 
 
 def _timed(calls: Mapping[str, Call], turns: int) -> dict[str, list[float]]:
@@ -218,7 +220,7 @@ def _summary(samples: Sequence[float]) -> dict[str, float]:
 
 if __name__ == "__main__":
     if sys.argv[1] == CALIBRATE:
-        for subject in probe_machine("cuda"):
+        for subject in probe_machine("cuda", float(sys.argv[2])):
             print(f"probed on a busy machine: {subject}", file=sys.stderr)
     else:
         main(sys.argv[1], sys.argv[2].split(","), int(sys.argv[3]))

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mixbackend import registry
-from mixbackend.calibration import SWITCH, cost_model
+from mixbackend.calibration import ACCELERATOR_BUDGET_S, SWITCH, cost_model
 from mixbackend.storage import Database, private_folder
 from mixbackend.storage.database import FILE
 
@@ -27,14 +27,18 @@ def probing_allowed() -> bool:
     return os.environ.get(SWITCH, "1") != "0"
 
 
-def probe_machine(device_type: str = "cpu") -> list[str]:
+def probe_machine(device_type: str = "cpu", budget_s: float = ACCELERATOR_BUDGET_S) -> list[str]:
     """Probe the device and all usable backends, as far as the user's database does not know them.
+
+    Args:
+        device_type: ``cpu`` or ``cuda``.
+        budget_s: seconds for the backends of an accelerator.
 
     Returns:
         What was probed while the machine was too busy, in words.
     """
     backends, database = registry.resolve(), Database.open()
-    cost_model(backends, device_type, database)
+    cost_model(backends, device_type, database, budget_s=budget_s)
     current = [backend.fingerprint() for backend in backends]
     return [
         f"{kind} {subject.split(' | ')[0]}"

@@ -261,14 +261,18 @@ class Session:
 
     def _trials(self, graph: OpGraph) -> tuple[Place, Appraise]:
         """Placing a graph, and pricing a plan of it, at costs that are yet to be decided."""
-        wishes = {"preferences": self.config.preferences(), "minimum_ops": dict(self.config.min_region)}
+        preferences, minimum_ops = self.config.preferences(), dict(self.config.min_region)
+
+        def placed(costs: CostModel) -> Plan:
+            return place(graph, self.backends, costs, preferences=preferences, minimum_ops=minimum_ops)
 
         def priced(plan: Plan, costs: CostModel) -> float:
-            (seconds,) = appraise(graph, [plan], self.backends, costs, **wishes).seconds
+            found = appraise(graph, [plan], self.backends, costs, preferences=preferences, minimum_ops=minimum_ops)
+            (seconds,) = found.seconds
             assert seconds is not None, "a plan of this graph is a placement of it"
             return seconds
 
-        return lambda costs: place(graph, self.backends, costs, **wishes), priced
+        return placed, priced
 
     def _foreign(self) -> frozenset[str]:
         """Backends of other distributions: where measuring was asked for, whatever they do costs a process at most."""

@@ -26,7 +26,8 @@ print(json.dumps({"row": name, "phase": "inference", "ways": {way: {"ms": len(wa
 @pytest.fixture
 def command(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "_WORKER", (sys.executable, "-c", _WORKER))
-    monkeypatch.setattr(gpu, "_calibrate", lambda end: None)
+    calibrated = tmp_path / "calibrated.txt"
+    monkeypatch.setattr(gpu, "_calibrate", lambda budget_s: calibrated.write_text(f"{budget_s:.0f}"))
     monkeypatch.setattr(gpu, "_LEAST_S", 0.0)
     path = tmp_path / "rows.jsonl"
 
@@ -55,6 +56,15 @@ def test_a_row_that_fails_costs_only_itself(command):
     }
     _, records = command("bert", "--timeout", "2")
     assert [record["row"] for record in records].count("bert") == 2
+
+
+def test_rates_get_their_time_before_rows(command, tmp_path):
+    command("resnet50", "--calibration", "33")
+    assert (tmp_path / "calibrated.txt").read_text() == "33"
+    (tmp_path / "calibrated.txt").unlink()
+    # All rows are there: nothing is measured.
+    command("resnet50")
+    assert not (tmp_path / "calibrated.txt").exists()
 
 
 def test_no_row_is_begun_without_time(command):

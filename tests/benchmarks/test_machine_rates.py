@@ -47,7 +47,8 @@ def test_without_rates_it_is_empty(user_cache: Database, tmp_path: Path) -> None
 def test_probing_fills_the_users_database(user_cache: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, Database]] = []
 
-    def cost_model(backends: Any, device: str, database: Database) -> None:
+    def cost_model(backends: Any, device: str, database: Database, budget_s: float) -> None:
+        assert budget_s > 0
         asked.append((device, database))
         marks = {backend.name: backend.fingerprint() for backend in backends}
         database.set_rates("backend", f"eager | {marks['eager']} | cpu", {"settled": False})
