@@ -3,7 +3,7 @@
 Place: after gluing, before the search; the only stage that asks the cost model.
 Input: wishes, atoms, claims, backends, a cost model. Output: ``Problem``.
 A backend's own cost of an op (in its verdict, or of a pattern) comes before the cost model's.
-Raises ``PlacementError`` if an atom can run nowhere, with every backend's refusal.
+Raises ``PlacementError`` if atoms can run nowhere: all of them, each with every backend's refusal.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from mixbackend.partitioner.matching import Claim
 from mixbackend.partitioner.problem import Label, Problem, Use, Value
 from mixbackend.partitioner.signatures import MetaNumbers
 from mixbackend.partitioner.wishes import Wishes
+
+_NAMED = 8
+"""So many equal ops that run nowhere are named."""
 
 
 def price(
@@ -147,11 +150,16 @@ class _Builder:
         labels: list[tuple[Label, ...]] = []
         costs: list[tuple[float, ...]] = []
         ops: list[tuple[float, ...]] = []
-        for atom in range(len(self._atoms.cores)):
+        homeless: list[str] = []
+        for atom, core in enumerate(self._atoms.cores):
             choices = self._labels(atom)
+            if not choices:
+                homeless.append(core)
             labels.append(tuple(choices))
             costs.append(tuple(op + inputs for op, inputs in choices.values()))
             ops.append(tuple(op for op, _ in choices.values()))
+        if homeless:
+            raise self._nowhere(homeless)
         return Problem(
             graph=self._graph,
             candidates=self._candidates,
@@ -193,7 +201,8 @@ class _Builder:
         return node.op == "getitem" and node.references()[0] in matched
 
     def _labels(self, atom: int) -> dict[Label, tuple[float, float]]:
-        """Ways to run an atom, each with the seconds of its op and of what it reads beside values of other atoms."""
+        """Ways to run an atom, none if it can run nowhere, each with the seconds of its op and of what it reads beside
+        values of other atoms."""
         core = self._atoms.cores[atom]
         supporters = self._candidates.supporters(core)
         choices: dict[Label, tuple[float, float]] = {}
@@ -203,8 +212,6 @@ class _Builder:
         for number in self._claims_of[atom]:
             slot = self._claims[number].backend
             choices[Label(slot, number)] = self._claim_cost(number, atom), self._inputs_cost(atom, slot)
-        if not choices:
-            raise self._nowhere(core)
         return choices
 
     def _op_cost(self, name: str, slot: int) -> float:
@@ -333,17 +340,35 @@ class _Builder:
         }
         return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
 
-    def _nowhere(self, name: str) -> PlacementError:
-        node = self._graph.node_by_name[name]
-        answers = [
+    def _nowhere(self, names: Sequence[str]) -> PlacementError:
+        """All that stands in the way at once; equal ops with equal reasons are told once."""
+        alike: dict[tuple[str, str], list[OpNode]] = {}
+        for name in names:
+            node = self._graph.node_by_name[name]
+            alike.setdefault((node.op, self._answers(name)), []).append(node)
+        told = [f"{_listed(nodes)} ({op}): {answers}" for (op, answers), nodes in alike.items()]
+        first = self._graph.node_by_name[names[0]]
+        where = ", ".join(part for part in (first.source, first.module) if part)
+        return PlacementError(
+            what=f"no backend runs {' | '.join(told)}",
+            where=where or f"graph {self._graph.id}",
+            hint="allow a backend that runs these ops (eager runs every op), or relax the rule that forbids it",
+        )
+
+    def _answers(self, name: str) -> str:
+        verdicts = zip(self._candidates.backends, self._candidates.verdicts[name], strict=True)
+        return "; ".join(
             f"{backend}: {verdict.code} {verdict.detail}".rstrip()
             if isinstance(verdict, Unsupported)
             else f"{backend}: pinned elsewhere"
-            for backend, verdict in zip(self._candidates.backends, self._candidates.verdicts[name], strict=True)
-        ]
-        where = ", ".join(part for part in (node.source, node.module) if part)
-        return PlacementError(
-            what=f"no backend runs node %{name} ({node.op}): " + "; ".join(answers),
-            where=where or f"graph {self._graph.id}",
-            hint="allow a backend that runs this op (eager runs every op), or relax the rule that forbids it",
+            for backend, verdict in verdicts
         )
+
+
+def _listed(nodes: Sequence[OpNode]) -> str:
+    """Nodes by name, the first few of many."""
+    names = [f"%{node.name}" for node in nodes]
+    if len(names) == 1:
+        return f"node {names[0]}"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"nodes {', '.join(names[:_NAMED])}{more}"

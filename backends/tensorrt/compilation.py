@@ -183,7 +183,7 @@ def _may_round(region: Region) -> bool:
 
 
 def _readable(model: bytes) -> str:
-    text = onnx.printer.to_text(onnx.load_model_from_string(model, load_external_data=False))
+    text = onnx.printer.to_text(onnx.load_model_from_string(model))
     if len(text) <= _LONGEST_TEXT:
         return text
     return f"{text[:_LONGEST_TEXT]}\n# {len(text) - _LONGEST_TEXT} more characters\n"

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
-import sympy
 import torch
 from onnx import helper
 
-from mixbackend.backends.common.onnx import LoweringError, lower_region, stored_order
+from mixbackend.backends.common.onnx import lower_region, stored_order
 from mixbackend.backends.common.onnx.dtypes import ONNX_NUMBER, TORCH_DTYPE
 from mixbackend.backends.tensorrt.kernels import target
+from mixbackend.backends.tensorrt.sizes import size_nodes
 from mixbackend.backends.tensorrt.versions import Release
 from mixbackend.contracts import InputRole, Region, RegionInput, Size, SymbolicSize, TensorMeta
 
@@ -144,7 +144,10 @@ def prepare(region: Region, release: Release) -> Prepared:
 
 def _is_known(item: RegionInput) -> bool:
     """Whether an input becomes an initialiser: floating-point constants, which engines can be given anew."""
-    return isinstance(item.meta, TensorMeta) and item.role is InputRole.CONSTANT and item.meta.dtype.is_floating_point
+    meta = item.meta
+    if not isinstance(meta, TensorMeta) or item.role is not InputRole.CONSTANT:
+        return False
+    return meta.dtype.is_floating_point and not meta.dynamic
 
 
 def _engine_type(dtype: torch.dtype, release: Release) -> torch.dtype:
@@ -174,7 +177,7 @@ def _read_numbers_off_tensors(graph: onnx.GraphProto, inputs: Sequence[RegionInp
         if isinstance(item.meta, TensorMeta):
             continue
         if isinstance(item.meta, SymbolicSize):
-            first += _size_nodes(item.meta, name, inputs, names)
+            first += size_nodes(item.meta.expression, name, inputs, names)
         else:
             dtype = TORCH_DTYPE[next(found for found in graph.input if found.name == name).type.tensor_type.elem_type]
             graph.initializer.append(helper.make_tensor(name, ONNX_NUMBER[dtype], (), [item.meta]))
@@ -182,34 +185,6 @@ def _read_numbers_off_tensors(graph: onnx.GraphProto, inputs: Sequence[RegionInp
     nodes = [*first, *graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
-
-
-def _size_nodes(
-    number: SymbolicSize, name: str, inputs: Sequence[RegionInput], names: Sequence[str]
-) -> list[onnx.NodeProto]:
-    """A number as a size of an input that shows it."""
-    found = shown_by(number.expression, inputs)
-    if found is None:
-        raise LoweringError(f"the number {number} enters, and no tensor that enters has this size")
-    place, axis = found
-    order = stored_order(inputs[place])
-    axis = axis if order is None else order.index(axis)
-    sizes, index = f"{name}_sizes", f"{name}_axis"
-    return [
-        helper.make_node("Shape", [names[place]], [sizes]),
-        helper.make_node("Constant", [], [index], value=helper.make_tensor("value", 7, (), [axis])),
-        helper.make_node("Gather", [sizes, index], [name], axis=0),
-    ]
-
-
-def shown_by(expression: sympy.Expr, inputs: Sequence[RegionInput]) -> tuple[int, int] | None:
-    """The input and the axis that have a symbolic size; ``None`` if none has."""
-    for place, item in enumerate(inputs):
-        shape = item.meta.shape if isinstance(item.meta, TensorMeta) else ()
-        for axis, size in enumerate(shape):
-            if isinstance(size, SymbolicSize) and size.expression == expression:
-                return place, axis
-    return None
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------

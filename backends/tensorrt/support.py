@@ -21,6 +21,7 @@ from mixbackend.backends.common.onnx.builder import GraphBuilder, Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.dtypes import TORCH_DTYPE
 from mixbackend.backends.tensorrt.kernels import target
+from mixbackend.backends.tensorrt.sizes import writable
 from mixbackend.backends.tensorrt.versions import Release
 from mixbackend.contracts import (
     InputRole,
@@ -131,8 +132,10 @@ def unshown_size(sketch: RegionSketch) -> Unsupported | None:
     shown = {size.expression for size in sizes}
     numbers = [item.meta for view in sketch.views for item in view.inputs if isinstance(item.meta, SymbolicSize)]
     for number in numbers:
-        if number.expression not in shown:
-            return Unsupported("dynamic-shape", f"no tensor that enters has the size {number}")
+        if number.expression in shown:
+            continue
+        if not number.expression.free_symbols <= shown or not writable(number.expression):
+            return Unsupported("dynamic-shape", f"no tensor that enters shows the size {number}")
     for size in sizes:
         if not size.expression.free_symbols <= shown:
             return Unsupported("dynamic-shape", f"no tensor that enters shows what {size} is made of")

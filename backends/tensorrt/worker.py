@@ -22,9 +22,8 @@ from mixbackend.backends.tensorrt.building import ENGINE, MODEL, REQUEST, RESULT
 _MESSAGES = 6
 
 
-def main(folder: Path) -> None:
-    """Build what a folder asks for."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def build_in(folder: Path) -> None:
+    """Build what a folder asks for, and leave the result there."""
     import tensorrt
 
     messages: list[str] = []
@@ -93,4 +92,5 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    build_in(Path(sys.argv[1]))

@@ -1,19 +1,43 @@
-"""TensorRT's Python package replaced by a stand-in that has the names of a recorded release; see ``fake/tensorrt``."""
+"""TensorRT's Python package replaced by a stand-in that has the names of a recorded release; see ``fake/tensorrt``.
+
+Regions of CPU tensors then go the whole way of the backend: verdicts, lowering, a build, an engine, calls.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
+import torch
+
+from mixbackend.backends.tensorrt import TensorRtBackend, backend, building, compilation, worker
+from mixbackend.backends.tensorrt.sizes import shown_by
+from mixbackend.contracts import Availability, CompiledRegion, InputRole, OpView, Region, TensorMeta, Unsupported
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.regions import whole_region
+from mixbackend.runtime.trace import trace_graph
 
 HERE = Path(__file__).parent
 RELEASES = sorted(path.stem for path in (HERE / "descriptions").glob("*.json"))
 OLDEST, NEWEST = "8.6.1", "11.4.0.106"
+
+
+class CpuTensorRt(TensorRtBackend):
+    """The backend as it is, but for where its tensors are."""
+
+    device_types: ClassVar[frozenset[str]] = frozenset({"cpu"})
+
+    def availability(self) -> Availability:
+        return Availability(True, version=os.environ["FAKE_TENSORRT"])
+
+    def _place(self) -> str:
+        return f"stand-in for {os.environ['FAKE_TENSORRT']}"
 
 
 @pytest.fixture
@@ -24,11 +48,105 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., M
         monkeypatch.setenv("FAKE_TENSORRT", release)
         monkeypatch.setenv("FAKE_TENSORRT_FAULT", fault)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE / "fake"), os.environ.get("PYTHONPATH", "")]))
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.syspath_prepend(str(HERE / "fake"))
         monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
         module = importlib.import_module("tensorrt")
         monkeypatch.setitem(sys.modules, "tensorrt", module)
+        monkeypatch.setattr(backend, "installed_version", lambda: release)
+        monkeypatch.setattr(building, "private_cache_folder", lambda name: tmp_path)
+        compilation._api.cache_clear()
         return module
 
-    return install
+    yield install
+    compilation._api.cache_clear()
+
+
+class Bench:
+    """Compiles functions as one region each, building in this process."""
+
+    def __init__(self) -> None:
+        self.backend = CpuTensorRt()
+        self.builds = 0
+
+    def views(self, function: Callable[..., Any], inputs: Sequence[Any], **keywords: Any) -> list[OpView]:
+        """The ops of a function as the planner shows them."""
+        return [item for item in self.region(function, inputs, **keywords).views if item.op != "getitem"]
+
+    def refusals(self, function: Callable[..., Any], inputs: Sequence[Any], **keywords: Any) -> list[Unsupported]:
+        """Every refusal of the backend for a function's ops."""
+        verdicts = [self.backend.judge(view) for view in self.views(function, inputs, **keywords)]
+        return [verdict for verdict in verdicts if isinstance(verdict, Unsupported)]
+
+    def region(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        *,
+        constants: Sequence[int] = (),
+        weights: Sequence[int] = (),
+        dynamic: bool = False,
+        phase: Any = "inference",
+    ) -> Region:
+        """A function as one region."""
+        roles = {place: PlaceholderRole(InputRole.CONSTANT) for place in constants}
+        roles |= {place: PlaceholderRole(InputRole.PARAMETER) for place in weights}
+        return whole_region(*trace_graph(function, inputs, roles=roles, dynamic=dynamic, phase=phase))
+
+    def compile(self, region: Region) -> CompiledRegion:
+        """Compile a region, all of whose ops must be taken."""
+        refused = [item for item in map(self.backend.judge, region.views) if isinstance(item, Unsupported)]
+        assert not refused, refused
+        return self.backend.compile(region)
+
+
+@pytest.fixture
+def bench(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
+    """A bench for a release; engines are built in this process, which is quicker than a process for each."""
+
+    def make(release: str = OLDEST, fault: str = "") -> Bench:
+        stand_in(release, fault)
+        made = Bench()
+
+        def run(folder: Path, seconds: float) -> None:
+            made.builds += 1
+            worker.build_in(folder)
+
+        monkeypatch.setattr(building, "_run", run)
+        return made
+
+    return make
+
+
+def given(region: Region, values: Sequence[Any]) -> list[Any]:
+    """A function's own arguments in the order of its region's inputs; sizes are read off them."""
+    found: list[Any] = []
+    for item in region.inputs:
+        if isinstance(item.meta, TensorMeta):
+            found.append(values[int(item.name.removeprefix("arg").removesuffix("_1"))])
+        else:
+            found.append(_size(region, item.meta, values))
+    return found
+
+
+def _size(region: Region, wanted: Any, values: Sequence[Any]) -> int:
+    shown = {}
+    for symbol in wanted.expression.free_symbols:
+        place, axis = shown_by(symbol, region.inputs)  # type: ignore[misc]
+        shown[symbol] = values[int(region.inputs[place].name.removeprefix("arg").removesuffix("_1"))].shape[axis]
+    return int(wanted.expression.subs(shown))
+
+
+def known(region: Region, inputs: Sequence[Any]) -> list[Any]:
+    """What code is bound to: the constants among a region's inputs."""
+    return [
+        value if item.role is InputRole.CONSTANT else None for item, value in zip(region.inputs, inputs, strict=True)
+    ]
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether a result is eager's but for rounding in its own type."""
+    assert actual.dtype is expected.dtype and actual.shape == expected.shape
+    if not actual.dtype.is_floating_point:
+        return torch.equal(actual, expected)
+    scale = max(1.0, float(expected.double().abs().max()))
+    return float((actual.double() - expected.double()).abs().max()) <= 16 * torch.finfo(actual.dtype).eps * scale

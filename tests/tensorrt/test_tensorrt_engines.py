@@ -1,0 +1,226 @@
+"""Regions as engines: built, given weights, opened again in other forms, called at several sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import conv2d, gelu, layer_norm, linear, softmax
+
+from mixbackend.backends.tensorrt.artifact import EngineArtifact
+from mixbackend.backends.tensorrt.building import BuildError
+from mixbackend.backends.tensorrt.running import MOST_CONTEXTS
+from mixbackend.contracts import Region
+
+from .conftest import NEWEST, OLDEST, RELEASES, close, given, known
+
+HALF = torch.float16
+
+
+def _image(image: Any, weight: Any, bias: Any) -> Any:
+    return torch.relu(conv2d(image, weight, bias, padding=1)) + 1
+
+
+def _image_values(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.randn(2, 3, 8, 8, dtype=dtype), torch.randn(4, 3, 3, 3, dtype=dtype), torch.randn(4, dtype=dtype)]
+
+
+def _text(tokens: Any, table: Any, weight: Any, bias: Any) -> Any:
+    value = torch.nn.functional.embedding(tokens, table)
+    return gelu(linear(layer_norm(value, (16,)), weight, bias))
+
+
+def _text_values(length: int = 5, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    tokens = torch.randint(0, 11, (2, length))
+    return [tokens, torch.randn(11, 16, dtype=dtype), torch.randn(24, 16, dtype=dtype), torch.randn(24, dtype=dtype)]
+
+
+def _called(bench: Any, region: Region, values: list[torch.Tensor]) -> torch.Tensor:
+    """Through ``bind``, with nothing but activations handed over at the call."""
+    compiled = bench.compile(region)
+    inputs = given(region, values)
+    bindable = known(region, inputs)
+    bound = compiled.bind(bindable)
+    handed = [value if constant is None else None for constant, value in zip(bindable, inputs, strict=True)]
+    return bound.run(handed)[0]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
+def test_bound_engines_give_eagers_results(bench, release, dtype) -> None:
+    made = bench(release)
+    for function, values in ((_image, _image_values(dtype)), (_text, _text_values(dtype=dtype))):
+        region = made.region(function, values, constants=range(1, len(values)))
+        assert close(_called(made, region, values), function(*values))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_changed_weights_are_given_anew_without_a_build(bench, release) -> None:
+    made, values = bench(release), _image_values()
+    region = made.region(_image, values, constants=(1, 2))
+    compiled = made.compile(region)
+    assert made.builds == 1 and "weights are given anew" in compiled.notes
+    inputs = given(region, values)
+    first = compiled.bind(known(region, inputs))
+    before = first.run(inputs)[0].clone()
+    values[1].mul_(2)
+    second = compiled.bind(known(region, inputs))
+    assert close(second.run(inputs)[0], _image(*values))
+    assert torch.equal(first.run(inputs)[0], before), "what was bound keeps the weights that it was bound to"
+    assert made.builds == 1
+
+
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_unbound_calls_are_right_for_every_value_of_the_constants(bench, release) -> None:
+    made, values = bench(release), _image_values()
+    region = made.region(_image, values, constants=(1, 2))
+    compiled = made.compile(region)
+    for factor in (1.0, 3.0):
+        values[1].mul_(factor)
+        assert close(compiled.run(given(region, values))[0], _image(*values))
+
+
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_engines_that_cannot_be_given_weights_are_built_when_they_are_bound(bench, release) -> None:
+    made, values = bench(release, fault="baked"), _image_values()
+    region = made.region(_image, values, constants=(1, 2))
+    compiled = made.compile(region)
+    assert "built again for changed weights" in compiled.notes
+    inputs = given(region, values)
+    assert close(compiled.bind(known(region, inputs)).run(inputs)[0], _image(*values))
+    values[1].neg_()
+    assert close(compiled.bind(known(region, inputs)).run(inputs)[0], _image(*values))
+    assert made.builds == 3
+    stored = EngineArtifact.from_bytes(compiled.artifact)
+    assert not stored.engine
+    again = made.backend.load(region, compiled.artifact)
+    assert close(again.bind(known(region, inputs)).run(inputs)[0], _image(*values))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_stored_engines_are_taken_up_without_a_build(bench, release) -> None:
+    made, values = bench(release), _text_values()
+    region = made.region(_text, values, constants=(1, 2, 3))
+    artifact = made.compile(region).artifact
+    loaded = made.backend.load(region, artifact)
+    inputs = given(region, values)
+    assert close(loaded.bind(known(region, inputs)).run(inputs)[0], _text(*values))
+    assert made.builds == 1
+
+
+def test_engines_of_others_are_refused(bench) -> None:
+    made, values = bench(), _image_values()
+    region = made.region(_image, values, constants=(1, 2))
+    artifact = made.compile(region).artifact
+    other = made.region(lambda *given: _image(*given) * 2, values, constants=(1, 2))
+    with pytest.raises(ValueError, match="another model"):
+        made.backend.load(other, artifact)
+    with pytest.raises(ValueError, match="no engine of this form"):
+        made.backend.load(region, b"\\0" + artifact)
+    stored = EngineArtifact.from_bytes(artifact)
+    damaged = EngineArtifact(stored.digest, stored.profiles, stored.refittable, 1.0, stored.engine[10:])
+    with pytest.raises(ValueError, match="does not take the engine"):
+        made.backend.load(region, damaged.to_bytes())
+    newer = bench(NEWEST)
+    with pytest.raises(ValueError, match="does not take the engine"):
+        newer.backend.load(region, artifact)
+
+
+@pytest.mark.parametrize(
+    "header", [b"not json", b"{}", b'{"digest": "", "profiles": "", "refittable": 3, "seconds": 1}']
+)
+def test_damaged_headers_are_told(header) -> None:
+    content = b"mixbackend engine 1\n" + len(header).to_bytes(8, "little") + header
+    with pytest.raises(ValueError):
+        EngineArtifact.from_bytes(content)
+
+
+def test_live_weights_enter_as_they_lie(bench) -> None:
+    made = bench()
+    values = [torch.randn(3, 8), torch.randn(6, 8), torch.randn(6)]
+    region = made.region(lambda x, w, b: torch.tanh(linear(x, w, b)), values, weights=(1, 2))
+    compiled = made.compile(region)
+    assert compiled.bind is None
+    for factor in (1.0, 2.0):
+        values[1].mul_(factor)
+        assert close(compiled.run(given(region, values))[0], torch.tanh(linear(*values)))
+
+
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_results_are_fresh_at_each_call_and_inputs_may_lie_anyhow(bench, release) -> None:
+    made = bench(release)
+    values = [torch.randn(8, 3).t(), torch.randn(8, 6)]
+    region = made.region(lambda x, w: torch.relu(x @ w), values)
+    compiled = made.compile(region)
+    first = compiled.run(given(region, values))[0]
+    kept = first.clone()
+    values[0] = torch.randn(3, 16)[:, ::2]
+    second = compiled.run(given(region, values))[0]
+    assert close(second, torch.relu(values[0] @ values[1]))
+    assert torch.equal(first, kept) and first.data_ptr() != second.data_ptr()
+
+
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_symbolic_sizes_are_served_through_profiles(bench, release) -> None:
+    made, values = bench(release), _text_values(length=6)
+    region = made.region(_text, values, constants=(1, 2, 3), dynamic=True)
+    compiled = made.compile(region)
+    inputs = given(region, values)
+    bound = compiled.bind(known(region, inputs))
+    for rows, length in ((2, 6), (3, 12), (8, 24), (2, 6)):
+        tokens = torch.randint(0, 11, (rows, length))
+        told = [tokens, *values[1:]]
+        assert close(bound.run(given(region, told))[0], _text(*told))
+    assert made.builds == 1
+
+
+def test_sizes_beyond_the_profiles_are_not_admitted(bench) -> None:
+    made = bench()
+    values = [torch.randn(6, 4), torch.randn(4, 4)]
+    region = made.region(lambda x, w: torch.relu(x @ w), values, dynamic=True)
+    compiled = made.compile(region)
+    told = {str(condition) for condition in compiled.preconditions}
+    assert any("at most 24" in text for text in told), told
+    values[0] = torch.randn(25, 4)
+    with pytest.raises(RuntimeError, match="no optimisation profile serves"):
+        compiled.run(given(region, values))
+
+
+def test_few_contexts_are_kept(bench) -> None:
+    made = bench()
+    values = [torch.randn(16, 4), torch.randn(4, 4)]
+    region = made.region(lambda x, w: torch.relu(x @ w), values, dynamic=True)
+    run = made.compile(region).run
+    for rows in (*range(4, 4 + 2 * MOST_CONTEXTS), 4):
+        values[0] = torch.randn(rows, 4)
+        assert close(run(given(region, values))[0], torch.relu(values[0] @ values[1]))
+    assert len(run.__self__._contexts) == MOST_CONTEXTS
+
+
+def test_a_refused_call_is_an_exception(bench) -> None:
+    made = bench(fault="run")
+    values = [torch.randn(3, 4), torch.randn(4, 4)]
+    region = made.region(lambda x, w: softmax(x @ w, -1), values)
+    with pytest.raises(RuntimeError, match="refused to run"):
+        made.compile(region).run(given(region, values))
+
+
+@pytest.mark.parametrize(("fault", "wanted"), [("parse", "UNSUPPORTED_NODE"), ("build", "no implementation for node")])
+def test_what_tensorrt_says_of_a_refused_build_is_told(bench, fault, wanted) -> None:
+    made, values = bench(fault=fault), _image_values()
+    with pytest.raises(BuildError, match=wanted):
+        made.compile(made.region(_image, values, constants=(1, 2)))
+
+
+def test_tf32_is_allowed_where_torch_allows_it(bench, monkeypatch) -> None:
+    made, values = bench(), [torch.randn(3, 4), torch.randn(4, 4)]
+
+    def flags() -> str:
+        region = made.region(lambda x, w: torch.relu(x @ w), values)
+        return str(EngineArtifact.from_bytes(made.compile(region).artifact).engine[:300])
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    assert "BuilderFlag.TF32" not in flags()
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert "BuilderFlag.TF32" in flags()

@@ -1,0 +1,215 @@
+"""Models through the whole of a mixture: engines are built, stored, verified, and replaced where they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
+from mixbackend.configuration import load_config
+from mixbackend.contracts import CostModel, Estimate, OpView, PlacementError, TensorMeta
+from mixbackend.registry import isolated_registry
+from mixbackend.runtime import session as session_module
+from mixbackend.runtime.mixture import Mixture
+
+from .conftest import NEWEST, OLDEST
+
+_SECONDS = {"tensorrt": 1e-4, "onnxruntime": 2e-4, "eager": 1e-3}
+
+
+class _InThisOrder(CostModel):
+    """An engine is the quickest, then a session, then eager."""
+
+    def op(self, backend: str, view: OpView) -> Estimate:
+        return Estimate(_SECONDS[backend], "prior")
+
+    def read(self, backend: str, meta: TensorMeta) -> float:
+        return 1e-9
+
+    def write(self, backend: str, meta: TensorMeta) -> float:
+        return 1e-9
+
+    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
+        return 1e-8
+
+    def entry(self, backend: str) -> float:
+        return 1e-7
+
+    def region(self, backend: str, key: str) -> Estimate | None:
+        return None
+
+
+class Small(torch.nn.Module):
+    """Two convolutions, a mean and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.second = torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        value = torch.relu(self.second(torch.relu(self.first(image))))
+        return self.head(value.mean((2, 3)))
+
+
+class Compiled:
+    """A model compiled by a mixture of the backend, ONNX Runtime and eager."""
+
+    def __init__(self, model: torch.nn.Module, mixture: Mixture, dynamic: bool | None) -> None:
+        self.model = model
+        self.mixture = mixture
+        self._compiled = torch.compile(model, backend=mixture, dynamic=dynamic)
+
+    def check(self, *inputs: torch.Tensor) -> None:
+        """Eager's results."""
+        with torch.no_grad():
+            torch.testing.assert_close(self._compiled(*inputs), self.model(*inputs), rtol=1e-4, atol=1e-5)
+
+    @property
+    def regions(self) -> list[dict[str, Any]]:
+        return [region for graph in self.mixture.report().to_dict()["graphs"] for region in graph["regions"]]
+
+    @property
+    def owners(self) -> set[str]:
+        return {region["backend"] for region in self.regions}
+
+    @property
+    def events(self) -> list[str]:
+        return [f"{event['kind']}: {event['detail']}" for event in self.mixture.report().to_dict()["events"]]
+
+
+@pytest.fixture
+def compiled(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Compiled]]:
+    """Compiles a model; each call is like a process of its own with one cache folder."""
+    monkeypatch.setattr(session_module, "cost_model", lambda *arguments, **keywords: _InThisOrder())
+    torch.manual_seed(0)
+    contexts = []
+
+    def make(made: Any, model: torch.nn.Module | None = None, dynamic: bool | None = None, **options: Any) -> Compiled:
+        torch._dynamo.reset()
+        context = isolated_registry(type(made.backend)(), OnnxRuntimeBackend(), EagerBackend())
+        context.__enter__()
+        contexts.append(context)
+        settings = {
+            "backends": ["tensorrt", "onnxruntime", "eager"],
+            "cache": {"dir": str(tmp_path / "cache")},
+            **options,
+        }
+        return Compiled((model or Small()).eval(), Mixture(load_config(settings)), dynamic)
+
+    yield make
+    for context in reversed(contexts):
+        context.__exit__(None, None, None)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_a_model_runs_as_one_engine_and_the_next_process_takes_it_up(bench, compiled, release) -> None:
+    made, image = bench(release), torch.randn(2, 3, 8, 8)
+    first = compiled(made)
+    first.check(image)
+    assert first.owners == {"tensorrt"} and not first.events
+    (region,) = first.regions
+    assert any(note.startswith("engine built in") for note in region["notes"])
+    assert any("scratch memory" in note for note in region["notes"])
+    assert made.builds == 1
+    second = compiled(made, first.model)
+    second.check(image)
+    assert second.regions[0]["cached"] and made.builds == 1
+
+
+def test_changed_weights_are_seen_without_a_build(bench, compiled) -> None:
+    made, image = bench(NEWEST), torch.randn(2, 3, 8, 8)
+    run = compiled(made)
+    run.check(image)
+    with torch.no_grad():
+        run.model.first.weight.mul_(2)
+    run.check(image)
+    assert any(event.startswith("weights_rebuilt") for event in run.events)
+    assert run.owners == {"tensorrt"} and made.builds == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "wanted"),
+    [
+        ("build", "quarantine: does not compile: BuildError: TensorRT builds no engine"),
+        ("parse", "quarantine: does not compile: BuildError"),
+        ("run", "quarantine: RuntimeError: TensorRT refused to run"),
+        ("wrong", "verify_failed"),
+    ],
+)
+def test_a_region_that_fails_goes_to_the_next_best_backend(bench, compiled, fault, wanted) -> None:
+    made, image = bench(fault=fault), torch.randn(2, 3, 8, 8)
+    run = compiled(made)
+    run.check(image)
+    run.check(image)
+    assert "tensorrt" not in run.owners and "onnxruntime" in run.owners
+    assert any(event.startswith(wanted) for event in run.events), run.events
+    builds = made.builds
+    compiled(made, run.model).check(image)
+    assert made.builds == builds, "what failed is not tried again"
+
+
+def test_a_damaged_engine_in_the_cache_is_built_again(bench, compiled, tmp_path) -> None:
+    made, image = bench(), torch.randn(2, 3, 8, 8)
+    first = compiled(made)
+    first.check(image)
+    damaged = 0
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.is_file() and b"fake engine" in path.read_bytes():
+            path.write_bytes(path.read_bytes().replace(b"fake engine", b"fake angina"))
+            damaged += 1
+    assert damaged == 1
+    second = compiled(made, first.model)
+    second.check(image)
+    assert second.owners == {"tensorrt"} and not second.regions[0]["cached"] and made.builds == 2
+
+
+def test_several_sizes_go_through_one_engine(bench, compiled) -> None:
+    made = bench(NEWEST)
+    run = compiled(made, dynamic=True)
+    for count in (6, 9, 12):
+        run.check(torch.randn(count, 3, 8, 8))
+    assert "tensorrt" in run.owners and made.builds == 1
+
+
+def test_live_weights_leave_convolutions_to_others(bench, compiled) -> None:
+    run = compiled(bench(), weights="live")
+    run.check(torch.randn(2, 3, 8, 8))
+    refusals = [item for graph in run.mixture.report().to_dict()["graphs"] for item in graph["refusals"]]
+    assert any("is no constant" in item["detail"] for item in refusals if item["backend"] == "tensorrt")
+
+
+class _Odd(torch.nn.Module):
+    """Two ops stand in the way, one of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(8, 8)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = torch.digamma(self.head(value))
+        return torch.digamma(self.head(value)) + torch.lgamma(value)
+
+
+def test_a_required_backend_tells_all_that_is_in_the_way(bench, compiled) -> None:
+    run = compiled(bench(), _Odd(), rules=[{"match": {}, "require": "tensorrt"}])
+    with pytest.raises(PlacementError) as caught:
+        run.check(torch.randn(2, 8))
+    text = str(caught.value)
+    assert "tensorrt: unknown-op no rule for aten.digamma.default" in text
+    assert "tensorrt: unknown-op no rule for aten.lgamma.default" in text
+    assert "nodes %digamma, %digamma_1 (aten.digamma.default)" in text
+    assert "eager: preference require tensorrt" in text
+
+
+def test_a_whole_graph_that_tensorrt_takes_may_be_required(bench, compiled) -> None:
+    run = compiled(bench(NEWEST), rules=[{"match": {}, "require": "tensorrt"}])
+    run.check(torch.randn(2, 3, 8, 8))
+    assert run.owners == {"tensorrt"} and len(run.regions) == 1
