@@ -27,7 +27,7 @@ _PRIORS: dict[str, tuple[float, float, float, float, float]] = {
 }
 _PRIOR_TRANSFER = (2e-5, 1e10)
 """Seconds of a small copy between processor and accelerator, and bytes/s of a large one, from ordinary memory."""
-_TRANSFER_FIELDS = ("transfer_s", "transfer_bytes_per_s")
+_NO_TRANSFER = (0.0, float("inf"))
 _TRANSFER_BYTES = (1 << 10, 1 << 25)
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _PEAK_SLICE_S = 0.08
@@ -56,6 +56,7 @@ def prior_device(device_type: str) -> DeviceModel:
     """What to assume of a device before it was measured."""
     threads = torch.get_num_threads()
     flops, bandwidth, cache, cache_bandwidth, launch = _PRIORS.get(device_type, _PRIORS["cuda"])
+    transfer, transfer_bandwidth = _NO_TRANSFER if device_type == "cpu" else _PRIOR_TRANSFER
     share = threads if device_type == "cpu" else 1
     return DeviceModel(
         device=device_name(device_type),
@@ -65,7 +66,8 @@ def prior_device(device_type: str) -> DeviceModel:
         cache_bytes_per_s=cache_bandwidth,
         launch_s=launch,
         threads=threads,
-        **({} if device_type == "cpu" else dict(zip(_TRANSFER_FIELDS, _PRIOR_TRANSFER, strict=True))),
+        transfer_s=transfer,
+        transfer_bytes_per_s=transfer_bandwidth,
     )
 
 
@@ -85,6 +87,7 @@ def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[
     timer = _Timer(place, clock)
     in_cache, large, cache_bytes = _bandwidths(place, timer)
     peaks = _peaks(place, timer)
+    transfer, transfer_bandwidth = _NO_TRANSFER if place.type == "cpu" else _transfer(place, timer)
     device = DeviceModel(
         device=device_name(device_type),
         flops_per_s=tuple(peaks.items()),
@@ -94,7 +97,8 @@ def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[
         launch_s=_launch(place, timer),
         threads=torch.get_num_threads(),
         provenance="probed",
-        **({} if place.type == "cpu" else _transfer(place, timer)),
+        transfer_s=transfer,
+        transfer_bytes_per_s=transfer_bandwidth,
     )
     return (device, True) if timer.settled else (_at_least(device, prior_device(device_type)), False)
 
@@ -205,13 +209,13 @@ def _launch(place: torch.device, timer: _Timer) -> float:
     return seconds
 
 
-def _transfer(place: torch.device, timer: _Timer) -> dict[str, float]:
-    """Copies to the processor, which wait for what was queued before."""
+def _transfer(place: torch.device, timer: _Timer) -> tuple[float, float]:
+    """Copies to the processor, which wait for what was queued before: seconds of a small one, bytes/s of large ones."""
     amounts = _TRANSFER_BYTES
     calls = [torch.zeros(amount // 4, dtype=torch.float32, device=place).cpu for amount in amounts]
     small, large = timer(_COPY_SLICE_S, *calls, replayed=False)
     rate = (amounts[1] - amounts[0]) / max(large - small, 1e-9)
-    return dict(zip(_TRANSFER_FIELDS, (small, rate), strict=True))
+    return small, rate
 
 
 @cache

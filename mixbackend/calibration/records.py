@@ -108,8 +108,8 @@ def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
 
 def _read_host(record: Any) -> HostRates:
     rows = tuple((str(row), _at_least_zero(seconds)) for row, seconds in record["rows"])
-    numbers = (_at_least_zero(record[name]) for name in ("entry_s", "crossing_s", "op_s"))
-    return HostRates(*numbers, rows)
+    entry, crossing, op = (_at_least_zero(record[name]) for name in ("entry_s", "crossing_s", "op_s"))
+    return HostRates(entry, crossing, op, rows)
 
 
 def _read_row(row: Any) -> Any:
