@@ -34,12 +34,14 @@ class LayoutChoice:
         graph: its description.
         plan: for it, ``None`` if there was nothing to choose.
         record: for the report.
+        other: the plan for the layout that was not chosen, ``None`` if there was nothing to choose.
     """
 
     module: torch.fx.GraphModule
     graph: OpGraph
     plan: Plan | None = None
     record: LayoutRecord = field(default_factory=LayoutRecord)
+    other: Plan | None = None
 
 
 def choose_layout(
@@ -73,5 +75,5 @@ def choose_layout(
     cheaper = CHANNELS_LAST if plans[1].estimated_s < plans[0].estimated_s else AS_TRACED
     if (choice.layout or cheaper) == CHANNELS_LAST:
         record = LayoutRecord(CHANNELS_LAST, seconds, relaid.conversions)
-        return LayoutChoice(relaid.module, other, plans[1], record)
-    return LayoutChoice(graph_module, graph, plans[0], LayoutRecord(AS_TRACED, seconds))
+        return LayoutChoice(relaid.module, other, plans[1], record, plans[0])
+    return LayoutChoice(graph_module, graph, plans[0], LayoutRecord(AS_TRACED, seconds), plans[1])

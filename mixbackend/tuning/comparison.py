@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mixbackend.contracts import OpTag, RegionTextError, TensorMeta
+from mixbackend.contracts import OpTag, Plan, RegionTextError, TensorMeta
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.compiled_graphs import Placed
@@ -88,11 +88,17 @@ def rivals(home: Candidate, session: Session) -> tuple[Choice, ...]:
     probed, owners = session.probed(graph), {region.backend for region in plan.regions}
     near = [
         (seconds, name)
-        for name, seconds in plan.single_backend_s
+        for name, seconds in _alone(home.placed.layout.other, plan).items()
         # A single backend's own plan costs what it would cost alone.
         if name in probed and plan.estimated_s * (name in owners) < seconds <= NEAR * plan.estimated_s
     ]
     return tuple(Choice(single=name) for _, name in sorted(near)[:MOST_RIVALS])
+
+
+def _alone(*plans: Plan | None) -> dict[str, float]:
+    """What each backend would take alone, in the layout that suits it."""
+    pairs = [pair for plan in plans if plan is not None for pair in plan.single_backend_s]
+    return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}
 
 
 class Comparison:

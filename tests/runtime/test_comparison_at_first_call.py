@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import CompiledRegion, Region
+from mixbackend.contracts import CompiledRegion, Plan, Region
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import comparison, tuner
 
@@ -156,3 +156,10 @@ def test_time_for_compiling_is_bounded(make_mixture, sleeper, monkeypatch):
     run(mixture)
     assert third.compiled == []
     assert used(mixture) == [{"second"}]
+
+
+def test_a_rival_counts_in_the_layout_that_suits_it():
+    mine = Plan("g", "inference", False, (), single_backend_s=(("a", 3.0), ("b", 5.0)))
+    other = Plan("g", "inference", False, (), single_backend_s=(("a", 4.0), ("b", 2.0), ("c", 1.0)))
+    assert comparison._alone(other, mine) == {"a": 3.0, "b": 2.0, "c": 1.0}
+    assert comparison._alone(None, mine) == {"a": 3.0, "b": 5.0}
