@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.contracts import Phase, RegionTextError
+from mixbackend.contracts import Phase, PlacementError, RegionTextError
 from mixbackend.reporting import Event
 from mixbackend.reporting.records import IdentityRecord
 from mixbackend.runtime.choice import DEFAULT, Choice
@@ -147,7 +147,9 @@ class GraphCompiler:
                 return FrozenGraph(module, phase, graph_id, roles, constants, self.session, keep, measured)
             placed = Placer(phase, roles, self.session, measured)(module, graph_id)
         except Exception as error:
-            if self._strict:
+            # Who requires a backend wants to hear that it cannot be had, whatever is done about failures.
+            unmet = isinstance(error, PlacementError) and self.session.config.required_backends()
+            if self._strict or unmet:
                 raise
             logger.debug("compiling %s failed", graph_id, exc_info=True)
             self.session.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
