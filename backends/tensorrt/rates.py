@@ -1,34 +1,25 @@
 """What to expect of engines before anything was measured, and between which classes of ops they keep values in kernels.
 
 Place: ``Backend.prior`` and ``Traits.fused``; probes replace these figures once per machine.
-Figures: shares of the device's peak. Whole models ran on an H200 with TensorRT 8.6 at 0.6 to 1.6 times inductor's best;
-the shares follow from those where one class of op decides.
+Figures: those of libraries' kernels on GPUs (``contracts.gpu_rates``). Whole models in float16 took 0.65 to 2.5 times
+as long as inductor's best on an H200 with TensorRT 8.6, so nothing better is assumed before it is measured.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
-from mixbackend.contracts import BackendRates, DeviceModel, OpClass, OpRate
+from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpClass, OpRate
+from mixbackend.contracts.gpu_rates import FUSED_S, ROWS, gpu_rate
 
-_ENTRY_S = 14e-6
-_CROSSING_S = 0.6e-6
-_SHARES: tuple[tuple[str, float, float], ...] = (
-    ("matmul", 2e-6, 0.55),
-    ("convolution", 2e-6, 0.45),
-    ("convolution/grouped", 2e-6, 0.03),
-    ("attention", 3e-6, 0.4),
-    ("normalization", 2e-6, 0.04),
-    ("softmax", 2e-6, 0.05),
-    ("reduction", 2e-6, 0.03),
-    ("pointwise", 0.2e-6, 0.25),
-    ("pooling", 2e-6, 0.02),
-    ("gather", 2e-6, 0.01),
-    ("scatter", 3e-6, 0.002),
-    ("copy", 1.5e-6, 0.02),
-    ("view", 0.0, 1.0),
-    ("factory", 0.2e-6, 0.02),
-)
+_HOST_ENTRY_S = 14e-6
+_HOST_CROSSING_S = 0.6e-6
+_HOST_OP_S = 0.5e-6
+"""Of the processor: an engine queues all of its kernels in one call, about one for three or four ops."""
+_INSIDE: Mapping[str, str] = {"convolution": "convolution/channels_last"}
+"""Rows that are as quick as others: inside of an engine images lie as its kernels want them."""
+_FUSED_CLASSES = ("pointwise", "normalization", "softmax", "reduction", "gather", "copy", "factory")
 
 _POINTWISE: tuple[OpClass, ...] = ("pointwise", "view", "factory")
 _HEAVY: tuple[OpClass, ...] = ("convolution", "matmul", "normalization", "softmax", "reduction")
@@ -53,11 +44,13 @@ FUSED: frozenset[tuple[OpClass, OpClass]] = (
 
 def prior_rates(backend: str, device: DeviceModel) -> BackendRates | None:
     """Rates for GPUs; nothing for other devices."""
-    if not device.device.startswith("cuda"):
+    if device.place.type != "cuda":
         return None
-    rates = tuple(
-        (row, dtype, OpRate(seconds, share * peak))
-        for row, seconds, share in _SHARES
-        for dtype, peak in device.flops_per_s
-    )
-    return BackendRates(backend, _ENTRY_S, _CROSSING_S, memory_scale=1.0, rates=rates)
+    rates = []
+    for row in ROWS:
+        for dtype, _ in device.flops_per_s:
+            usual = gpu_rate(device, _INSIDE.get(row, row), dtype)
+            pause = FUSED_S if row in _FUSED_CLASSES else usual.overhead_s
+            rates.append((row, dtype, OpRate(pause, usual.flops_per_s)))
+    host = HostRates(_HOST_ENTRY_S, _HOST_CROSSING_S, _HOST_OP_S)
+    return BackendRates(backend, 0.0, 0.0, rates=tuple(rates), host=host)
