@@ -176,6 +176,13 @@ class Backend(ABC):
     def traits(self) -> Traits:
         """What holds for all its regions. Constant during a process."""
 
+    def for_measuring(self) -> Backend:
+        """The backend as it is where candidates are measured (``max-autotune``): it may take long to compile well.
+
+        Identity, verdicts and fingerprint are the same. It may refuse to load what was compiled in less time.
+        """
+        return self
+
     def preserve(self) -> frozenset[str]:
         """Composite operators (``aten.gelu.default``) it wants whole where torch would decompose them.
 

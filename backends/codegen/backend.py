@@ -65,13 +65,15 @@ class CodegenBackend(Backend):
     Args:
         target: what turns kernels into code. Unless given, there is one for each kind of device: C++ with OpenMP for
             processors, Triton for GPUs.
+        measuring: whether blocks of threads are chosen by measuring them, where they were not measured before.
     """
 
     name: ClassVar[str] = "codegen"
     contract_version: ClassVar[str] = "1.0"
 
-    def __init__(self, target: Target | None = None) -> None:
+    def __init__(self, target: Target | None = None, measuring: bool = False) -> None:
         self._given = target
+        self._measuring = measuring
 
     @cached_property
     def targets(self) -> Mapping[str, Target]:
@@ -91,7 +93,7 @@ class CodegenBackend(Backend):
         from mixbackend.backends.codegen.targets.cpp.target import CppTarget
         from mixbackend.backends.codegen.targets.triton.target import TritonTarget
 
-        return (CppTarget(), TritonTarget())
+        return (CppTarget(), TritonTarget(measuring=self._measuring))
 
     def availability(self) -> Availability:
         """As its targets are: one is enough."""
@@ -100,6 +102,10 @@ class CodegenBackend(Backend):
         if versions:
             return Availability(True, version=", ".join(filter(None, versions)))
         return Availability(False, reason="; ".join(filter(None, (answer.reason for answer in answers))))
+
+    def for_measuring(self) -> Backend:
+        """On GPUs the same with measured blocks; elsewhere there is nothing to measure."""
+        return CodegenBackend(measuring=True) if self._given is None and "cuda" in self.targets else self
 
     def fingerprint(self) -> str:
         """The targets', the version of what is above them, and what the scheduler knows of the machine."""

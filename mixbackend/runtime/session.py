@@ -91,7 +91,9 @@ class Session:
         self.records = records
         self.debug = DebugSettings.from_environment()
         self.events = EventLog()
-        self.backends: tuple[Backend, ...] = registry.resolve(config.backends, config.required_backends())
+        found = registry.resolve(config.backends, config.required_backends())
+        measures = config.search.mode == "measure"
+        self.backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in found)
         self._by_name = {backend.name: backend for backend in self.backends}
         self._fingerprints = {backend.name: backend.fingerprint() for backend in self.backends}
         self._fuel = Fuel(self.debug.fuel)

@@ -23,7 +23,7 @@ def fold(kind: ReductionKind, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
             raise IrError(f"{kind} over nothing has no value")
         return (values.new_empty(values.shape[:-1], dtype=torch.int64 if kind.startswith("arg") else values.dtype),)
     match kind:
-        case "sum":
+        case "sum" | "dot":
             return (values.sum(-1, dtype=values.dtype),)
         case "prod":
             return (values.prod(-1, dtype=values.dtype),)

@@ -45,6 +45,7 @@ REDUCTION_KINDS = {
     "argmax": "fib",
     "argmin": "fib",
     "welford": "f",
+    "dot": "f",
 }
 
 
@@ -131,6 +132,13 @@ def check_index(expression: Any, scope: Scope, bound: Iterable[sympy.Symbol] = (
         is_known = part.is_Integer or part.is_Add or part.is_Mul or is_power
         is_known = is_known or part.func in (FloorDiv, Modulo, sympy.Min, sympy.Max)
         scope.expect(is_known, f"{part} is no index expression")
+
+
+def check_product(value: Expr, scope: Scope) -> None:
+    """Check that what a ``dot`` sums up is the product of two elements in memory."""
+    factors = value.arguments if isinstance(value, Apply) and value.op == "mul" else ()
+    plain = [item for item in factors if isinstance(item, (Load, Read)) and item.mask is None and not item.bindings]
+    scope.expect(len(plain) == 2, "dot of something else than two elements in memory")
 
 
 def check_bindings(bindings: Bindings, scope: Scope) -> tuple[sympy.Symbol, ...]:

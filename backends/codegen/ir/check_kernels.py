@@ -22,6 +22,7 @@ from mixbackend.backends.codegen.ir.check_expressions import (
     check_expression,
     check_index,
     check_mask,
+    check_product,
     check_stored,
     kind_of,
 )
@@ -152,6 +153,8 @@ class _KernelCheck:
             case Accumulate():
                 scope.expect(bool(nest.reduced), "a fold without reduced loops")
                 self._kind(statement.kind, REDUCTION_KINDS, dtype, scope)
+                if statement.kind == "dot":
+                    check_product(statement.value, scope)
                 count = 2 if statement.kind == "welford" else 1
                 scope.expect(len(statement.names) == count, f"{statement.kind} has {count} results")
                 result = torch.int64 if statement.kind in ("argmax", "argmin") else dtype

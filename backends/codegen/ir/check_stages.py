@@ -22,6 +22,7 @@ from mixbackend.backends.codegen.ir.check_expressions import (
     check_expression,
     check_index,
     check_mask,
+    check_product,
     check_stored,
     kind_of,
 )
@@ -44,6 +45,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Template,
     TensorType,
     expressions_of,
+    is_product,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.text import listing, type_text
@@ -231,6 +233,8 @@ class _GraphCheck:
         scope = self._scope(stage, (*stage.loops, *stage.reduced))
         check_expression(stage.value, scope)
         self._kind(stage, stage.kind, REDUCTION_KINDS, stage.value.dtype)
+        if is_product(stage):
+            check_product(stage.value, scope)
         results = 2 if stage.kind == "welford" else 1
         scope.expect(len(stage.targets) == results, f"{stage.kind} has {results} results, not {len(stage.targets)}")
         dtype = torch.int64 if stage.kind in ("argmax", "argmin") else stage.value.dtype

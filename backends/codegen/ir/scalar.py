@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Union
+from typing import TypeGuard, Union
 
 import sympy
 import torch
@@ -243,6 +243,11 @@ def apply(op: str, *arguments: Expr, dtype: torch.dtype | None = None) -> Expr:
     if dtype is None:
         dtype = torch.bool if definition.result == "bool" else arguments[-1].dtype
     return Apply(dtype, op, arguments)
+
+
+def is_element(value: Expr) -> TypeGuard[Load]:
+    """Whether a value is an element of a tensor, read in any case and at an index that no value decides."""
+    return isinstance(value, Load) and value.mask is None and not value.bindings
 
 
 def children(expression: Expr) -> tuple[Expr, ...]:

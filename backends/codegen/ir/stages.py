@@ -10,7 +10,7 @@ Non-goals: layouts, parallelism, fusion.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal, TypeGuard, Union
 
 import sympy
 import torch
@@ -18,11 +18,13 @@ import torch
 from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, Load
 
-ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
-"""How values are folded. All but the last three take one value and give one result of its compute type. ``max`` and
-``min`` propagate NaN. ``argmax``/``argmin`` give the row-major position over the reduced loops (int64) of the first
-extreme; a NaN is the most extreme. ``welford`` gives two results, the mean and the sum of squared distances from it;
-over nothing they are NaN and 0. ``sum`` over nothing is 0, ``prod`` 1, ``any`` False, ``all`` True."""
+ReductionKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford", "dot"]
+"""How values are folded. All but ``argmax``, ``argmin`` and ``welford`` take one value and give one result of its
+compute type. ``max`` and ``min`` propagate NaN. ``argmax``/``argmin`` give the row-major position over the reduced
+loops (int64) of the first extreme; a NaN is the most extreme. ``welford`` gives two results, the mean and the sum of
+squared distances from it; over nothing they are NaN and 0. ``sum`` over nothing is 0, ``prod`` 1, ``any`` False,
+``all`` True. ``dot`` is the ``sum`` of products (``mul``) of two elements as they lie in memory, made by what hardware
+has for products of matrices."""
 
 ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
 WriteMode = Literal["set", "add", "mul", "max", "min"]
@@ -304,3 +306,8 @@ def expressions_of(stage: Stage) -> tuple[Expr, ...]:
     if isinstance(stage, Template):
         return tuple(operand.value for operand in stage.operands if operand is not None)
     return (stage.value,)
+
+
+def is_product(stage: Stage) -> TypeGuard[Reduce]:
+    """Whether a stage multiplies matrices."""
+    return isinstance(stage, Reduce) and stage.kind == "dot"

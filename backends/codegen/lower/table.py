@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.lower import (  # noqa: F401
     pointwise,
     pooling,
     pooling_backward,
+    products,
     random_numbers,
     reduction,
     reshaping,

@@ -16,7 +16,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.stages import GraphOutput, Map, Reduce, Scan, Scatter, StageGraph, Template
+from mixbackend.backends.codegen.ir.stages import (
+    GraphOutput,
+    Map,
+    Reduce,
+    Scan,
+    Scatter,
+    StageGraph,
+    Template,
+    is_product,
+)
 from mixbackend.backends.codegen.schedule.alignment import (
     Cluster,
     align,
@@ -164,6 +173,8 @@ class _Search:
         both = merged(one, other, align(one, other))
         if self.around.traits.blocks and _folds_rows_of_rows(both):
             return None, "a block of threads would fold rows of rows"
+        if not _fits_product(both):
+            return None, "a product of matrices takes what follows it element by element, and nothing else"
         objection = self._objection(one, other, both)
         if objection is not None:
             return None, objection
@@ -213,6 +224,17 @@ def _folds_rows_of_rows(cluster: Cluster) -> bool:
     """Whether a stage that folds would have loops inside an outer point beside those it folds along."""
     folds = (fact for fact in cluster.members if isinstance(fact.stage, (Reduce, Scan)))
     return any(loop not in cluster.place for fact in folds for loop in fact.kept)
+
+
+def _fits_product(cluster: Cluster) -> bool:
+    """Whether a cluster has no product of matrices, or one whose other stages are maps of the product's points."""
+    products = [fact for fact in cluster.members if is_product(fact.stage)]
+    others = [fact for fact in cluster.members if not is_product(fact.stage)]
+    if not products:
+        return True
+    made = {name for fact in others for name in fact.targets}
+    points = all(isinstance(fact.stage, Map) and not cluster.inner_loops(fact) for fact in others)
+    return len(products) == 1 and points and made.isdisjoint(products[0].reads)
 
 
 def _explain(apart: tuple[Cost, Cost], together: Cost, both: Cluster) -> str:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, walk
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, is_element, walk
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Map,
@@ -28,6 +28,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Template,
     destinations,
     expressions_of,
+    is_product,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import is_place
@@ -151,6 +152,7 @@ class _Inliner:
         self._ranges = ranges_of(graph.stages)
         self._outputs = {output.tensor for output in graph.outputs if isinstance(output, GraphOutput)}
         self._readers = _readers(graph)
+        self._products = {name for stage in graph.stages if is_product(stage) for name in targets_of(stage)}
         self._maps: dict[str, Map] = {}
         self._chosen: dict[str, bool] = {}
         self._symbols = itertools.count()
@@ -160,6 +162,8 @@ class _Inliner:
         """The stage with chosen maps inlined; the result is remembered for the stages after it."""
         if isinstance(stage, Template):
             return replace(stage, operands=tuple(map(self._operand, stage.operands)))
+        if is_product(stage):
+            return self._product(stage)
         copies: dict[Load, Expr] = {}
         count = sum(1 for _ in walk(*expressions_of(stage)))
 
@@ -196,6 +200,21 @@ class _Inliner:
             load = source
         return replace(operand, value=load)
 
+    def _product(self, stage: Reduce) -> Reduce:
+        """A product of matrices reads views of other tensors there, too."""
+        assert isinstance(stage.value, Apply)
+        factors = tuple(self._element(item) for item in stage.value.arguments if isinstance(item, Load))
+        return replace(stage, value=replace(stage.value, arguments=factors))
+
+    def _element(self, load: Load) -> Load:
+        """The element of another tensor that this one is a view of."""
+        while load.tensor in self._maps:
+            source = self._copy(self._maps[load.tensor], load)
+            if not is_element(source) or self._types[source.tensor].dtype != self._types[load.tensor].dtype:
+                break
+            load = source
+        return load
+
     def _copy(self, source: Map, load: Load) -> Expr:
         value = renamed_bindings(source.value, lambda: index_symbol(f"w{next(self._symbols)}"))
         return inlined(value, source.loops, load, self._ranges)
@@ -217,6 +236,8 @@ class _Inliner:
         if source.target in self._outputs:
             return "it is an output anyway"
         readers = self._readers[source.target]
+        if self._ends_product(source) and not all(isinstance(reader, Map) for reader, _ in readers):
+            return "a product of matrices ends with it"
         made = max(points((loop.size for loop in source.loops), self._hints), 1)
         evaluations = sum(sites * self._evaluations(reader) for reader, sites in readers) / made
         if loads == 0 and cost <= CHEAP:
@@ -229,6 +250,9 @@ class _Inliner:
         if cost <= 1.0 and loads <= 1:
             return None
         return f"costs {cost:g} per vector, would be computed {evaluations:.3g} times by {len(readers)} readers"
+
+    def _ends_product(self, source: Map) -> bool:
+        return any(isinstance(node, Load) and node.tensor in self._products for node in walk(source.value))
 
     def _evaluations(self, reader: Stage) -> int:
         return points((loop.size for loop in loops_of(reader)), self._hints)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from mixbackend.backends.codegen.ir.call_table import CallTable
-from mixbackend.backends.codegen.ir.stages import Stage, WriteMode
+from mixbackend.backends.codegen.ir.stages import Stage, WriteMode, is_product
 from mixbackend.contracts import Availability
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Target(ABC):
 
     def objection(self, stage: Stage) -> str | None:
         """What of a stage it has no code for, ``None`` for nothing: ops that become such stages are not taken."""
-        return None
+        return "no products of matrices" if is_product(stage) else None
 
     @abstractmethod
     def compile(self, program: Program) -> CompiledProgram:

@@ -18,7 +18,7 @@ AMPERE = Architecture("cuda", "80", 32)
 MI300 = Architecture("hip", "gfx942", 64)
 EVERYWHERE = (
     "gelu_bias_residual elementary float_arithmetic integer_arithmetic layer_norm softmax cross_entropy positions "
-    "variance cumulative_sum index_add max_pool"
+    "variance cumulative_sum index_add max_pool product linear_gelu_residual scores symbolic_product"
 ).split()
 
 
@@ -28,7 +28,7 @@ def test_every_pattern_has_machine_code_for_hopper(name: str) -> None:
     for text, binary in zip(texts, compile_texts(texts, HARDWARE.architecture), strict=True):
         assert binary.code.startswith(b"\x7fELF")
         assert binary.threads == 32 * text.warps
-        assert binary.shared <= 48 * 1024
+        assert binary.shared <= (HARDWARE.shared if "tl.dot" in text.body else 48 * 1024)
 
 
 @pytest.mark.parametrize("architecture", [AMPERE, MI300], ids=["sm_80", "gfx942"])

@@ -54,20 +54,25 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """In place of the GPU's; ordinary tensors are on device -1."""
-    made = Driver({11: 4, 12: 5, 21: 4, 22: 5})
+    made = Driver({11: 4, 12: 5, 21: 4, 22: 5, 31: 4, 32: 5})
     monkeypatch.setattr(launcher, "find_driver", lambda: made)
     monkeypatch.setattr(launcher, "raw_cuda_stream", lambda device: STREAM)
     monkeypatch.setattr(launcher, "current_cuda_device", lambda: -1)
     return made
 
 
-def kernels(values: Callable[..., tuple[int, ...]]) -> launcher.Kernels:
+def kernels(values: Callable[..., tuple[int, ...]], reach: Callable[..., int] = lambda p: 0) -> launcher.Kernels:
     """Two calls: from the input into the workspace, and from there, with an argument, into the output."""
     calls = (TabledCall(0, (0, 2), 1, 0), TabledCall(1, (2, 1), 1, 0))
     table = CallTable(2, 2, (torch.float32,), calls)
     aligned = [Binary(b"a", "11", 128, 0), Binary(b"b", "12", 256, 64)]
     unaligned = [Binary(b"c", "21", 128, 0), Binary(b"d", "22", 256, 64)]
-    return launcher.Kernels(table, aligned, (1, 2), values, lambda: unaligned)
+    wide = [Binary(b"e", "31", 128, 0), Binary(b"f", "32", 256, 64)]
+
+    def chosen(is_aligned: bool, is_wide: bool) -> list[Binary]:
+        return wide if is_wide else aligned if is_aligned else unaligned
+
+    return launcher.Kernels(table, chosen, (1, 2), values, reach)
 
 
 def two_calls(p: tuple[int, ...]) -> tuple[int, ...]:
@@ -105,6 +110,14 @@ def test_memory_that_is_not_aligned_takes_other_code(driver: Driver) -> None:
     launch((torch.empty(9)[1:], *rest), (3, 7, 0), ())
     launch((torch.empty(8), *rest), (3, 7, 0), ())
     assert [entry[0] for entry in driver.entries] == [21, 22, 11, 12]
+
+
+def test_sizes_that_reach_further_take_code_for_64_bits(driver: Driver) -> None:
+    launch = launcher.make_launch(kernels(two_calls, lambda p: p[0] << 20))
+    memory = (torch.empty(8), torch.empty(8), torch.empty(256, dtype=torch.uint8))
+    for blocks in (3, 1 << 11, 3):
+        launch(memory, (blocks, 7, 0), ())
+    assert [entry[0] for entry in driver.entries] == [11, 12, 31, 32, 11, 12]
 
 
 def test_a_thread_without_a_context_gets_one(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from run_triton_draws import DRAWS, residual
-from triton_programs import HARDWARE, backend
+from triton_programs import HARDWARE, SETTINGS, backend
 
 from mixbackend.backends.codegen.backend import CodegenBackend
-from mixbackend.backends.codegen.targets.triton.target import print_program
+from mixbackend.backends.codegen.targets.triton.printing import print_program
 from mixbackend.runtime.trace import trace_region
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -48,7 +48,7 @@ def test_numbers_are_those_of_the_streams(name: str) -> None:
 def _texts(name: str) -> Any:
     function, shape, dtype = DRAWS[name]
     program = backend().program(trace_region(function, [torch.zeros(shape, dtype=dtype)]))
-    return print_program(program, HARDWARE.units).texts
+    return print_program(program, SETTINGS).texts
 
 
 @pytest.mark.parametrize("name", ["eights_in_rows", "one_by_one", "numbers"])

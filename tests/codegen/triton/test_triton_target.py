@@ -66,7 +66,7 @@ def test_equal_kernels_are_one_text() -> None:
 
 def test_sizes_that_are_symbols_are_arguments() -> None:
     made = printed("symbolic_points", torch.float32)
-    assert [kind for _, kind in made.texts[0].signature].count("i64") > 0
+    assert [kind for _, kind in made.texts[0].signature].count("i32") > 0
     assert "p[" in made.values
 
 

@@ -16,6 +16,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 Build = Callable[[torch.dtype], Sequence[torch.Tensor]]
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 SINGLE = (torch.float32,)
+HALVES = (torch.float32, torch.float16)
+"""For products: Triton's interpreter multiplies no bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,10 @@ def _nan_rows(dtype: torch.dtype) -> list[torch.Tensor]:
 
 def _masked_softmax(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x.masked_fill(mask, float("-inf")), -1)
+
+
+def _no_bias(dtype: torch.dtype) -> list[torch.Tensor]:
+    return [torch.full((17,), float("nan")).to(dtype), *(torch.randn(20, 20).to(dtype), torch.randn(20, 17).to(dtype))]
 
 
 def _rotary(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
@@ -182,5 +188,44 @@ CASES: dict[str, Case] = {
     ),
     "adaptive_pool": Case(lambda x: F.adaptive_avg_pool2d(x, 3), _normal((2, 3, 10, 8))),
     "upsample": Case(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), _normal((2, 3, 5, 4))),
+    # products of matrices
+    "product": Case(lambda x, w: x @ w, _normal((40, 70), (70, 50)), HALVES, kernels=1),
+    "linear_gelu_residual": Case(
+        lambda x, w, b, r: F.gelu(F.linear(x, w, b)) + r,
+        _normal((2, 9, 64), (96, 64), (96,), (2, 9, 96)),
+        HALVES,
+        kernels=1,
+    ),
+    "linear_into_heads": Case(
+        lambda x, w: F.linear(x, w).view(2, 9, 4, 8).transpose(1, 2).contiguous(),
+        _normal((2, 9, 32), (32, 32)),
+        HALVES,
+        kernels=1,
+    ),
+    "batched_product": Case(lambda x, y: x @ y.transpose(1, 2), _normal((3, 33, 20), (3, 17, 20)), HALVES, kernels=1),
+    "product_with_factors": Case(
+        lambda z, x, y: torch.baddbmm(z, x, y, beta=0.5, alpha=2.0),
+        _normal((3, 33, 17), (3, 33, 20), (3, 20, 17)),
+        kernels=1,
+    ),
+    "product_without_bias": Case(
+        lambda z, x, y: torch.addmm(z, x, y, beta=0), lambda dtype: _no_bias(dtype), HALVES, kernels=1
+    ),
+    "strided_product": Case(lambda x, w: F.relu(x[::2] @ w[:, 3:].t()), _normal((35, 20), (24, 23)), HALVES, kernels=1),
+    "scores": Case(
+        lambda q, k, m: torch.softmax(q @ k.transpose(-1, -2) * 0.3 + m, -1),
+        _normal((2, 3, 9, 16), (2, 3, 11, 16), (9, 11)),
+        HALVES,
+        kernels=2,
+    ),
+    "linear_norm": Case(
+        lambda x, w, b: F.layer_norm(F.linear(x, w, b), (48,)), _normal((30, 64), (48, 64), (48,)), HALVES, kernels=2
+    ),
+    "gated_products": Case(lambda x, w, v: F.silu(x @ w) * (x @ v), _normal((30, 64), (64, 48), (64, 48)), kernels=2),
+    "product_of_a_row": Case(lambda x, w: x @ w + 1, _normal((1, 64), (64, 48)), HALVES, kernels=1),
+    "product_of_wide_type": Case(
+        lambda x, w: (x @ w).float() * 2, _normal((20, 40), (40, 30)), (torch.float16,), kernels=1
+    ),
+    "symbolic_product": Case(lambda x, w: F.relu(x @ w), _normal((30, 64), (64, 48)), HALVES, dynamic=True, kernels=1),
     "depthwise": Case(lambda x, w: F.conv2d(x, w, padding=1, groups=4), _normal((2, 4, 6, 5), (4, 1, 3, 3))),
 }

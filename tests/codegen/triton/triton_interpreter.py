@@ -20,7 +20,9 @@ from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS
 from mixbackend.backends.codegen.targets.target import CompiledProgram, TargetTraits
 from mixbackend.backends.codegen.targets.triton import library
 from mixbackend.backends.codegen.targets.triton.compiler import Architecture, function_of
-from mixbackend.backends.codegen.targets.triton.target import Hardware, TritonTarget, print_program, values_of
+from mixbackend.backends.codegen.targets.triton.limits import Settings
+from mixbackend.backends.codegen.targets.triton.printing import print_program, values_of
+from mixbackend.backends.codegen.targets.triton.target import Hardware, TritonTarget
 from mixbackend.contracts import Availability
 
 HARDWARE = Hardware(Architecture("cuda", "90", 32), 132)
@@ -40,7 +42,7 @@ class InterpretedTarget(TritonTarget):
 
     def compile(self, program: Program) -> CompiledProgram:
         library.libdevice = DEVICE_LIBRARY
-        printed = print_program(program, HARDWARE.units)
+        printed = print_program(program, Settings(HARDWARE.units))
         functions = [function_of(text.body) for text in printed.texts]
         values, table = values_of(printed), program.call_table
 

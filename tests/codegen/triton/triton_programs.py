@@ -11,11 +11,14 @@ from mixbackend.backends.codegen.backend import CodegenBackend
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.targets.target import TargetTraits
 from mixbackend.backends.codegen.targets.triton.compiler import Architecture
-from mixbackend.backends.codegen.targets.triton.target import Hardware, Printed, TritonTarget, print_program
+from mixbackend.backends.codegen.targets.triton.limits import Settings
+from mixbackend.backends.codegen.targets.triton.printing import Printed, print_program
+from mixbackend.backends.codegen.targets.triton.target import Hardware, TritonTarget
 from mixbackend.contracts import Availability
 from mixbackend.runtime.trace import trace_region
 
 HARDWARE = Hardware(Architecture("cuda", "90", 32), 132)
+SETTINGS = Settings(HARDWARE.units, HARDWARE.shared)
 
 
 class PrintingTarget(TritonTarget):
@@ -44,4 +47,4 @@ def program_of(name: str, dtype: torch.dtype) -> Program:
 
 def printed(name: str, dtype: torch.dtype) -> Printed:
     """The text of a case."""
-    return print_program(program_of(name, dtype), HARDWARE.units)
+    return print_program(program_of(name, dtype), SETTINGS)

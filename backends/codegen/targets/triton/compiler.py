@@ -107,7 +107,11 @@ def _compiled(text: Text, architecture: Architecture, aligned: bool) -> Binary:
     whole = int(architecture.name) if architecture.name.isdigit() else architecture.name
     pointers = [place for place, (_, kind) in enumerate(text.signature) if kind.startswith("*")]
     attributes = {(place,): [["tt.divisibility", 16]] for place in pointers} if aligned else {}
-    options = {"num_warps": text.warps, "enable_fp_fusion": True}
+    options = {
+        "num_warps": text.warps,
+        "enable_fp_fusion": True,
+        **({"num_stages": text.stages} if text.stages else {}),
+    }
     try:
         source = Source(fn=function_of(text.body), signature=dict(text.signature), constexprs={}, attrs=attributes)
         target = GPUTarget(architecture.backend, whole, architecture.warp)

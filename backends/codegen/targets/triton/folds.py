@@ -19,6 +19,7 @@ from mixbackend.backends.codegen.targets.triton.values import ValuePrinter
 
 _COMBINE: Mapping[str, str] = {
     "sum": "add",
+    "dot": "add",
     "prod": "multiply",
     "max": "maximum",
     "min": "minimum",
@@ -30,6 +31,8 @@ _COMBINE: Mapping[str, str] = {
     "logsumexp": "logaddexp",
 }
 
+_SUMS = frozenset({"sum", "dot"})
+
 _PARTS: Mapping[str, int] = {"argmax": 2, "argmin": 2, "welford": 3}
 """Values that a fold keeps, where it is more than one."""
 
@@ -39,7 +42,7 @@ def _identity(kind: str, dtype: torch.dtype) -> str:
         return literal(lowest(dtype))
     if kind in ("min", "argmin", "all"):
         return literal(highest(dtype))
-    return literal({"sum": 0, "prod": 1}[kind] * (1.0 if dtype.is_floating_point else 1))
+    return literal({"sum": 0, "dot": 0, "prod": 1}[kind] * (1.0 if dtype.is_floating_point else 1))
 
 
 class Fold:
@@ -88,7 +91,7 @@ class Fold:
             lines.add(f"{names} = {_COMBINE[kind]}({names}, {value}, {place})")
         else:
             value = self._inside(_identity(kind, self._dtype))
-            combined = f"{first} + {value}" if kind == "sum" else f"{_COMBINE[kind]}({first}, {value})"
+            combined = f"{first} + {value}" if kind in _SUMS else f"{_COMBINE[kind]}({first}, {value})"
             lines.add(f"{first} = {combined}")
 
     def finish(self) -> list[Value]:
@@ -153,7 +156,7 @@ class Fold:
         return f"tl.broadcast_to({place}, {space.shape(self._axes)})"
 
     def _folded(self, text: str) -> str:
-        if self._statement.kind == "sum":
+        if self._statement.kind in _SUMS:
             return f"tl.sum({text}, {self._row.dimension}){self._slice}"
         return f"tl.reduce({text}, {self._row.dimension}, {self._combine}){self._slice}"
 

@@ -3,8 +3,8 @@
 Place: above ``driver``; makes the ``launch`` of a compiled program. Input: the calls, the kernels' code, and the
 compiled launcher (``launcher.cpp``). Output: a ``Launch``.
 Invariants: a call packs the addresses of its tensors and nothing else, unless sizes change. Kernels run on the stream
-that is torch's current one, on the device of the first tensor. Code for memory that is not aligned is compiled where
-such memory first comes.
+that is torch's current one, on the device of the first tensor. Code for memory that is not aligned, or for indices
+of 64 bits where 32 mostly do, is compiled where it is first needed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mixbackend.backends.codegen.targets.cpp.plain import plain_function
 from mixbackend.backends.codegen.targets.target import Launch
 from mixbackend.backends.codegen.targets.triton.compiler import Binary
 from mixbackend.backends.codegen.targets.triton.driver import Driver, find_driver
+from mixbackend.backends.codegen.targets.triton.limits import LARGEST_INDEX
 from mixbackend.contracts import CodegenError
 from mixbackend.contracts.torch_compat import current_cuda_device, raw_cuda_stream
 
@@ -42,17 +43,19 @@ class Kernels:
     """What is launched.
 
     Attributes:
-        table: of the calls; ``binaries`` has one for each.
+        table: of the calls.
+        binaries: gives one for each call, for memory that is aligned or begins anywhere, and for indices of 32 or 64
+            bits.
         value_counts: of each call, see ``Values``.
         values: see there.
-        unaligned: gives the binaries for memory that begins anywhere.
+        reach: from the parameters of a launch to what indices reach.
     """
 
     table: CallTable
-    binaries: Sequence[Binary]
+    binaries: Callable[[bool, bool], Sequence[Binary]]
     value_counts: Sequence[int]
     values: Values
-    unaligned: Callable[[], Sequence[Binary]]
+    reach: Callable[[Sequence[int]], int]
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def _tables_of(
     calls: list[bytes] = []
     slots: list[int] = []
     value_count = number_count = 0
-    binaries = kernels.binaries if aligned else kernels.unaligned()
+    binaries = kernels.binaries(aligned, kernels.reach(parameters) > LARGEST_INDEX)
     for call, binary, count in zip(table.calls, binaries, kernels.value_counts, strict=True):
         places = (len(slots), len(call.slots), value_count, count, number_count, call.number_count)
         calls.append(struct.pack("=Q8q", driver.function(binary, device), binary.threads, binary.shared, *places))

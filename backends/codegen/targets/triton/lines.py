@@ -34,10 +34,10 @@ class Value:
 
 @dataclass
 class _Frame:
-    """Lines at one depth; ``row`` is the axis whose loop they are in."""
+    """Lines at one depth; ``rows`` are the axes that the loop they are in counts."""
 
     depth: int
-    row: str | None
+    rows: Axes
     lines: list[str] = field(default_factory=list)
     known: dict[str, Value] = field(default_factory=dict)
     stored: dict[tuple[str, sympy.Expr], Value] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Lines:
     """What is written so far."""
 
     def __init__(self) -> None:
-        self._frames = [_Frame(1, None)]
+        self._frames = [_Frame(1, NOWHERE)]
         self._count = 0
 
     @property
@@ -55,10 +55,10 @@ class Lines:
         """All lines."""
         return "\n".join(self._frames[0].lines)
 
-    def open(self, head: str, row: str) -> None:
-        """Begin a loop along a row."""
+    def open(self, head: str, *rows: str) -> None:
+        """Begin a loop along a row, under all its names."""
         frame = self._frames[-1]
-        self._frames.append(_Frame(frame.depth + 1, row, [_indented(head, frame.depth)]))
+        self._frames.append(_Frame(frame.depth + 1, frozenset(rows), [_indented(head, frame.depth)]))
 
     def close(self) -> None:
         """End the loop: what was computed in it is not known behind it."""
@@ -81,7 +81,7 @@ class Lines:
 
     def value(self, text: str, dtype: torch.dtype, axes: Axes, buffers: Iterable[str] = ()) -> Value:
         """The variable that holds what a text computes."""
-        frame = next(frame for frame in reversed(self._frames) if frame.row is None or frame.row in axes)
+        frame = next(frame for frame in reversed(self._frames) if not frame.rows or frame.rows & axes)
         for place in self._frames:
             if text in place.known:
                 return place.known[text]

@@ -5,7 +5,7 @@ Place: used by ``printer``. Input: a nest and its row. Output: its lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, Kernel, Let, Nest, Statement, Store
 from mixbackend.backends.codegen.targets.triton.dtypes import NAMES
@@ -50,6 +50,13 @@ class NestPrinter:
             self._whole(nest, row)
         else:
             self._in_pieces(nest, row)
+
+    def finish(self, nest: Nest, values: Mapping[str, Value]) -> None:
+        """Write what follows the folds of a nest, whose results are these."""
+        self._printer.locals.clear()
+        self._printer.nest += 1
+        self._printer.locals.update(values)
+        self._statements(nest.finish)
 
     # -- rows -----------------------------------------------------------------------------------------------------
 

@@ -6,24 +6,27 @@ flight, neighbours in memory belong to neighbouring threads, and every unit of t
 
 - Points alone: a flat block along the loop in which stores are contiguous; a square where loads are contiguous along
   another one (a transpose).
+- Products of matrices: tiles (``products``).
 - Rows that registers hold stay in them (``whole``); others are walked in ``pieces``, where every lane folds for itself
   and the lanes are folded at the end. Columns of a few points are walked point by point (``points``).
 
-Non-goals: tensor cores, shared memory; those belong to templates.
+``candidates`` gives further plans near the model's, to be measured where that is wanted.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import sympy
+import torch
 
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
 from mixbackend.backends.codegen.schedule.blocks import are_strided
 from mixbackend.backends.codegen.schedule.draft import Access, has_carry, inner_loops, nest_accesses
-from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT
+from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT, Settings
+from mixbackend.backends.codegen.targets.triton.products import Product, Tile, find_product, tiles_of
 
 COLUMNS = 64
 FLAT = 1024
@@ -49,7 +52,8 @@ FEW = 32
 ASSUMED = 1024
 """Length of rows of unknown length."""
 
-_LARGEST_INDEX = 2**31 - 1
+MOST_TILES = 8
+"""Tiles of a product that are measured."""
 
 Way = Literal["whole", "pieces", "points"]
 
@@ -79,7 +83,9 @@ class Plan:
         rest: outer loops that a block has one value of.
         walks: of each nest; ``None`` where it has no row.
         warps: of a block.
-        wide: whether indices need 64 bits.
+        wide: whether indices have 64 bits.
+        tile: of a product of matrices, whose sides are its rows and columns.
+        tf32: whether factors in float32 are rounded to TF32.
     """
 
     sides: tuple[Side, ...]
@@ -87,16 +93,21 @@ class Plan:
     walks: tuple[Walk | None, ...]
     warps: int
     wide: bool
+    tile: Tile | None = None
+    tf32: bool = False
 
 
-def make_plan(kernel: Kernel, units: int) -> Plan:
+def make_plan(kernel: Kernel, settings: Settings, wide: bool) -> Plan:
     """Decide for a kernel.
 
     Args:
         kernel: as ``specialised`` makes it.
-        units: processors of the hardware, each of which runs several blocks.
+        wide: whether indices have 64 bits.
     """
-    wide = _needs_wide(kernel)
+    product = find_product(kernel)
+    if product is not None:
+        return _tiled(kernel, product, tiles_of(product, kernel, settings)[0], settings, wide)
+    units = settings.units
     rows = [_length(nest) for nest in kernel.nests if inner_loops(nest)]
     points = _number(sympy.Mul(*(loop.extent for loop in kernel.outer)))
     if not rows:
@@ -107,6 +118,41 @@ def make_plan(kernel: Kernel, units: int) -> Plan:
     if strided and not in_registers and not carries and all(row is not None and row <= FEW for row in rows):
         return _by_points(kernel, points, units, wide)
     return _by_rows(kernel, rows, points, units, wide, strided, in_registers)
+
+
+def candidates(kernel: Kernel, settings: Settings, wide: bool) -> list[Plan]:
+    """Plans that may be faster than the model's, which comes first."""
+    product = find_product(kernel)
+    if product is not None:
+        tiles = tiles_of(product, kernel, settings)[:MOST_TILES]
+        return [_tiled(kernel, product, tile, settings, wide) for tile in tiles]
+    first = make_plan(kernel, settings, wide)
+    found = [first]
+    for factor in (0.5, 2.0):
+        side = first.sides[-1]
+        block = max(1, int(side.block * factor))
+        if side.loops and block <= RESIDENT and first.warps * factor >= 1:
+            sides = (*first.sides[:-1], replace(side, block=block))
+            found.append(replace(first, sides=sides, warps=min(16, int(first.warps * factor))))
+            found.append(replace(first, sides=sides))
+    found += [replace(first, warps=warps) for warps in (first.warps // 2, first.warps * 2) if 1 <= warps <= 16]
+    walked = {walk.block for walk in first.walks if walk is not None and walk.way == "pieces"}
+    for block in walked:
+        for other in (block // 2, block * 2):
+            walks = tuple(
+                replace(walk, block=other) if walk is not None and walk.way == "pieces" else walk
+                for walk in first.walks
+            )
+            found.append(replace(first, walks=walks))
+    return list(dict.fromkeys(found))
+
+
+def _tiled(kernel: Kernel, product: Product, tile: Tile, settings: Settings, wide: bool) -> Plan:
+    sides = (Side(product.rows, tile.rows), Side(product.columns, tile.columns))
+    tf32 = settings.tf32 and product.left.buffer in {
+        item.name for item in kernel.buffers if item.dtype == torch.float32
+    }
+    return Plan(sides, product.batch, (None,) * len(kernel.nests), tile.warps, wide, tile, tf32)
 
 
 @dataclass(frozen=True)
@@ -246,19 +292,3 @@ def _transposed(kernel: Kernel) -> tuple[KernelLoop, KernelLoop] | None:
 
 def _contiguous(access: Access, kernel: Kernel) -> KernelLoop | None:
     return next((loop for loop in kernel.outer if access.stride(loop.index) == 1), None)
-
-
-def _needs_wide(kernel: Kernel) -> bool:
-    """Whether an offset or the number of points may not fit into 32 bits, or is not known."""
-    if kernel.parameters:
-        return True
-    loops = [*kernel.outer, *(loop for nest in kernel.nests for loop in inner_loops(nest))]
-    highest = {loop.index: sympy.Max(loop.extent - 1, 0) for loop in loops}
-    reach = sympy.Mul(*(loop.extent for loop in kernel.outer))
-    for nest in kernel.nests:
-        for access in nest_accesses(nest):
-            terms = sympy.Add.make_args(access.offset)
-            # Values bound at run time are 64 bits wide anyway.
-            known = [term for term in terms if term.free_symbols <= highest.keys()]
-            reach = max(reach, sum(abs(term.xreplace(highest)) for term in known))
-    return bool(reach > _LARGEST_INDEX)

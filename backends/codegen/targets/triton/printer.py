@@ -15,6 +15,8 @@ from mixbackend.backends.codegen.targets.triton.indices import index_text
 from mixbackend.backends.codegen.targets.triton.lines import Lines
 from mixbackend.backends.codegen.targets.triton.nests import NestPrinter
 from mixbackend.backends.codegen.targets.triton.plan import Plan, Side
+from mixbackend.backends.codegen.targets.triton.product_printer import product_lines
+from mixbackend.backends.codegen.targets.triton.products import as_sums, find_product
 from mixbackend.backends.codegen.targets.triton.space import Space, make_space
 from mixbackend.backends.codegen.targets.triton.text import FUNCTION, Text
 from mixbackend.backends.codegen.targets.triton.values import ValuePrinter
@@ -22,6 +24,17 @@ from mixbackend.backends.codegen.targets.triton.values import ValuePrinter
 
 def print_kernel(kernel: Kernel, plan: Plan) -> Text:
     """Text of a kernel."""
+    product = None if plan.tile is None else find_product(kernel)
+    lines = _lines(as_sums(kernel), plan) if product is None else product_lines(kernel, plan, product)
+    signature = [(item.name, POINTERS[item.dtype]) for item in kernel.buffers]
+    signature += [(symbol.name, "i64" if plan.wide else "i32") for symbol in kernel.parameters]
+    signature += [(symbol.name, "fp64") for symbol in kernel.numbers]
+    arguments = ", ".join(name for name, _ in signature)
+    body = f"@triton.jit\ndef {FUNCTION}({arguments}):\n{lines.text}\n"
+    return Text(body, tuple(signature), plan.warps, 0 if plan.tile is None else plan.tile.stages)
+
+
+def _lines(kernel: Kernel, plan: Plan) -> Lines:
     space = make_space(kernel, plan)
     lines = Lines()
     lines.add(f"zero = tl.zeros({space.shape(())}, tl.int32)")
@@ -29,12 +42,7 @@ def print_kernel(kernel: Kernel, plan: Plan) -> Text:
     nests = NestPrinter(kernel, ValuePrinter(kernel, space, lines))
     for nest in kernel.nests:
         nests.nest(nest)
-    signature = [(item.name, POINTERS[item.dtype]) for item in kernel.buffers]
-    signature += [(symbol.name, "i64") for symbol in kernel.parameters]
-    signature += [(symbol.name, "fp64") for symbol in kernel.numbers]
-    arguments = ", ".join(name for name, _ in signature)
-    body = f"@triton.jit\ndef {FUNCTION}({arguments}):\n{lines.text}\n"
-    return Text(body, tuple(signature), plan.warps)
+    return lines
 
 
 def block_count(plan: Plan) -> sympy.Expr:

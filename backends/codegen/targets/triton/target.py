@@ -14,7 +14,7 @@ import importlib.metadata
 import importlib.util
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -28,15 +28,16 @@ from mixbackend.backends.codegen.ir.stages import Scatter, Stage, expressions_of
 from mixbackend.backends.codegen.targets.target import Blocks, CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.backends.codegen.targets.triton.compiler import Architecture, Binary, compile_texts
 from mixbackend.backends.codegen.targets.triton.dtypes import NAMES
-from mixbackend.backends.codegen.targets.triton.indices import index_text
-from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT
+from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT, Settings
 from mixbackend.backends.codegen.targets.triton.operators import has_operator
+from mixbackend.backends.codegen.targets.triton.printing import Printed, print_program, reach_of_launch, values_of
 from mixbackend.backends.codegen.targets.triton.text import Text
+from mixbackend.backends.codegen.targets.triton.tuning import Tuner
+from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts import Availability, CodegenError
 
 if TYPE_CHECKING:
-    from mixbackend.backends.codegen.ir.kernel import Kernel
-    from mixbackend.backends.codegen.ir.program import KernelCall, Program
+    from mixbackend.backends.codegen.ir.program import Program
 
 _VECTOR_BYTES = 128
 """What a warp takes of memory at a time."""
@@ -59,28 +60,13 @@ class Hardware:
         architecture: of its code.
         units: its processors (NVIDIA: SM, AMD: CU).
         threads: that a unit holds at most.
+        shared: bytes of shared memory that a block may have.
     """
 
     architecture: Architecture
     units: int
     threads: int = 2048
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A program as text.
-
-    Attributes:
-        texts: distinct kernels.
-        places: for every call the place of its kernel among them.
-        counts: for every call how many values it takes: its number of blocks, and its arguments.
-        values: Python text of these values, over ``p``, the parameters of a launch.
-    """
-
-    texts: tuple[Text, ...]
-    places: tuple[int, ...]
-    counts: tuple[int, ...]
-    values: str
+    shared: int = 96 * 1024
 
 
 class TritonTarget(Target):
@@ -88,12 +74,16 @@ class TritonTarget(Target):
 
     Args:
         hardware: to compile for; the GPU that is here unless given.
+        measuring: whether plans are measured that were not measured before.
+        tuner: chooses among plans of a kernel; of the GPU that is here unless given.
     """
 
     name: ClassVar[str] = "triton"
 
-    def __init__(self, hardware: Hardware | None = None) -> None:
+    def __init__(self, hardware: Hardware | None = None, measuring: bool = False, tuner: Tuner | None = None) -> None:
         self._given = hardware
+        self._measuring = measuring
+        self._given_tuner = tuner
 
     def availability(self) -> Availability:
         """Whether there are Triton, a GPU, and a C++ compiler for the launcher."""
@@ -112,8 +102,9 @@ class TritonTarget(Target):
     def fingerprint(self) -> str:
         """Triton, the hardware, and what prints and launches, in one hash."""
         architecture = self.hardware.architecture
+        factors = "tf32" if self._settings.tf32 else "float32"
         return (
-            f"triton {importlib.metadata.version('triton')}, {architecture.backend} {architecture.name}, "
+            f"triton {importlib.metadata.version('triton')}, {architecture.backend} {architecture.name}, {factors}, "
             f"{self.hardware.units} units of {self.hardware.threads} threads, printer {_printer_digest()[:16]}"
         )
 
@@ -148,7 +139,7 @@ class TritonTarget(Target):
 
     def compile(self, program: Program) -> CompiledProgram:
         """Compile what no program before had."""
-        printed = print_program(program, self.hardware.units)
+        printed = print_program(program, self._settings, None if self._tuner is None else self._tuner.choose)
         binaries = compile_texts(printed.texts, self.hardware.architecture)
         content = self._content(printed, binaries)
         source = "\n\n".join(text.body for text in printed.texts)
@@ -162,14 +153,17 @@ class TritonTarget(Target):
         """
         try:
             content = json.loads(zlib.decompress(artifact))
-            texts = tuple(_text_of(item) for item in content["texts"])
-            printed = Printed(texts, tuple(content["places"]), tuple(content["counts"]), str(content["values"]))
+            texts, wide = (tuple(map(_text_of, content[kind])) for kind in ("texts", "wide"))
+            places, counts = tuple(content["places"]), tuple(content["counts"])
+            printed = Printed(texts, wide, places, counts, str(content["values"]), str(content["reach"]))
             binaries = [
                 Binary(base64.b64decode(item["code"]), item["symbol"], item["threads"], item["shared"])
                 for item in content["binaries"]
             ]
         except (ValueError, KeyError, TypeError, zlib.error) as error:
             raise CodegenError(f"an artifact of compiled kernels cannot be read: {error}") from error
+        if self._measures and not content.get("measured"):
+            raise CodegenError("an artifact of compiled kernels has blocks that were not measured")
         if content.get("fingerprint") != self.fingerprint() or len(printed.places) != len(calls.calls):
             raise CodegenError("an artifact of compiled kernels belongs to another program or GPU")
         source = "\n\n".join(text.body for text in texts)
@@ -182,29 +176,55 @@ class TritonTarget(Target):
             return self._given
         facts = torch.cuda.get_device_properties(torch.cuda.current_device())
         threads = facts.max_threads_per_multi_processor
+        shared = getattr(facts, "shared_memory_per_block_optin", 96 * 1024)
         if torch.version.hip:
             name = facts.gcnArchName.partition(":")[0]
-            return Hardware(Architecture("hip", name, facts.warp_size), facts.multi_processor_count, threads)
+            return Hardware(Architecture("hip", name, facts.warp_size), facts.multi_processor_count, threads, 64 * 1024)
         name = f"{facts.major}{facts.minor}"
-        return Hardware(Architecture("cuda", name, 32), facts.multi_processor_count, threads)
+        return Hardware(Architecture("cuda", name, 32), facts.multi_processor_count, threads, shared)
+
+    @property
+    def _measures(self) -> bool:
+        return self._tuner is not None and self._tuner.measures
+
+    @cached_property
+    def _tuner(self) -> Tuner | None:
+        """None for hardware that is not here: what is measured holds for this one."""
+        if self._given_tuner is not None or self._given is not None:
+            return self._given_tuner
+        from mixbackend.backends.codegen.targets.triton.device_clock import device_clock
+
+        clock = device_clock(lambda: self.hardware.architecture) if self._measuring else None
+        machine = f"{torch.cuda.get_device_name()} {self.fingerprint()}"
+        return Tuner(clock, machine, lambda: private_cache_folder("codegen-triton"))
+
+    @property
+    def _settings(self) -> Settings:
+        tf32 = torch.get_float32_matmul_precision() != "highest"
+        return Settings(self.hardware.units, self.hardware.shared, tf32)
 
     def _launch(self, calls: CallTable, printed: Printed, binaries: Sequence[Binary]) -> Launch:
         from mixbackend.backends.codegen.targets.triton.launcher import Kernels, make_launch
 
-        def unaligned() -> list[Binary]:
-            made = compile_texts(printed.texts, self.hardware.architecture, aligned=False)
+        def chosen(aligned: bool, wide: bool) -> list[Binary]:
+            made = binaries
+            if wide or not aligned:
+                texts = printed.wide if wide else printed.texts
+                made = compile_texts(texts, self.hardware.architecture, aligned)
             return [made[place] for place in printed.places]
 
-        in_order = [binaries[place] for place in printed.places]
-        return make_launch(Kernels(calls, in_order, printed.counts, values_of(printed), unaligned))
+        return make_launch(Kernels(calls, chosen, printed.counts, values_of(printed), reach_of_launch(printed)))
 
     def _content(self, printed: Printed, binaries: Sequence[Binary]) -> dict[str, Any]:
         return {
             "fingerprint": self.fingerprint(),
-            "texts": [{"body": item.body, "signature": item.signature, "warps": item.warps} for item in printed.texts],
+            "measured": self._measures,
+            "texts": list(map(_kept, printed.texts)),
+            "wide": list(map(_kept, printed.wide)),
             "places": printed.places,
             "counts": printed.counts,
             "values": printed.values,
+            "reach": printed.reach,
             "binaries": [
                 {
                     "code": base64.b64encode(item.code).decode(),
@@ -217,52 +237,13 @@ class TritonTarget(Target):
         }
 
 
-def print_program(program: Program, units: int) -> Printed:
-    """All kernels of a program as text.
-
-    Args:
-        units: processors of the hardware.
-    """
-    texts: dict[Text, int] = {}
-    places, counts, values = [], [], []
-    start = 0
-    for call in program.calls:
-        text, blocks = _print_call(call, units)
-        places.append(texts.setdefault(text, len(texts)))
-        names = {symbol: f"p[{start + place}]" for place, symbol in enumerate(call.kernel.parameters)}
-        mine = [index_text(blocks, names)]
-        mine += [names[symbol] for symbol in call.kernel.parameters if symbol.name in dict(text.signature)]
-        counts.append(len(mine))
-        values += mine
-        start += len(call.parameters)
-    return Printed(tuple(texts), tuple(places), tuple(counts), f"lambda p: ({''.join(f'{item}, ' for item in values)})")
-
-
-def values_of(printed: Printed) -> Callable[[Sequence[int]], tuple[int, ...]]:
-    """The function behind ``Printed.values``."""
-    return eval(printed.values, {})  # type: ignore[no-any-return] # our own text
-
-
-def _print_call(call: KernelCall, units: int) -> tuple[Text, Any]:
-    kernel: Kernel = call.kernel  # type: ignore[assignment] # it has no templates
-    given = tuple(int(value) if value.is_Integer else None for value in call.parameters)
-    return _printed(kernel, given, units)
-
-
-@lru_cache(maxsize=4096)
-def _printed(kernel: Kernel, given: tuple[int | None, ...], units: int) -> tuple[Text, Any]:
-    # Only here: what is loaded from artifacts is not printed.
-    from mixbackend.backends.codegen.targets.triton.plan import make_plan
-    from mixbackend.backends.codegen.targets.triton.printer import block_count, print_kernel
-    from mixbackend.backends.codegen.targets.triton.specialised import specialised
-
-    special = specialised(kernel, given)
-    plan = make_plan(special, units)
-    return print_kernel(special, plan), block_count(plan)
+def _kept(text: Text) -> dict[str, Any]:
+    return {"body": text.body, "signature": text.signature, "warps": text.warps, "stages": text.stages}
 
 
 def _text_of(item: dict[str, Any]) -> Text:
-    return Text(str(item["body"]), tuple((name, kind) for name, kind in item["signature"]), int(item["warps"]))
+    signature = tuple((name, kind) for name, kind in item["signature"])
+    return Text(str(item["body"]), signature, int(item["warps"]), int(item["stages"]))
 
 
 def _packed(content: dict[str, Any]) -> bytes:

@@ -18,8 +18,10 @@ class Text:
         body: the function ``FUNCTION``, without imports.
         signature: name and Triton type of every argument.
         warps: of a block.
+        stages: turns of a loop whose loads are under way at once; 0 leaves that to Triton.
     """
 
     body: str
     signature: tuple[tuple[str, str], ...]
     warps: int
+    stages: int = 0
