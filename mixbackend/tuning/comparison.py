@@ -64,6 +64,11 @@ class Candidate:
         first = self.graphs[0] if len(self.graphs) == 1 else None
         return first if isinstance(first, PlacedGraph) else None
 
+    @property
+    def estimated_s(self) -> float:
+        """Of its plan; 0 without one."""
+        return 0.0 if self.placed is None else self.placed.plan.estimated_s
+
 
 def wanted(captured: Captured, session: Session) -> bool:
     """Whether a graph may be compared at all, as far as can be told before it is placed."""
@@ -183,7 +188,7 @@ def compare(candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Tri
             if not rounds[number] or statistics.median(rounds[number]) <= NEAR * best:
                 rounds[number].append(_turn(candidate.run, values))
     return tuple(
-        Trial(candidate.choice, candidate.graphs[0].plan.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
+        Trial(candidate.choice, candidate.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
         for number, candidate in enumerate(candidates)
     )
 
