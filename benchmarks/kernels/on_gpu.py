@@ -3,7 +3,9 @@
 Place: ``python -m mixbackend.benchmarks.kernels.on_gpu [NAME...] [--no-inductor]``; needs a GPU.
 Output: one JSON line for the GPU (copy bandwidth, microseconds of a small launch), then one per pattern and type: bytes
 that have to be moved, milliseconds of both (medians of event-timed batches, taken in turns), and shares of the copy.
-Inputs are larger than any cache. A pattern that fails says so in its line, and the others go on.
+Inputs are larger than any cache. Products of matrices come last: our kernel with the model's tile and with the measured
+one, eager's (cuBLAS, and what follows as kernels of its own) and inductor's, with TFLOP/s of each.
+Patterns that draw random numbers start all from one seed. What fails says so in its line, and the others go on.
 """
 
 from __future__ import annotations
@@ -14,106 +16,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from mixbackend.backends.codegen import CodegenBackend
+from mixbackend.backends.codegen.targets.triton.target import TritonTarget
+from mixbackend.benchmarks.kernels.gpu_patterns import PATTERNS, PRODUCTS, Pattern, Product
 from mixbackend.runtime.trace import trace_region
 
-ROWS, COLUMNS = 16384, 4096
-Tensors = Sequence[torch.Tensor]
 BATCHES, CALLS = 7, 10
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """One pattern.
-
-    Attributes:
-        function: in plain torch.
-        inputs: for a type, on the GPU.
-        extra: bytes that are moved beside each input and output once (a gather reads as much as it writes), or less.
-    """
-
-    function: Callable[..., Any]
-    inputs: Callable[[torch.dtype], Tensors]
-    extra: Callable[[Tensors, Tensors], int] = lambda inputs, outputs: 0
-
-
-def _random(*shapes: tuple[int, ...]) -> Callable[[torch.dtype], Tensors]:
-    return lambda dtype: [torch.randn(shape, device="cuda").to(dtype) for shape in shapes]
-
-
-def _rms_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
-
-
-def _rotary(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, -1)
-    return x * cosine + torch.cat([-second, first], -1) * sine
-
-
-def _with_classes(rows: int, classes: int) -> Callable[[torch.dtype], Tensors]:
-    return lambda dtype: [
-        torch.randn(rows, classes, device="cuda").to(dtype),
-        torch.randint(0, classes, (rows,), device="cuda"),
-    ]
-
-
-def _table(dtype: torch.dtype) -> Tensors:
-    return [torch.randn(50257, 1024, device="cuda").to(dtype), torch.randint(0, 50257, (16, 4096), device="cuda")]
-
-
-def _masked(dtype: torch.dtype) -> Tensors:
-    return [torch.randn(16, 16, 512, 1024, device="cuda").to(dtype), torch.rand(512, 1024, device="cuda") > 0.9]
-
-
-def _layer_norm_backward(
-    g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor
-) -> Any:
-    gw = g.float() * w
-    normed = (x.float() - mean) * rstd
-    inner = (gw * normed).mean(-1, keepdim=True)
-    return (rstd * (gw - gw.mean(-1, keepdim=True) - normed * inner)).to(x.dtype)
-
-
-def _batch_norm_relu(x: torch.Tensor, m: torch.Tensor, v: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
-    return F.relu(torch.ops.aten._native_batch_norm_legit_no_training(x, w, b, m, v.square(), 0.1, 1e-5)[0])
-
-
-_PLANE = (ROWS, COLUMNS)
-PATTERNS: dict[str, Pattern] = {
-    "gelu_bias_residual": Pattern(lambda x, b, r: F.gelu(x + b) + r, _random(_PLANE, (COLUMNS,), _PLANE)),
-    "silu_mul": Pattern(lambda x, y: F.silu(x) * y, _random(_PLANE, _PLANE)),
-    "add_three": Pattern(lambda x, y, z: x + y * 2 + z, _random(_PLANE, _PLANE, _PLANE)),
-    "layer_norm": Pattern(lambda x, w, b: F.layer_norm(x, (COLUMNS,), w, b), _random(_PLANE, (COLUMNS,), (COLUMNS,))),
-    "layer_norm_768": Pattern(lambda x, w, b: F.layer_norm(x, (768,), w, b), _random((65536, 768), (768,), (768,))),
-    "layer_norm_input_gradient": Pattern(
-        _layer_norm_backward, _random(_PLANE, _PLANE, (COLUMNS,), (ROWS, 1), (ROWS, 1))
-    ),
-    "rms_norm": Pattern(_rms_norm, _random(_PLANE, (COLUMNS,))),
-    "softmax": Pattern(lambda x: torch.softmax(x, -1), _random(_PLANE)),
-    "softmax_128": Pattern(lambda x: torch.softmax(x, -1), _random((524288, 128))),
-    "log_softmax": Pattern(lambda x: torch.log_softmax(x, -1), _random(_PLANE)),
-    "masked_softmax": Pattern(lambda x, m: torch.softmax(x.masked_fill(m, float("-inf")), -1), _masked),
-    "cross_entropy": Pattern(lambda x, t: F.cross_entropy(x.float(), t), _with_classes(4096, 32000)),
-    "rotary": Pattern(_rotary, _random((8, 32, 2048, 128), (2048, 128), (2048, 128))),
-    "row_sum": Pattern(lambda x: x.sum(-1), _random(_PLANE)),
-    "column_sum": Pattern(lambda x: x.sum(0), _random(_PLANE)),
-    "sum_of_all": Pattern(lambda x: x.sum(), _random(_PLANE)),
-    "transposed_copy": Pattern(lambda x: x.t().contiguous(), _random(_PLANE)),
-    "heads_to_rows": Pattern(lambda x: x.transpose(1, 2).reshape(16, 1024, 4096) * 2, _random((16, 32, 1024, 128))),
-    "concatenation": Pattern(lambda x, y: torch.cat([x, y], 1) + 1, _random((ROWS, 2048), (ROWS, 1024))),
-    "embedding": Pattern(
-        lambda w, i: F.embedding(i, w), _table, lambda inputs, outputs: outputs[0].nbytes - inputs[0].nbytes
-    ),
-    "batch_norm_relu": Pattern(_batch_norm_relu, _random((64, 256, 56, 56), *[(256,)] * 4)),
-    "max_pool": Pattern(lambda x: F.max_pool2d(x, 3, 2, 1), _random((64, 64, 112, 112))),
-}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -130,14 +43,46 @@ def main(arguments: Sequence[str]) -> None:
                 line["error"] = f"{type(error).__name__}: {error}"[:2000]
             print(json.dumps(line), flush=True)
             torch.compiler.reset()
+    for name, product in PRODUCTS.items():
+        for dtype in (torch.float16, torch.bfloat16, torch.float32) if not names or name in names else ():
+            line = {"product": name, "dtype": str(dtype).removeprefix("torch.")}
+            try:
+                line.update(_measure_product(product, dtype, "--no-inductor" not in arguments))
+            except Exception as error:  # reported as the product's result
+                line["error"] = f"{type(error).__name__}: {error}"[:2000]
+            print(json.dumps(line), flush=True)
+            torch.compiler.reset()
+
+
+def _measure_product(product: Product, dtype: torch.dtype, inductor: bool) -> dict[str, Any]:
+    """Float32 as torch's flags say: without TF32 unless the process allowed it."""
+    inputs = [torch.randn(shape, device="cuda").to(dtype) / 8 for shape in product.shapes]
+    pattern = Pattern(product.function, lambda _: inputs)
+    mine, facts = _generated(pattern, inputs)
+    tuned, tuned_facts = _generated(pattern, inputs, measuring=True)
+    wanted = product.function(*inputs)
+    peers = {"codegen": mine, "codegen_measured": tuned, "eager": lambda: product.function(*inputs)}
+    if inductor:
+        compiled = torch.compile(product.function, fullgraph=True)
+        compiled(*inputs)
+        peers["inductor"] = lambda: compiled(*inputs)
+    error = max((peer()[0].double() - wanted.double()).abs().max().item() for peer in (mine, tuned))
+    seconds = _in_turns(peers)
+    times = {f"{name}_ms": round(1e3 * value, 4) for name, value in seconds.items()}
+    rates = {f"{name}_tflops": round(product.flops / value / 1e12, 1) for name, value in seconds.items()}
+    moved = sum(value.nbytes for value in (*inputs, wanted))
+    counts = {"gflop": round(product.flops / 1e9, 2), "mbytes": round(moved / 1e6, 1)}
+    facts["measured_compile_s"] = tuned_facts["compile_s"]
+    return {**counts, **times, **rates, "largest_difference": error, **facts}
 
 
 def _measure(pattern: Pattern, dtype: torch.dtype, copy: float, inductor: bool) -> dict[str, Any]:
     inputs = list(pattern.inputs(dtype))
     mine, facts = _generated(pattern, inputs)
-    wanted = pattern.function(*inputs)
-    moved = sum(value.nbytes for value in inputs) + wanted.nbytes + pattern.extra(inputs, [wanted])
-    error = (mine()[0].double() - wanted.double()).abs().max().item()
+    wanted = _from_one_seed(lambda: pattern.function(*inputs))
+    moved = sum(value.nbytes for value in (*inputs, *wanted)) + pattern.extra(inputs, wanted)
+    made = zip(_from_one_seed(mine), wanted, strict=True)
+    error = max((value.double() - theirs.double()).abs().max().item() for value, theirs in made)
     peers = {"codegen": mine}
     if inductor:
         compiled = torch.compile(pattern.function, fullgraph=True)
@@ -152,8 +97,18 @@ def _measure(pattern: Pattern, dtype: torch.dtype, copy: float, inductor: bool) 
     return {"mbytes": round(moved / 1e6, 1), **times, **shares, "largest_difference": error, **facts}
 
 
-def _generated(pattern: Pattern, inputs: list[torch.Tensor]) -> tuple[Callable[[], Any], dict[str, Any]]:
-    backend = CodegenBackend()
+def _from_one_seed(function: Callable[[], Any]) -> list[torch.Tensor]:
+    """What a function returns, as a list; what is random starts where all start."""
+    torch.cuda.manual_seed(0)
+    results = function()
+    return [results] if isinstance(results, torch.Tensor) else list(results)
+
+
+def _generated(
+    pattern: Pattern, inputs: list[torch.Tensor], measuring: bool = False
+) -> tuple[Callable[[], Any], dict[str, Any]]:
+    # A target that is told its hardware keeps the model's plans, whatever was measured before.
+    backend = CodegenBackend(measuring=True) if measuring else CodegenBackend(TritonTarget(TritonTarget().hardware))
     started = time.perf_counter()
     region = trace_region(pattern.function, inputs)
     arguments = [inputs[place] for place in _places(item.name for item in region.inputs)]
