@@ -34,11 +34,13 @@ class MixedCosts(CostModel):
     on_processor: frozenset[str]
 
     def op(self, backend: str, view: OpView) -> Estimate:
-        """Of the device that the op works on; a transfer costs its copy."""
+        """Of the device that the op works on; a transfer costs its copy, beyond what reading and writing count for."""
         here = _is_on_processor(view.output_tensors)
         if _is_on_processor(_large(view)) not in (here, None):
             moved = max((stored_bytes(meta) for meta in _large(view)), default=0)
-            return Estimate(self.device.transfer(moved), self.device.provenance)
+            counted = sum(self.read(backend, meta) for meta in _large(view))
+            counted += sum(self.write(backend, meta) for meta in view.output_tensors)
+            return Estimate(max(self.device.transfer(moved) - counted, 0.0), self.device.provenance)
         if not here:
             return self.accelerator.op(backend, view)
         found = self.processor.op(backend, view)

@@ -1,0 +1,91 @@
+"""What a session's graphs cost on a GPU: by who waits, by whether kernels are replayed, and on two devices at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mixbackend import Config
+from mixbackend.calibration.priors import prior_rates
+from mixbackend.contracts import DeviceModel
+from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.partitioner.mixed import MixedCosts
+from mixbackend.partitioner.roofline import RooflineCostModel
+from mixbackend.runtime import session as session_module
+from mixbackend.runtime.session import Session
+from mixbackend.runtime.trace import trace_graph
+
+GPU = DeviceModel("cuda:0 test", (("float32", 5e13), ("float16", 8e14)), 4e12, 3e7, 8e12, 6e-6, 1, "probed", 1e-5, 1e10)
+CPU = DeviceModel("cpu test", (("float32", 1e11),), 1e10, 1e6, 5e10, 2e-6, 2)
+OPS = 30
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def make_session(monkeypatch, tmp_path):
+    asked = []
+
+    def costs(backends, device_type, database, **options):
+        asked.append((device_type, options.get("measure", True)))
+        device = GPU if device_type == "cuda" else CPU
+        return RooflineCostModel(device, {item.name: prior_rates(item, device) for item in backends})
+
+    monkeypatch.setattr(session_module, "cost_model", costs)
+
+    def make(records=False):
+        settings = {"backends": ["eager", "onednn"], "cache": {"dir": str(tmp_path)}}
+        return Session(Config().with_options(settings), records), asked
+
+    return make
+
+
+def _chain(value):
+    for _ in range(OPS):
+        value = aten.tanh(value)
+    return value
+
+
+def _graph(function, *tensors):
+    with fresh_fake_mode():
+        values = [torch.empty(shape, device=device) for shape, device in tensors]
+    return trace_graph(function, values)[1]
+
+
+def test_calls_of_small_graphs_cost_what_queueing_costs(make_session):
+    session, asked = make_session()
+    graph = _graph(_chain, ((8, 8), "cuda"))
+    plan = session.place(graph)
+    assert plan.estimated_s == pytest.approx(OPS * GPU.launch_s, rel=0.15)
+    # Measured once, and the same costs hold for whoever asks later.
+    assert session.appraise(graph, [plan]).seconds == (pytest.approx(plan.estimated_s),)
+    assert asked == [("cuda", True)]
+
+
+def test_replays_cost_what_the_gpu_does(make_session):
+    session, _ = make_session(records=True)
+    plan = session.place(_graph(_chain, ((8, 8), "cuda")))
+    assert plan.estimated_s < 0.4 * OPS * GPU.launch_s
+
+
+def test_what_is_on_the_processor_costs_what_it_costs_there(make_session):
+    session, asked = make_session(records=True)
+
+    def function(here, there):
+        return aten.mm(here, here), _chain(there)
+
+    graph = _graph(function, ((512, 512), "cpu"), ((512, 512), "cuda"))
+    assert isinstance(session._costs(graph), MixedCosts)
+    plan = session.place(graph)
+    product = 2.0 * 512**3 / CPU.peak("float32")
+    assert product < plan.estimated_s < 3 * product
+    # Rates of the processor are taken as they are known, and not measured for a graph on a GPU.
+    assert asked == [("cuda", True), ("cpu", False)]
+
+
+def test_a_copy_between_the_devices_counts(make_session):
+    session, _ = make_session(records=True)
+    large = (4096, 1024)
+    alone = session.place(_graph(_chain, (large, "cuda")))
+    copied = session.place(_graph(lambda value: aten._to_copy(_chain(value), device="cpu"), (large, "cuda")))
+    added = copied.estimated_s - alone.estimated_s
+    assert added == pytest.approx(GPU.transfer(4 * 4096 * 1024), rel=0.3)
