@@ -217,6 +217,11 @@ def begin_answering() -> tuple[str, Callable[[Answer], None]]:
     return sys.stdin.readline(), send
 
 
+def memory_bytes() -> int:
+    """All memory of the machine, 0 if it does not tell: more would be taken from disk."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+
+
 def limit_memory(private_bytes: int) -> None:
     """Called in a worker: let it fail when it takes more private memory than that; 0 is no limit.
 

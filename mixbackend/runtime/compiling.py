@@ -13,7 +13,7 @@ import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,17 +97,22 @@ class GraphCompiler:
         if not comparison.wanted(captured, self.session):
             return self._build(captured, None)
 
-        def build(choice: Choice) -> comparison.Candidate:
-            placed: list[Placed] = []
-            copy = replace(captured, module=copy_module(captured.module))
-            run = self._build(copy, None if choice == DEFAULT else Measured(Decision(choice)), placed)
-            return comparison.Candidate(choice, run, placed)
-
-        home = build(DEFAULT)
+        home = self._candidate(captured, DEFAULT, self._build)
         rivals = comparison.rivals(home, self.session)
         if not rivals:
             return home.run
+
+        def build(choice: Choice) -> comparison.Candidate:
+            return self._candidate(captured, choice, self._built)
+
         return AtFirstCall(comparison.Comparison(captured, self.session, home, rivals, build, self.graphs.forget))
+
+    def _candidate(self, captured: Captured, choice: Choice, build: Callable[..., Run]) -> comparison.Candidate:
+        """A graph built as a choice says, from a copy of its module."""
+        placed: list[Placed] = []
+        copy = replace(captured, module=copy_module(captured.module))
+        run = build(copy, None if choice == DEFAULT else Measured(Decision(choice)), placed)
+        return comparison.Candidate(choice, run, placed)
 
     def _locked(self, captured: Captured) -> Decision | None:
         """What the lock file says; ``None`` if there is none, or nothing in it.
@@ -133,7 +138,24 @@ class GraphCompiler:
         return record
 
     def _build(self, captured: Captured, measured: Measured | None, told: list[Placed] | None = None) -> Run:
-        """Build a graph; what is placed for it is also appended to ``told``."""
+        """``_built``; a graph that cannot be built runs in eager, unless that is to be an error."""
+        try:
+            return self._built(captured, measured, told)
+        except Exception as error:
+            # Who requires a backend wants to hear that it cannot be had, whatever is done about failures.
+            unmet = isinstance(error, PlacementError) and self.session.config.required_backends()
+            if self._strict or unmet:
+                raise
+            logger.debug("compiling %s failed", captured.id, exc_info=True)
+            self.session.events.append(Event("fallback", captured.id, "", "", f"the graph runs in eager: {error}"))
+            return lambda arguments: _run_eager(captured.module, arguments)
+
+    def _built(self, captured: Captured, measured: Measured | None, told: list[Placed] | None) -> Run:
+        """Build a graph; what is placed for it is also appended to ``told``.
+
+        Raises:
+            MixbackendError: no placement exists, or failures are to be raised.
+        """
 
         def keep(placed: Placed) -> None:
             self.graphs.keep(placed)
@@ -141,19 +163,10 @@ class GraphCompiler:
                 told.append(placed)
 
         module, phase, roles, graph_id = captured.module, captured.phase, captured.roles, captured.id
-        try:
-            constants = self._constants(captured)
-            if constants:
-                return FrozenGraph(module, phase, graph_id, roles, constants, self.session, keep, measured)
-            placed = Placer(phase, roles, self.session, measured)(module, graph_id)
-        except Exception as error:
-            # Who requires a backend wants to hear that it cannot be had, whatever is done about failures.
-            unmet = isinstance(error, PlacementError) and self.session.config.required_backends()
-            if self._strict or unmet:
-                raise
-            logger.debug("compiling %s failed", graph_id, exc_info=True)
-            self.session.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
-            return lambda arguments: _run_eager(module, arguments)
+        constants = self._constants(captured)
+        if constants:
+            return FrozenGraph(module, phase, graph_id, roles, constants, self.session, keep, measured)
+        placed = Placer(phase, roles, self.session, measured)(module, graph_id)
         keep(placed)
         return placed
 

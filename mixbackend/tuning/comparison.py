@@ -15,13 +15,17 @@ Units: seconds.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from mixbackend.contracts import OpTag, Plan, RegionTextError, TensorMeta
+from mixbackend.processes import memory_bytes
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.compiled_graphs import Placed
@@ -37,6 +41,8 @@ LEAST_S = 2e-4
 NEAR = 1.3
 """Single backends within this factor of the plan, by estimates, may be quicker."""
 MOST_RIVALS = 2
+MOST_MEMORY = 1 / 8
+"""Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURNS = 4
 TURN_S = 0.06
 _LEAST_CALLS = 2
@@ -114,7 +120,7 @@ class Comparison:
         session: where decisions are kept.
         home: the graph as it is placed by estimates.
         choices: the rivals.
-        build: makes a candidate, without graphs if that fails.
+        build: makes a candidate, or raises.
         forget: told of the graphs of those that were slower.
     """
 
@@ -136,35 +142,36 @@ class Comparison:
 
     def __call__(self, values: Sequence[Any]) -> Run:
         """The quickest candidate; the values are left as they are."""
-        candidates = [*self._rivals(), self._home]
-        try:
-            decision = decide(compare(candidates, values))
-        except Exception as error:
-            if self._session.config.on_failure == "raise":
-                raise
-            self._tell(f"placed by estimates: {type(error).__name__}: {error}")
-            return self._kept(self._home, candidates)
+        rivals, failed = self._rivals() if fits(values) else ([], [])
+        if not rivals and not failed:
+            return self._home.run
+        candidates = [*rivals, self._home]
+        decision = decide((*compare(candidates, values), *failed))
         self._remember(decision)
-        shown = (f"{trial.choice} {1e3 * (trial.median_s or 0.0):.3g} ms" for trial in decision.trials)
-        self._tell(f"took {decision.choice} at the first call ({', '.join(shown)})")
+        shown = ", ".join(f"{trial.choice} {_shown(trial)}" for trial in decision.trials)
+        told = f"took {decision.choice} at the first call ({shown})"
+        self._session.events.append(Event("tuning", self._captured.id, "", "", told))
         winner = next(item for item in candidates if item.choice == decision.choice)
         if winner.placed is not None:
             winner.placed.settle(decision)
-        return self._kept(winner, candidates)
-
-    def _rivals(self) -> Iterator[Candidate]:
-        begun = time.monotonic()
-        for choice in self._choices:
-            if time.monotonic() - begun > self._session.config.search.first_call_s:
-                return
-            rival = self._build(choice)
-            yield from (rival,) if rival.placed is not None else ()
-
-    def _kept(self, winner: Candidate, candidates: Sequence[Candidate]) -> Run:
         for candidate in candidates:
             if candidate is not winner:
                 self._forget(candidate.graphs)
         return winner.run
+
+    def _rivals(self) -> tuple[list[Candidate], list[Trial]]:
+        """Those that could be built in time, and those that could not be built."""
+        begun = time.monotonic()
+        built: list[Candidate] = []
+        failed: list[Trial] = []
+        for choice in self._choices:
+            if time.monotonic() - begun > self._session.config.search.first_call_s:
+                break
+            try:
+                built.append(self._build(choice))
+            except Exception as error:
+                failed.append(_failed(choice, 0.0, error))
+        return built, failed
 
     def _remember(self, decision: Decision) -> None:
         # What no other process could measure, no other process finds again; a graph without a text has no key.
@@ -173,22 +180,36 @@ class Comparison:
         with contextlib.suppress(RegionTextError):
             remember(tuner.subject_of(self._captured, self._session), decision, self._session)
 
-    def _tell(self, detail: str) -> None:
-        self._session.events.append(Event("tuning", self._captured.id, "", "", detail))
+
+def fits(values: Sequence[Any]) -> bool:
+    """Whether the machine has room for what every candidate makes of the weights, beside the weights themselves."""
+    held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+    return held <= MOST_MEMORY * (memory_bytes() or math.inf)
 
 
 def compare(candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Trial, ...]:
-    """What candidates take, in turns; those far behind after their first turn have no second one."""
-    rounds: dict[int, list[float]] = {number: [] for number in range(len(candidates))}
-    for candidate in candidates:
-        candidate.run(list(values))  # binds constants, and verifies
-    for _ in range(TURNS):
-        best = min((statistics.median(found) for found in rounds.values() if found), default=0.0)
-        for number, candidate in enumerate(candidates):
-            if not rounds[number] or statistics.median(rounds[number]) <= NEAR * best:
-                rounds[number].append(_turn(candidate.run, values))
+    """What candidates take, in turns; those far behind after their first turn have no second one.
+
+    The last candidate is the one that runs if nobody is quicker: what it raises is raised.
+    """
+    rounds: dict[int, list[float]] = {}
+    failed: dict[int, Trial] = {}
+    for number, candidate in enumerate(candidates):
+        try:
+            candidate.run(list(values))  # binds constants, and verifies
+            rounds[number] = [_turn(candidate.run, values)]
+        except Exception as error:
+            if candidate is candidates[-1]:
+                raise
+            failed[number] = _failed(candidate.choice, candidate.estimated_s, error)
+    best = min(found[0] for found in rounds.values())
+    near = [number for number, found in rounds.items() if found[0] <= NEAR * best]
+    for number in near * (TURNS - 1) if len(near) > 1 else ():
+        rounds[number].append(_turn(candidates[number].run, values))
     return tuple(
-        Trial(candidate.choice, candidate.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
+        failed[number]
+        if number in failed
+        else Trial(candidate.choice, candidate.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
         for number, candidate in enumerate(candidates)
     )
 
@@ -202,6 +223,14 @@ def _turn(run: Run, values: Sequence[Any]) -> float:
         run(list(values))
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
+
+
+def _failed(choice: Choice, estimated_s: float, error: Exception) -> Trial:
+    return Trial(choice, estimated_s, "failed", f"{type(error).__name__}: {error}")
+
+
+def _shown(trial: Trial) -> str:
+    return trial.status if trial.median_s is None else f"{1e3 * trial.median_s:.3g} ms"
 
 
 def remembered(subject: tuner.Subject, session: Session) -> Decision:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ import torch.fx
 
 from mixbackend import registry
 from mixbackend.contracts import OpGraph, Phase, RegionTextError
-from mixbackend.processes import Worker
+from mixbackend.processes import Worker, memory_bytes
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.constants.fold import fold_batch_norms
@@ -212,7 +211,7 @@ def _race(
     left = {trial.choice: trial for trial in kept.trials if trial.choice != entrants[0].choice}
 
     def start(choice: Choice) -> Runner:
-        return Worker(TrialRequest(folder, choice, threads, _memory_bytes()), MODULE)
+        return Worker(TrialRequest(folder, choice, threads, memory_bytes()), MODULE)
 
     def leave(trial: Trial) -> None:
         if trial.status != NO_TIME:
@@ -223,8 +222,3 @@ def _race(
     before = tuple(left.values())
     with tuning_bar() as show:
         return (*race(again, start, session.config.search.budget_s, show, refiner, leave), *before)
-
-
-def _memory_bytes() -> int:
-    """All memory of the machine: more would be taken from disk."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0

@@ -113,6 +113,21 @@ def test_a_rival_that_fails_costs_nothing_but_its_time(make_mixture, sleeper):
     assert "broken" not in used(mixture)[0]
 
 
+def test_a_rival_that_fails_fails_alone_even_if_failures_are_to_be_raised(make_mixture, sleeper):
+    mixture = make_mixture(sleeper("good", 0.0), sleeper("broken", 0.0, RuntimeError("no")))
+    torch.testing.assert_close(run(mixture), model(X))
+    assert used(mixture) == [{"good"}]
+    assert "broken failed" in told(mixture)[0]
+
+
+def test_a_rival_that_a_rule_forbids_is_left_out(make_mixture, sleeper):
+    rules = [{"match": {"op": "aten.exp.*"}, "require": "first"}]
+    mixture = make_mixture(sleeper("first", 0.0), sleeper("second", 0.0), rules=rules, on_failure="repair")
+    torch.testing.assert_close(run(mixture), model(X))
+    assert "first" in used(mixture)[0]
+    assert [event for event in mixture.report().events if event.kind == "fallback"] == []
+
+
 @pytest.mark.parametrize(
     ("function", "settings"),
     [
@@ -142,6 +157,14 @@ def test_backends_with_assumed_rates_are_not_tried(make_mixture, sleeper, monkey
     quick = sleeper("quick", 0.0)
     mixture = make_mixture(sleeper("slow", 0.001), quick)
     run(mixture)
+    assert (told(mixture), quick.compiled) == ([], [])
+
+
+def test_weights_that_fill_the_machine_are_not_packed_again(make_mixture, sleeper, monkeypatch):
+    monkeypatch.setattr(comparison, "memory_bytes", lambda: 8 * X.nbytes - 1)
+    quick = sleeper("quick", 0.0)
+    mixture = make_mixture(sleeper("slow", 0.001), quick)
+    torch.testing.assert_close(run(mixture), model(X))
     assert (told(mixture), quick.compiled) == ([], [])
 
 
