@@ -101,7 +101,7 @@ def _write(
     with open(folder / WEIGHTS, "wb") as file:
         for weight in prepared.weights:
             file.seek(weight.offset)
-            file.write(memoryview(values(weight).reshape(-1).view(torch.uint8).numpy()))
+            file.write(values(weight).reshape(-1).view(torch.uint8).numpy().data)
     request = {
         "settings": asdict(settings),
         "profiles": [profile.shapes for profile in profiles],

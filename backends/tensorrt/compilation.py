@@ -28,7 +28,7 @@ from mixbackend.backends.tensorrt.model import Prepared, Weight, prepare
 from mixbackend.backends.tensorrt.profiles import Profile, conditions, profiles
 from mixbackend.backends.tensorrt.running import Engine, constant_at
 from mixbackend.backends.tensorrt.versions import Release
-from mixbackend.contracts import BoundRun, CompiledRegion, Region, TensorMeta
+from mixbackend.contracts import BoundRun, CompiledRegion, Region
 
 _LONGEST_TEXT = 200_000
 
@@ -170,8 +170,7 @@ def _api() -> Api:
 
 
 def _device(region: Region) -> torch.device:
-    metas = [item.meta for item in (*region.inputs, *region.outputs) if isinstance(item.meta, TensorMeta)]
-    return metas[0].device
+    return region.outputs[0].meta.device
 
 
 def _may_round(region: Region) -> bool:

@@ -40,8 +40,10 @@ _ROWS = (
         _FLOATS,
         "Sqrt Exp Log Tanh Sigmoid Floor Ceil Round Reciprocal Erf Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh "
         "Atanh Softplus Relu HardSwish HardSigmoid Softmax LogSoftmax MatMul Gemm Conv ConvTranspose AveragePool "
-        "MaxPool BatchNormalization LayerNormalization CumSum IsNaN IsInf",
+        "MaxPool BatchNormalization LayerNormalization CumSum IsNaN",
     ),
+    # In this operator set it takes no halves.
+    (frozenset({torch.float32}), "IsInf"),
     (_BOOLEANS, "Not And Or Xor"),
     (_INTEGERS, "Range"),
 )

@@ -179,6 +179,7 @@ def _read_numbers_off_tensors(graph: onnx.GraphProto, inputs: Sequence[RegionInp
         if isinstance(item.meta, SymbolicSize):
             first += size_nodes(item.meta.expression, name, inputs, names)
         else:
+            assert item.meta is not None, f"{name} is no value"
             dtype = TORCH_DTYPE[next(found for found in graph.input if found.name == name).type.tensor_type.elem_type]
             graph.initializer.append(helper.make_tensor(name, ONNX_NUMBER[dtype], (), [item.meta]))
         _drop_input(graph, name)

@@ -162,7 +162,7 @@ def _refuse_sizes(view: OpView) -> Unsupported | None:
 
 def _unknown_weights(view: OpView) -> Unsupported | None:
     """Kernels of convolutions are laid out when the engine is built; as inputs they would be turned at each call."""
-    names = ()
+    names: tuple[str, ...] = ()
     if view.op == CONVOLUTION:
         names = ("weight",)
     elif view.op in _NORMALIZATIONS:

@@ -30,7 +30,7 @@ def test_the_mixture_is_held_against_the_better_of_both() -> None:
 
 def test_what_failed_is_told_and_does_not_count() -> None:
     text = table([_record("one", None, inductor=2.0), {"row": "two", "failed": "the time was up"}])
-    assert text.count("failed") == 8 and "geometric" not in text
+    assert text.count("failed") == 9 and "geometric" not in text
 
 
 def test_a_file_is_printed_without_running_anything(tmp_path, capsys) -> None:

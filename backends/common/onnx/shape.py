@@ -240,7 +240,7 @@ def padded(
         return value
     if not call.build.axes_are_inputs:
         at = {axis: index for index, axis in enumerate(axes)}
-        wide = [[listed[at[axis]] if axis in at else 0 for axis in range(value.rank)] for listed in (before, after)]
+        wide = [[listed[at[axis]] if axis in at else 0 for axis in range(call.out.rank)] for listed in (before, after)]
         return call.op("Pad", value, call.sizes([*wide[0], *wide[1]]), call.number(filler, value.dtype))
     widths = call.sizes([*before, *after])
     return call.op("Pad", value, widths, call.number(filler, value.dtype), call.build.integers(axes))

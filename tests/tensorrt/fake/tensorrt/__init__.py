@@ -8,6 +8,7 @@ that uses a name which that release lacks fails here too. ``FAKE_TENSORRT_FAULT`
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import signal
@@ -116,12 +117,18 @@ class ITimingCache(_Described):
         return _HostMemory(self._content)
 
     def combine(self, other, ignore_mismatch):
-        self._content += other._content.removeprefix(b"timings ")
+        self._add(other._known())
         return True
 
     def reset(self):
         self._content = b"timings "
         return True
+
+    def _known(self):
+        return set(self._content.removeprefix(b"timings ").split())
+
+    def _add(self, timings):
+        self._content = b"timings " + b" ".join(sorted(self._known() | set(timings)))
 
 
 class IOptimizationProfile(_Described):
@@ -245,7 +252,7 @@ class Builder(_Described):
             return None
         _check_precision(network, config)
         if config._cache is not None:
-            config._cache._content = b"timings " + config._cache._content.removeprefix(b"timings ") + b"+"
+            config._cache._add([hashlib.sha256(network._model.SerializeToString()).hexdigest()[:8].encode()])
         header = {
             "version": __version__,
             "refit": "BuilderFlag.REFIT" in config._flags and _FAULT != "baked",
