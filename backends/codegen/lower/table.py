@@ -39,7 +39,7 @@ from mixbackend.backends.codegen.lower import (  # noqa: F401
     variance,
     view_updates,
 )
-from mixbackend.backends.codegen.lower.lowering import lower_region
+from mixbackend.backends.codegen.lower.region import lower_region
 from mixbackend.backends.codegen.lower.rules import RULES
 
 __all__ = ["RULES", "lower_region"]

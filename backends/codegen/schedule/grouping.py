@@ -194,6 +194,9 @@ class _Search:
         count = buffers(both, self.around)
         if count > MAXIMUM_BUFFERS:
             return f"one kernel would touch {count} tensors in memory"
+        if _multiplies(both) and (passes(one, other) or passes(other, one)):
+            # What follows a product costs nothing beside it, and its result is not written in between.
+            return None
         apart = self._price(one), self._price(other)
         together = self._price(both)
         if together.total <= apart[0].total + apart[1].total:
@@ -224,6 +227,10 @@ def _folds_rows_of_rows(cluster: Cluster) -> bool:
     """Whether a stage that folds would have loops inside an outer point beside those it folds along."""
     folds = (fact for fact in cluster.members if isinstance(fact.stage, (Reduce, Scan)))
     return any(loop not in cluster.place for fact in folds for loop in fact.kept)
+
+
+def _multiplies(cluster: Cluster) -> bool:
+    return any(is_product(fact.stage) for fact in cluster.members)
 
 
 def _fits_product(cluster: Cluster) -> bool:

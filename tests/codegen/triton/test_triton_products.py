@@ -61,6 +61,15 @@ def test_large_products_have_machine_code(machine: str, dtype: torch.dtype) -> N
     assert binary.code.startswith(b"\x7fELF") and 0 < binary.shared <= settings.shared
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("sizes", [(2048, 3072, 768), (64, 64, 64), (8192, 1024, 4096)], ids=str)
+def test_what_follows_is_in_the_same_kernel(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    rows, inner, columns = sizes
+    shapes = [(rows, inner), (columns, inner), (columns,), (rows, columns)]
+    program = _program(lambda x, w, b, r: F.silu(F.linear(x, w, b)) + r, shapes, dtype)
+    assert len(program.calls) == 1
+
+
 def test_factors_are_rounded_to_tf32_where_torch_is_told_so() -> None:
     program = _program(linear_gelu, [(256, 128), (256, 128), (256,)], torch.float32)
     exact, rounded = (print_program(program, replace(SETTINGS, tf32=tf32)).texts[0].body for tf32 in (False, True))
