@@ -3,8 +3,8 @@
 Place: beside ``tuner``, asked by ``runtime.compiling`` for graphs that nothing was measured of.
 Input: the graph as it was placed, a way to build it as another choice says, the values of the first call. Output: the
 quickest of them; what was found is remembered under the key of the graph.
-Method: estimates are right to about a tenth, so the plan that looks best among many is often not. Few single backends
-come near it by estimates; they are compiled as well, and all take turns in this process until the ranking is known.
+Method: estimates are right to about a tenth, so the plan that looks best among many is often not. The best single
+backend on each pool of threads is compiled as well if it comes near, and all take turns in this process.
 Invariants: only what runs on the processor, once per call and without effects is called more often than the user asked;
 a backend whose rates were only assumed is not tried; the time is bounded (``search.first_call_s``), but for one
 compilation. Candidates verify their regions like any other graph.
@@ -38,12 +38,14 @@ from mixbackend.tuning.decision import MEASURED, Decision, Trial, decide
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
-NEAR = 1.3
-"""Single backends within this factor of the plan, by estimates, may be quicker."""
-MOST_RIVALS = 2
+NEAR, NEAR_ELSEWHERE = 1.15, 1.7
+"""Single backends within this factor of the plan, by estimates, may be quicker: on pools of threads that the plan uses,
+and on others. A library with a pool of its own runs graphs its own way: estimates of all its ops err together."""
+FAR_BEHIND = 1.3
+"""Who is this many times slower than the quickest in the first turn has no second one."""
 MOST_MEMORY = 1 / 8
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
-TURNS = 4
+TURNS = 3
 TURN_S = 0.06
 _LEAST_CALLS = 2
 _ONCE = frozenset({OpTag.RANDOM, OpTag.MUTATES, OpTag.COLLECTIVE, OpTag.EFFECT})
@@ -82,7 +84,7 @@ def wanted(captured: Captured, session: Session) -> bool:
 
 
 def rivals(home: Candidate, session: Session) -> tuple[Choice, ...]:
-    """Single backends that may be quicker than a graph as it is placed, the most promising first; empty if none may.
+    """Single backends that may be quicker than a graph as it is placed, at most one on each pool of threads.
 
     Args:
         home: the graph as it is placed.
@@ -97,13 +99,16 @@ def rivals(home: Candidate, session: Session) -> tuple[Choice, ...]:
     if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):
         return ()
     probed, owners = session.probed(graph), {region.backend for region in plan.regions}
-    near = [
-        (seconds, name)
-        for name, seconds in _alone(home.placed.layout.other, plan).items()
+    pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
+    used = {pools[name] for name in owners}
+    best: dict[str, tuple[float, str]] = {}
+    for name, seconds in _alone(home.placed.layout.other, plan).items():
         # A single backend's own plan costs what it would cost alone.
-        if name in probed and plan.estimated_s * (name in owners) < seconds <= NEAR * plan.estimated_s
-    ]
-    return tuple(Choice(single=name) for _, name in sorted(near)[:MOST_RIVALS])
+        if name in probed and plan.estimated_s * (name in owners) < seconds:
+            best[pools[name]] = min(best.get(pools[name], (math.inf, "")), (seconds, name))
+    limits = {pool: plan.estimated_s * (NEAR if pool in used else NEAR_ELSEWHERE) for pool in best}
+    near = sorted(found for pool, found in best.items() if found[0] <= limits[pool])
+    return tuple(Choice(single=name) for _, name in near)
 
 
 def _alone(*plans: Plan | None) -> dict[str, float]:
@@ -203,7 +208,7 @@ def compare(candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Tri
                 raise
             failed[number] = _failed(candidate.choice, candidate.estimated_s, error)
     best = min(found[0] for found in rounds.values())
-    near = [number for number, found in rounds.items() if found[0] <= NEAR * best]
+    near = [number for number, found in rounds.items() if found[0] <= FAR_BEHIND * best]
     for number in near * (TURNS - 1) if len(near) > 1 else ():
         rounds[number].append(_turn(candidates[number].run, values))
     return tuple(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import CompiledRegion, Plan, Region
+from mixbackend.contracts import CompiledRegion, Plan, Region, Traits
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import comparison, tuner
 
@@ -19,11 +19,15 @@ def sleeper(loopback: Any) -> Any:
     """Makes backends that take a while; all of them cost the same by estimates, so the first is chosen."""
 
     class Sleeper(type(loopback)):  # type: ignore[misc]
-        def __init__(self, name: str, seconds: float, error: Exception | None = None) -> None:
+        def __init__(self, name: str, seconds: float, error: Exception | None = None, pool: str = "") -> None:
             super().__init__()
             self.name = name  # type: ignore[misc]
             self.seconds = seconds
+            self.pool = pool
             self.error = error
+
+        def traits(self) -> Traits:
+            return Traits(thread_pool=self.pool or self.name)
 
         def compile(self, region: Region) -> CompiledRegion:
             inner = super().compile(region)
@@ -179,6 +183,31 @@ def test_time_for_compiling_is_bounded(make_mixture, sleeper, monkeypatch):
     run(mixture)
     assert third.compiled == []
     assert used(mixture) == [{"second"}]
+
+
+@pytest.mark.parametrize(
+    ("pools", "factors", "expected"),
+    [
+        (("torch", "torch"), (1.1, 1.2), ["b"]),
+        (("torch", "torch"), (1.2, 1.3), []),
+        (("x", "y"), (1.6, 1.2), ["c", "b"]),
+        (("x", "x"), (1.6, 1.2), ["c"]),
+        (("x", "y"), (1.8, 1.75), []),
+    ],
+)
+def test_one_rival_for_each_pool_of_threads(make_mixture, sleeper, monkeypatch, pools, factors, expected):
+    asked = []
+    estimates = {"a": 1.0, **dict(zip("bc", factors, strict=True))}
+
+    def alone(other, plan):
+        return {name: factor * plan.estimated_s for name, factor in estimates.items()}
+
+    monkeypatch.setattr(comparison, "_alone", alone)
+    original = comparison.rivals
+    monkeypatch.setattr(comparison, "rivals", lambda *arguments: asked.append(original(*arguments)) or ())
+    others = [sleeper(name, 0.0, pool=pool) for name, pool in zip("bc", pools, strict=True)]
+    run(make_mixture(sleeper("a", 0.0, pool="torch"), *others))
+    assert [choice.single for choice in asked[0]] == expected
 
 
 def test_a_rival_counts_in_the_layout_that_suits_it():
