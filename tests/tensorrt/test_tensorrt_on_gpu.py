@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-import mixbackend
 from mixbackend.backends.tensorrt import TensorRtBackend
+from mixbackend.configuration import load_config
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +57,7 @@ def _mixture(folder: Path) -> Any:
         "rules": [{"match": {}, "prefer": "tensorrt", "factor": 0.001}],
         "cache": {"dir": str(folder)},
     }
-    return Mixture(mixbackend.Config.model_validate(settings))
+    return Mixture(load_config(settings))
 
 
 def _owners(mixture: Any) -> set[str]:
@@ -67,8 +68,7 @@ def _close(actual: torch.Tensor, module: torch.nn.Module, value: torch.Tensor) -
     """No farther from float64 than a few of eager's own distances."""
     with torch.no_grad():
         eager = module(value)
-        exact = module.double()(value.double())
-        module.to(value.dtype)
+        exact = copy.deepcopy(module).double()(value.double())
     far, own = ((item.double() - exact).abs().max() for item in (actual, eager))
     assert far <= 4 * own + 64 * torch.finfo(value.dtype).eps * exact.abs().max()
 
