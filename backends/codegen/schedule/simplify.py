@@ -252,7 +252,9 @@ class _Inliner:
         return f"costs {cost:g} per vector, would be computed {evaluations:.3g} times by {len(readers)} readers"
 
     def _ends_product(self, source: Map) -> bool:
-        return any(isinstance(node, Load) and node.tensor in self._products for node in walk(source.value))
+        return bool(self._products) and any(
+            isinstance(node, Load) and node.tensor in self._products for node in walk(source.value)
+        )
 
     def _evaluations(self, reader: Stage) -> int:
         return points((loop.size for loop in loops_of(reader)), self._hints)
