@@ -220,14 +220,13 @@ def compare(candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Tri
 
 
 def _turn(run: Run, values: Sequence[Any]) -> float:
-    """Median seconds of a call, after one that wakes the threads."""
-    run(list(values))
+    """Median seconds of a call, without the first one, which wakes the threads, where calls are short."""
     taken: list[float] = []
     while sum(taken) < TURN_S or len(taken) < _LEAST_CALLS:
         start = time.perf_counter()
         run(list(values))
         taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+    return statistics.median(taken[1:] if len(taken) > _LEAST_CALLS else taken)
 
 
 def _failed(choice: Choice, estimated_s: float, error: Exception) -> Trial:
