@@ -108,7 +108,7 @@ def verify_region(
         set_random_states(states)
         reference = eager if own_reference else _reference(region, inputs, eager)
         unit = _coarsest_unit(region) if own_reference else 0.0
-        meaningless = _random_states(region)
+        meaningless = _meaningless_outputs(region)
         for index, (result, expected, exact) in enumerate(zip((*outputs, *written), eager, reference, strict=True)):
             if index in meaningless:
                 continue
@@ -141,7 +141,7 @@ def _gpus(inputs: Sequence[Any]) -> list[int]:
     return sorted(index for index in indices if index is not None)
 
 
-def _random_states(region: Region) -> frozenset[int]:
+def _meaningless_outputs(region: Region) -> frozenset[int]:
     """Places of outputs that attention on a GPU fills only for dropout: without it they hold whatever was there."""
     (output,) = region.graph_module.graph.find_nodes(op="output")
     return frozenset(place for place, node in enumerate(output.args[0]) if _is_random_state(node))

@@ -9,7 +9,7 @@ from torch import nn
 
 from mixbackend.locking.reading import read_lock
 from mixbackend.locking.text import write_lock
-from mixbackend.runtime import mixture as mixture_module
+from mixbackend.runtime import compiling
 
 FACTS = [
     ("torch: ", "torch: 1.2.3 # ", "- torch: 1.2.3", "+ torch: 2."),
@@ -177,7 +177,7 @@ def test_nothing_runs_in_eager_instead_of_frozen(bench: Bench, small: Small, mon
     def fail(*arguments: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(mixture_module, "FrozenGraph", fail)
+    monkeypatch.setattr(compiling, "FrozenGraph", fail)
     with pytest.raises(Exception, match="a fault"):
         bench.run(small, [VALUE], **bench.frozen())
 
