@@ -56,10 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         batch, left = left[: given.jobs], left[given.jobs :]
         for record in _run(batch, given.ways, given.turns, min(end, time.monotonic() + given.timeout)):
             failed |= "failed" in record
-            line = json.dumps(record)
-            print(line, flush=True)
-            with given.output.open("a") as file:
-                file.write(f"{line}\n")
+            keep(record, given.output)
     return 1 if failed else 0
 
 
@@ -95,6 +92,14 @@ def read(path: Path) -> list[Record]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def keep(record: Record, path: Path) -> None:
+    """Print a result and add it to the file."""
+    line = json.dumps(record)
+    print(line, flush=True)
+    with path.open("a") as file:
+        file.write(f"{line}\n")
 
 
 def _calibrate(budget_s: float) -> None:

@@ -28,9 +28,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import mixbackend
 from mixbackend.benchmarks.gpu_models import ROWS, GpuRow
+from mixbackend.benchmarks.gpu_timing import timed_in_turns
 from mixbackend.benchmarks.machine_rates import begin_anew, probe_machine
 from mixbackend.benchmarks.peers.models import Inputs, WithLoss
-from mixbackend.benchmarks.timing import rotated
 from mixbackend.reporting import Report
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -48,8 +48,6 @@ CALIBRATE = "calibrate"
 """In place of a row: measure the machine's rates, in about as many seconds as the next word says."""
 DEFAULT_WAYS = ("eager", "inductor", "inductor-graphs", "ours", "ours-graphs")
 
-_TURNS = 12
-_BLOCK_MS = 25.0
 _WARM_CALLS = 6
 _LEARNING_RATE = 1e-9
 """So small that all ways train the same weights side by side."""
@@ -74,7 +72,7 @@ def main(name: str, ways: Sequence[str], turns: int) -> None:
             print(f"{name} {way}: {json.dumps(record['ways'][way])[:400]}", file=sys.stderr, flush=True)
         print(READY, flush=True)
         sys.stdin.readline()
-        for way, samples in _timed(calls, turns).items():
+        for way, samples in timed_in_turns(calls, turns).items():
             record["ways"][way] |= _summary(samples)
     print(json.dumps(record), flush=True)
 
@@ -190,27 +188,6 @@ def _told(report: Report) -> dict[str, Any]:
     estimated_ms = round(1e3 * sum(graph.plan.estimated_s for graph in report.graphs), 4)
     told = {"regions": dict(regions), "ops": dict(ops), "layouts": layouts, "events": events[-12:]}
     return {**told, "estimated_ms": estimated_ms}
-
-
-def _timed(calls: Mapping[str, Call], turns: int) -> dict[str, list[float]]:
-    """Milliseconds of one call, a sample per turn."""
-    lengths = {way: max(3, int(_BLOCK_MS / max(_block(call, 3), 1e-3))) for way, call in calls.items()}
-    samples: dict[str, list[float]] = {way: [] for way in calls}
-    for turn in range(turns):
-        for way in rotated(list(calls), turn):
-            samples[way].append(_block(calls[way], lengths[way]))
-    return samples
-
-
-def _block(call: Call, count: int) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(count):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / count
 
 
 def _summary(samples: Sequence[float]) -> dict[str, float]:

@@ -32,16 +32,15 @@ import torch
 from torch import Tensor, nn
 
 import mixbackend
+from mixbackend.benchmarks.gpu import keep, read
 from mixbackend.benchmarks.gpu_models import ROWS
-from mixbackend.benchmarks.timing import rotated
+from mixbackend.benchmarks.gpu_timing import timed_in_turns
 
 MODELS = ("resnet50", "mobilenetv3-large", "convnext-tiny", "vit-b16", "bert", "swin-tiny")
-"""The rows of issue and documentation: one figure each."""
+"""The rows of ``docs/tensorrt.md``: one figure each."""
 WAYS = ("eager", "inductor", "tensorrt", "ours")
 """Inductor in its best mode; TensorRT wherever it can run; the mixture. The last three replay CUDA graphs."""
 _ALONE = {"backends": ["tensorrt", "eager"], "rules": [{"match": {}, "prefer": "tensorrt", "factor": 0.001}]}
-_TURNS = 12
-_BLOCK_MS = 25.0
 _WARM_CALLS = 6
 _LEAST_S = 60.0
 
@@ -52,24 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rows that are missing, or one row in this process; 0 if none failed."""
     given = _parser().parse_args(arguments)
     if given.table:
-        print(table(_read(given.output)))
+        print(table(read(given.output)))
         return 0
     if given.folder is not None:
         (name,) = given.rows
         print(json.dumps(measure(name, given.folder, given.again)), flush=True)
         return 0
     end = time.monotonic() + 60.0 * given.minutes
-    done = {record["row"] for record in _read(given.output)}
+    done = {record["row"] for record in read(given.output)}
     failed = False
     for name in given.rows:
         if name in done or end - time.monotonic() < _LEAST_S:
             continue
         record = _in_processes(name, end)
         failed |= "failed" in record
-        line = json.dumps(record)
-        print(line, flush=True)
-        with given.output.open("a") as file:
-            file.write(f"{line}\n")
+        keep(record, given.output)
     return 1 if failed else 0
 
 
@@ -82,11 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, help="measure one row here, with this cache folder")
     parser.add_argument("--again", action="store_true", help="only the start from what the folder holds")
     return parser
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.strip()]
 
 
 def _in_processes(name: str, end: float) -> dict[str, Any]:
@@ -134,7 +125,7 @@ def measure(name: str, folder: Path, again: bool) -> dict[str, Any]:
         if "failed" not in found:
             calls[way] = call
     if not again:
-        for way, samples in _timed(calls).items():
+        for way, samples in timed_in_turns(calls).items():
             low, middle, high = statistics.quantiles(samples, n=4)
             record["ways"][way] |= {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
         record["update"] = _after_update(module, inputs, {way: calls[way] for way in mixtures if way in calls})
@@ -187,27 +178,6 @@ def _told(mixture: Any) -> dict[str, Any]:
     ops = Counter(region.backend for region in regions for _ in region.nodes)
     notes = [note for graph in report.graphs for region in graph.regions for note in region.notes]
     return {"ops": dict(ops), "notes": notes[:12], "events": [str(event)[:300] for event in report.events][-12:]}
-
-
-def _timed(calls: Mapping[str, Call]) -> dict[str, list[float]]:
-    lengths = {way: max(3, int(_BLOCK_MS / max(_block(call, 3), 1e-3))) for way, call in calls.items()}
-    samples: dict[str, list[float]] = {way: [] for way in calls}
-    for turn in range(_TURNS):
-        for way in rotated(list(calls), turn):
-            samples[way].append(_block(calls[way], lengths[way]))
-    return samples
-
-
-def _block(call: Call, count: int) -> float:
-    """Milliseconds of one call."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(count):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / count
 
 
 def _after_update(module: nn.Module, inputs: Sequence[Tensor], calls: Mapping[str, Call]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
+from mixbackend.tuning.calls import LEAST_CALLS, timed_calls
 from mixbackend.tuning.decision import MEASURED, Decision, Trial, decide
 
 LEAST_S = 2e-4
@@ -47,7 +48,6 @@ MOST_MEMORY = 1 / 8
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURNS = 3
 TURN_S = 0.06
-_LEAST_CALLS = 2
 _ONCE = frozenset({OpTag.RANDOM, OpTag.MUTATES, OpTag.COLLECTIVE, OpTag.EFFECT})
 """Ops that may not run more often than the user's code says."""
 
@@ -221,12 +221,8 @@ def compare(candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Tri
 
 def _turn(run: Run, values: Sequence[Any]) -> float:
     """Median seconds of a call, without the first one, which wakes the threads, where calls are short."""
-    taken: list[float] = []
-    while sum(taken) < TURN_S or len(taken) < _LEAST_CALLS:
-        start = time.perf_counter()
-        run(list(values))
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken[1:] if len(taken) > _LEAST_CALLS else taken)
+    taken = timed_calls(lambda: run(list(values)), TURN_S)
+    return statistics.median(taken[1:] if len(taken) > LEAST_CALLS else taken)
 
 
 def _failed(choice: Choice, estimated_s: float, error: Exception) -> Trial:

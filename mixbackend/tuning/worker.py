@@ -26,6 +26,7 @@ from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.slots import TIMED_CALLS
 from mixbackend.storage.behind import finish
+from mixbackend.tuning.calls import timed_calls
 from mixbackend.tuning.decision import Decision
 from mixbackend.tuning.request import TrialRequest
 from mixbackend.tuning.timings import RegionTiming, timings_of
@@ -33,7 +34,6 @@ from mixbackend.tuning.values import read_values
 
 _WARM_CALLS, _WARM_S = 5, 1.0
 _SHARING_S = 5.0
-_LEAST_CALLS = 2
 _LONGEST_DETAIL = 500
 
 
@@ -76,11 +76,7 @@ def serve(request: TrialRequest, send: Callable[[Answer], None]) -> None:
 def time_slice(run: Callable[[], Any], seconds: float) -> Answer:
     """One call that brings the caches back, then timed calls for about ``seconds``."""
     run()
-    timed: list[float] = []
-    while sum(timed) < seconds or len(timed) < _LEAST_CALLS:
-        start = time.perf_counter()
-        run()
-        timed.append(time.perf_counter() - start)
+    timed = timed_calls(run, seconds)
     return {"status": "pass", "median_s": statistics.median(timed), "least_s": min(timed)}
 
 

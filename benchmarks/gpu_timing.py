@@ -1,0 +1,40 @@
+"""Calls on a GPU timed by the GPU's own marks, in turns.
+
+Place: below ``gpu_worker`` and ``tensorrt_models``.
+Why blocks: a mark costs about what a small kernel does, so many calls share two marks. Why turns: a machine's speed
+drifts; what is compared must have run under the same drift.
+Units: milliseconds of one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from mixbackend.benchmarks.timing import rotated
+
+TURNS = 12
+_BLOCK_MS = 25.0
+
+
+def timed_in_turns(calls: Mapping[str, Callable[[], Any]], turns: int = TURNS) -> dict[str, list[float]]:
+    """A sample per turn of each call; a turn lasts about 25 ms, three calls at least."""
+    lengths = {way: max(3, int(_BLOCK_MS / max(_block(call, 3), 1e-3))) for way, call in calls.items()}
+    samples: dict[str, list[float]] = {way: [] for way in calls}
+    for turn in range(turns):
+        for way in rotated(list(calls), turn):
+            samples[way].append(_block(calls[way], lengths[way]))
+    return samples
+
+
+def _block(call: Callable[[], Any], count: int) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / count
