@@ -21,7 +21,7 @@ class Pattern:
     """One pattern.
 
     Attributes:
-        function: in plain torch.
+        function: in plain torch; returns results in the order in which it computes them, as regions do.
         inputs: for a type, on the GPU.
         extra: bytes that are moved beside each input and output once (a gather reads as much as it writes), or less.
     """
@@ -80,7 +80,7 @@ def _dropout(x: torch.Tensor) -> Any:
 def _dropout_residual_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
     value, mask = torch.ops.aten.native_dropout(x, 0.1, True)
     total = value + r
-    return F.layer_norm(total, (COLUMNS,), w, b), total, mask
+    return mask, total, F.layer_norm(total, (COLUMNS,), w, b)
 
 
 def _gelu_dropout(x: torch.Tensor, b: torch.Tensor) -> Any:

@@ -81,7 +81,9 @@ def _measure(pattern: Pattern, dtype: torch.dtype, copy: float, inductor: bool) 
     mine, facts = _generated(pattern, inputs)
     wanted = _from_one_seed(lambda: pattern.function(*inputs))
     moved = sum(value.nbytes for value in (*inputs, *wanted)) + pattern.extra(inputs, wanted)
-    made = zip(_from_one_seed(mine), wanted, strict=True)
+    made = list(zip(_from_one_seed(mine), wanted, strict=True))
+    if any(value.dtype != theirs.dtype or value.shape != theirs.shape for value, theirs in made):
+        raise ValueError("a pattern returns its results in another order than it computes them")
     error = max((value.double() - theirs.double()).abs().max().item() for value, theirs in made)
     peers = {"codegen": mine}
     if inductor:

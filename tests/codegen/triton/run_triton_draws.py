@@ -19,9 +19,9 @@ STATE = (torch.tensor([-(1 << 62) + 5]), torch.tensor([(1 << 34) - 8]))
 
 
 def residual(x: torch.Tensor) -> Any:
-    """As a transformer's layer ends: dropout, a residual, a norm."""
+    """As a transformer's layer ends: dropout, a residual, a norm. Results are in the order of a region's."""
     value, mask = torch.native_dropout(F.gelu(x), 0.1, True)
-    return F.layer_norm(value + x, (x.shape[-1],)), mask
+    return mask, F.layer_norm(value + x, (x.shape[-1],))
 
 
 DRAWS: dict[str, tuple[Function, tuple[int, ...], torch.dtype]] = {
