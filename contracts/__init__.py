@@ -14,6 +14,7 @@ from mixbackend.contracts.backend import (
     check_backend,
     check_verdict,
 )
+from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.contracts.cost import (
     BackendRates,
     CostModel,
@@ -97,6 +98,7 @@ __all__ = [
     "BackendUnavailableError",
     "BindFunction",
     "BoundRun",
+    "BuildSeconds",
     "CodegenError",
     "CompiledRegion",
     "Condition",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.contracts.cost import BackendRates, DeviceModel
 from mixbackend.contracts.errors import ContractError
 from mixbackend.contracts.opclass import OpClass
@@ -91,6 +92,8 @@ class Traits:
             of its regions, and inside them layouts make no difference.
         thread_pool: name of the pool of threads that its kernels run on. Backends that name the same pool share its
             threads; going from one pool to another costs the time in which the first falls asleep and the other wakes.
+        shared_rows: rows of the rate tables (``contracts.rate_rows``), with all narrower ones, for which it calls the
+            very kernels that the reference calls: on an accelerator these are as fast whoever calls them.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})
@@ -111,6 +114,7 @@ class Traits:
     concurrent_compile: bool = False
     row_major: bool = False
     thread_pool: str = "torch"
+    shared_rows: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class Probe:
         weights: positions of the arguments that are parameters.
         constants: positions of the arguments whose values are known when code is bound; a probe that has any is for
             backends that bind.
+        least: whether it is so small that it tells the shortest time of its row (``OpRate.least_s``), and not the rate.
     """
 
     op_class: OpClass
@@ -135,6 +140,7 @@ class Probe:
     flops: float
     weights: tuple[int, ...] = ()
     constants: tuple[int, ...] = ()
+    least: bool = False
 
 
 class Backend(ABC):
@@ -209,6 +215,10 @@ class Backend(ABC):
     def prior(self, device: DeviceModel) -> BackendRates | None:
         """Rates to assume before anything was measured; ``None`` takes the planner's defaults."""
         return None
+
+    def build_seconds(self, device_type: str) -> BuildSeconds:
+        """What compiling takes, for users to whom it matters; default: that of a quick compiler."""
+        return BuildSeconds(region_s=0.5, op_s=0.005)
 
     def probes(self, device: DeviceModel) -> tuple[Probe, ...]:
         """What to run once per fingerprint to learn its rates; default: the standard set for its device types."""

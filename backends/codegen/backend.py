@@ -27,6 +27,7 @@ from mixbackend.contracts import (
     Availability,
     Backend,
     BackendRates,
+    BuildSeconds,
     CompiledRegion,
     DeviceModel,
     ErrorBudget,
@@ -162,6 +163,10 @@ class CodegenBackend(Backend):
         if any(view.op_class not in _FREE and view.op != "getitem" for view in sketch.views):
             return None
         return Unsupported("region-too-small", "nothing but views and constants")
+
+    def build_seconds(self, device_type: str) -> BuildSeconds:
+        """Scheduling, and a C++ or Triton compiler for each kernel."""
+        return BuildSeconds(region_s=0.5, op_s=0.01)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
         """Memory traffic at full bandwidth, arithmetic at a good share of the peak."""

@@ -26,11 +26,12 @@ import torch
 
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.backends.inductor.handling import handling_of
-from mixbackend.backends.inductor.rates import FUSED, inductor_rates
+from mixbackend.backends.inductor.rates import FUSED, SHARED_ROWS, inductor_rates
 from mixbackend.contracts import (
     Availability,
     Backend,
     BackendRates,
+    BuildSeconds,
     CompiledRegion,
     DeviceModel,
     ErrorBudget,
@@ -92,6 +93,7 @@ class InductorBackend(Backend):
             exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
+            shared_rows=SHARED_ROWS,
         )
 
     def judge(self, view: OpView) -> Verdict:
@@ -106,6 +108,10 @@ class InductorBackend(Backend):
     def conditions(self) -> RegionConditions:
         """A lone op has nothing to fuse with and would cost a C++ compilation."""
         return RegionConditions(minimum_ops=2)
+
+    def build_seconds(self, device_type: str) -> BuildSeconds:
+        """Lowering in Python, then a C++ or Triton compiler for each kernel."""
+        return BuildSeconds(region_s=2.0, op_s=0.02)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
         """Shares eager's matrix products; everything between them is fused."""

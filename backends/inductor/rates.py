@@ -33,6 +33,9 @@ FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(itertools.product(_LOOPS, 
     for pair in ((name, "view"), ("view", name))
 )
 
+SHARED_ROWS = frozenset({"matmul", "attention", "convolution/channels_last", "convolution/grouped/channels_last"})
+"""On GPUs, what it leaves to the kernels that eager calls; row-major images it may turn around as a whole."""
+
 _ENTRY_S = 12e-6
 _CROSSING_S = 0.3e-6
 _LOOP_OVERHEAD_S = 0.5e-6

@@ -19,6 +19,7 @@ from mixbackend.contracts import (
     Availability,
     Backend,
     BackendRates,
+    BuildSeconds,
     CompiledRegion,
     DeviceModel,
     ErrorBudget,
@@ -97,6 +98,10 @@ class TensorRtBackend(Backend):
         from mixbackend.backends.tensorrt.support import unshown_size
 
         return unshown_size(sketch)
+
+    def build_seconds(self, device_type: str) -> BuildSeconds:
+        """Timing kernels: whole models of 120 to 700 ops took 34 to 227 s."""
+        return BuildSeconds(region_s=10.0, op_s=0.1)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
         """Shares of the peak that engines usually reach."""

@@ -18,9 +18,7 @@ from mixbackend.registry import FALLBACK
 
 Found = list[tuple[Path, str]]
 
-NOT_BUILT: tuple[tuple[Path, Collection[Any], str], ...] = (
-    (("objective",), ("memory", "compile_time"), "write 'latency'"),
-)
+NOT_BUILT: tuple[tuple[Path, Collection[Any], str], ...] = ((("objective",), ("memory",), "write 'latency'"),)
 """Values of the schema whose feature is still to come: where, which, and what to write instead."""
 
 
@@ -28,7 +26,7 @@ def find_problems(data: Any) -> Found:
     """Everything wrong between keys."""
     if not isinstance(data, Mapping):
         return []
-    return _not_built(data) + _rules(data) + _lock(data)
+    return _not_built(data) + _rules(data) + _lock(data) + _objective(data)
 
 
 def unknown_backends(data: Any, known: Collection[str]) -> Found:
@@ -63,6 +61,12 @@ def _lock(data: Mapping[str, Any]) -> Found:
     if _at(data, ("lock", "frozen")) is not True or _at(data, ("lock", "path")) is not None:
         return []
     return [(("lock", "frozen"), "needs the file that is frozen; write lock.path too")]
+
+
+def _objective(data: Mapping[str, Any]) -> Found:
+    if _at(data, ("objective",)) != "compile_time" or _at(data, ("search", "mode")) != "measure":
+        return []
+    return [(("objective",), "'compile_time' does not go with search.mode 'measure', which compiles many candidates")]
 
 
 def _rules(data: Mapping[str, Any]) -> Found:

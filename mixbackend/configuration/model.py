@@ -48,6 +48,11 @@ class SearchConfig(FrozenModel):
     """Seconds that `estimate` may take at the first call of an inference graph on the processor, to compile the best
     single backends as well and to keep the fastest; 0 for never. What is found is remembered."""
 
+    first_call_gpu_s: NotNegative = 60.0
+    """The same on a GPU, for inference, forward and backward each, in modes that replay kernels as CUDA graphs
+    (`reduce-overhead`, `max-autotune`) and where measuring is asked for: compiling a whole model takes seconds
+    there."""
+
 
 class VerifyConfig(FrozenModel):
     """When the outputs of regions are held against eager's."""
@@ -98,9 +103,11 @@ class Config(FrozenModel):
     """Wishes about parts of the model. The first rule that matches an op decides."""
 
     objective: Literal["latency", "memory", "compile_time"] = Field(
-        default="latency", json_schema_extra={"enum": ["latency"]}
+        default="latency", json_schema_extra={"enum": ["latency", "compile_time"]}
     )
-    """What placement minimises: `latency`. `memory` and `compile_time` are not built yet."""
+    """What placement minimises. `latency`: seconds of a call. `compile_time`: seconds of a call and a tenth of those of
+    compiling, for what is called a few times only; it does not go with `search.mode: measure`. `memory` is not built
+    yet."""
 
     search: SearchConfig = SearchConfig()
     """How placements are found."""

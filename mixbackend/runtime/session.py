@@ -13,34 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 from mixbackend import registry
-from mixbackend.calibration import cost_model
 from mixbackend.calibration.device import device_name, devices_here
 from mixbackend.configuration import Config
-from mixbackend.contracts import (
-    Backend,
-    CompiledRegion,
-    CostModel,
-    OpGraph,
-    Plan,
-    QuarantinedError,
-    Region,
-    TensorMeta,
-    ValueMeta,
-)
+from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
 from mixbackend.locking.lock import Lock
 from mixbackend.partitioner import place
 from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
 from mixbackend.partitioner.fixed import MisfitError, fixed_plan
 from mixbackend.partitioner.ledger import Ledger
-from mixbackend.partitioner.queueing import Appraise, Place
-from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.gpu_costs import GpuCosts
+from mixbackend.runtime.costs import SessionCosts, accelerator, device_type
 from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
@@ -102,7 +89,7 @@ class Session:
         self._known: dict[tuple[str, str], _Known] = {}
         self._quarantined: dict[tuple[str, str], str | None] = {}
         self._verified: set[tuple[str, str]] = set()
-        self._cost_models: dict[str, CostModel | GpuCosts] = {}
+        self.costs = SessionCosts(config, self.backends, lambda: self.database, records)
 
     @cached_property
     def database(self) -> Database:
@@ -159,7 +146,7 @@ class Session:
         return place(
             graph,
             backends,
-            self._costs(graph),
+            self.costs.of(graph),
             preferences=self.config.preferences(),
             exclusions=exclusions,
             pinned=pinned,
@@ -204,7 +191,7 @@ class Session:
         return Question(
             graph,
             self.backends,
-            self._costs(graph),
+            self.costs.of(graph),
             plan,
             preferences=self.config.preferences(),
             exclusions=exclusions,
@@ -217,7 +204,7 @@ class Session:
             graph,
             plans,
             self.backends,
-            self._costs(graph),
+            self.costs.of(graph),
             preferences=self.config.preferences(),
             minimum_ops=dict(self.config.min_region),
             bounded=bounded,
@@ -230,57 +217,11 @@ class Session:
 
     def device(self, graph: OpGraph) -> str:
         """Name of the device that a graph works on, with the product: what was measured there holds there alone."""
-        return device_name(_device_type(graph))
-
-    def probed(self, graph: OpGraph) -> frozenset[str]:
-        """Backends of which at least some rates were measured on the graph's device: they run there."""
-        costs = self._costs(graph)
-        rates = costs.rates if isinstance(costs, RooflineCostModel) else {}
-        return frozenset(
-            name for name, known in rates.items() if any(rate.provenance == "probed" for _, _, rate in known.rates)
-        )
+        return device_name(device_type(graph))
 
     def op_seconds(self, graph: OpGraph, backend: str, node: str) -> float:
         """What a node's arithmetic and dispatch are estimated to take on a backend."""
-        return self._costs(graph).op(backend, graph.view(node)).seconds
-
-    def _costs(self, graph: OpGraph) -> CostModel:
-        device = _device_type(graph)
-        with self._lock:
-            if device not in self._cost_models:
-                apart = self._foreign() if self.config.search.mode == "measure" else frozenset()
-                model = cost_model(self.backends, device, self.database, apart=apart)
-                self._cost_models[device] = self._on_gpu(model) if device == "cuda" else model
-            found = self._cost_models[device]
-        return found.of(graph, *self._trials(graph)) if isinstance(found, GpuCosts) else found
-
-    def _on_gpu(self, model: CostModel) -> GpuCosts:
-        """Costs where a GPU works beside the processor, whose own are those that are known."""
-        assert isinstance(model, RooflineCostModel)
-        processor = partial(cost_model, self.backends, "cpu", self.database, measure=False)
-        names = frozenset(item.name for item in self.backends if item.traits().device_types == {"cpu"})
-        return GpuCosts(model, self.records, processor, names)
-
-    def _trials(self, graph: OpGraph) -> tuple[Place, Appraise]:
-        """Placing a graph, and pricing a plan of it, at costs that are yet to be decided."""
-        preferences, minimum_ops = self.config.preferences(), dict(self.config.min_region)
-
-        def placed(costs: CostModel) -> Plan:
-            return place(graph, self.backends, costs, preferences=preferences, minimum_ops=minimum_ops)
-
-        def priced(plan: Plan, costs: CostModel) -> float:
-            found = appraise(graph, [plan], self.backends, costs, preferences=preferences, minimum_ops=minimum_ops)
-            (seconds,) = found.seconds
-            assert seconds is not None, "a plan of this graph is a placement of it"
-            return seconds
-
-        return placed, priced
-
-    def _foreign(self) -> frozenset[str]:
-        """Backends of other distributions: where measuring was asked for, whatever they do costs a process at most."""
-        origins = {info.name: info.origin for info in registry.backends() if info.origin != registry.IN_PROCESS}
-        others = {name for name, origin in origins.items() if origin.partition(" ")[0] != registry.OURS}
-        return frozenset(others.intersection(self._by_name))
+        return self.costs.running(graph).op(backend, graph.view(node)).seconds
 
     def compile(self, backend: Backend, region: Region) -> Compiled:
         """Compile a region, or take what was compiled before; the reference compiles it when fuel is out.
@@ -402,16 +343,6 @@ def _first_of_each(jobs: Sequence[tuple[Backend, Region]]) -> dict[tuple[str, st
     return distinct if len(distinct) > 1 else {}
 
 
-def _device_type(graph: OpGraph) -> str:
-    """The accelerator a graph works on, ``cpu`` if none."""
-    return _accelerator([item.meta for item in graph.inputs] + [meta for node in graph.nodes for meta in node.outputs])
-
-
 def _device_of(region: Region) -> str:
     """Name of the device that a region works on, with the product."""
-    return device_name(_accelerator([item.meta for item in region.inputs] + [item.meta for item in region.outputs]))
-
-
-def _accelerator(metas: Iterable[ValueMeta]) -> str:
-    types = {meta.device.type for meta in metas if isinstance(meta, TensorMeta)}
-    return next(iter(sorted(types - {"cpu", "meta"})), "cpu")
+    return device_name(accelerator([item.meta for item in region.inputs] + [item.meta for item in region.outputs]))

@@ -160,6 +160,8 @@ def _folder(parent: Path) -> Iterator[Path]:
 
 def why_untunable(session: Session) -> str:
     """Why nothing of a session can be measured in other processes; empty if it can."""
+    if session.config.objective != "latency":
+        return "what is measured is how long calls take, and the objective is another"
     if any(preference.match.module or preference.match.module_class for preference in session.config.preferences()):
         return "rules that match modules cannot be read by the processes that measure"
     local = {info.name for info in registry.backends() if info.origin == registry.IN_PROCESS}

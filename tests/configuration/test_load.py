@@ -156,11 +156,17 @@ lock: {frozen: yes}
     ]
 
 
+def test_measuring_does_not_go_with_a_quick_start(write: Write) -> None:
+    text = "{objective: compile_time, search: {mode: measure}}"
+    ((line, column, found),) = problems_of(write(text + "\n"))
+    assert (line, column) == (1, 13) and "compiles many candidates" in found
+    assert load_config(write("objective: compile_time\n"), KNOWN).objective == "compile_time"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "column", "message"),
     [
         ("objective: memory", 1, 12, "'memory' is not built yet"),
-        ("objective: compile_time", 1, 12, "not built yet"),
     ],
 )
 def test_what_is_not_built_is_refused(write: Write, text: str, line: int, column: int, message: str) -> None:

@@ -19,6 +19,7 @@ from mixbackend.locking.making import locked_graphs, locked_joints, merged
 from mixbackend.locking.model import LockFile
 from mixbackend.locking.text import write_lock
 from mixbackend.reporting import Report
+from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime import session as session_module
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.mixture import Mixture
@@ -81,7 +82,7 @@ def no_search() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_module, "place", refuse)
-        patch.setattr(session_module, "cost_model", refuse)
+        patch.setattr(costs_module, "cost_model", refuse)
         yield
 
 

@@ -28,7 +28,7 @@ from mixbackend.contracts import (
     refuse_special,
 )
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime import session as session_module
+from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
 
 
@@ -161,7 +161,7 @@ class Faulty(Loopback):
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(session_module, "cost_model", lambda *arguments, **keywords: CheapestFirst())
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: CheapestFirst())
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from mixbackend.contracts import Estimate, OpView
 from mixbackend.contracts.rate_rows import rate_row
+from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime import layouts
 from mixbackend.runtime import session as session_module
 from mixbackend.runtime.layouts import channels_last_copy
@@ -153,7 +154,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.fixture(autouse=True)
 def _prices(monkeypatch: pytest.MonkeyPatch, _fresh: None) -> None:
-    monkeypatch.setattr(session_module, "cost_model", lambda *arguments, **keywords: LikesChannelsLast())
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: LikesChannelsLast())
 
 
 def strides(value: torch.Tensor) -> list[int]:
@@ -298,7 +299,7 @@ def test_graphs_without_images_are_planned_once(make_mixture: Any, loopback: Any
 
 
 def test_the_cheaper_layout_wins(make_mixture: Any, loopback: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(session_module, "cost_model", lambda *arguments, **keywords: CheapestFirst())
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: CheapestFirst())
     mixture = make_mixture(loopback)
     model, image = Residual().eval(), torch.randn(SHAPE)
     with torch.no_grad():

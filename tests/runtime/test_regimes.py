@@ -16,8 +16,8 @@ from torch import nn
 
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import symbols_of
+from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime import regimes as regimes_module
-from mixbackend.runtime import session as session_module
 from mixbackend.runtime.describe import describe
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regime_search import MOST_REGIMES
@@ -29,7 +29,7 @@ from .regime_cases import LINES, MEETING, WIDTH, BySize, named, regimes_of
 
 @pytest.fixture(autouse=True)
 def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "cost_model", lambda *arguments, **keywords: BySize(LINES))
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: BySize(LINES))
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def test_random_graphs_at_random_sizes(
     backends = [named(Loopback, name) for name in names[:2]]
     with isolated_registry(*backends, EagerBackend()), pytest.MonkeyPatch.context() as patched:
         costs = BySize(dict(zip(names, lines, strict=True)))
-        patched.setattr(session_module, "cost_model", lambda *arguments, **keywords: costs)
+        patched.setattr(costs_module, "cost_model", lambda *arguments, **keywords: costs)
         torch._dynamo.reset()
         cache = {"dir": str(tmp_path_factory.mktemp("cache"))}
         mixture = Mixture(load_config({"backends": list(names), "cache": cache, "on_failure": "raise"}))

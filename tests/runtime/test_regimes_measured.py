@@ -11,7 +11,7 @@ from torch import nn
 
 from mixbackend.contracts import Plan
 from mixbackend.contracts.region_text import read_region_text
-from mixbackend.runtime import session as session_module
+from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.choice import Choice
 from mixbackend.tuning import tuner
 from mixbackend.tuning.by_range import at_sizes
@@ -59,7 +59,7 @@ def owners_of(plan: Plan) -> frozenset[str]:
 @pytest.fixture
 def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     watch = Stopwatch()
-    monkeypatch.setattr(session_module, "cost_model", lambda *arguments, **keywords: BySize(LINES))
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: BySize(LINES))
     monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
     monkeypatch.setattr(tuner, "tune", watch)
     return watch

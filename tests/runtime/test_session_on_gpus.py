@@ -11,7 +11,7 @@ from mixbackend.contracts import DeviceModel
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime import session as session_module
+from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.session import Session
 from mixbackend.runtime.trace import trace_graph
 
@@ -30,7 +30,7 @@ def make_session(monkeypatch, tmp_path):
         device = GPU if device_type == "cuda" else CPU
         return RooflineCostModel(device, {item.name: prior_rates(item, device) for item in backends})
 
-    monkeypatch.setattr(session_module, "cost_model", costs)
+    monkeypatch.setattr(costs_module, "cost_model", costs)
 
     def make(records=False):
         settings = {"backends": ["eager", "onednn"], "cache": {"dir": str(tmp_path)}}
@@ -74,7 +74,7 @@ def test_what_is_on_the_processor_costs_what_it_costs_there(make_session):
         return aten.mm(here, here), _chain(there)
 
     graph = _graph(function, ((512, 512), "cpu"), ((512, 512), "cuda"))
-    assert isinstance(session._costs(graph), MixedCosts)
+    assert isinstance(session.costs.of(graph), MixedCosts)
     plan = session.place(graph)
     product = 2.0 * 512**3 / CPU.peak("float32")
     assert product < plan.estimated_s < 3 * product

@@ -14,7 +14,7 @@ from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
 from mixbackend.configuration import load_config
 from mixbackend.contracts import CostModel, Estimate, OpView, TensorMeta
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime import session as session_module
+from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
 
 from .conftest import NEWEST, OLDEST
@@ -87,7 +87,7 @@ class Compiled:
 @pytest.fixture
 def compiled(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Compiled]]:
     """Compiles a model; each call is like a process of its own with one cache folder."""
-    monkeypatch.setattr(session_module, "cost_model", lambda *arguments, **keywords: _InThisOrder())
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: _InThisOrder())
     torch.manual_seed(0)
     contexts = []
 

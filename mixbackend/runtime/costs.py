@@ -1,0 +1,111 @@
+"""The costs that a session places graphs by: of their device, and for what the user wants to be short.
+
+Place: part of a session. Input: backends, their configuration, the database that holds rates. Output: the cost model
+of a graph.
+Invariants: rates of a device are asked for once, when the first graph is there; the same graph gets the same costs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from mixbackend import registry
+from mixbackend.calibration import cost_model
+from mixbackend.configuration import Config
+from mixbackend.contracts import Backend, CostModel, OpGraph, Plan, TensorMeta, ValueMeta
+from mixbackend.partitioner import place
+from mixbackend.partitioner.amortized import AmortizedCosts
+from mixbackend.partitioner.appraise import appraise
+from mixbackend.partitioner.queueing import Appraise, Place
+from mixbackend.partitioner.roofline import RooflineCostModel
+from mixbackend.runtime.gpu_costs import GpuCosts
+from mixbackend.storage import Database
+
+
+class SessionCosts:
+    """See the module's docstring.
+
+    Args:
+        config: what the user asked for.
+        backends: of the session.
+        database: gives the database.
+        records: whether what runs on a GPU is recorded into CUDA graphs.
+    """
+
+    def __init__(
+        self, config: Config, backends: Sequence[Backend], database: Callable[[], Database], records: bool
+    ) -> None:
+        self._config = config
+        self._backends = tuple(backends)
+        self._database = database
+        self._records = records
+        self._lock = threading.RLock()
+        self._by_device: dict[str, CostModel | GpuCosts] = {}
+
+    def of(self, graph: OpGraph) -> CostModel:
+        """What the graph's plans are priced by."""
+        running = self.running(graph)
+        if self._config.objective != "compile_time":
+            return running
+        device = device_type(graph)
+        return AmortizedCosts(running, {item.name: item.build_seconds(device) for item in self._backends})
+
+    def running(self, graph: OpGraph) -> CostModel:
+        """What the graph's calls take."""
+        device = device_type(graph)
+        with self._lock:
+            if device not in self._by_device:
+                apart = self._foreign() if self._config.search.mode == "measure" else frozenset()
+                model = cost_model(self._backends, device, self._database(), apart=apart)
+                self._by_device[device] = self._on_gpu(model) if device == "cuda" else model
+            found = self._by_device[device]
+        return found.of(graph, *self._trials(graph)) if isinstance(found, GpuCosts) else found
+
+    def probed(self, graph: OpGraph) -> frozenset[str]:
+        """Backends of which at least some rates were measured on the graph's device: they run there."""
+        costs = self.running(graph)
+        rates = costs.rates if isinstance(costs, RooflineCostModel) else {}
+        return frozenset(
+            name for name, known in rates.items() if any(rate.provenance == "probed" for _, _, rate in known.rates)
+        )
+
+    def _on_gpu(self, model: CostModel) -> GpuCosts:
+        """Costs where a GPU works beside the processor, whose own are those that are known."""
+        assert isinstance(model, RooflineCostModel)
+        processor = partial(cost_model, self._backends, "cpu", self._database(), measure=False)
+        names = frozenset(item.name for item in self._backends if item.traits().device_types == {"cpu"})
+        return GpuCosts(model, self._records, processor, names)
+
+    def _trials(self, graph: OpGraph) -> tuple[Place, Appraise]:
+        """Placing a graph, and pricing a plan of it, at costs that are yet to be decided."""
+        preferences, minimum_ops = self._config.preferences(), dict(self._config.min_region)
+
+        def placed(costs: CostModel) -> Plan:
+            return place(graph, self._backends, costs, preferences=preferences, minimum_ops=minimum_ops)
+
+        def priced(plan: Plan, costs: CostModel) -> float:
+            found = appraise(graph, [plan], self._backends, costs, preferences=preferences, minimum_ops=minimum_ops)
+            (seconds,) = found.seconds
+            assert seconds is not None, "a plan of this graph is a placement of it"
+            return seconds
+
+        return placed, priced
+
+    def _foreign(self) -> frozenset[str]:
+        """Backends of other distributions: where measuring was asked for, whatever they do costs a process at most."""
+        origins = {info.name: info.origin for info in registry.backends() if info.origin != registry.IN_PROCESS}
+        others = {name for name, origin in origins.items() if origin.partition(" ")[0] != registry.OURS}
+        return frozenset(others.intersection(item.name for item in self._backends))
+
+
+def device_type(graph: OpGraph) -> str:
+    """The accelerator a graph works on, ``cpu`` if none."""
+    return accelerator([item.meta for item in graph.inputs] + [meta for node in graph.nodes for meta in node.outputs])
+
+
+def accelerator(metas: Iterable[ValueMeta]) -> str:
+    """The first accelerator that values are on, ``cpu`` if none."""
+    types = {meta.device.type for meta in metas if isinstance(meta, TensorMeta)}
+    return next(iter(sorted(types - {"cpu", "meta"})), "cpu")
