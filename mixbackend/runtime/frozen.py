@@ -2,8 +2,9 @@
 
 Place: around ``runtime.placed`` for inference graphs, unless the configuration says ``weights: live``.
 Input: a captured inference graph. Output: a callable on the list of graph inputs, like ``PlacedGraph``.
-Steps: fold batch norms, split off what depends on weights alone, place the rest; at the first call compute the
-constants and bind the compiled regions to them. At every call the weights are held against what was bound.
+Steps: fold batch norms, let factories depend on nothing, split off what depends on weights alone, place the rest; at
+the first call compute the constants and bind the compiled regions to them. At every call the weights are held against
+what was bound.
 Invariants: never runs code bound to other weights than those of the call, as far as ``constants.watch`` can see. Every
 tuple of weights has code of its own (layers that share a graph differ in their weights); there are at most
 ``MOST_TUPLES`` of them. Weights that change so often that binding takes a good part of the time become live inputs.
@@ -26,6 +27,7 @@ import torch.fx
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.contracts import Phase
 from mixbackend.reporting import Event
+from mixbackend.runtime.constants.factories import free_factories
 from mixbackend.runtime.constants.file_backed import FileBackedWeights
 from mixbackend.runtime.constants.fold import fold_batch_norms
 from mixbackend.runtime.constants.split import split_constants
@@ -105,6 +107,7 @@ class FrozenGraph:
         self._live_module = copy_module(graph_module)
         normalize(graph_module)
         fold_batch_norms(graph_module, constants)
+        free_factories(graph_module)
         self._split = split_constants(graph_module, roles, constants)
         self._weights = _picker(self._split.weights)
         self._others = _picker(self._split.others)

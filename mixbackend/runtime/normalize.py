@@ -4,7 +4,8 @@ Place: between capture and describe. Input and output: the fx graph, changed in 
 Invariants: values, shapes and strides as traced stay what they were.
 
 ``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
-eager could take would then fail. Equal ops become one (``common_ops``).
+eager could take would then fail. Tensors of one element that tracing lifted out of the code become numbers again
+(``lifted``). Equal ops become one (``common_ops``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 import torch.fx
 
 from mixbackend.runtime.common_ops import merge_common_ops
+from mixbackend.runtime.lifted import write_lifted_numbers
 
 _RESHAPED = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
@@ -22,5 +24,6 @@ def normalize(graph_module: torch.fx.GraphModule) -> None:
     for target in _RESHAPED:
         for node in graph_module.graph.find_nodes(op="call_function", target=target):
             node.target = torch.ops.aten.reshape.default
+    write_lifted_numbers(graph_module)
     merge_common_ops(graph_module)
     graph_module.recompile()

@@ -27,7 +27,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
-from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of
+from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
@@ -201,7 +201,7 @@ class PlacedGraph:
 
     def _runner(self, regions: tuple[BoundRegion, ...], slots: tuple[RegionSlot, ...], stitched: Stitched) -> Run:
         """The stitched function itself, or recordings of it where the session wants them."""
-        device = device_of(self.graph) if self._session.records else None
+        device = self._recorded_device()
         if device is None:
             return stitched.run
         if self._session.config.verify.when in ("sampled", "always"):
@@ -210,10 +210,17 @@ class PlacedGraph:
         subject = Subject(self._module, self.graph, regions, slots, stitched, self._constants)
         return RecordedGraph(subject, device, lambda region, detail: self._event("cuda_graphs", region, "", detail))
 
+    def _recorded_device(self) -> int | None:
+        """Number of the GPU whose kernels are to be recorded, if there is one."""
+        return device_of(self.graph) if self._session.records else None
+
     def _place(self, pinned: dict[str, str]) -> Plan:
         known = self.layout.plan if not self._exclusions and not pinned else None
         plan = known or self._session.place(self.graph, frozenset(self._exclusions), pinned, self._decision.choice)
         check_plan(self.graph, plan)
+        device = self._recorded_device()
+        if device is not None:
+            plan = set_apart(self.graph, plan, {self._session.reference.name}, device)
         if self._driver.settings.level >= 1:
             self._driver.say("\n".join(f"{item.id} {item.backend} {len(item.nodes)} nodes" for item in plan.regions))
         return plan

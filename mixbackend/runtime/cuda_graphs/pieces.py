@@ -3,17 +3,18 @@
 Place: below ``recorded``. Input: a captured graph, its regions in execution order, who owns them.
 Output: pieces in execution order: runs of neighbouring regions that can be recorded, and single ones that cannot.
 A recording replays kernels with the very pointers that they had: so all memory must be the GPU's, sizes must be those
-of the recording, and nobody may wait for a result on the way. What cannot be recorded splits the graph.
+of the recording, and nobody may wait for a result on the way. What cannot be recorded splits the graph. Results that
+are views of what comes into a recording are not its own: they are made beside it, of the tensors of the call.
 Invariants: every region is in one piece; the order stays; numbers that a piece takes are known before it runs.
 Non-goals: recording.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from mixbackend.contracts import OpGraph, OpTag, SymbolicSize, TensorMeta, Traits, ValueMeta
+from mixbackend.contracts import OpGraph, OpTag, OpView, SymbolicSize, TensorMeta, Traits, ValueMeta
 from mixbackend.contracts.torch_compat import cuda_graph_obstacle
 from mixbackend.runtime.regions import BoundRegion
 
@@ -35,6 +36,7 @@ class GraphPiece:
         outputs: names of captured nodes that they compute and somebody else reads.
         constants: names of constant inputs of the graph that they read.
         obstacle: why it cannot be recorded; empty if it can.
+        views: names of captured nodes, in graph order, where nothing is to run but these: views of the inputs.
     """
 
     regions: tuple[int, ...]
@@ -42,6 +44,12 @@ class GraphPiece:
     outputs: tuple[str, ...]
     constants: tuple[str, ...] = ()
     obstacle: str = ""
+    views: tuple[str, ...] = ()
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it becomes a CUDA graph."""
+        return not self.obstacle and not self.views
 
 
 def cut_pieces(
@@ -62,7 +70,42 @@ def cut_pieces(
             groups[-1].append(number)
         else:
             groups.append([number])
-    return tuple(_piece(graph, regions, group, obstacles[group[0]], constants) for group in groups)
+    whole = (_piece(graph, regions, group, obstacles[group[0]], constants) for group in groups)
+    return tuple(part for piece in whole for part in _without_views(graph, regions, piece))
+
+
+def _without_views(graph: OpGraph, regions: Sequence[BoundRegion], piece: GraphPiece) -> list[GraphPiece]:
+    """A piece that is to be recorded, and a second one for its results that are views of what comes in."""
+    if piece.obstacle:
+        return [piece]
+    moving = {name for name in piece.inputs if name not in graph.input_by_name or not _is_weight(graph, name)}
+    chains = {name: chain for name in piece.outputs if (chain := _views_from(graph, name, moving)) is not None}
+    if not chains:
+        return [piece]
+    made = {name for chain in chains.values() for name in chain}
+    nodes = [node for node in graph.nodes if node.name in made]
+    read = dict.fromkeys(name for node in nodes for name in node.references() if name not in made)
+    views = GraphPiece((), tuple(read), tuple(chains), views=tuple(node.name for node in nodes))
+    outputs = tuple(name for name in piece.outputs if name not in chains)
+    runs = bool(outputs) or any(regions[number].region.written for number in piece.regions)
+    return [replace(piece, outputs=outputs), views] if runs else [views]
+
+
+def _is_weight(graph: OpGraph, name: str) -> bool:
+    return graph.input_by_name[name].role.is_weight
+
+
+def _views_from(graph: OpGraph, name: str, sources: Collection[str]) -> list[str] | None:
+    """Names of the nodes that make a value out of one of these without computing; ``None`` if it is none such."""
+    chain: list[str] = []
+    while name not in sources:
+        node = graph.node_by_name.get(name)
+        source = node.aliased() if node is not None and OpTag.MUTATES not in node.tags else None
+        if source is None:
+            return None
+        chain.append(name)
+        name = source
+    return chain
 
 
 def _piece(
@@ -111,8 +154,9 @@ def obstacle_of(bound: BoundRegion, owner: str, traits: Traits, static: frozense
     """
     if not traits.capturable or not traits.uses_current_stream:
         return f"{owner} cannot be recorded"
-    tagged = (f"{view.op} {_OBSTACLES[tag]}" for view in bound.region.views for tag in view.node.tags & set(_OBSTACLES))
-    found = next(tagged, "") or _elsewhere(bound, device)
+    given = ((item.name, item.meta) for item in bound.region.inputs)
+    reasons = [_elsewhere(given, device), *(why_not_recorded(view, device) for view in bound.region.views)]
+    found = next(filter(None, reasons), "")
     if found:
         return found
     operator = cuda_graph_obstacle(bound.region.graph_module)
@@ -125,21 +169,19 @@ def _memory_obstacle(bound: BoundRegion, static: frozenset[str]) -> str:
     moving = [bound.inputs[place] for place in bound.region.written if bound.inputs[place] not in static]
     if moving or bound.entangled:
         return f"it writes into {', '.join(moving) or 'shared memory'}, which is elsewhere at every call"
-    shared = [
-        item.name
-        for item in bound.region.outputs
-        if item.alias_of is not None and bound.inputs[item.alias_of] not in static
-    ]
-    return f"{', '.join(shared)} shares memory with what comes in" if shared else ""
+    return ""
 
 
-def _elsewhere(bound: BoundRegion, device: int) -> str:
+def why_not_recorded(view: OpView, device: int) -> str:
+    """Why an operator cannot be recorded, in words; empty if nothing that is known of it is against that."""
+    tagged = (f"{view.op} {reason}" for tag, reason in _OBSTACLES.items() if tag in view.node.tags)
+    values = [(item.name, item.meta) for item in view.inputs] + [(view.node.name, meta) for meta in view.outputs]
+    return next(tagged, "") or _elsewhere(values, device)
+
+
+def _elsewhere(values: Iterable[tuple[str, ValueMeta]], device: int) -> str:
     """A value that is not the GPU's, nor an integer."""
-    metas: list[tuple[str, ValueMeta]] = [(item.name, item.meta) for item in bound.region.inputs]
-    for view in bound.region.views:
-        metas += [(item.name, item.meta) for item in view.inputs]
-        metas += [(view.node.name, meta) for meta in view.outputs]
-    for name, meta in metas:
+    for name, meta in values:
         if isinstance(meta, TensorMeta) and (meta.device.type, meta.device.index or 0) != ("cuda", device):
             return f"{name} is on {meta.device}"
         if isinstance(meta, SymbolicSize) and not meta.expression.is_integer:
@@ -157,7 +199,7 @@ def device_of(graph: OpGraph) -> int | None:
 
 def told(pieces: Sequence[GraphPiece], regions: Sequence[BoundRegion]) -> str:
     """How a graph is recorded, in words."""
-    recorded = [piece for piece in pieces if not piece.obstacle]
+    recorded = [piece for piece in pieces if piece.is_recorded]
     inside = sum(len(piece.regions) for piece in recorded)
     parts = [f"{inside} of {len(regions)} regions in {len(recorded)} CUDA graphs"]
     reasons: Mapping[str, list[str]] = {piece.obstacle: [] for piece in pieces if piece.obstacle}

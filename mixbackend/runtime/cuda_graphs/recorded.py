@@ -107,14 +107,15 @@ class RecordedGraph:
         subject = self._subject
         pieces = self._pieces()
         self._tell("", told(pieces, subject.regions))
-        if all(piece.obstacle for piece in pieces):
+        count = sum(piece.is_recorded for piece in pieces)
+        if count == 0:
             return self._plain
-        recording = _Recording(sum(not piece.obstacle for piece in pieces), self._device, self._tell)
-        calls = [self._single(piece) if piece.obstacle else self._recorded(piece, recording) for piece in pieces]
+        recording = _Recording(count, self._device, self._tell)
+        calls = [self._recorded(piece, recording) if piece.is_recorded else self._as_is(piece) for piece in pieces]
         run = stitch(subject.module, subject.graph, pieces, calls).run
         if not self._backward:
             return run
-        return _with_own_results(self._after_entering(run) if pieces[0].obstacle else run)
+        return _with_own_results(run if pieces[0].is_recorded else self._after_entering(run))
 
     def _after_entering(self, run: Run) -> Run:
         def entered(arguments: list[Any]) -> Sequence[Any]:
@@ -133,7 +134,10 @@ class RecordedGraph:
         ]
         return cut_pieces(subject.graph, subject.regions, obstacles, frozenset(subject.constants))
 
-    def _single(self, piece: GraphPiece) -> RegionSlot:
+    def _as_is(self, piece: GraphPiece) -> Run:
+        """A region, or views, without a recording."""
+        if piece.views:
+            return _repeated(self._subject.module, piece)
         (number,) = piece.regions
         return self._subject.slots[number]
 
@@ -260,6 +264,18 @@ def _joined(
     namespace: dict[str, Any] = dict(constants)
     namespace.update({f"region_{number}": call for number, call in enumerate(calls)})
     return load_function(source, namespace, filename)
+
+
+def _repeated(module: torch.fx.GraphModule, piece: GraphPiece) -> Run:
+    """The nodes of a captured graph that a piece names, run by torch."""
+    nodes = {node.name: node for node in module.graph.nodes}
+    graph = torch.fx.Graph()
+    copies = {nodes[name]: graph.placeholder(name) for name in piece.inputs}
+    for name in piece.views:
+        copies[nodes[name]] = graph.node_copy(nodes[name], copies.__getitem__)
+    graph.output([copies[nodes[name]] for name in piece.outputs])
+    forward = torch.fx.GraphModule(module, graph).forward
+    return lambda inputs: forward(*inputs)
 
 
 def _called_in(filename: str, error: BaseException) -> int | None:

@@ -114,10 +114,46 @@ def test_memory_that_is_written_must_stay_where_it_is(static, free):
     assert free or "elsewhere at every call" in found
 
 
-def test_results_that_share_memory_with_what_comes_in_are_not_recorded():
+def test_results_that_are_views_of_what_comes_in_are_made_beside_the_recording():
     (value,) = _tensors((8, 8))
-    _, regions = _cut(lambda x: aten.t(x), [value])
-    assert "shares memory" in _obstacles(regions)[0]
+    graph, regions = _cut(lambda x: (aten.relu(x), aten.select(aten.t(x), 0, 1)), [value])
+    assert _obstacles(regions) == [""] * len(regions)
+    recorded, views = cut_pieces(graph, regions, _obstacles(regions), frozenset())
+    result, view = graph.outputs
+    assert recorded.is_recorded and recorded.outputs == (result,)
+    assert not views.is_recorded and views.outputs == (view,)
+    assert views.inputs == recorded.inputs
+    assert len(views.views) == 2 and views.views[-1] == view
+    assert told([recorded, views], regions) == "3 of 3 regions in 1 CUDA graphs"
+
+
+def test_views_of_what_a_recording_makes_and_of_weights_are_its_own():
+    value, weight = _tensors((8, 8), (8, 8))
+    roles = {1: PlaceholderRole(InputRole.BUFFER)}
+    graph, regions = _cut(lambda x, w: (aten.t(aten.relu(x)), aten.t(w)), [value, weight], roles)
+    (piece,) = cut_pieces(graph, regions, _obstacles(regions), frozenset())
+    assert set(piece.outputs) == set(graph.outputs)
+
+
+def test_nothing_is_recorded_where_all_results_are_views():
+    (value,) = _tensors((8, 8))
+    graph, regions = _cut(lambda x: aten.t(x), [value])
+    (piece,) = cut_pieces(graph, regions, [""], frozenset())
+    assert not piece.is_recorded and piece.outputs == tuple(graph.outputs)
+
+
+def test_what_is_written_as_well_is_recorded_though_all_results_are_views():
+    value, buffer = _tensors((8,), (8,))
+    roles = {1: PlaceholderRole(InputRole.BUFFER)}
+
+    def function(x, b):
+        aten.copy_(b, aten.relu(x))
+        return aten.view(x, [2, 4])
+
+    graph, regions = _cut(function, [value, buffer], roles, each=9)
+    pieces = cut_pieces(graph, regions, [""], frozenset())
+    assert [piece.is_recorded for piece in pieces] == [True, False]
+    assert pieces[0].outputs == ()
 
 
 def test_only_graphs_of_one_gpu_are_recorded():

@@ -241,3 +241,30 @@ def test_gradients_have_memory_of_their_own(recordings, monkeypatch):
     results = [graph([value])[0] for value in values]
     for value, result in zip(values, results, strict=True):
         torch.testing.assert_close(result, _chain(value))
+
+
+def test_views_of_what_comes_in_are_made_of_the_tensors_of_the_call(recordings, monkeypatch):
+    def function(value):
+        view = aten.t(value)
+        return aten.relu(view), view
+
+    graph, _, events, _ = _graph(recordings, monkeypatch, function, torch.ones(4, 2))
+    for _ in range(3):
+        value = torch.randn(4, 2)
+        result, view = graph([value])
+        torch.testing.assert_close(result, torch.relu(value.t()))
+        assert view.data_ptr() == value.data_ptr() and torch.equal(view, value.t())
+    assert [item["calls"] for item in recordings.made] == [3]
+    assert events[0][1] == "2 of 2 regions in 1 CUDA graphs"
+
+
+def test_views_take_the_sizes_of_the_call(recordings, monkeypatch):
+    def function(value):
+        return aten.relu(value), aten.reshape(value, [value.shape[1] * value.shape[0]])
+
+    graph, *_ = _graph(recordings, monkeypatch, function, torch.ones(4, 3), dynamic=True)
+    for rows in (2, 5, 2):
+        value = torch.randn(rows, 3)
+        result, flat = graph([value])
+        torch.testing.assert_close(result, torch.relu(value))
+        assert torch.equal(flat, value.flatten())

@@ -1,0 +1,130 @@
+"""Lifted numbers: tensors of one element that tracing lifted out of the code become numbers of the operators again.
+
+Place: part of ``normalize``. Input and output: the fx graph, changed in place.
+``mask[rows] = 3`` is traced as filling memory with a tensor on the processor, which the graph holds. On a GPU every
+such tensor is a copy that the processor waits for, keeps kernels out of CUDA graphs, and is a value without a name for
+those who compile the region. What it holds is known when the graph is captured.
+Invariants: results are bit by bit what they were; a tensor that is written into, viewed or given to subgraphs stays;
+operators whose types depend on whether they take a tensor or a number keep their tensor, moved to where they compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from mixbackend.contracts import OpTag
+from mixbackend.contracts.describe_op import describe_op
+from mixbackend.contracts.torch_compat import is_fake
+
+aten = torch.ops.aten
+_LIFTED = aten.lift_fresh_copy.default
+_SAME = (aten.detach.default, aten.alias.default)
+_WRITING = (aten.fill.Tensor, aten.copy.default)
+"""Take what they fill, then what with; only the value of the latter counts."""
+_INSEPARABLE = frozenset({OpTag.VIEW, OpTag.MUTATES, OpTag.HIGHER_ORDER, OpTag.EFFECT, OpTag.COLLECTIVE})
+
+
+def write_lifted_numbers(graph_module: torch.fx.GraphModule) -> int:
+    """Replace lifted tensors of one element where that changes no result.
+
+    Returns:
+        How many uses of such tensors were replaced.
+    """
+    replaced = 0
+    for lifted in graph_module.graph.find_nodes(op="call_function", target=_LIFTED):
+        number = _number(graph_module, lifted)
+        names = _names_of(lifted)
+        uses = [(user, name) for name in names for user in _users(name) if user not in names]
+        if number is None or any(describe_op(user).tags & _INSEPARABLE for user, _ in uses):
+            continue
+        for user, name in uses:
+            replaced += _filled_with(user, name, number) or _moved(user, name, number)
+        _erase_unused([*reversed(names), *lifted.all_input_nodes])
+    return replaced
+
+
+def _names_of(lifted: torch.fx.Node) -> list[torch.fx.Node]:
+    """The tensor and its likes: ``torch.tensor(...)`` in the code detaches what it makes."""
+    names = [lifted]
+    for name in names:
+        names += [user for user in name.users if user.target in _SAME]
+    return names
+
+
+def _users(node: torch.fx.Node) -> list[torch.fx.Node]:
+    return [user for user in node.users if user.op == "call_function"]
+
+
+def _number(module: torch.fx.GraphModule, lifted: torch.fx.Node) -> float | None:
+    """What a lifted tensor without dimensions holds."""
+    source = lifted.args[0]
+    if not isinstance(source, torch.fx.Node) or source.op != "get_attr" or set(source.users) != {lifted}:
+        return None
+    value: Any = module
+    for part in str(source.target).split("."):
+        value = getattr(value, part, None)
+    if not isinstance(value, torch.Tensor) or is_fake(value) or value.dim() or value.is_complex():
+        return None
+    return value.item()
+
+
+def _filled_with(user: torch.fx.Node, lifted: torch.fx.Node, number: float) -> bool:
+    """Let an operator that fills memory with the tensor take the number."""
+    if user.target not in _WRITING or user.args[1] is not lifted or user.args[0] is lifted:
+        return False
+    if not _converts_to(number, user.meta["val"].dtype):
+        return False
+    user.target = aten.fill.Scalar
+    user.args = (user.args[0], number)
+    user.kwargs = {}
+    return True
+
+
+def _moved(user: torch.fx.Node, lifted: torch.fx.Node, number: float) -> bool:
+    """Let an operator on another device read a tensor that is made there.
+
+    Kernels of a GPU take a tensor of the processor in the type that they compute in, and one of their own in that of
+    their result: so only what both hold alike is moved.
+    """
+    mine, result = lifted.meta.get("val"), user.meta.get("val")
+    if not isinstance(mine, torch.Tensor) or not isinstance(result, torch.Tensor) or mine.device == result.device:
+        return False
+    if not _is_held_by(number, result.dtype):
+        return False
+    graph = user.graph
+    with graph.inserting_before(user):
+        keywords = {"dtype": mine.dtype, "device": result.device, "pin_memory": False}
+        made = graph.call_function(aten.full.default, ([], number), keywords)
+    with result.fake_mode:  # type: ignore[attr-defined]
+        made.meta = {**lifted.meta, "val": aten.full.default([], number, **keywords)}
+    user.replace_input_with(lifted, made)
+    return True
+
+
+def _converts_to(number: float, dtype: torch.dtype) -> bool:
+    """Whether torch takes a number for memory of this type: unlike elements of tensors, numbers must be in range."""
+    if dtype.is_complex or dtype is torch.bool:
+        return dtype is torch.bool
+    if dtype.is_floating_point:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+    return number == number // 1 and torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
+
+
+def _is_held_by(number: float, dtype: torch.dtype) -> bool:
+    if not dtype.is_floating_point:
+        return not dtype.is_complex
+    if isinstance(number, bool):
+        return True
+    held = torch.tensor(float(number), dtype=torch.float64).to(dtype).item()
+    return held == number or (math.isnan(held) and math.isnan(number))
+
+
+def _erase_unused(nodes: Sequence[torch.fx.Node]) -> None:
+    for node in nodes:
+        if not node.users:
+            node.graph.erase_node(node)
