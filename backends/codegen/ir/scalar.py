@@ -199,6 +199,9 @@ SCALAR_OPS: Mapping[str, ScalarOp] = {
     "erf": ScalarOp(1, torch.erf, cost=20.0),
     "erfc": ScalarOp(1, torch.erfc, cost=30.0),
     "sigmoid": ScalarOp(1, torch.sigmoid, cost=16.0),
+    # for results of 16 bits: targets may be off by 2**-15 of the result, and by what is below the least normal number
+    "rough_sigmoid": ScalarOp(1, torch.sigmoid, cost=16.0),
+    "rough_normal": ScalarOp(1, torch.special.ndtr, cost=22.0),
     "pow": ScalarOp(2, torch.pow, kinds="fi", cost=40.0),
     # rounding
     "floor": ScalarOp(1, torch.floor),

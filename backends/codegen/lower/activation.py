@@ -22,6 +22,7 @@ from mixbackend.backends.codegen.lower.formula import (
     div,
     exp,
     greater,
+    is_short,
     less,
     logistic,
     mul,
@@ -112,6 +113,8 @@ def celu(lowering: Lowering, self: Tensor, alpha: float) -> Tensor:
 @rule("aten.silu.default")
 def silu(lowering: Lowering, self: Tensor) -> Tensor:
     """``x / (1 + exp(-x))``"""
+    if is_short(self.dtype):
+        return pointwise(lowering, (self,), self.dtype, lambda x: mul(x, logistic(x, self.dtype)))
     return pointwise(lowering, (self,), self.dtype, lambda x: div(x, add(1.0, exp(neg(x)))))
 
 
@@ -156,17 +159,20 @@ def hardshrink(lowering: Lowering, self: Tensor, lambd: Number) -> Tensor:
 @rule("aten.gelu.default")
 def gelu(lowering: Lowering, self: Tensor, approximate: str) -> Tensor:
     """``x`` times the normal distribution's cumulative function, exactly or through ``tanh``."""
-    return pointwise(lowering, (self,), self.dtype, _gelu_tanh if approximate == "tanh" else _gelu)
+    formula = _gelu_tanh if approximate == "tanh" else _gelu
+    return pointwise(lowering, (self,), self.dtype, lambda x: formula(x, self.dtype))
 
 
-def _gelu(x: Expr) -> Expr:
+def _gelu(x: Expr, dtype: torch.dtype) -> Expr:
+    if is_short(dtype):
+        return mul(x, apply("rough_normal", x))
     return mul(mul(x, 0.5), add(1.0, apply("erf", mul(x, math.sqrt(0.5)))))
 
 
-def _gelu_tanh(x: Expr) -> Expr:
+def _gelu_tanh(x: Expr, dtype: torch.dtype) -> Expr:
     """By way of ``(1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))``, which loses nothing where ``tanh(u)`` is near -1."""
     twice = mul(add(x, mul(mul(mul(x, x), x), GELU_CUBIC)), 2.0 * GELU_SCALE)
-    return mul(x, logistic(twice))
+    return mul(x, logistic(twice, dtype))
 
 
 @rule("aten.glu.default")
@@ -175,7 +181,7 @@ def glu(lowering: Lowering, self: Tensor, dim: int) -> Tensor:
     dtype, sizes = self.dtype, lowering.output_sizes
     half = sizes[dim % self.rank]
     first, second = slice_axis(self, dim, 0, half), slice_axis(self, dim, half, half)
-    return pointwise(lowering, (first, second), dtype, lambda a, b: mul(a, logistic(b)))
+    return pointwise(lowering, (first, second), dtype, lambda a, b: mul(a, logistic(b, dtype)))
 
 
 @rule("aten.log_sigmoid_forward.default")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
+
 from mixbackend.backends.codegen.ir.scalar import Expr, apply, compute_dtype
 from mixbackend.backends.codegen.lower.activation import GELU_CUBIC, GELU_SCALE
 from mixbackend.backends.codegen.lower.broadcast import pointwise, read, refuse_undecided
@@ -22,6 +24,7 @@ from mixbackend.backends.codegen.lower.formula import (
     either,
     exp,
     greater,
+    is_short,
     less,
     logistic,
     mul,
@@ -60,11 +63,6 @@ def _threshold(grad: Expr, x: Expr, limit: Expr) -> Expr:
     return where(at_most(x, limit), 0 if not grad.dtype.is_floating_point else 0.0, grad)
 
 
-def _silu(grad: Expr, x: Expr) -> Expr:
-    gate = logistic(x)
-    return mul(mul(grad, gate), add(1.0, mul(x, sub(1.0, gate))))
-
-
 def _hardswish(grad: Expr, x: Expr) -> Expr:
     middle = mul(grad, add(div(x, 3.0), 0.5))
     return where(at_most(x, -3.0), 0.0, where(at_least(x, 3.0), grad, middle))
@@ -100,7 +98,6 @@ def _dropout(grad: Expr, mask: Expr, scale: Expr) -> Expr:
 rule("aten.sigmoid_backward.default")(_gradient(_sigmoid))
 rule("aten.tanh_backward.default")(_gradient(_tanh))
 rule("aten.threshold_backward.default")(_gradient(_threshold))
-rule("aten.silu_backward.default")(_gradient(_silu))
 rule("aten.hardswish_backward.default")(_gradient(_hardswish))
 rule("aten.hardsigmoid_backward.default")(_gradient(_hardsigmoid))
 rule("aten.hardtanh_backward.default")(_gradient(_hardtanh))
@@ -147,24 +144,44 @@ def elu_backward(
     return pointwise(lowering, operands, lowering.output_dtype, value)
 
 
+@rule("aten.silu_backward.default")
+def silu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor) -> Tensor:
+    """``s(x) (1 + x (1 - s(x)))`` with ``s`` the logistic function."""
+
+    def value(grad: Expr, x: Expr) -> Expr:
+        gate = logistic(x, lowering.output_dtype)
+        return mul(mul(grad, gate), add(1.0, mul(x, sub(1.0, gate))))
+
+    return pointwise(lowering, (grad_output, self), lowering.output_dtype, value)
+
+
 @rule("aten.gelu_backward.default")
 def gelu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, approximate: str) -> Tensor:
     """Derivative of ``x cdf(x)``: ``cdf(x) + x pdf(x)``, exactly or through ``tanh``."""
     formula = _gelu_tanh if approximate == "tanh" else _gelu
-    return pointwise(lowering, (grad_output, self), lowering.output_dtype, formula)
+    dtype = lowering.output_dtype
+    return pointwise(lowering, (grad_output, self), dtype, lambda grad, x: formula(grad, x, dtype))
 
 
-def _gelu(grad: Expr, x: Expr) -> Expr:
-    cumulative = mul(0.5, add(1.0, apply("erf", mul(x, math.sqrt(0.5)))))
+def _gelu(grad: Expr, x: Expr, dtype: torch.dtype) -> Expr:
+    if is_short(dtype):
+        cumulative = apply("rough_normal", x)
+    else:
+        cumulative = mul(0.5, add(1.0, apply("erf", mul(x, math.sqrt(0.5)))))
     density = mul(exp(mul(mul(x, x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
     return mul(grad, add(cumulative, mul(x, density)))
 
 
-def _gelu_tanh(grad: Expr, x: Expr) -> Expr:
+def _gelu_tanh(grad: Expr, x: Expr, dtype: torch.dtype) -> Expr:
+    """With ``(1 + tanh(u)) / 2`` as the logistic function of ``2 u`` where results are short."""
     square = mul(x, x)
-    curve = apply("tanh", mul(GELU_SCALE, add(x, mul(GELU_CUBIC, mul(square, x)))))
-    left, right = mul(0.5, x), add(1.0, curve)
+    inside = mul(GELU_SCALE, add(x, mul(GELU_CUBIC, mul(square, x))))
     slope = mul(GELU_SCALE, add(1.0, mul(3.0 * GELU_CUBIC, square)))
+    if is_short(dtype):
+        share = logistic(mul(inside, 2.0), dtype)
+        return mul(grad, add(share, mul(mul(mul(2.0, x), mul(share, sub(1.0, share))), slope)))
+    curve = apply("tanh", inside)
+    left, right = mul(0.5, x), add(1.0, curve)
     by_curve = mul(mul(left, sub(1.0, mul(curve, curve))), slope)
     return mul(grad, add(mul(0.5, right), by_curve))
 
@@ -224,10 +241,10 @@ def glu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, dim: int
     first, second = slice_axis(self, axis, 0, half), slice_axis(self, axis, half, half)
 
     def of_first(index: Index) -> Expr:
-        return mul(logistic(read(second, index, self.dtype)), read(grad_output, index, self.dtype))
+        return mul(logistic(read(second, index, self.dtype), self.dtype), read(grad_output, index, self.dtype))
 
     def of_second(index: Index) -> Expr:
-        gate = logistic(read(second, index, self.dtype))
+        gate = logistic(read(second, index, self.dtype), self.dtype)
         return mul(mul(mul(sub(1.0, gate), gate), read(grad_output, index, self.dtype)), read(first, index, self.dtype))
 
     return lowering.concatenate(self.sizes, axis, [(half, of_first), (half, of_second)], self.dtype)

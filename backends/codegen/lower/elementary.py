@@ -22,6 +22,7 @@ from mixbackend.backends.codegen.lower.formula import (
     equal,
     greater,
     less,
+    logistic,
     mul,
     neg,
     sub,
@@ -33,7 +34,7 @@ from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Tensor
 
 _FLOAT_FUNCTIONS = (
-    "acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 reciprocal rsqrt sigmoid "
+    "acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 reciprocal rsqrt "
     "sin sinh sqrt tan tanh"
 ).split()
 """ATen operators of one argument that are a scalar operator of the same name."""
@@ -48,6 +49,13 @@ def _float_function(name: str) -> Callable[..., Tensor]:
 
 for _name in _FLOAT_FUNCTIONS:
     rule(f"aten.{_name}.default")(_float_function(_name))
+
+
+@rule("aten.sigmoid.default")
+def sigmoid(lowering: Lowering, self: Tensor) -> Tensor:
+    """``1 / (1 + exp(-x))``"""
+    dtype = lowering.output_dtype
+    return pointwise(lowering, (self,), dtype, lambda value: logistic(value, dtype))
 
 
 def _unless(kinds: str, name: str) -> Callable[..., Tensor]:

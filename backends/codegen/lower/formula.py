@@ -105,6 +105,11 @@ def clamped(value: Expr, low: Term, high: Term) -> Expr:
     return call("minimum", call("maximum", value, low), high)
 
 
-def logistic(value: Expr) -> Expr:
-    """``1 / (1 + exp(-value))``"""
-    return call("sigmoid", value)
+def logistic(value: Expr, dtype: torch.dtype = torch.float32) -> Expr:
+    """``1 / (1 + exp(-value))`` for results of a type; those of 16 bits hide what quick functions are off by."""
+    return call("rough_sigmoid" if is_short(dtype) else "sigmoid", value)
+
+
+def is_short(dtype: torch.dtype) -> bool:
+    """Whether results are rounded to 16 bits."""
+    return dtype in (torch.float16, torch.bfloat16)

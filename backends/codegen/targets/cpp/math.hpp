@@ -80,6 +80,11 @@ template <class V> MB_INLINE V sigmoid_any(V x) {
         return one / (one + exp_any(-x));
     }
 }
+// Share of the standard normal distribution below x; below -5 a multiple of half the spacing of numbers at 1.
+template <class V> MB_INLINE V normal_any(V x) {
+    using T = Element<V>;
+    return fill<V>(T(0.5)) * (fill<V>(T(1)) + erf_any(x * fill<V>(T(0.7071067811865476))));
+}
 template <class V> MB_INLINE V atan2_any(V y, V x) {
     if constexpr (same<Element<V>, float>) {
         return atan2_single(y, x);
@@ -98,6 +103,7 @@ template <class V> MB_INLINE V pow_any(V a, V b) {
 }
 }  // namespace raw
 MB_LIFT_UNARY(sigmoid_, sigmoid_any)
+MB_LIFT_UNARY(normal_, normal_any)
 MB_LIFT_BINARY(atan2_, atan2_any)
 MB_LIFT_BINARY(pow_, pow_any)
 

@@ -42,6 +42,8 @@ FUNCTIONS: Mapping[str, str] = {
     **{name: name for name in _PLAIN},
     **{name: f"{name}_" for name in _UNDERSCORE},
     "where": "select",
+    "rough_sigmoid": "sigmoid_",
+    "rough_normal": "normal_",
 }
 """C++ function of each scalar operator but ``to_dtype``; they take scalars and vectors alike."""
 

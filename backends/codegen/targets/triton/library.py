@@ -88,6 +88,27 @@ def sign(a):
 
 
 @triton.jit
+def rough_normal(x):
+    """Share of the standard normal distribution below ``x``, without branches: below 0 a power of two whose exponent
+    is a polynomial, above it what that leaves of 1.
+
+    The polynomial is fitted to the logarithm over [0, 6.5] for the least largest error. The result is off by at most
+    9e-6 of itself for ``x >= -6.5`` and what the device's power of two adds (2**-22); below -6.5, where eager's float32
+    has 0, it goes to 0 as it should.
+    """
+    a = tl.abs(x)
+    power = -1.75777595e-06 * a + 5.99365656e-05
+    power = power * a - 9.16362789e-04
+    power = power * a + 8.44738473e-03
+    power = power * a - 5.38244998e-02
+    power = power * a - 4.5861571e-01
+    power = power * a - 1.15118016e00
+    power = power * a - 1.00000387e00
+    tail = tl.exp2(power)
+    return tl.where(x < 0, tail, 1.0 - tail)
+
+
+@triton.jit
 def logaddexp(a, b):
     """``log(exp(a) + exp(b))``."""
     high = maximum(a, b)

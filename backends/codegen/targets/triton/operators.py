@@ -2,7 +2,7 @@
 
 Place: used by ``values``. Input: an operator, its types and the text of its arguments. Output: text.
 Functions of floating numbers are those of the vendor's device library, which are as exact as eager's; Triton's own are
-quicker, and too rough where their argument is large or their result near zero.
+quicker, and too rough where their argument is large or their result near zero. What is rounded to 16 bits takes them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _FLOATING: Mapping[str, str] = {
     "rsqrt": "libdevice.rsqrt({0})",
     "copysign": "libdevice.copysign({0}, {1})",
     "sigmoid": "(1.0 / (1.0 + libdevice.exp(-{0})))",
+    "rough_sigmoid": "(1.0 / (1.0 + tl.exp(-{0})))",
+    "rough_normal": "rough_normal({0})",
     "pow": "libdevice.pow({0}, {1})",
     "atan2": "libdevice.atan2({0}, {1})",
     "floor": "tl.floor({0})",

@@ -94,6 +94,8 @@ OPERATORS: Mapping[str, Callable[..., Array]] = {
     "erf": _each(math.erf),
     "erfc": _each(math.erfc),
     "sigmoid": lambda a: (1 / (1 + np.exp(-a))).astype(np.asarray(a).dtype),
+    "rough_sigmoid": lambda a: (1 / (1 + np.exp(-a))).astype(np.asarray(a).dtype),
+    "rough_normal": _each(lambda a: 0.5 * math.erfc(-a * math.sqrt(0.5))),
     "pow": _power,
     "floor": np.floor,
     "ceil": np.ceil,
