@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from mixbackend.benchmarks.timing import rotated
+from mixbackend.calibration.timing import seconds_by_marks
 
 TURNS = 12
 _BLOCK_MS = 25.0
@@ -30,11 +29,4 @@ def timed_in_turns(calls: Mapping[str, Callable[[], Any]], turns: int = TURNS) -
 
 
 def _block(call: Callable[[], Any], count: int) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(count):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / count
+    return 1e3 * seconds_by_marks(call, count) / count

@@ -603,6 +603,26 @@ def test_cuda_graphs_enter_backward(monkeypatch):
     assert said == ["backward"]
 
 
+def test_cuda_graphs_apart(monkeypatch):
+    from torch._inductor import cudagraph_trees as trees
+
+    ended = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: ended.append(device))
+    device = 4711
+    before = trees.get_container(device)
+    with pytest.raises(KeyError), compat.cuda_graphs_apart(device):
+        apart = trees.get_container(device)
+        assert apart is not before
+        apart.tree_manager = types.SimpleNamespace(shutdown=lambda: ended.append("shut down"))
+        raise KeyError
+    assert trees.get_container(device) is before
+    assert ended == [device, "shut down"]
+    with compat.cuda_graphs_apart(device + 1):
+        pass
+    assert device + 1 not in trees.get_obj(trees.local, "tree_manager_containers")
+    del trees.get_obj(trees.local, "tree_manager_containers")[device]
+
+
 def test_copies_of():
     values = [torch.randn(3, 4).t(), torch.arange(5), torch.zeros(0, 2)]
     copies = compat.copies_of(values)

@@ -18,6 +18,7 @@ from mixbackend.contracts.torch_compat.capture import (
 from mixbackend.contracts.torch_compat.cuda_graphs import (
     cuda_graph_obstacle,
     cuda_graph_recorded,
+    cuda_graphs_apart,
     cuda_graphs_enter_backward,
     forget_cuda_graphs,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "copies_of",
     "cuda_graph_obstacle",
     "cuda_graph_recorded",
+    "cuda_graphs_apart",
     "cuda_graphs_enter_backward",
     "current_cuda_device",
     "declare_symbol",

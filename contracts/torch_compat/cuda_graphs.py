@@ -5,7 +5,8 @@ Place: a part of the door; see ``contracts.torch_compat``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +67,30 @@ def cuda_graphs_enter_backward(device: int) -> None:
     manager = get_manager(device, create_if_none_exists=False)
     if manager is not None:
         manager.set_to_running_backward()
+
+
+@contextlib.contextmanager
+def cuda_graphs_apart(device: int) -> Iterator[None]:
+    """Record into trees that end with the context, memory included; what was recorded before is not touched.
+
+    To be used where nobody else records on the device in this thread. What is recorded inside may not run afterwards.
+    """
+    from torch._inductor import cudagraph_trees as trees
+
+    containers = trees.get_obj(trees.local, "tree_manager_containers")
+    lock = trees.get_obj(trees.local, "tree_manager_locks")[device]
+    with lock:
+        before = containers.pop(device, None)
+    try:
+        yield
+    finally:
+        with lock:
+            apart = containers.pop(device, None)
+            if before is not None:
+                containers[device] = before
+        if apart is not None and apart.tree_manager is not None:
+            torch.cuda.synchronize(device)
+            apart.tree_manager.shutdown()
 
 
 def forget_cuda_graphs() -> None:

@@ -69,7 +69,7 @@ def time_calls(
     series = [
         _Series(call, 1, seconds_each, by_clock, synchronize is not None)
         if replay is None
-        else _Series(replay, _RECORDED_CALLS, seconds_each, _by_marks, True)
+        else _Series(replay, _RECORDED_CALLS, seconds_each, seconds_by_marks, True)
         for call, replay in zip(calls, recorded, strict=True)
     ]
     for _ in range(1 + _EXTENSIONS):
@@ -101,9 +101,11 @@ def _by_clock(clock: Clock, synchronize: Call | None) -> Watch:
     return watch
 
 
-def _by_marks(call: Call, count: int) -> float:
-    """What the GPU does between two marks in its queue: the processor's way there and back is outside."""
+def seconds_by_marks(call: Call, count: int) -> float:
+    """What the GPU does between two marks in its queue, from when it is idle: the processor's way there and back is
+    outside."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
     begin.record()
     for _ in range(count):
         call()

@@ -93,19 +93,20 @@ class GraphCompiler:
         return self._compared(captured) if shown is UNTUNED else self._build(captured, Measured(shown))
 
     def _compared(self, captured: Captured) -> Run:
-        """Placed by estimates; held against the best single backends at the first call where that may pay."""
-        if not comparison.wanted(captured, self.session):
+        """Placed by estimates; held against what may be quicker at the first call where that may pay."""
+        ground = comparison.ground_of(captured, self.session)
+        if ground is None:
             return self._build(captured, None)
-
         home = self._candidate(captured, DEFAULT, self._build)
-        rivals = comparison.rivals(home, self.session)
+        rivals = () if home.placed is None else ground.rivals(home.placed, self.session)
         if not rivals:
             return home.run
 
         def build(choice: Choice) -> comparison.Candidate:
             return self._candidate(captured, choice, self._built)
 
-        return AtFirstCall(comparison.Comparison(captured, self.session, home, rivals, build, self.graphs.forget))
+        compare = comparison.Comparison(captured, self.session, ground, home, rivals, build, self.graphs.forget)
+        return AtFirstCall(compare, ground.give_back)
 
     def _candidate(self, captured: Captured, choice: Choice, build: Callable[..., Run]) -> comparison.Candidate:
         """A graph built as a choice says, from a copy of its module."""

@@ -2,7 +2,7 @@
 
 Place: around ``runtime.placed`` and ``runtime.frozen`` while a graph is tuned.
 Input: what to do with the values of the first call. Output: a callable like ``PlacedGraph``.
-Invariants: compiled once, whatever number of threads call first.
+Invariants: compiled once, whatever number of threads call first; what was only needed for that is let go.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ class AtFirstCall:
 
     Args:
         make: gives the compiled graph; takes the values of the first call and leaves them as they are.
+        afterwards: called once ``make`` is held no longer.
     """
 
-    def __init__(self, make: Callable[[Sequence[Any]], Run]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[Sequence[Any]], Run], afterwards: Callable[[], None] = lambda: None) -> None:
+        self._make: Callable[[Sequence[Any]], Run] | None = make
+        self._afterwards = afterwards
         self._lock = threading.Lock()
         self._run: Run | None = None
 
@@ -37,7 +39,12 @@ class AtFirstCall:
 
     def _made(self, arguments: Sequence[Any]) -> Run:
         with self._lock:
-            if self._run is None:
-                with without_dispatch_modes():
-                    self._run = self._make(arguments)
-            return self._run
+            if self._run is not None:
+                return self._run
+            assert self._make is not None, "it is kept until there is something to run"
+            with without_dispatch_modes():
+                run = self._make(arguments)
+                self._make = None
+                self._afterwards()
+            self._run = run
+            return run

@@ -96,6 +96,7 @@ class PlacedGraph:
         self._lock = threading.RLock()
         self._exclusions: set[tuple[str, str]] = set()
         self._repairs = 0
+        self._rehearsing = False
         self._constants: Mapping[str, torch.Tensor] = {}
         self._ledger: Ledger | None = None
         self.layout = described or self._describe()
@@ -127,6 +128,16 @@ class PlacedGraph:
         """Time the next calls of every region, for ``record``."""
         for slot in self._build.slots:
             slot.time_again()
+
+    def rehearse(self, on: bool) -> None:
+        """Record CUDA graphs for a trial from now on, or for good again; what was recorded before is let go.
+
+        In a trial, calls come with the same tensors, and nothing is told.
+        """
+        with self._lock:
+            self._rehearsing = on
+            build = self._build
+            self._build = replace(build, run=self._runner(build.regions, build.slots, build.stitched))
 
     def settle(self, decision: Decision) -> None:
         """Say what was measured of this graph after it was placed as the decision says."""
@@ -208,6 +219,8 @@ class PlacedGraph:
             self._event("fallback", "", "", "no CUDA graphs: later calls are to be verified, too")
             return stitched.run
         subject = Subject(self._module, self.graph, regions, slots, stitched, self._constants)
+        if self._rehearsing:
+            return RecordedGraph(subject, device, lambda region, detail: None, fixed=True)
         return RecordedGraph(subject, device, lambda region, detail: self._event("cuda_graphs", region, "", detail))
 
     def _recorded_device(self) -> int | None:

@@ -66,8 +66,12 @@ class RangedTuning:
 
     @property
     def measuring(self) -> bool:
-        """Whether what was not decided before shall be measured."""
-        return self.session.config.search.mode == "measure"
+        """Whether what was not decided before shall be measured in processes of their own.
+
+        These time calls by the processor's clock and limit memory by its addresses, so that GPUs are left out: there,
+        plans are compared at the first call.
+        """
+        return self.session.config.search.mode == "measure" and not self.subject.device.startswith("cuda")
 
     def measured(self, decision: Decision) -> Measured:
         """What is known before the graph is placed.

@@ -10,8 +10,9 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, Plan, Region, Traits
-from mixbackend.runtime.session import Session
-from mixbackend.tuning import comparison, tuner
+from mixbackend.runtime.costs import SessionCosts
+from mixbackend.tuning import comparison_processor, tuner
+from mixbackend.tuning.comparison_processor import ProcessorGround, alone
 
 
 @pytest.fixture
@@ -47,9 +48,9 @@ def sleeper(loopback: Any) -> Any:
 def _probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody's rates but the fallback's count as measured, and no graph is too small."""
     monkeypatch.setattr(
-        Session, "probed", lambda self, graph: frozenset(self.fingerprints) - {EagerBackend.name}, raising=True
+        SessionCosts, "probed", lambda self, graph: {item.name for item in self._backends} - {EagerBackend.name}
     )
-    monkeypatch.setattr(comparison, "LEAST_S", 0.0)
+    monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
 
 
 def model(x: torch.Tensor) -> torch.Tensor:
@@ -157,7 +158,7 @@ def test_symbolic_sizes_and_training_are_not_compared(make_mixture, sleeper):
 
 
 def test_backends_with_assumed_rates_are_not_tried(make_mixture, sleeper, monkeypatch):
-    monkeypatch.setattr(Session, "probed", lambda self, graph: frozenset({"slow"}))
+    monkeypatch.setattr(SessionCosts, "probed", lambda self, graph: frozenset({"slow"}))
     quick = sleeper("quick", 0.0)
     mixture = make_mixture(sleeper("slow", 0.001), quick)
     run(mixture)
@@ -165,11 +166,13 @@ def test_backends_with_assumed_rates_are_not_tried(make_mixture, sleeper, monkey
 
 
 def test_weights_that_fill_the_machine_are_not_packed_again(make_mixture, sleeper, monkeypatch):
-    monkeypatch.setattr(comparison, "memory_bytes", lambda: 8 * X.nbytes - 1)
+    monkeypatch.setattr(comparison_processor, "memory_bytes", lambda: 8 * X.nbytes - 1)
     quick = sleeper("quick", 0.0)
     mixture = make_mixture(sleeper("slow", 0.001), quick)
     torch.testing.assert_close(run(mixture), model(X))
-    assert (told(mixture), quick.compiled) == ([], [])
+    (detail,) = told(mixture)
+    assert detail.startswith("not compared at the first call: inputs and weights of")
+    assert quick.compiled == []
 
 
 def test_time_for_compiling_is_bounded(make_mixture, sleeper, monkeypatch):
@@ -199,12 +202,12 @@ def test_one_rival_for_each_pool_of_threads(make_mixture, sleeper, monkeypatch, 
     asked = []
     estimates = {"a": 1.0, **dict(zip("bc", factors, strict=True))}
 
-    def alone(other, plan):
+    def estimated(other, plan):
         return {name: factor * plan.estimated_s for name, factor in estimates.items()}
 
-    monkeypatch.setattr(comparison, "_alone", alone)
-    original = comparison.rivals
-    monkeypatch.setattr(comparison, "rivals", lambda *arguments: asked.append(original(*arguments)) or ())
+    monkeypatch.setattr(comparison_processor, "alone", estimated)
+    original = ProcessorGround.rivals
+    monkeypatch.setattr(ProcessorGround, "rivals", lambda *arguments: asked.append(original(*arguments)) or ())
     others = [sleeper(name, 0.0, pool=pool) for name, pool in zip("bc", pools, strict=True)]
     run(make_mixture(sleeper("a", 0.0, pool="torch"), *others))
     assert [choice.single for choice in asked[0]] == expected
@@ -213,5 +216,5 @@ def test_one_rival_for_each_pool_of_threads(make_mixture, sleeper, monkeypatch, 
 def test_a_rival_counts_in_the_layout_that_suits_it():
     mine = Plan("g", "inference", False, (), single_backend_s=(("a", 3.0), ("b", 5.0)))
     other = Plan("g", "inference", False, (), single_backend_s=(("a", 4.0), ("b", 2.0), ("c", 1.0)))
-    assert comparison._alone(other, mine) == {"a": 3.0, "b": 2.0, "c": 1.0}
-    assert comparison._alone(None, mine) == {"a": 3.0, "b": 5.0}
+    assert alone(other, mine) == {"a": 3.0, "b": 2.0, "c": 1.0}
+    assert alone(None, mine) == {"a": 3.0, "b": 5.0}

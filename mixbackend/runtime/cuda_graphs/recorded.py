@@ -67,12 +67,14 @@ class RecordedGraph:
         subject: what is recorded.
         device: number of its GPU, see ``device_of``.
         tell: told what is recorded, and what fails.
+        fixed: whether all inputs are the same memory at every call, so that none needs to be copied.
     """
 
-    def __init__(self, subject: Subject, device: int, tell: Tell) -> None:
+    def __init__(self, subject: Subject, device: int, tell: Tell, fixed: bool = False) -> None:
         self._subject = subject
         self._device = device
         self._tell = tell
+        self._fixed = fixed
         self._lock = threading.RLock()
         self._sizes = _size_reader(subject)
         self._runs: dict[tuple[int, ...], Run] = {}
@@ -144,7 +146,8 @@ class RecordedGraph:
     def _recorded(self, piece: GraphPiece, recording: _Recording) -> RecordedPiece:
         subject = self._subject
         roles = {item.name: item.role for item in subject.graph.inputs}
-        static = [place for place, name in enumerate(piece.inputs) if name in roles and roles[name].is_weight]
+        given = {name for name, role in roles.items() if self._fixed or role.is_weight}
+        static = [place for place, name in enumerate(piece.inputs) if name in given]
         constants = {name: subject.constants[name] for name in piece.constants}
         regions = [subject.regions[number] for number in piece.regions]
         slots = [subject.slots[number] for number in piece.regions]

@@ -1,0 +1,230 @@
+"""How plans are compared at the first call on a GPU: who takes part, if memory suffices, how calls are timed.
+
+Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
+Method: estimates err more here than on a processor: a kernel's rate depends on its shape by factors, and what libraries
+choose among their kernels is not known before. So the nearest backends alone are tried, then the mixtures without those
+that own most of the plan. Where the session records, candidates are recorded too, in trees and memory of their own: it
+is replays that are timed, by the GPU's own marks, and what the user has recorded is left alone.
+Invariants: after a comparison, random numbers go on where they were, inputs that the graph writes into hold what they
+held, and its recordings and their memory are gone; the winner is recorded anew for good. The caller's stream, autocast
+and grad mode are those of the call.
+Units: seconds, bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mixbackend.calibration.timing import seconds_by_marks
+from mixbackend.contracts import OpGraph, OpTag, PlacementError, Plan, TensorMeta
+from mixbackend.contracts.torch_compat import cuda_graphs_apart
+from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.cuda_graphs import device_of
+from mixbackend.runtime.first_call import Run
+from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.session import Session
+from mixbackend.tuning.comparison_processor import alone
+
+LEAST_S = 5e-5
+"""Graphs that are estimated to take less are not worth a comparison."""
+NEAR = 2.5
+"""Who is estimated within this factor of the plan may be quicker: sums over whole models were seen to be off by up to
+three, and more so for mixtures of small kernels than for one compiler."""
+MOST_ALONE, MOST_MIXTURES = 2, 2
+"""So many backends alone, and so many mixtures, are tried: whole models take a compiler 7 to 30 seconds."""
+LEAST_SHARE = 0.1
+"""Of the plan's estimate, for a mixture without its owner to be another plan."""
+USABLE = 0.9
+"""Of the free memory: libraries take some for themselves."""
+STEADY_CALLS = 6
+"""Until a candidate is what it stays: verified, repaired if need be, warmed up, recorded, replayed."""
+BLOCK_S = 0.025
+"""Calls between two marks: a mark costs about what a small kernel does."""
+_FEWEST_CALLS = 3
+_ONCE = frozenset({OpTag.COLLECTIVE, OpTag.EFFECT})
+"""Ops that may not run more often than the user's code says, whatever is put back afterwards."""
+
+
+@dataclass(frozen=True)
+class GpuGround:
+    """Where candidates are compared; see the module's docstring and ``comparison.Ground``.
+
+    Attributes:
+        compiling_s: after so long, no further rival is compiled.
+        device: number of the GPU.
+        replayed: whether kernels are replayed as CUDA graphs.
+        placeholders: names of the captured graph's inputs, in order.
+    """
+
+    compiling_s: float
+    device: int
+    replayed: bool
+    placeholders: tuple[str, ...]
+    turns = 5
+
+    def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+        """What may be quicker than a graph as it is placed, the likeliest first.
+
+        Backends alone come before mixtures: of many mixtures the one with the best estimate is taken, so that its
+        estimate is the more hopeful.
+        """
+        graph, plan = home.graph, home.plan
+        known = set(written_inputs(graph)) <= set(self.placeholders)
+        if graph.dynamic or plan.estimated_s < LEAST_S or device_of(graph) != self.device or not known:
+            return ()
+        if any(_ONCE & node.tags for node in graph.nodes):
+            return ()
+        probed, owners = session.costs.probed(graph), {region.backend for region in plan.regions}
+        limit = NEAR * plan.estimated_s
+        near = sorted((seconds, name) for name, seconds in alone(home.layout.other, plan).items() if seconds <= limit)
+        # A single backend's own plan is the one that is there.
+        names = [name for _, name in near if name in probed and {name} != owners][:MOST_ALONE]
+        mixtures = _mixtures_without_owners(home, session, limit, frozenset(names))
+        return (*(Choice(single=name) for name in names), *mixtures[:MOST_MIXTURES])
+
+    def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
+        """Why nothing is compared now: for want of memory, or since the user records; empty if it may be."""
+        if torch.cuda.is_current_stream_capturing():
+            return "the call is part of a CUDA graph of the user's"
+        held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+        constants = held * rivals if home.graph.phase == "inference" else 0
+        needed, free = working_bytes(home.graph) + constants, free_bytes(self.device)
+        if needed <= USABLE * free:
+            return ""
+        return f"it may take {needed / 2**20:.0f} MiB on the GPU, of which {free / 2**20:.0f} MiB are free"
+
+    @contextlib.contextmanager
+    def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> Iterator[None]:
+        """While candidates run: their recordings are apart; what they change is put back at the end."""
+        names = {name for graph in graphs for name in written_inputs(graph.graph)}
+        written = [values[place] for place, name in enumerate(self.placeholders) if name in names]
+        before = [value.detach().clone() for value in written]
+        with contextlib.ExitStack() as stack:
+            stack.callback(_put_back, written, before)
+            stack.enter_context(torch.random.fork_rng([self.device]))
+            if self.replayed:
+                stack.enter_context(_rehearsed(graphs))
+                stack.enter_context(cuda_graphs_apart(self.device))
+            yield
+
+    def warm(self, run: Run, values: Sequence[Any]) -> None:
+        """Call until later calls are like one another."""
+        for _ in range(STEADY_CALLS):
+            run(list(values))
+
+    def turn(self, run: Run, values: Sequence[Any]) -> float:
+        """Mean seconds of a call in a block of them."""
+
+        def call() -> None:
+            # Results are dropped at once: memory of a recording is free for the next call when they are.
+            run(list(values))
+
+        once = seconds_by_marks(call, _FEWEST_CALLS) / _FEWEST_CALLS
+        count = int(BLOCK_S / max(once, 1e-7))
+        return once if count <= _FEWEST_CALLS else seconds_by_marks(call, count) / count
+
+    def give_back(self) -> None:
+        """Let the GPU have what those that were slower held."""
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _mixtures_without_owners(
+    home: PlacedGraph, session: Session, limit: float, tried: frozenset[str]
+) -> tuple[Choice, ...]:
+    """Mixtures without a backend that owns a good part of the plan, where others can take its ops; largest share first.
+
+    Args:
+        limit: no mixture is estimated to take more seconds.
+        tried: backends that are tried alone: a mixture of nobody else is no other plan.
+    """
+    plan = home.plan
+    shares: dict[str, float] = {}
+    for region in plan.regions:
+        shares[region.backend] = shares.get(region.backend, 0.0) + region.estimated_s
+    able = [backend.name for backend in session.backends if not backend.traits().reference]
+    found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {}
+    for owner, seconds in sorted(shares.items(), key=lambda share: -share[1]):
+        choice = Choice(tuple(name for name in able if name != owner))
+        if owner not in able or not choice.backends or seconds < LEAST_SHARE * plan.estimated_s:
+            continue
+        with contextlib.suppress(PlacementError):
+            other = session.place(home.graph, choice=choice)
+            taking = {region.backend for region in other.regions}.intersection(able)
+            new = len(taking) > 1 or bool(taking - tried)
+            if new and other.estimated_s <= limit and _content(other) != _content(plan):
+                found.setdefault(_content(other), choice)
+    return tuple(found.values())
+
+
+def _content(plan: Plan) -> frozenset[tuple[str, tuple[str, ...]]]:
+    return frozenset((region.backend, region.nodes) for region in plan.regions)
+
+
+def written_inputs(graph: OpGraph) -> tuple[str, ...]:
+    """Names of the graph's inputs that its ops write into, through views, too."""
+    root = {item.name: item.name for item in graph.inputs}
+    inputs, found = frozenset(root), {}
+    for node in graph.nodes:
+        alias = node.aliased()
+        if alias is None:
+            continue
+        root[node.name] = root.get(alias, alias)
+        if OpTag.MUTATES in node.tags:
+            found[root[node.name]] = None
+    return tuple(name for name in found if name in inputs)
+
+
+def working_bytes(graph: OpGraph) -> int:
+    """Most bytes that results have at once if each op writes its own to memory; what compilers fuse takes less."""
+    root: dict[str, str] = {}
+    last: dict[str, int] = {}
+    for place, node in enumerate(graph.nodes):
+        alias = node.aliased()
+        root[node.name] = node.name if alias is None else root.get(alias, alias)
+        last[root[node.name]] = place
+        last.update((root.get(name, name), place) for name in node.references())
+    last.update((root.get(name, name), len(graph.nodes)) for name in graph.outputs if name is not None)
+    sizes = {node.name: _bytes(node.outputs) for node in graph.nodes if root[node.name] == node.name}
+    ending: dict[int, int] = {}
+    for name, size in sizes.items():
+        ending[last[name]] = ending.get(last[name], 0) + size
+    alive = most = 0
+    for place, node in enumerate(graph.nodes):
+        alive += sizes.get(node.name, 0)
+        most = max(most, alive)
+        alive -= ending.get(place, 0)
+    return most
+
+
+def _bytes(metas: Sequence[object]) -> int:
+    return sum(meta.bytes() for meta in metas if isinstance(meta, TensorMeta) and meta.device.type == "cuda")
+
+
+def free_bytes(device: int) -> int:
+    """Memory that the GPU has left, with what torch keeps of it unused."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _put_back(written: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for value, kept in zip(written, before, strict=True):
+            value.copy_(kept)
+
+
+@contextlib.contextmanager
+def _rehearsed(graphs: Sequence[PlacedGraph]) -> Iterator[None]:
+    for graph in graphs:
+        graph.rehearse(True)
+    try:
+        yield
+    finally:
+        for graph in graphs:
+            graph.rehearse(False)

@@ -1,0 +1,100 @@
+"""How plans are compared at the first call on a processor: who takes part, if memory suffices, how calls are timed.
+
+Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
+Method: estimates are right to about a tenth, so the best single backend on each pool of threads is tried if it comes
+near the plan; median seconds of single calls count.
+Invariants: only what runs on the processor, once per call and without effects is called more often than the user asked;
+a backend whose rates were only assumed is not tried.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mixbackend.contracts import OpTag, Plan, TensorMeta
+from mixbackend.processes import memory_bytes
+from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.first_call import Run
+from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.session import Session
+from mixbackend.tuning.calls import LEAST_CALLS, timed_calls
+
+LEAST_S = 2e-4
+"""Graphs that are estimated to take less are not worth a comparison."""
+NEAR, NEAR_ELSEWHERE = 1.15, 1.7
+"""Single backends within this factor of the plan, by estimates, may be quicker: on pools of threads that the plan uses,
+and on others. A library with a pool of its own runs graphs its own way: estimates of all its ops err together."""
+MOST_MEMORY = 1 / 8
+"""Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
+TURN_S = 0.06
+_ONCE = frozenset({OpTag.RANDOM, OpTag.MUTATES, OpTag.COLLECTIVE, OpTag.EFFECT})
+"""Ops that may not run more often than the user's code says."""
+
+
+@dataclass(frozen=True)
+class ProcessorGround:
+    """Where candidates are compared; see the module's docstring and ``comparison.Ground``.
+
+    Attributes:
+        compiling_s: after so long, no further rival is compiled.
+    """
+
+    compiling_s: float
+    turns = 3
+
+    def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+        """Single backends that may be quicker than a graph as it is placed, at most one on each pool of threads."""
+        graph, plan = home.graph, home.plan
+        if graph.dynamic or plan.estimated_s < LEAST_S or any(_ONCE & node.tags for node in graph.nodes):
+            return ()
+        metas = (meta for node in graph.nodes for meta in node.outputs)
+        if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):
+            return ()
+        probed, owners = session.costs.probed(graph), {region.backend for region in plan.regions}
+        pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
+        used = {pools[name] for name in owners}
+        best: dict[str, tuple[float, str]] = {}
+        for name, seconds in alone(home.layout.other, plan).items():
+            # A single backend's own plan costs what it would cost alone.
+            if name in probed and plan.estimated_s * (name in owners) < seconds:
+                best[pools[name]] = min(best.get(pools[name], (math.inf, "")), (seconds, name))
+        limits = {pool: plan.estimated_s * (NEAR if pool in used else NEAR_ELSEWHERE) for pool in best}
+        near = sorted(found for pool, found in best.items() if found[0] <= limits[pool])
+        return tuple(Choice(single=name) for _, name in near)
+
+    def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
+        """Whether the machine has room for what every candidate makes of the weights, beside the weights themselves."""
+        held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+        if held <= MOST_MEMORY * (memory_bytes() or math.inf):
+            return ""
+        return f"inputs and weights of {held / 2**20:.0f} MiB fill too much of the machine"
+
+    def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """Nothing is to be prepared, nor put back."""
+        return contextlib.nullcontext()
+
+    def warm(self, run: Run, values: Sequence[Any]) -> None:
+        """The first call, which binds constants and verifies."""
+        run(list(values))
+
+    def turn(self, run: Run, values: Sequence[Any]) -> float:
+        """Median seconds of a call, without the first one, which wakes the threads, where calls are short."""
+        taken = timed_calls(lambda: run(list(values)), TURN_S)
+        return statistics.median(taken[1:] if len(taken) > LEAST_CALLS else taken)
+
+    def give_back(self) -> None:
+        """Memory of those that were slower goes back by itself."""
+
+
+def alone(*plans: Plan | None) -> dict[str, float]:
+    """What each backend would take alone, in the layout that suits it."""
+    pairs = [pair for plan in plans if plan is not None for pair in plan.single_backend_s]
+    return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}

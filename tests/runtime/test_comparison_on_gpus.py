@@ -1,0 +1,409 @@
+"""Plans compared at the first call on a GPU, without one: who is tried, what is prepared and put back, who runs in the
+end, in inference and in training, and what is remembered for whom."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+import torch
+
+from mixbackend.backends.eager import EagerBackend
+from mixbackend.contracts import CompiledRegion, Plan, PlannedRegion, Traits
+from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.costs import SessionCosts
+from mixbackend.runtime.session import Session
+from mixbackend.runtime.trace import trace_graph
+from mixbackend.tuning import comparison, comparison_gpu, tuner
+from mixbackend.tuning.comparison_gpu import GpuGround, working_bytes, written_inputs
+
+aten = torch.ops.aten
+GROUND = GpuGround(60.0, 0, True, ("x",))
+
+
+def _on_gpu(function, *shapes):
+    with fresh_fake_mode():
+        values = [torch.empty(shape, device="cuda") for shape in shapes]
+    return trace_graph(function, values)[1]
+
+
+# --- what is read off a graph
+
+
+def test_inputs_that_are_written_through_views_count():
+    graph = _on_gpu(lambda x, y, z: (aten.copy_(aten.t(y), aten.t(x)), aten.relu(z)), (4, 4), (4, 4), (4, 4))
+    assert written_inputs(graph) == (graph.inputs[1].name,)
+    own = _on_gpu(lambda x: aten.copy_(aten.neg(x), x), (4, 4))
+    assert written_inputs(own) == ()
+
+
+def test_working_memory_is_what_lives_at_once():
+    mebi = (512, 512)  # of float32
+    chain = _on_gpu(lambda x: aten.relu(aten.sigmoid(aten.neg(x))), mebi)
+    assert working_bytes(chain) == 2 * 2**20
+    kept = _on_gpu(lambda x: (first := aten.neg(x), aten.relu(aten.sigmoid(first))), mebi)
+    assert working_bytes(kept) == 3 * 2**20
+    views = _on_gpu(lambda x: aten.relu(aten.t(aten.neg(x))), mebi)
+    assert working_bytes(views) == 2 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("free_mebi", "rivals", "reason"),
+    [(4, 0, ""), (4, 2, "it may take 4 MiB on the GPU, of which 4 MiB are free"), (8, 2, "")],
+)
+def test_candidates_must_fit_into_free_memory(monkeypatch, free_mebi, rivals, reason):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: free_mebi * 2**20)
+    home = SimpleNamespace(graph=_on_gpu(lambda x: aten.relu(aten.neg(x)), (512, 512)))
+    assert GROUND.why_not(home, [torch.empty(512, 512), 3], rivals) == reason
+
+
+def test_calls_that_the_user_records_are_left_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert "CUDA graph of the user's" in GROUND.why_not(SimpleNamespace(), [], 1)
+
+
+def test_free_memory_counts_what_torch_keeps_unused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
+    assert comparison_gpu.free_bytes(0) == 140
+
+
+# --- who is tried
+
+
+def _plan(*regions, alone=()):
+    planned = tuple(PlannedRegion(f"r{i}", owner, (f"n{i}",), estimated_s=s) for i, (owner, s) in enumerate(regions))
+    return Plan("g", "inference", False, planned, estimated_s=sum(s for _, s in regions), single_backend_s=alone)
+
+
+def _rivals(plan, without=lambda choice: _plan(("a", 1e-3)), probed=("a", "b", "c", "d"), function=None, ground=GROUND):
+    graph = _on_gpu(function or (lambda x: aten.relu(x)), (8, 8))
+    home = SimpleNamespace(graph=graph, plan=plan, layout=SimpleNamespace(other=None))
+    names = ("a", "b", "c", "d", "eager")
+    backends = [
+        SimpleNamespace(name=name, traits=lambda name=name: Traits(reference=name == "eager")) for name in names
+    ]
+    session = SimpleNamespace(
+        backends=backends,
+        costs=SimpleNamespace(probed=lambda graph: frozenset(probed)),
+        place=lambda graph, choice: without(choice),
+    )
+    return ground.rivals(home, session)
+
+
+def test_the_nearest_alone_come_first_then_mixtures_without_owners():
+    alone = (("a", 1.6e-3), ("b", 1.5e-3), ("c", 9e-3), ("d", 1.7e-3), ("eager", 2e-3))
+    plan = _plan(("a", 6e-4), ("c", 3e-4), ("eager", 5e-5), ("d", 5e-5), alone=alone)
+    asked = []
+
+    def without(choice):
+        asked.append(choice.backends)
+        return _plan(("b", 5e-4), ("d", 6e-4) if "c" in choice.backends else ("a", 6e-4))
+
+    found = _rivals(plan, without)
+    assert found == (Choice(single="b"), Choice(single="a"), Choice(("b", "c", "d")), Choice(("a", "b", "d")))
+    # Whoever owns little of the plan is not left out.
+    assert asked == [("b", "c", "d"), ("a", "b", "d")]
+
+
+def test_equal_plans_are_tried_once():
+    plan = _plan(("a", 6e-4), ("c", 4e-4), alone=(("a", 1.6e-3), ("b", 1.5e-3)))
+    assert _rivals(plan, lambda choice: _plan(("b", 1e-3))) == (Choice(single="b"), Choice(single="a"))
+    same = _rivals(plan, lambda choice: _plan(("b", 6e-4), ("d", 5e-4)))
+    assert same[2:] == (Choice(("b", "c", "d")),)
+    assert _rivals(plan, lambda choice: plan)[2:] == ()
+
+
+def test_a_single_backends_own_plan_is_not_tried_again():
+    plan = _plan(("a", 1e-3), alone=(("a", 1e-3), ("b", 1.5e-3)))
+    assert _rivals(plan, lambda choice: _plan(("b", 1.5e-3))) == (Choice(single="b"),)
+
+
+def test_who_is_far_or_was_never_measured_is_not_tried():
+    plan = _plan(("a", 5e-4), ("b", 5e-4), alone=(("b", 1.2e-3), ("c", 1.3e-3), ("d", 2.6e-3)))
+    far = _plan(("c", 2e-3), ("d", 2e-3))
+    assert _rivals(plan, lambda choice: far, probed=("a", "c", "d")) == (Choice(single="c"),)
+
+
+@pytest.mark.parametrize(
+    ("function", "ground"),
+    [
+        (lambda x: aten.copy_(x, aten.relu(x)), GpuGround(60.0, 0, True, ("other",))),
+        (lambda x: aten.relu(x), GpuGround(60.0, 1, True, ("x",))),
+    ],
+    ids=["writes into what is not the caller's", "another GPU"],
+)
+def test_graphs_that_cannot_be_compared(function, ground):
+    plan = _plan(("a", 1e-3), alone=(("a", 1e-3), ("b", 1.1e-3)))
+    assert _rivals(plan, function=function, ground=ground) == ()
+    assert _rivals(plan) != ()
+
+
+def test_small_graphs_are_not_compared():
+    assert _rivals(_plan(("a", 4e-5), alone=(("b", 4.1e-5),))) == ()
+
+
+def test_dropout_may_be_compared():
+    plan = _plan(("a", 1e-3), alone=(("a", 1e-3), ("b", 1.1e-3)))
+    assert _rivals(plan, function=lambda x: aten.native_dropout(x, 0.5, True)[0])[0] == Choice(single="b")
+
+
+# --- what is prepared, and put back
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """What was entered and left, in order."""
+    entries = []
+
+    @contextlib.contextmanager
+    def entered(name):
+        entries.append(f"enter {name}")
+        yield
+        entries.append(f"leave {name}")
+
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: entered(f"random {devices}"))
+    monkeypatch.setattr(comparison_gpu, "cuda_graphs_apart", lambda device: entered(f"apart {device}"))
+    return entries
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_what_candidates_change_is_put_back(log, replayed):
+    graph = _on_gpu(lambda x, y: aten.copy_(y, x), (2, 2), (2, 2))
+    names = tuple(item.name for item in graph.inputs)
+    placed = SimpleNamespace(graph=graph, rehearse=lambda on: log.append(f"rehearse {on}"))
+    values = [torch.zeros(2, 2), torch.ones(2, 2)]
+    ground = GpuGround(60.0, 0, replayed, names)
+    with contextlib.suppress(KeyError), ground.prepared([placed], values):
+        for value in values:
+            value.fill_(7.0)
+        raise KeyError
+    assert (values[0].unique().tolist(), values[1].unique().tolist()) == ([7.0], [1.0])
+    assert log[0] == "enter random [0]"
+    assert ("enter apart 0" in log) is replayed
+    assert [entry for entry in log if entry.startswith("rehearse")] == ["rehearse True", "rehearse False"] * replayed
+
+
+def test_recordings_end_before_they_are_made_for_good(log):
+    graph = _on_gpu(lambda x: aten.relu(x), (2, 2))
+    placed = SimpleNamespace(graph=graph, rehearse=lambda on: log.append(f"rehearse {on}"))
+    with GROUND.prepared([placed], [torch.zeros(2, 2)]):
+        log.append("run")
+    assert log == [
+        "enter random [0]", "rehearse True", "enter apart 0", "run", "leave apart 0", "rehearse False",
+        "leave random [0]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call_s", "counts"), [(1e-3, [3, 25]), (0.1, [3])])
+def test_a_turn_is_a_block_of_calls(monkeypatch, call_s, counts):
+    asked = []
+
+    def by_marks(call, count):
+        call()
+        asked.append(count)
+        return count * call_s
+
+    monkeypatch.setattr(comparison_gpu, "seconds_by_marks", by_marks)
+    values = (1, 2)
+    given = []
+    assert GROUND.turn(lambda arguments: given.append(arguments), values) == pytest.approx(call_s)
+    assert asked == counts
+    assert given == [[1, 2]] * len(counts)
+
+
+# --- who runs in the end
+
+
+@pytest.fixture
+def sleeper(loopback):
+    """Makes backends that take a while; all of them cost the same by estimates, so the first is chosen."""
+
+    class Sleeper(type(loopback)):
+        def __init__(self, name, seconds, error=None, compiling_s=0.0):
+            super().__init__()
+            self.name = name
+            self.seconds = seconds
+            self.error = error
+            self.compiling_s = compiling_s
+
+        def traits(self):
+            return Traits(thread_pool=self.name)
+
+        def compile(self, region):
+            time.sleep(self.compiling_s)
+            inner = super().compile(region)
+
+            def run(inputs):
+                if self.error is not None:
+                    raise self.error
+                time.sleep(self.seconds)
+                return inner.run(inputs)
+
+            return CompiledRegion(run, strides="contiguous")
+
+    return Sleeper
+
+
+class Ground(GpuGround):
+    """The real one, but for what only a GPU can do."""
+
+    events: ClassVar[list[str]] = []
+
+    def why_not(self, home, values, rivals):
+        return ""
+
+    @contextlib.contextmanager
+    def prepared(self, graphs, values):
+        self.events.append(f"compare {graphs[-1].graph.phase}")
+        yield
+
+    def warm(self, run, values):
+        run(list(values))
+
+    def turn(self, run, values):
+        begin = time.perf_counter()
+        run(list(values))
+        return time.perf_counter() - begin
+
+    def give_back(self):
+        self.events.append("give back")
+
+
+@pytest.fixture
+def make(make_mixture, monkeypatch):
+    """Makes mixtures that take the processor for a GPU; by default their kernels are replayed."""
+    Ground.events.clear()
+    monkeypatch.setattr(comparison, "GpuGround", Ground)
+    monkeypatch.setattr(comparison, "gpu_of", lambda captured: 0)
+    monkeypatch.setattr(comparison_gpu, "device_of", lambda graph: 0)
+    monkeypatch.setattr(comparison_gpu, "LEAST_S", 0.0)
+    monkeypatch.setattr(Session, "device", lambda self, graph: "cuda:0 test")
+    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    monkeypatch.setattr(
+        SessionCosts, "probed", lambda self, graph: {item.name for item in self._backends} - {EagerBackend.name}
+    )
+
+    def mixture(*backends, records=True, **options):
+        torch._dynamo.reset()
+        made = make_mixture(*backends, **options)
+        made._session_for = lambda mode, given: made._session(made.config, records)
+        return made
+
+    return mixture
+
+
+def model(x):
+    return (x.exp() + 1.0).relu()
+
+
+X = torch.randn(8, 8)
+
+
+def _infer(mixture, value=X):
+    with torch.no_grad():
+        return torch.compile(model, backend=mixture, dynamic=False)(value)
+
+
+def _used(mixture):
+    return [{region.backend for region in graph.plan.regions} for graph in mixture.report().graphs]
+
+
+def _told(mixture):
+    return [event.detail for event in mixture.report().events if event.kind == "tuning"]
+
+
+def test_inference_takes_the_quicker_and_the_next_process_knows_it(make, sleeper):
+    mixture = make(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    torch.testing.assert_close(_infer(mixture), model(X))
+    assert _used(mixture) == [{"quick"}]
+    assert _told(mixture)[0].startswith("took quick at the first call (quick ")
+    assert Ground.events == ["compare inference", "give back"]
+    slow = sleeper("slow", 0.01)
+    later = make(slow, sleeper("quick", 0.0))
+    torch.testing.assert_close(_infer(later), model(X))
+    assert (_used(later), _told(later), slow.compiled) == ([{"quick"}], [], [])
+    (graph,) = later.report().to_dict()["graphs"]
+    assert graph["tuning"]["chosen"] == "quick"
+
+
+def test_what_was_shown_by_replays_does_not_hold_elsewhere(make, sleeper):
+    _infer(make(sleeper("slow", 0.01), sleeper("quick", 0.0)))
+    plain = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False)
+    torch.testing.assert_close(_infer(plain), model(X))
+    assert (_used(plain), _told(plain)) == ([{"slow"}], [])
+
+
+def test_measuring_on_gpus_is_comparing_at_the_first_call(make, sleeper):
+    mixture = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False, search={"mode": "measure"})
+    torch.testing.assert_close(_infer(mixture), model(X))
+    assert _used(mixture) == [{"quick"}]
+    assert Ground.events == ["compare inference", "give back"]
+    # Nothing is replayed here nor there.
+    plain = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False)
+    _infer(plain)
+    assert _used(plain) == [{"quick"}]
+
+
+def test_forward_and_backward_are_compared_each_at_its_own_first_call(make, sleeper):
+    mixture = make(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    value = X.clone().requires_grad_()
+    result = torch.compile(model, backend=mixture, dynamic=False)(value)
+    assert Ground.events == ["compare forward", "give back"]
+    result.sum().backward()
+    assert Ground.events[2:] == ["compare backward", "give back"]
+    expected = X.clone().requires_grad_()
+    model(expected).sum().backward()
+    torch.testing.assert_close(value.grad, expected.grad)
+    assert _used(mixture) == [{"quick"}, {"quick"}]
+    assert [detail.startswith("took quick") for detail in _told(mixture)] == [True, True]
+
+
+def test_a_rival_that_fails_costs_only_itself(make, sleeper):
+    mixture = make(sleeper("good", 0.0), sleeper("broken", 0.0, RuntimeError("no")))
+    torch.testing.assert_close(_infer(mixture), model(X))
+    assert _used(mixture) == [{"good"}]
+    assert "broken failed" in _told(mixture)[0]
+
+
+def test_too_little_memory_is_told_and_nothing_is_remembered(make, sleeper, monkeypatch):
+    monkeypatch.setattr(Ground, "why_not", lambda *_: "it may take much")
+    quick = sleeper("quick", 0.0)
+    mixture = make(sleeper("slow", 0.0), quick)
+    torch.testing.assert_close(_infer(mixture), model(X))
+    assert (_told(mixture), quick.compiled) == (["not compared at the first call: it may take much"], [])
+
+
+def test_running_out_of_memory_ends_the_comparison_alone(make, sleeper, monkeypatch):
+    def turn(self, run, values):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Ground, "turn", turn)
+    mixture = make(sleeper("slow", 0.0), sleeper("quick", 0.0))
+    torch.testing.assert_close(_infer(mixture), model(X))
+    assert (_used(mixture), _told(mixture)) == ([{"slow"}], ["not compared at the first call: CUDA out of memory"])
+
+
+@pytest.mark.parametrize("options", [{"search": {"first_call_gpu_s": 0.0}}, {"objective": "compile_time"}])
+def test_it_can_be_switched_off(make, sleeper, options):
+    mixture = make(sleeper("slow", 0.001), sleeper("quick", 0.0), **options)
+    torch.testing.assert_close(_infer(mixture), model(X))
+    assert (_told(mixture), Ground.events) == ([], [])
+
+
+def test_time_for_compiling_is_bounded(make, sleeper):
+    third = sleeper("third", 0.0)
+    mixture = make(
+        sleeper("first", 0.01),
+        sleeper("second", 0.0, compiling_s=0.2),
+        third,
+        search={"first_call_gpu_s": 0.1, "first_call_s": 0.0},
+    )
+    _infer(mixture)
+    assert (_used(mixture), third.compiled) == ([{"second"}], [])

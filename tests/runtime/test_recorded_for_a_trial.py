@@ -1,0 +1,96 @@
+"""Placed graphs that are recorded for a trial, and for good afterwards; what is let go after a first call."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from mixbackend.runtime import placed
+from mixbackend.runtime.cuda_graphs import recorded
+from mixbackend.runtime.first_call import AtFirstCall
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What was recorded: positions of arguments that are the same memory at every call."""
+    found = []
+
+    def record(function, names, results, static, *_):
+        found.append(tuple(static))
+        return function
+
+    monkeypatch.setattr(recorded, "cuda_graph_recorded", record)
+    monkeypatch.setattr(recorded, "obstacle_of", lambda *_: "")
+    monkeypatch.setattr(placed, "device_of", lambda graph: 0)
+    return found
+
+
+def test_a_trial_copies_nothing_and_tells_nothing(make_mixture, loopback, made):
+    mixture = make_mixture(loopback, search={"first_call_s": 0.0}, weights="live")
+    mixture._session_for = lambda mode, options: mixture._session(mixture.config, True)
+    weight, value = torch.nn.Parameter(torch.randn(3)), torch.randn(3)
+
+    def told():
+        return [event.detail for event in mixture.report().events if event.kind == "cuda_graphs"]
+
+    layer = torch.nn.Module()
+    layer.weight = weight
+    layer.forward = lambda x: (x * layer.weight).relu()
+    with torch.no_grad():
+        compiled = torch.compile(layer, backend=mixture, dynamic=False)
+
+        def call():
+            torch.testing.assert_close(compiled(value), layer.forward(value))
+
+        call()
+        (graph,) = mixture._graphs
+        before = (len(made), told())
+        graph.rehearse(True)
+        call()
+        call()
+        trial = made[before[0] :]
+        assert [len(static) for static in trial] == [2]
+        assert told() == before[1]
+        graph.rehearse(False)
+        call()
+        call()
+    (for_good,) = made[before[0] + 1 :]
+    assert len(for_good) == 1
+    assert len(told()) > len(before[1])
+
+
+def test_what_made_a_graph_is_let_go_before_the_rest_is_done():
+    class Maker:
+        def __call__(self, values):
+            return lambda arguments: [values[0] + 1]
+
+    maker = Maker()
+    gone = weakref.ref(maker)
+    seen = []
+
+    def afterwards():
+        gc.collect()
+        seen.append(gone())
+
+    run = AtFirstCall(maker, afterwards)
+    del maker
+    assert [run([1]), run([1])] == [[2], [2]]
+    assert seen == [None]
+
+
+def test_a_graph_that_could_not_be_made_is_made_at_the_next_call():
+    tries = []
+
+    def make(values):
+        tries.append(values)
+        if len(tries) == 1:
+            raise RuntimeError("no")
+        return list
+
+    run = AtFirstCall(make)
+    with pytest.raises(RuntimeError):
+        run([1])
+    assert run([1]) == [1]
