@@ -7,11 +7,15 @@ The idea of comparing distances to a float64 reference instead of using a fixed 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from mixbackend.contracts.backend import ErrorBudget
+
+_COMPARED_AT_ONCE = 1 << 22
+"""So many elements are compared at a time: the comparison has a dozen values of each in float64."""
 
 _PEAK_SLACK = 4.0
 """A single element may be this many times farther off than the root mean square allows."""
@@ -87,6 +91,38 @@ def _floating(
     budget: ErrorBudget,
     noise: torch.Tensor | None,
 ) -> Deviation | None:
+    tensors = (result, eager, reference) if noise is None else (result, eager, reference, noise)
+    tallies = torch.stack([_tally(*parts) for parts in zip(*map(_slices, tensors), strict=True)])
+    odd, measured, squares, eager_squares = tallies[:, :4].sum(0).tolist()
+    peak, eager_peak, scale = tallies[:, 4:].amax(0).tolist()
+    if odd:
+        return Deviation(index, odd, 0.0, 0.0, "nonfinite")
+    if not measured:
+        return None
+    floor = budget.floor * torch.finfo(result.dtype).eps * scale
+    for measure, off, eager_off, slack in (
+        ("rms", math.sqrt(squares / result.numel()), math.sqrt(eager_squares / result.numel()), 1.0),
+        ("max", peak, eager_peak, _PEAK_SLACK),
+    ):
+        allowed = slack * (budget.factor * eager_off + floor)
+        if not off <= allowed:
+            return Deviation(index, off, eager_off, allowed, measure)
+    return None
+
+
+def _slices(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A tensor along its longest dimension, so that what is computed of it in float64 takes little memory."""
+    if values.numel() <= _COMPARED_AT_ONCE:
+        return (values,)
+    longest = max(range(values.dim()), key=lambda axis: values.shape[axis])
+    return values.split(max(1, values.shape[longest] * _COMPARED_AT_ONCE // values.numel()), longest)
+
+
+def _tally(
+    result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor, noise: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Of some elements: how many are odd and how many measured, the sums of squares of the result's errors and of
+    eager's, the largest of both, and the largest magnitude of the reference."""
     wide = torch.complex128 if result.is_complex() else torch.float64
     mine, theirs, exact = result.to(wide), eager.to(wide), reference.to(wide)
     rounded = exact.to(result.dtype).to(wide)
@@ -95,32 +131,16 @@ def _floating(
         largest = torch.finfo(result.dtype).max
         mine = torch.where(overflowed, mine.clamp(-largest, largest), mine)
     measured = torch.isfinite(mine) & torch.isfinite(exact)
-    odd = int((~measured & ~_same(mine, theirs) & ~_same(mine, exact) & ~_same(mine, rounded)).sum())
-    if odd:
-        return Deviation(index, float(odd), 0.0, 0.0, "nonfinite")
-    if not bool(measured.any()):
-        return None
+    odd = ~measured & ~_same(mine, theirs) & ~_same(mine, exact) & ~_same(mine, rounded)
     zero = torch.zeros((), dtype=wide)
     exact = torch.where(measured, exact, zero)
     error = torch.where(measured, mine - exact, zero).abs()
     eager_error = torch.where(measured & torch.isfinite(theirs), theirs - exact, zero).abs()
     if noise is not None:
         eager_error = torch.maximum(eager_error, noise)
-    scale = float(exact.abs().max())
-    floor = budget.floor * torch.finfo(result.dtype).eps * scale
-    for measure, off, eager_off, slack in (
-        ("rms", _rms(error), _rms(eager_error), 1.0),
-        ("max", float(error.max()), float(eager_error.max()), _PEAK_SLACK),
-    ):
-        allowed = slack * (budget.factor * eager_off + floor)
-        if not off <= allowed:
-            return Deviation(index, off, eager_off, allowed, measure)
-    return None
+    sums = (odd.sum(), measured.sum(), error.square().sum(), eager_error.square().sum())
+    return torch.stack([value.double() for value in (*sums, error.max(), eager_error.max(), exact.abs().max())])
 
 
 def _same(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (left == right) | (torch.isnan(left) & torch.isnan(right))
-
-
-def _rms(values: torch.Tensor) -> float:
-    return float(values.square().mean().sqrt())

@@ -26,6 +26,8 @@ BYTE_CAP = 2 * 1024**3
 memory."""
 _SHARE_OF_FREE = 1 / 16
 """Float64 takes four times what 16 bits take, and there are values in between."""
+_KEPT_BYTES = 256 << 20
+"""Of a GPU's memory: what torch may keep of what verifying a region took."""
 _ROUGH_UNITS = 4.0
 """Where eager's own error is not known: so many units of the coarsest type that a region computes in."""
 
@@ -98,6 +100,23 @@ def verify_region(
         written: the inputs at ``region.written``, as they are after it.
         states: of the generators before the call.
     """
+    gpus = sorted({*_gpus(inputs), *_gpus(outputs), *(gpu for gpu, _ in states)})
+    before = sum(map(torch.cuda.memory_reserved, gpus))
+    deviation = _first_deviation(region, inputs, outputs, budget, written, states)
+    if sum(map(torch.cuda.memory_reserved, gpus)) - before > _KEPT_BYTES:
+        # Float64 values are needed once: what torch keeps for later is missed by everybody else.
+        torch.cuda.empty_cache()
+    return deviation
+
+
+def _first_deviation(
+    region: Region,
+    inputs: Sequence[Any],
+    outputs: Sequence[torch.Tensor],
+    budget: ErrorBudget,
+    written: Sequence[torch.Tensor],
+    states: RandomStates,
+) -> Deviation | None:
     with torch.no_grad(), torch.random.fork_rng(sorted({*_gpus(inputs), *(gpu for gpu, _ in states)})):
         if len(outputs) != len(region.outputs):
             return Deviation(min(len(outputs), len(region.outputs)), float("inf"), 0.0, 0.0, "shape")
@@ -127,12 +146,12 @@ def reference_result(
 
 def _reference(region: Region, inputs: Sequence[Any], eager: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Outputs in float64, then the inputs that were written; what eager has of them where there is no such kernel."""
+    interpreter = _Float64Interpreter(region)
     try:
-        wide = [_widen(value) for value in before_writing(region, inputs)]
-        result = _Float64Interpreter(region.graph_module).run(*wide)
+        result = interpreter.run(*inputs)
     except (RuntimeError, NotImplementedError, TypeError):
         return eager
-    return (*result, *(wide[place] for place in region.written))
+    return (*result, *(interpreter.written[place] for place in region.written))
 
 
 def _gpus(inputs: Sequence[Any]) -> list[int]:
@@ -186,7 +205,25 @@ def _widen(value: Any) -> Any:
 
 
 class _Float64Interpreter(torch.fx.Interpreter):
-    """Runs a graph with every narrow floating dtype argument and result widened."""
+    """Runs a graph with every narrow floating dtype argument and result widened.
+
+    Inputs are widened where they are first read, and dropped after their last use; those that the region writes into
+    are copies, which stay.
+    """
+
+    def __init__(self, region: Region) -> None:
+        super().__init__(region.graph_module)
+        self.written: dict[int, torch.Tensor] = {}
+        self._places = {str(node.target): place for place, node in enumerate(self.graph.find_nodes(op="placeholder"))}
+        self._copied = frozenset(region.written)
+
+    def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An input, widened."""
+        value = super().placeholder(target, args, kwargs)
+        wide, place = _widen(value), self._places[str(target)]
+        if place in self._copied:
+            self.written[place] = wide = wide.clone() if wide is value else wide
+        return wide
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one op; some in the dtypes of the graph: kernels of attention on a GPU misread others without a word, and

@@ -133,3 +133,36 @@ def test_the_reference_of_what_is_random_is_drawn_in_its_own_type():
     torch.manual_seed(0)
     (made,) = verify.reference_result(region, [x], (eager,))
     assert made.dtype == torch.float64 and torch.equal(made, eager.double())
+
+
+@pytest.mark.parametrize(("grown", "given_back"), [(100 << 20, 0), (300 << 20, 1)])
+def test_memory_that_only_verifying_took_is_given_back(grown, given_back, monkeypatch):
+    region = trace_region(aten.relu, [torch.ones(4)])
+    reserved = iter((1 << 30, (1 << 30) + grown))
+    calls = []
+    monkeypatch.setattr(verify, "_gpus", lambda values: [0])
+    monkeypatch.setattr(verify, "_first_deviation", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: next(reserved))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
+    assert verify.verify_region(region, [torch.ones(4)], [torch.ones(4)], ErrorBudget()) is None
+    assert len(calls) == given_back
+
+
+def test_float64_inputs_live_until_they_were_read_last():
+    """While the last op of a chain runs, only what it reads is there in float64."""
+
+    def chain(x):
+        return aten.sum(aten.sigmoid(aten.relu(x)))
+
+    region = trace_region(chain, [torch.ones(64)])
+    interpreter = verify._Float64Interpreter(region)
+    sizes = []
+    inner = interpreter.call_function
+
+    def watched(*arguments):
+        sizes.append(sum(value.numel() for value in interpreter.env.values() if value.dtype == torch.float64))
+        return inner(*arguments)
+
+    interpreter.call_function = watched
+    interpreter.run(torch.ones(64))
+    assert sizes == [64, 64, 64]
