@@ -207,7 +207,9 @@ def _told(report: Report) -> dict[str, Any]:
     layouts = [graph.layout.chosen for graph in report.graphs]
     estimated_ms = round(1e3 * sum(graph.plan.estimated_s for graph in report.graphs), 4)
     told = {"regions": dict(regions), "ops": dict(ops), "layouts": layouts, "events": events[-12:]}
-    return {**told, "estimated_ms": estimated_ms}
+    # Of the comparisons at first calls: the choice, and the milliseconds of all that were tried.
+    took = [event.detail for event in report.events if event.kind == "tuning"]
+    return {**told, "estimated_ms": estimated_ms, "took": took}
 
 
 def _summary(samples: Sequence[float]) -> dict[str, float]:

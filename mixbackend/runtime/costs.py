@@ -18,6 +18,7 @@ from mixbackend.contracts import Backend, CostModel, OpGraph, Plan, TensorMeta, 
 from mixbackend.partitioner import place
 from mixbackend.partitioner.amortized import AmortizedCosts
 from mixbackend.partitioner.appraise import appraise
+from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.queueing import Appraise, Place
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.runtime.gpu_costs import GpuCosts
@@ -66,6 +67,7 @@ class SessionCosts:
     def probed(self, graph: OpGraph) -> frozenset[str]:
         """Backends of which at least some rates were measured on the graph's device: they run there."""
         costs = self.running(graph)
+        costs = costs.accelerator if isinstance(costs, MixedCosts) else costs
         rates = costs.rates if isinstance(costs, RooflineCostModel) else {}
         return frozenset(
             name for name, known in rates.items() if any(rate.provenance == "probed" for _, _, rate in known.rates)
