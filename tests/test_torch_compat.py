@@ -5,6 +5,7 @@ Longer than the house limit on purpose: the last test asserts that this one file
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import operator
@@ -640,6 +641,12 @@ def test_forget_cuda_graphs():
 def test_raw_cuda_stream(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 4711 + device, raising=False)
     assert compat.raw_cuda_stream(1) == 4712
+
+
+def test_gpu_allocator():
+    with pytest.raises((RuntimeError, AssertionError)) if not torch.cuda.is_available() else contextlib.nullcontext():
+        made = compat.gpu_allocator()((2, 3), (1, 2), torch.float16)
+        assert made.is_cuda and made.stride() == (1, 2) and made.dtype == torch.float16
 
 
 def test_current_cuda_device(monkeypatch):

@@ -17,6 +17,7 @@ import torch
 from mixbackend.backends.codegen.random_state import take_random_state
 from mixbackend.backends.codegen.targets.target import Launch
 from mixbackend.contracts.region import BoundRun, RunFunction
+from mixbackend.contracts.torch_compat import current_cuda_device, gpu_allocator
 
 _SMALLEST_WORKSPACE = 1 << 16
 
@@ -40,6 +41,9 @@ def make_runner(
         "torch": torch,
         "launch": launch,
         "take_random_state": take_random_state,
+        "allocate": gpu_allocator(),
+        "current_device": current_cuda_device,
+        "run_on_device_of": _run_on_device_of,
         "take": workspaces.take,
         "give_back": workspaces.give_back,
         "nothing": torch.empty(0, dtype=torch.uint8),
@@ -47,6 +51,12 @@ def make_runner(
     }
     exec(compile(text, "<codegen runner>", "exec"), names)
     return cast(RunFunction, names["run"])
+
+
+def _run_on_device_of(tensor: torch.Tensor, run: RunFunction, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """Run with the tensor's GPU as the current one."""
+    with torch.cuda.device(tensor.device):
+        return run(inputs)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Place: the last step of the code generator; ``runner`` makes the function of it, here or in a later process.
 Input: a program. Output: the text of ``run(inputs)``, which uses the names that ``runner`` gives it.
 The function is straight-line Python, generated once: sizes that are numbers are written as numbers, symbols are read
-from the inputs that carry them, aliases are views, the workspace comes from a list of free pieces.
+from the inputs that carry them, aliases are views, the workspace comes from a list of free pieces. On a GPU, memory
+comes from torch's allocator without its dispatcher, which takes as long as the rest of a launch.
 Invariants: nothing is checked that holds by the contract (inputs have the traced strides and types); outputs are fresh
 memory; what can fail happens before anything is written into an input. Of a program that computes no element nothing is
 launched.
@@ -43,6 +44,7 @@ def runner_text(program: Program, device: str = "cpu", given: Collection[int] = 
         lines = [f"x{place} = inputs[{place}]" for place in range(count) if place not in given]
     used = _used_symbols(program)
     lines += [f"{text(symbol)} = {source}" for symbol, source in sources.items() if symbol in used]
+    lines += _device_guard(program, device)
     device = _device(program, device)
     results = [f"y{place}" for place in range(len(program.outputs))]
     for result, output in zip(results, program.outputs, strict=True):
@@ -100,6 +102,15 @@ def _device(program: Program, device: str) -> str:
     return f"x{place}.device" if device == "cuda" and place is not None else repr(device)
 
 
+def _device_guard(program: Program, device: str) -> list[str]:
+    """On GPUs, memory is made on the current one: that is asked once for all of it."""
+    where = _device(program, device) if device == "cuda" else ""
+    if not where.endswith(".device"):
+        return []
+    tensor = where.removesuffix(".device")
+    return [f"if {tensor}.get_device() != current_device(): return run_on_device_of({tensor}, run, inputs)"]
+
+
 def _is_given(item: StridedInput | NumberInput) -> bool:
     return isinstance(item, StridedInput) and item.name not in _STATE
 
@@ -109,10 +120,17 @@ def _output(output: OutputBuffer | AliasOutput, program: Program, text: _Text, d
     if isinstance(output, AliasOutput):
         place = next(place for place, item in enumerate(program.inputs) if item.name == output.input)
         return f"as_strided(x{place}, {sizes}, {strides}, x{place}.storage_offset() + {text(output.offset)})"
+    if _is_on_gpu(device):
+        return f"allocate({sizes}, {strides}, {output.dtype})"
     where = f", device={device}" if device else ""
     if _is_contiguous(output):
         return f"empty({sizes}, dtype={output.dtype}{where})"
     return f"empty_strided({sizes}, {strides}, dtype={output.dtype}{where})"
+
+
+def _is_on_gpu(device: str) -> bool:
+    """Whether this text of ``_device`` names a GPU."""
+    return device.endswith(".device") or device == repr("cuda")
 
 
 def _is_contiguous(output: OutputBuffer) -> bool:
@@ -143,6 +161,11 @@ def _launch(program: Program, results: Sequence[str], text: _Text, device: str) 
     numbers = _tuple(f"float({text(symbol)})" for call in program.calls for symbol in call.numbers)
     if sympy.sympify(program.workspace_bytes) == 0:
         return [f"launch(({_tuple([*tensors, 'nothing'])}), {parameters}, ({numbers}))"]
+    if _is_on_gpu(device):
+        return [
+            f"workspace = allocate(({text(program.workspace_bytes)},), (1,), torch.uint8)",
+            f"launch(({_tuple([*tensors, 'workspace'])}), {parameters}, ({numbers}))",
+        ]
     return [
         f"workspace = take({text(program.workspace_bytes)}{f', {device}' if device else ''})",
         f"launch(({_tuple([*tensors, 'workspace'])}), {parameters}, ({numbers}))",

@@ -24,6 +24,7 @@ from mixbackend.contracts.torch_compat.cuda_graphs import (
 )
 from mixbackend.contracts.torch_compat.devices import (
     current_cuda_device,
+    gpu_allocator,
     has_fast_bfloat16,
     raw_cuda_stream,
     recorded_random_state,
@@ -96,6 +97,7 @@ __all__ = [
     "forget_cuda_graphs",
     "fresh_fake_mode",
     "fresh_symbol",
+    "gpu_allocator",
     "has_fast_bfloat16",
     "inductor_compile",
     "inductor_handling",

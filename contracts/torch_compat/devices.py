@@ -5,6 +5,8 @@ Place: a part of the door; see ``contracts.torch_compat``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.fx
 
@@ -22,6 +24,11 @@ def raw_cuda_stream(device: int) -> int:
 def current_cuda_device() -> int:
     """Number of the current GPU, without torch's checks that there is one."""
     return torch._C._cuda_getDevice()
+
+
+def gpu_allocator() -> Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]:
+    """``torch.empty_strided`` for the current GPU, past torch's dispatcher."""
+    return torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[no-any-return]
 
 
 def recorded_random_state(device: int, amount: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import sympy
 import torch
 
+from mixbackend.backends.codegen import runner
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, index_symbol
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
@@ -222,3 +224,42 @@ def test_outputs_live_on_the_device_of_the_program() -> None:
     outputs = (_output("p", (3,), (1,)), _output("q", (3, 2), (1, 3)))
     run = _runner(Program(inputs, outputs, (), sympy.Integer(0), (_call("xpq"),)), Recorder(), "meta")
     assert [output.device.type for output in run([torch.ones(3)])] == ["meta", "meta"]
+
+
+def _on_gpu(monkeypatch: pytest.MonkeyPatch, program: Program, recorder: Recorder, current: int) -> RunFunction:
+    """A run function for a GPU, whose memory the processor has; its tensors are on device -1."""
+    monkeypatch.setattr(
+        runner, "gpu_allocator", lambda: lambda sizes, strides, dtype: torch.empty_strided(sizes, strides, dtype=dtype)
+    )
+    monkeypatch.setattr(runner, "current_cuda_device", lambda: current)
+    return _runner(program, recorder, "cuda")
+
+
+def test_on_a_gpu_memory_comes_from_the_allocator_in_its_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, pieces = (_input("x", (3,), (1,)),), (WorkspaceBuffer("w", F, sympy.Integer(0), sympy.Integer(32)),)
+    outputs = (_output("p", (2, 3), (3, 1)), _output("q", (2, 3), (1, 2), torch.int64), _output("r", (), ()))
+    program = Program(inputs, outputs, pieces, sympy.Integer(32), (_call("xpqr"),))
+    recorder = Recorder()
+    p, q, r = _on_gpu(monkeypatch, program, recorder, -1)([torch.ones(3)])
+    assert p.stride() == (3, 1) and q.stride() == (1, 2) and q.dtype == torch.int64 and r.shape == ()
+    ((memory, *_),) = recorder.calls
+    assert memory[-1].numel() == 32 and memory[-1].dtype == torch.uint8
+
+
+def test_on_a_gpu_that_is_not_the_current_one_it_becomes_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[object] = []
+    current = [5]
+
+    @contextlib.contextmanager
+    def device(wanted: torch.device) -> Iterator[None]:
+        chosen.append(wanted)
+        current[0] = -1
+        yield
+        current[0] = 5
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    program = Program((_input("x", (3,), (1,)),), (_output("p", (3,), (1,)),), (), sympy.Integer(0), (_call("xp"),))
+    run = _on_gpu(monkeypatch, program, Recorder(), 0)
+    run.__globals__["current_device"] = lambda: current[0]
+    (p,) = run([torch.ones(3)])
+    assert chosen == [torch.device("cpu")] and current == [5] and p.shape == (3,)

@@ -35,6 +35,8 @@ _NO_CONTEXT = 201
 Values = Callable[[Sequence[int]], tuple[int, ...]]
 """From the parameters of a launch to what the kernels take: for each call its number of blocks and its arguments."""
 
+_address = torch.Tensor.data_ptr
+
 _Owned = ctypes.Array[ctypes.c_char]
 
 
@@ -81,7 +83,8 @@ class _Launcher:
         self._kernels = kernels
         self._pack = struct.Struct(f"{kernels.table.tensor_count + 1}P").pack
         self._run = _compiled()
-        self._latest: dict[tuple[int, bool], _Tables] = {}
+        self._latest: dict[int, _Tables] = {}
+        self._unaligned: dict[int, _Tables] = {}
 
     def launch(self, memory: Sequence[torch.Tensor], parameters: Sequence[int], numbers: Sequence[float]) -> None:
         """See ``Launch``."""
@@ -90,10 +93,10 @@ class _Launcher:
             with torch.cuda.device(device):
                 self.launch(memory, parameters, numbers)
             return
-        tables = self._latest.get((device, True))
+        tables = self._latest.get(device)
         if tables is None or tables.parameters is not parameters or tables.numbers is not numbers:
             tables = self._tables(device, True, parameters, numbers)
-        addresses = self._pack(*[tensor.data_ptr() for tensor in memory])
+        addresses = self._pack(*map(_address, memory))
         error = self._run(tables.address, addresses, raw_cuda_stream(device))
         if error == _NOT_ALIGNED:
             tables = self._tables(device, False, parameters, numbers)
@@ -106,12 +109,13 @@ class _Launcher:
             raise CodegenError(f"the GPU's driver refused to launch a kernel: error {error}")
 
     def _tables(self, device: int, aligned: bool, parameters: Sequence[int], numbers: Sequence[float]) -> _Tables:
-        latest = self._latest.get((device, aligned))
+        kept = self._latest if aligned else self._unaligned
+        latest = kept.get(device)
         # Numbers are not compared by value: 0.0 equals -0.0.
         if latest is not None and not numbers and not latest.numbers and latest.parameters == parameters:
             return latest
         made = _tables_of(self._kernels, find_driver(), device, aligned, parameters, numbers)
-        self._latest[device, aligned] = made
+        kept[device] = made
         return made
 
 
