@@ -128,17 +128,32 @@ class Product:
 
     Attributes:
         function: in plain torch.
-        shapes: of its inputs.
+        shapes: of its inputs; those with four dimensions have their channels innermost.
         flops: of the product alone.
+        dtypes: that it is timed in.
     """
 
     function: Callable[..., Any]
     shapes: Sequence[tuple[int, ...]]
     flops: float
+    dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16, torch.float32)
+
+    def inputs(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        """Its inputs, on the GPU."""
+        values = [torch.randn(shape, device="cuda").to(dtype) / 8 for shape in self.shapes]
+        return [x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x for x in values]
 
 
 def _linear(rows: int, inner: int, columns: int, function: Callable[..., Any], *others: tuple[int, ...]) -> Product:
     return Product(function, [(rows, inner), (columns, inner), (columns,), *others], 2.0 * rows * inner * columns)
+
+
+def _pixels(channels: int, side: int, made: int, function: Callable[..., Any], stride: int = 1) -> Product:
+    """A convolution of one point over 32 images, with a bias and a residual."""
+    result = (32, made, side // stride, side // stride)
+    shapes = [(32, channels, side, side), (made, channels, 1, 1), (made,), result]
+    flops = 2.0 * 32 * result[2] ** 2 * channels * made
+    return Product(function, shapes, flops, (torch.float16, torch.bfloat16))
 
 
 PRODUCTS: dict[str, Product] = {
@@ -154,5 +169,12 @@ PRODUCTS: dict[str, Product] = {
     "scores": Product(
         lambda q, k: q @ k.transpose(1, 2) * 0.125, [(128, 512, 64), (128, 512, 64)], 2.0 * 128 * 512 * 512 * 64
     ),
+    "pixels_960_7_160": _pixels(960, 7, 160, lambda x, w, b, r: F.conv2d(x, w, b) + r),
+    "pixels_16_112_64": _pixels(16, 112, 64, lambda x, w, b, r: F.hardswish(F.conv2d(x, w, b)) + r),
+    "pixels_256_56_64": _pixels(256, 56, 64, lambda x, w, b, r: F.relu(F.conv2d(x, w, b) + r)),
+    "pixels_64_56_256": _pixels(64, 56, 256, lambda x, w, b, r: F.relu(F.conv2d(x, w, b) + r)),
+    "pixels_512_28_128": _pixels(512, 28, 128, lambda x, w, b, r: F.relu(F.conv2d(x, w, b) + r)),
+    "pixels_512_14_2048": _pixels(512, 14, 2048, lambda x, w, b, r: F.relu(F.conv2d(x, w, b) + r)),
+    "pixels_256_56_512_by_2": _pixels(256, 56, 512, lambda x, w, b, r: F.conv2d(x, w, b, stride=2) + r, stride=2),
     "batched": Product(lambda x, y: x @ y, [(64, 512, 512), (64, 512, 512)], 2.0 * 64 * 512**3),
 }

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
             print(json.dumps(line), flush=True)
             torch.compiler.reset()
     for name, product in PRODUCTS.items():
-        for dtype in (torch.float16, torch.bfloat16, torch.float32) if not names or name in names else ():
+        for dtype in product.dtypes if not names or name in names else ():
             line = {"product": name, "dtype": str(dtype).removeprefix("torch.")}
             try:
                 line.update(_measure_product(product, dtype, "--no-inductor" not in arguments))
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _measure_product(product: Product, dtype: torch.dtype, inductor: bool) -> dict[str, Any]:
     """Float32 as torch's flags say: without TF32 unless the process allowed it."""
-    inputs = [torch.randn(shape, device="cuda").to(dtype) / 8 for shape in product.shapes]
+    inputs = product.inputs(dtype)
     pattern = Pattern(product.function, lambda _: inputs)
     mine, facts = _generated(pattern, inputs)
     tuned, tuned_facts = _generated(pattern, inputs, measuring=True)

@@ -1,6 +1,6 @@
-"""Rules of convolutions that sum few terms: depthwise ones.
+"""Rules of convolutions that sum few terms, depthwise ones; those of one point are products (``image_products``).
 
-Place: registered by ``lower.table``. All other convolutions are products of matrices and stay with libraries.
+Place: registered by ``lower.table``. All other convolutions stay with libraries.
 Semantics: sums are taken in the compute type and rounded once, after the bias. Taps in the padding add zero; whether a
 weight that is not finite meets them is left open, as torch's own kernels differ in it.
 The weight is copied so that neighbouring channels are neighbours in memory: ``[taps, channels]``.
@@ -15,6 +15,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.scalar import Expr, apply, compute_dtype
 from mixbackend.backends.codegen.lower.access import added, addressable
+from mixbackend.backends.codegen.lower.image_products import NO_RULE, image_product
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.pooling import strided_windows, window_element
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -38,7 +39,9 @@ def convolution(
     output_padding: Sequence[Any],
     groups: Any,
 ) -> Tensor:
-    """Sums over windows of one channel each."""
+    """Sums over windows of one channel each, or over all channels of a pixel."""
+    if groups == 1 and not transposed and input.rank == weight.rank:
+        return image_product(lowering, input, weight, bias, stride, padding)
     _check_depthwise(input, weight, transposed, groups)
     _check_known((weight.sizes[2:], stride, padding, dilation))
     sizes, kernel = lowering.output_sizes, weight.sizes[2:]
@@ -80,9 +83,9 @@ def _total(lowering: Lowering, source: Tensor, turned: Tensor, axes: Sequence[St
 def _check_depthwise(image: Tensor, weight: Tensor, transposed: bool, groups: Any) -> None:
     """Refuse all other convolutions."""
     if transposed or image.rank != weight.rank or not 3 <= image.rank <= 5:
-        raise RefusedError("unknown-op", "no lowering rule for aten.convolution.default but a depthwise one")
+        raise RefusedError("unknown-op", NO_RULE)
     if not all(size == groups for size in (image.sizes[1], weight.sizes[0])) or weight.sizes[1] != 1 or groups == 1:
-        raise RefusedError("unknown-op", "no lowering rule for aten.convolution.default but a depthwise one")
+        raise RefusedError("unknown-op", NO_RULE)
     if image.dtype != weight.dtype or not image.dtype.is_floating_point:
         raise RefusedError("dtype", f"a convolution of {image.dtype} and {weight.dtype}")
 

@@ -26,7 +26,7 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 def _product(lowering: Lowering, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """``left @ right`` of matrices, or of as many of them, stored as ``dtype``."""
     _check(left, right)
-    left, right = _in_memory(lowering, left), _in_memory(lowering, right)
+    left, right = in_memory(lowering, left), in_memory(lowering, right)
     rank = left.rank
 
     def value(index: Index, inner: Index) -> Expr:
@@ -52,7 +52,7 @@ def _check(left: Tensor, right: Tensor) -> None:
             raise RefusedError("dynamic-shape", f"whether {mine} is {theirs} depends on sizes")
 
 
-def _in_memory(lowering: Lowering, tensor: Tensor) -> Tensor:
+def in_memory(lowering: Lowering, tensor: Tensor) -> Tensor:
     """The tensor, computed first if it is no view of one."""
     value = tensor.at(tuple(loop.index for loop in lowering.loops(tensor.sizes)))
     if is_element(value) and lowering.types[value.tensor].dtype == tensor.dtype:

@@ -70,6 +70,39 @@ def test_what_follows_is_in_the_same_kernel(sizes: tuple[int, int, int], dtype: 
     assert len(program.calls) == 1
 
 
+IMAGES = {
+    "residual": (lambda x, w, b, r: F.conv2d(x, w, b) + r, (32, 960, 7, 7), 160),
+    "wide": (lambda x, w, b, r: F.hardswish(F.conv2d(x, w, b)) + r, (32, 16, 112, 112), 64),
+    "bottleneck": (lambda x, w, b, r: F.relu(F.conv2d(x, w, b) + r), (32, 256, 56, 56), 64),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", IMAGES)
+def test_convolutions_of_one_point_are_products(name: str, machine: str) -> None:
+    function, (images, channels, height, width), made = IMAGES[name]
+    architecture, settings = MACHINES[machine]
+    with fresh_fake_mode():
+        shapes = [(images, channels, height, width), (made, channels, 1, 1), (made,), (images, made, height, width)]
+        inputs = [torch.empty(shape, dtype=torch.bfloat16) for shape in shapes]
+        inputs = [item.contiguous(memory_format=torch.channels_last) if item.dim() == 4 else item for item in inputs]
+    region = trace_region(function, inputs)
+    assert all(backend().judge(view) == Supported() for view in region.views)
+    (call,) = backend().program(region).calls
+    product = find_product(specialised(call.kernel, [int(value) for value in call.parameters]))
+    assert product is not None and [int(loop.extent) for loop in product.rows] == [images * height * width]
+    (text,) = print_program(backend().program(region), settings).texts
+    (binary,) = compile_texts([text], architecture)
+    assert "tl.dot" in text.body and 0 < binary.shared <= settings.shared
+
+
+def test_processors_leave_convolutions_of_one_point_to_libraries() -> None:
+    image = torch.ones(2, 8, 4, 4, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    (view,) = trace_region(F.conv2d, [image, torch.ones(8, 8, 1, 1, dtype=torch.bfloat16)]).views
+    verdict = CodegenBackend(CppTarget()).judge(view)
+    assert isinstance(verdict, Unsupported) and "products of matrices" in verdict.detail
+
+
 def test_factors_are_rounded_to_tf32_where_torch_is_told_so() -> None:
     program = _program(linear_gelu, [(256, 128), (256, 128), (256,)], torch.float32)
     exact, rounded = (print_program(program, replace(SETTINGS, tf32=tf32)).texts[0].body for tf32 in (False, True))

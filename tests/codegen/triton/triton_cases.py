@@ -49,6 +49,15 @@ def _normal(*shapes: tuple[int, ...]) -> Build:
     return lambda dtype: [torch.randn(shape).to(dtype) for shape in shapes]
 
 
+def _images(*shapes: tuple[int, ...]) -> Build:
+    """Those with four dimensions have their channels innermost."""
+
+    def laid_out(value: torch.Tensor) -> torch.Tensor:
+        return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
+
+    return lambda dtype: [laid_out(torch.randn(shape)).to(dtype) for shape in shapes]
+
+
 def _integers(high: int, *shapes: tuple[int, ...]) -> Build:
     return lambda dtype: [torch.randint(-high, high, shape).to(dtype) for shape in shapes]
 
@@ -227,5 +236,31 @@ CASES: dict[str, Case] = {
         lambda x, w: (x @ w).float() * 2, _normal((20, 40), (40, 30)), (torch.float16,), kernels=1
     ),
     "symbolic_product": Case(lambda x, w: F.relu(x @ w), _normal((30, 64), (64, 48)), HALVES, dynamic=True, kernels=1),
+    "pixels": Case(
+        lambda x, w, b, r: F.relu(F.conv2d(x, w, b) + r),
+        _images((2, 40, 5, 7), (24, 40, 1, 1), (24,), (2, 24, 5, 7)),
+        (torch.float16,),
+        kernels=1,
+    ),
+    "every_second_pixel": Case(
+        lambda x, w: F.conv2d(x, w, stride=2), _images((2, 24, 5, 7), (40, 24, 1, 1)), (torch.float16,), kernels=1
+    ),
+    "scaled_pixels": Case(
+        lambda x, w, b, s: F.hardswish(F.conv2d(x, w, b)) * s,
+        _images((2, 40, 5, 7), (24, 40, 1, 1), (24,), (2, 24, 1, 1)),
+        (torch.float16,),
+        kernels=1,
+    ),
+    "pixels_of_a_batch": Case(
+        lambda x, w, b: F.silu(F.conv2d(x, w, b)),
+        _images((3, 40, 5, 7), (24, 40, 1, 1), (24,)),
+        (torch.float16,),
+        dynamic=True,
+    ),
+    "squeeze_and_excite": Case(
+        lambda x, w, b: x * torch.sigmoid(F.conv2d(x.mean((2, 3), keepdim=True), w, b)),
+        _images((2, 40, 5, 7), (40, 40, 1, 1), (40,)),
+        (torch.float16,),
+    ),
     "depthwise": Case(lambda x, w: F.conv2d(x, w, padding=1, groups=4), _normal((2, 4, 6, 5), (4, 1, 3, 3))),
 }
