@@ -40,6 +40,8 @@ MOST_ALONE, MOST_MIXTURES = 2, 2
 """So many backends alone, and so many mixtures, are tried: whole models take a compiler 7 to 30 seconds."""
 LEAST_SHARE = 0.1
 """Of the plan's estimate, for a mixture without its owner to be another plan."""
+MOST_OF_TIME = 0.5
+"""Of the time for compiling, for a backend whose rates were only assumed."""
 USABLE = 0.9
 """Of the free memory: libraries take some for themselves."""
 STEADY_CALLS = 6
@@ -80,13 +82,24 @@ class GpuGround:
             return ()
         if any(_ONCE & node.tags for node in graph.nodes):
             return ()
-        probed, owners = session.costs.probed(graph), {region.backend for region in plan.regions}
+        usable, owners = self._usable(graph, session), {region.backend for region in plan.regions}
         limit = NEAR * plan.estimated_s
         near = sorted((seconds, name) for name, seconds in alone(home.layout.other, plan).items() if seconds <= limit)
         # A single backend's own plan is the one that is there.
-        names = [name for _, name in near if name in probed and {name} != owners][:MOST_ALONE]
+        names = [name for _, name in near if name in usable and {name} != owners][:MOST_ALONE]
         mixtures = _mixtures_without_owners(home, session, limit, frozenset(names))
         return (*(Choice(single=name) for name in names), *mixtures[:MOST_MIXTURES])
+
+    def _usable(self, graph: OpGraph, session: Session) -> set[str]:
+        """Backends whose rates were measured, and those that were left out when time for that was spent, if they build
+        quickly: running them tells."""
+        found = set(session.costs.probed(graph))
+        for backend in session.backends:
+            build, traits = backend.build_seconds("cuda"), backend.traits()
+            seconds = build.region_s + build.op_s * len(graph.placed_nodes)
+            if "cuda" in traits.device_types and not traits.reference and seconds <= MOST_OF_TIME * self.compiling_s:
+                found.add(backend.name)
+        return found
 
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
         """Why nothing is compared now: for want of memory, or since the user records; empty if it may be."""

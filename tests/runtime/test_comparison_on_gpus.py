@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import CompiledRegion, Plan, PlannedRegion, Traits
+from mixbackend.contracts import BuildSeconds, CompiledRegion, Plan, PlannedRegion, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.costs import SessionCosts
@@ -82,13 +82,24 @@ def _plan(*regions, alone=()):
     return Plan("g", "inference", False, planned, estimated_s=sum(s for _, s in regions), single_backend_s=alone)
 
 
-def _rivals(plan, without=lambda choice: _plan(("a", 1e-3)), probed=("a", "b", "c", "d"), function=None, ground=GROUND):
+def _backend(name, devices, build_s):
+    traits = Traits(reference=name == "eager", device_types=frozenset(devices))
+    return SimpleNamespace(name=name, traits=lambda: traits, build_seconds=lambda device: BuildSeconds(build_s, 1.0))
+
+
+def _rivals(
+    plan,
+    without=lambda choice: _plan(("a", 1e-3)),
+    probed=("a", "b", "c", "d"),
+    function=None,
+    ground=GROUND,
+    devices=("cpu",),
+    build_s=0.0,
+):
     graph = _on_gpu(function or (lambda x: aten.relu(x)), (8, 8))
     home = SimpleNamespace(graph=graph, plan=plan, layout=SimpleNamespace(other=None))
     names = ("a", "b", "c", "d", "eager")
-    backends = [
-        SimpleNamespace(name=name, traits=lambda name=name: Traits(reference=name == "eager")) for name in names
-    ]
+    backends = [_backend(name, devices, build_s) for name in names]
     session = SimpleNamespace(
         backends=backends,
         costs=SimpleNamespace(probed=lambda graph: frozenset(probed)),
@@ -123,6 +134,17 @@ def test_equal_plans_are_tried_once():
 def test_a_single_backends_own_plan_is_not_tried_again():
     plan = _plan(("a", 1e-3), alone=(("a", 1e-3), ("b", 1.5e-3)))
     assert _rivals(plan, lambda choice: _plan(("b", 1.5e-3))) == (Choice(single="b"),)
+
+
+def test_who_was_never_measured_is_tried_if_it_is_built_quickly():
+    plan = _plan(("a", 1e-3), alone=(("a", 1e-3), ("b", 1.5e-3), ("eager", 1.4e-3)))
+    found = {
+        (devices, build_s): _rivals(plan, probed=(), devices=devices, build_s=build_s)
+        for devices in (("cpu",), ("cuda",))
+        for build_s in (29.0, 30.0)
+    }
+    assert found.pop((("cuda",), 29.0)) == (Choice(single="b"),)
+    assert set(found.values()) == {()}
 
 
 def test_who_is_far_or_was_never_measured_is_not_tried():
