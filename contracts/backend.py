@@ -84,6 +84,7 @@ class Traits:
         importable: whether a fresh process can construct it from its entry point (needed for isolation).
         error_budget: see ``ErrorBudget``.
         fused: (producer class, consumer class) pairs between which it keeps values out of memory.
+        only_fused_on_processor: those of them between which it does so on the processor alone.
         exact_input_strides: whether compiled code relies on inputs having the traced strides; if not, any strides
             of the traced shape must be fine.
         reference: whether it runs exactly what eager runs; its results are the standard and need no verification.
@@ -109,12 +110,17 @@ class Traits:
     importable: bool = True
     error_budget: ErrorBudget = field(default_factory=ErrorBudget)
     fused: frozenset[tuple[OpClass, OpClass]] = frozenset()
+    only_fused_on_processor: frozenset[tuple[OpClass, OpClass]] = frozenset()
     exact_input_strides: bool = False
     reference: bool = False
     concurrent_compile: bool = False
     row_major: bool = False
     thread_pool: str = "torch"
     shared_rows: frozenset[str] = frozenset()
+
+    def fused_on(self, device_type: str) -> frozenset[tuple[OpClass, OpClass]]:
+        """Pairs of classes between which it keeps values of such devices out of memory."""
+        return self.fused if device_type in ("cpu", "meta") else self.fused - self.only_fused_on_processor
 
 
 @dataclass(frozen=True, slots=True)

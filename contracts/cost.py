@@ -21,6 +21,10 @@ from mixbackend.contracts.tensors import TensorMeta
 Provenance = Literal["measured", "backend", "probed", "prior"]
 """Where a cost came from, best first: this region timed here; the backend's own word; a rate probed here; a guess."""
 
+_OVERLAPPING = frozenset({"matmul", "convolution", "attention"})
+"""Classes of ops that compute far more than they move: kernels of accelerators fetch one tile while they multiply
+another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -74,6 +78,10 @@ class DeviceModel:
         rates = dict(self.flops_per_s)
         return rates.get(dtype, rates["float32"])
 
+    def hides_traffic(self, op_class: str) -> bool:
+        """Whether an op of this class takes the longer of its arithmetic and its traffic here, and not their sum."""
+        return op_class in _OVERLAPPING and self.place.type != "cpu"
+
     def transfer(self, amount: float) -> float:
         """Seconds of copying this many bytes between the device and the processor."""
         return self.transfer_s + amount / self.transfer_bytes_per_s
@@ -89,13 +97,16 @@ class OpRate:
 
     Attributes:
         overhead_s: fixed seconds of one op inside a region (dispatch, thread fork); no region entry.
-        flops_per_s: sustained FLOP/s of the arithmetic alone.
+        flops_per_s: sustained FLOP/s of the arithmetic alone; where that hides traffic, of what takes longer.
         provenance: where the numbers came from.
+        least_s: no op takes less beyond its overhead, however little it computes: on an accelerator the sums of a
+            product are made one after another, and with few of them most of its units wait.
     """
 
     overhead_s: float
     flops_per_s: float
     provenance: Provenance = "prior"
+    least_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +189,10 @@ class CostModel(Protocol):
     """What the planner asks of costs. Implementations must be pure: equal questions, equal answers."""
 
     def op(self, backend: str, view: OpView) -> Estimate:
-        """Seconds of the arithmetic and dispatch of an op inside a region; no memory traffic, no region entry."""
+        """Seconds of the arithmetic and dispatch of an op inside a region; no memory traffic, no region entry.
+
+        Of arithmetic that hides traffic (``DeviceModel.hides_traffic``), what it takes beyond its traffic.
+        """
         ...
 
     def read(self, backend: str, meta: TensorMeta) -> float:

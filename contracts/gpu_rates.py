@@ -5,16 +5,17 @@ Two kinds of figures, since processor and GPU work beside one another (``HostRat
 pause between kernels, which hold however kernels are launched; and seconds of the processor per launch, which count
 where they are launched one by one.
 Sources: libraries' kernels are the same whoever calls them, so all callers assume the same shares. Those of products
-and convolutions are what models of the table in ``docs/gpu.md`` leave on an H200, in float16 and replayed, once traffic
-is taken off: ResNet-50, 0.26 TFLOP in 1.33 ms of which about 0.35 ms is traffic, a third of 790 TFLOP/s; ViT-B/16,
-1.1 TFLOP in 3.3 ms, nearly half. What loops compute hides behind their traffic: an H200 reads and writes a float16
-element in a picosecond, and does fifty FLOP in that time.
+and convolutions are what models of the table in ``docs/gpu.md`` leave on an H200, in float16 and replayed: ResNet-50,
+0.26 TFLOP in 1.33 ms, a quarter of 790 TFLOP/s; ViT-B/16, 1.1 TFLOP in 3.3 ms, of which a quarter is loops. With one
+image a convolution takes about eight microseconds, with what follows it. What loops compute hides behind their traffic:
+an H200 reads and writes a float16 element in a picosecond, and does fifty FLOP in that time.
 Units: seconds, FLOP/s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from mixbackend.contracts.cost import BackendRates, DeviceModel, HostRates, OpRate
 from mixbackend.contracts.rate_rows import wider_rows
@@ -25,14 +26,24 @@ KERNEL_S = 1.5e-6
 LIBRARY_SHARES: Mapping[str, float] = {
     "matmul": 0.6,
     "matmul/batched": 0.35,
+    "matmul/deep": 0.5,
     "convolution": 0.12,
-    "convolution/channels_last": 0.4,
+    "convolution/channels_last": 0.36,
     "convolution/grouped": 0.01,
     "convolution/grouped/channels_last": 0.02,
     "attention": 0.4,
 }
 """Of the peak of products of the same type, by row: cuBLAS, cuDNN and the attention kernels that torch has. Row-major
 images of 16-bit types are turned around before a convolution and after it."""
+
+LEAST_S: Mapping[str, float] = {
+    "matmul": 2e-6,
+    "matmul/deep": 3e-6,
+    "convolution": 6e-6,
+    "convolution/channels_last": 4e-6,
+    "attention": 3e-6,
+}
+"""By row: what the smallest ops take beyond the pause before them (``OpRate.least_s``)."""
 
 LOOP_SHARES: Mapping[str, float] = {
     "pointwise": 2.0,
@@ -64,7 +75,7 @@ def gpu_rate(device: DeviceModel, row: str, dtype: str) -> OpRate:
     """What kernels for GPUs usually reach on a row."""
     for wider in wider_rows(row):
         if wider in LIBRARY_SHARES:
-            return OpRate(KERNEL_S, LIBRARY_SHARES[wider] * device.peak(dtype))
+            return OpRate(KERNEL_S, LIBRARY_SHARES[wider] * device.peak(dtype), least_s=LEAST_S.get(wider, 0.0))
         if wider in LOOP_SHARES:
             return OpRate(KERNEL_S, LOOP_SHARES[wider] * device.peak("float32"))
     return OpRate(KERNEL_S, LOOP_SHARES["other"] * device.peak("float32"))
@@ -92,7 +103,8 @@ def gpu_rates(
     for row in rows:
         for dtype, _ in device.flops_per_s:
             usual = gpu_rate(device, row, dtype)
-            rates.append((row, dtype, OpRate(own.get(row, usual.overhead_s), share * usual.flops_per_s)))
+            pause, flops = own.get(row, usual.overhead_s), share * usual.flops_per_s
+            rates.append((row, dtype, replace(usual, overhead_s=pause, flops_per_s=flops)))
     return BackendRates(backend, 0.0, 0.0, rates=tuple(rates), host=host)
 
 

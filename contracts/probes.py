@@ -10,7 +10,7 @@ processor would take longer than all else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,6 +57,11 @@ _CHAINS = (
     (_Layer(512, 512, 3, 7), _Layer(512, 512, 3, 7)),
 )
 """Two in a row: what a library does to images on the border of a region is not done between convolutions."""
+_POINT_CHAINS = (
+    (_Layer(256, 64, 1, 56), _Layer(64, 256, 1, 56)),
+    (_Layer(1024, 256, 1, 14), _Layer(256, 1024, 1, 14)),
+)
+_LEAST_CHAINS = ((_Layer(256, 256, 3, 14), _Layer(256, 1024, 1, 14)),)
 _DEPTHWISE_CHAINS = (
     (_Layer(64, 64, 3, 56, 64), _Layer(64, 64, 3, 56, 64)),
     (_Layer(240, 240, 3, 28, 240), _Layer(240, 240, 3, 28, 240)),
@@ -70,8 +75,11 @@ def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
     # Accelerators need more work at once before they show their rate.
     scale = 1 if place.type == "cpu" else 32
     if place.type != "cpu":
-        kinds = (_products, _attention, _loops, _grouped)
-        return tuple(probe for dtype in _ACCELERATOR_TYPES for kind in kinds for probe in kind(place, scale, dtype))
+        half, single = _ACCELERATOR_TYPES
+        kinds = (_products, _gradients, _attention, _loops, _least, _grouped)
+        probes = [probe for kind in kinds for probe in kind(place, scale, half)]
+        kinds = (_products, _gradients, _attention, _loops, _grouped)
+        return (*probes, *(probe for kind in kinds for probe in kind(place, scale, single)))
     probes = [*_products(place, scale, "float32"), *_attention(place, scale, "float32")]
     probes += [*_grouped(place, scale, "float32"), *_loops(place, scale, "float32")]
     return (*probes, *_products(place, scale, "bfloat16")) if has_fast_bfloat16() else tuple(probes)
@@ -101,6 +109,10 @@ def _channels_last(build: Callable[[], Sequence[Any]], images: int) -> Callable[
 
 def _products(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     """Products of matrices and convolutions, each with a live weight and with a known one."""
+    if place.type != "cpu":
+        chains = _convolutions(place, scale, dtype, _CHAINS)
+        point = _of_one_point(place, scale, dtype, _POINT_CHAINS)
+        return [_layers_of_models(place, dtype), *chains, point, _batched(place, scale, dtype)]
     from mixbackend.contracts.backend import Probe
 
     rows = 256 * scale
@@ -118,6 +130,59 @@ def _products(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     ]
 
 
+_LINEAR_LAYERS = ((6304, 768, 2304), (6304, 768, 768), (2048, 768, 3072), (2048, 3072, 768))
+"""Rows, terms and columns in transformers: tiles of one shape alone may happen to fill all units of an accelerator."""
+
+
+def _layers_of_models(place: torch.device, dtype: str) -> Probe:
+    """Linear layers; whether a weight is known makes no difference to an accelerator's kernels."""
+    from mixbackend.contracts.backend import Probe
+
+    def linear(*values: Any) -> Any:
+        rows = zip(values[::3], values[1::3], values[2::3], strict=True)
+        return tuple(torch.ops.aten.addmm(bias, value, torch.ops.aten.t(weight)) for bias, value, weight in rows)
+
+    shapes = [
+        shape for rows, terms, columns in _LINEAR_LAYERS for shape in ((columns,), (rows, terms), (columns, terms))
+    ]
+    flops = sum(2.0 * rows * terms * columns for rows, terms, columns in _LINEAR_LAYERS)
+    weights = tuple(place for place in range(len(shapes)) if place % 3 != 1)
+    return Probe("matmul", dtype, linear, _tensors(place, dtype, *shapes), flops, weights)
+
+
+def _gradients(place: torch.device, scale: int, dtype: str) -> list[Probe]:
+    """The gradients of two weights of a transformer, of which each is a sum over all rows."""
+    from mixbackend.contracts.backend import Probe
+
+    rows = 128 * scale
+
+    def gradients(wide: Any, middle: Any, narrow: Any) -> Any:
+        return torch.ops.aten.mm(torch.ops.aten.t(wide), narrow), torch.ops.aten.mm(torch.ops.aten.t(middle), narrow)
+
+    operands = _tensors(place, dtype, (rows, 1536), (rows, 768), (rows, 768))
+    return [Probe("matmul", dtype, gradients, operands, 2.0 * rows * (1536 + 768) * 768)]
+
+
+def _least(place: torch.device, scale: int, dtype: str) -> list[Probe]:
+    """What single samples ask of the units: a sentence of 128 words, the middle of an image network."""
+    from mixbackend.contracts.backend import Probe
+
+    def linear(value: Any, weight: Any) -> Any:
+        return torch.ops.aten.mm(value, torch.ops.aten.t(weight))
+
+    def product(rows: int, terms: int, columns: int) -> Probe:
+        operands = _tensors(place, dtype, (rows, terms), (columns, terms))
+        return Probe("matmul", dtype, linear, operands, 2.0 * rows * terms * columns, (1,), least=True)
+
+    products = [product(128, 768, 3072), product(128, 3072, 768)]
+    convolutions = [
+        *_convolutions(place, 1, dtype, _LEAST_CHAINS),
+        _of_one_point(place, 1, dtype, _POINT_CHAINS[1:]),
+    ]
+    attention = _attention_of(place, dtype, (1, 12, 128, 64))
+    return [*products, *(replace(probe, least=True) for probe in (*convolutions, *attention))]
+
+
 def _batched(place: torch.device, scale: int, dtype: str) -> Probe:
     """Scores of twelve heads of a sentence, and of the windows of an image."""
     from mixbackend.contracts.backend import Probe
@@ -132,6 +197,11 @@ def _batched(place: torch.device, scale: int, dtype: str) -> Probe:
 
 def _grouped(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     return _convolutions(place, scale, dtype, _DEPTHWISE_CHAINS)
+
+
+def _of_one_point(place: torch.device, scale: int, dtype: str, chains: Sequence[tuple[_Layer, _Layer]]) -> Probe:
+    """Channels-last, with live weights: kernels of one point have both layouts, so that nothing is to be packed."""
+    return _convolutions(place, scale, dtype, chains)[1]
 
 
 def _convolutions(place: torch.device, scale: int, dtype: str, chains: Sequence[tuple[_Layer, _Layer]]) -> list[Probe]:
@@ -156,15 +226,24 @@ def _convolutions(place: torch.device, scale: int, dtype: str, chains: Sequence[
 
 
 def _attention(place: torch.device, scale: int, dtype: str) -> list[Probe]:
+    """Of the heads of a sentence; on an accelerator of batches of images and of longer sentences."""
+    if place.type == "cpu":
+        return _attention_of(place, dtype, (1, 12 * scale, 128, 64))
+    return _attention_of(place, dtype, (scale, 12, 197, 64), (scale // 4, 12, 512, 64))
+
+
+def _attention_of(place: torch.device, dtype: str, *shapes: tuple[int, int, int, int]) -> list[Probe]:
+    """Of batch, heads, rows and width of a head."""
     from mixbackend.contracts.backend import Probe
 
-    heads = 12 * scale
+    def attention(*values: Any) -> Any:
+        groups = [values[start : start + 3] for start in range(0, len(values), 3)]
+        made = tuple(torch.nn.functional.scaled_dot_product_attention(*group) for group in groups)
+        return made if len(made) > 1 else made[0]
 
-    def attention(query: Any, key: Any, value: Any) -> Any:
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
-
-    operands = _tensors(place, dtype, *[(1, heads, 128, 64)] * 3)
-    return [Probe("attention", dtype, attention, operands, 4.0 * heads * 128 * 128 * 64)]
+    flops = sum(4.0 * batch * heads * rows**2 * width for batch, heads, rows, width in shapes)
+    operands = _tensors(place, dtype, *(shape for shape in shapes for _ in range(3)))
+    return [Probe("attention", dtype, attention, operands, flops)]
 
 
 def _loops(place: torch.device, scale: int, dtype: str) -> list[Probe]:

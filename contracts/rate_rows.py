@@ -16,18 +16,26 @@ from mixbackend.contracts.tensors import TensorMeta
 
 BATCHED = "batched"
 """A product of many small matrices, as of the heads of attention: kernels for large ones do not help."""
+DEEP = "deep"
+"""On an accelerator, a product whose sums are long and whose results are few, as of the gradient of a weight: there is
+work for all units only if the sums are split."""
 GROUPED = "grouped"
 """A convolution with few channels per group (a depthwise one): each output is a short sum, and the kernels for large
 products do not help."""
 CHANNELS_LAST = "channels_last"
 """A convolution whose image is laid out with the channels innermost."""
+POINT = "point"
+"""On an accelerator, such a convolution whose kernel has one point: a product of matrices, with kernels of its own."""
 CONSTANT = "constant"
 """A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
-QUALIFIERS = (BATCHED, GROUPED, CHANNELS_LAST, CONSTANT)
+QUALIFIERS = (BATCHED, DEEP, GROUPED, CHANNELS_LAST, POINT, CONSTANT)
 """In the order in which a row names them."""
 
 SMALL_GROUP = 8
 """Up to this many input channels per group count as few."""
+
+DEEP_FACTOR = 2.5
+"""Sums of at least this many times the geometric mean of the result's sides count as long."""
 
 _RIGHT_OPERAND = {
     "mm": "mat2",
@@ -50,11 +58,13 @@ def rate_row(view: OpView) -> str:
     """The row of the rate tables that an op belongs to."""
     if view.op_class == "matmul":
         known = _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))
-        return _joined("matmul", {BATCHED: _base(view) in _BATCHED, CONSTANT: known})
+        batched = _base(view) in _BATCHED
+        return _joined("matmul", {BATCHED: batched, DEEP: not batched and _is_deep(view), CONSTANT: known})
     if view.op_class == "convolution":
         holds = {
             GROUPED: _in_small_groups(view),
             CHANNELS_LAST: _has_channels_last_image(view),
+            POINT: _is_point(view),
             CONSTANT: _is_constant(view, "weight"),
         }
         return _joined("convolution", holds)
@@ -111,12 +121,31 @@ def _base(view: OpView) -> str:
     return view.op.split(".")[1] if "." in view.op else view.op
 
 
+def _is_deep(view: OpView) -> bool:
+    """Whether a product on an accelerator is a deep one; those of a processor's few cores are all alike."""
+    name = _RIGHT_OPERAND.get(_base(view), "")
+    right = view.tensor(name) if view.has_argument(name) else None
+    result = view.output_tensors[0] if view.output_tensors else None
+    if right is None or result is None or right.rank != 2 or result.device.type == "cpu":
+        return False
+    terms = hint_of(right.shape[1] if _base(view) == "linear" else right.shape[0])
+    return terms * terms >= DEEP_FACTOR**2 * result.elements()
+
+
 def _in_small_groups(view: OpView) -> bool:
     groups = view.argument("groups") if view.has_argument("groups") else 1
     weight = view.tensor("weight") if view.has_argument("weight") else None
     if not isinstance(groups, int) or groups <= 1 or weight is None or weight.rank < 2:
         return False
     return hint_of(weight.shape[1]) <= SMALL_GROUP
+
+
+def _is_point(view: OpView) -> bool:
+    weight = view.tensor("weight") if view.has_argument("weight") else None
+    if weight is None or weight.device.type == "cpu" or not _has_channels_last_image(view):
+        return False
+    groups = view.argument("groups") if view.has_argument("groups") else 1
+    return groups == 1 and all(hint_of(size) == 1 for size in weight.shape[2:])
 
 
 def _has_channels_last_image(view: OpView) -> bool:

@@ -66,7 +66,11 @@ def _weighed(rates: BackendRates, share: float, device: DeviceModel) -> BackendR
         return mine * device_s + share * host_s
 
     rows = tuple(
-        (row, dtype, OpRate(both(rate.overhead_s, host.op(row)), rate.flops_per_s / mine, rate.provenance))
+        (
+            row,
+            dtype,
+            OpRate(both(rate.overhead_s, host.op(row)), rate.flops_per_s / mine, rate.provenance, mine * rate.least_s),
+        )
         for row, dtype, rate in (*rates.rates, *usual)
     )
     return replace(

@@ -4,7 +4,8 @@ Place: what the planner asks, between a measurement of the very region (better) 
 Input: a ``DeviceModel``, ``BackendRates`` by backend name, and known measurements. Output: ``CostModel`` answers.
 An op costs its overhead plus its arithmetic; a channels-last convolution also the copy of a row-major weight. Moving
 its tensors is charged where they are materialised, by ``read`` and ``write``, so that fused values cost nothing. Small
-products of matrices are slow because of their traffic.
+products of matrices are slow because of their traffic. Where arithmetic hides traffic (``DeviceModel.hides_traffic``),
+an op costs what its arithmetic takes longer than moving its tensors: with what these cost it is the longer of both.
 Invariants: pure; a backend without a rate for a class gets the device's peak times an efficiency of the class.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta
+from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta
 from mixbackend.contracts.gpu_rates import gpu_rate
 from mixbackend.contracts.rate_rows import CONSTANT, rate_row, relaid_weight, wider_rows
 from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
@@ -75,8 +76,20 @@ class RooflineCostModel:
             return Estimate(0.0, "prior")
         row = rate_row(view)
         rate = self.rate(backend, row, dtype_of(view))
-        seconds = rate.overhead_s + work_of(view).flops / rate.flops_per_s
-        return Estimate(seconds + self._relaying(backend, row, view), rate.provenance)
+        arithmetic = max(work_of(view).flops / rate.flops_per_s, rate.least_s)
+        if self.device.hides_traffic(view.op_class):
+            arithmetic = max(arithmetic - self.traffic(backend, view), 0.0)
+        return Estimate(rate.overhead_s + arithmetic + self._relaying(backend, row, view), rate.provenance)
+
+    def traffic(self, backend: str, view: OpView) -> float:
+        """Seconds of reading and writing all tensors of an op, each once."""
+        inputs = {item.name: item for item in view.inputs}
+        seconds = 0.0
+        for item in inputs.values():
+            if isinstance(item.meta, TensorMeta):
+                known = item.role is InputRole.CONSTANT
+                seconds += self.constant(backend, item.meta) if known else self.read(backend, item.meta)
+        return seconds + sum(self.write(backend, meta) for meta in view.output_tensors)
 
     def _relaying(self, backend: str, row: str, view: OpView) -> float:
         """Copying a weight into the layout of its image; the probes' weights are too small to show it."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import sympy
 
 from mixbackend.backends.codegen.artifact import RegionArtifact
-from mixbackend.backends.codegen.rates import FUSED, codegen_rates
+from mixbackend.backends.codegen.rates import FUSED, ONLY_FUSED_ON_PROCESSOR, codegen_rates
 from mixbackend.backends.codegen.runner import PreparedRunner, make_runner
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Target
 from mixbackend.contracts import (
@@ -126,6 +126,7 @@ class CodegenBackend(Backend):
             exact_input_strides=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED | _FUSED_DRAWS,
+            only_fused_on_processor=ONLY_FUSED_ON_PROCESSOR,
             keeps_random_stream=any(target.traits().drawing_threads is not None for target in self.targets.values()),
             writes_inputs=True,
             concurrent_compile=True,

@@ -39,6 +39,8 @@ FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(
     ]
 )
 """Pairs of classes between which values stay in registers or in a core's own cache."""
+ONLY_FUSED_ON_PROCESSOR: frozenset[tuple[OpClass, OpClass]] = frozenset({("matmul", "softmax"), ("softmax", "matmul")})
+"""On a GPU a product is a kernel with what follows it point by point: rows of scores are larger than a tile."""
 
 _ENTRY_S = 1.5e-6
 _CROSSING_S = 0.1e-6
@@ -69,12 +71,14 @@ _GPU_CROSSING_S = 0.3e-6
 _GPU_OP_S = 0.5e-6
 """A launch by the driver takes 2.5 microseconds, and about five ops share a kernel."""
 _GPU_SUMS: dict[str, float] = {
+    "convolution": 0.005,
     "convolution/grouped": 0.1,
     "convolution/grouped/channels_last": 0.1,
     "matmul": 0.05,
+    "matmul/deep": 0.05,
     "attention": 0.05,
 }
-"""Share of the float32 peak."""
+"""Share of the float32 peak. Products reach much more where they fit: until that is measured, libraries have them."""
 
 
 def codegen_rates(name: str, device: DeviceModel) -> BackendRates:

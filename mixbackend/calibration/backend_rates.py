@@ -3,7 +3,7 @@
 Place: second step of calibration; kept in the database per backend, fingerprint and device.
 Method: structural probes tell what does not depend on the work: an almost empty region (entry); chains of tiny loops,
 products and convolutions (overhead of one op); many tensors (crossing); one pass over a value (memory scale). What a
-class probe takes beyond those and beyond its traffic is arithmetic, and gives the rate of its class.
+class probe takes beyond those is its rate's (``probed_rates``).
 On an accelerator the probes are replayed, which tells its own seconds; the structural ones are called as well, one by
 one, which tells what queueing costs the processor. Its two types of 16 bits are probed as one.
 What there was no time for is said (``Calibration.left``), and can be gone on with (``Unfinished``).
@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mixbackend.calibration.beside import host_rates, with_other_half
+from mixbackend.calibration.beside import host_rates, with_other_half, with_shared
 from mixbackend.calibration.device import synchronizer
+from mixbackend.calibration.probed_rates import RatesFromProbes, Timed
 from mixbackend.calibration.probing import CompiledProbe, compile_probes, undisturbed
 from mixbackend.calibration.structural import Fixed, assumed_seconds, fixed_seconds, structural_probes
 from mixbackend.calibration.timing import Clock, time_calls
@@ -28,23 +29,15 @@ from mixbackend.contracts import (
     Backend,
     BackendRates,
     DeviceModel,
-    InputRole,
-    OpRate,
-    OpTag,
     Probe,
-    TensorMeta,
 )
 from mixbackend.contracts.rate_rows import CHANNELS_LAST
 from mixbackend.partitioner.roofline import default_rate
-from mixbackend.partitioner.work import stored_bytes
 
 COMPILE_BUDGET_S = 12.0
 """Seconds that a backend may spend on compiling its probes; the rest of them keep their prior."""
 
 _PROBE_SLICE_S = 0.04
-_LEAST_ARITHMETIC_SHARE = 0.1
-"""At least this share of a probe's time counts as arithmetic, however large its traffic was estimated."""
-_MEMORY_SCALES = (0.25, 10.0)
 _UNSETTLED_SHARE = 0.25
 _STALLED_SHARE = 0.2
 _BUSY_MEMORY_SCALES = (0.5, 3.0)
@@ -100,6 +93,7 @@ def measure_rates(
     clock: Clock = time.perf_counter,
     busy: bool = False,
     earlier: Unfinished | None = None,
+    reference: BackendRates | None = None,
 ) -> Calibration:
     """Probe a backend. Never raises over what the backend does.
 
@@ -109,10 +103,13 @@ def measure_rates(
         clock: monotonic seconds.
         busy: other programs fill the machine: rates far below the prior are taken for disturbances.
         earlier: where to go on; only what was left is probed.
+        reference: rates of the reference on an accelerator; rows that share its kernels are taken from there.
     """
+    shared = backend.traits().shared_rows if reference is not None else frozenset()
     binds = backend.traits().weights != "live"
     structural = structural_probes(device.place, binds) if earlier is None else {}
     stated, stated_notes = _stated(backend, device, binds)
+    stated = {label: probe for label, probe in stated.items() if probe.op_class not in shared}
     if earlier is not None:
         stated = {label: probe for label, probe in stated.items() if label in earlier.left}
     begin = clock()
@@ -124,12 +121,16 @@ def measure_rates(
     telling = [trusted[id(probe)] for probe in stated.values() if id(probe) in trusted]
     if earlier is None:
         fixed = fixed_seconds(_seconds(known), assumed_seconds(prior, device))
-        rates = _Fit(device, prior, fixed, known.get("stream"), "entry" in known).rates(_telling(backend, telling))
+        rates = RatesFromProbes(device, prior, fixed, known.get("stream"), "entry" in known).rates(
+            _telling(backend, telling)
+        )
     else:
         fixed = earlier.fixed
-        rates = _Fit(device, earlier.rates, fixed).rates(_telling(backend, telling))
+        rates = RatesFromProbes(device, earlier.rates, fixed).rates(_telling(backend, telling))
     if device.place.type != "cpu":
         rates = _beside_processor(backend, device, rates, known, clock)
+    if reference is not None:
+        rates = with_shared(rates, reference, shared)
     end = clock()
     disturbed = _disturbed(timed.values())
     if busy:
@@ -140,13 +141,13 @@ def measure_rates(
     return Calibration(rates, notes, middle - begin, end - middle, settled, fixed, left)
 
 
-def _telling(backend: Backend, timed: Sequence[_Timed]) -> list[_Timed]:
+def _telling(backend: Backend, timed: Sequence[Timed]) -> list[Timed]:
     """Of a backend that knows one layout alone, a probe in another times the copy on its border, a price of its own."""
     return [item for item in timed if not backend.traits().row_major or CHANNELS_LAST not in item.done.row]
 
 
 def _beside_processor(
-    backend: Backend, device: DeviceModel, rates: BackendRates, known: Mapping[str, _Timed], clock: Clock
+    backend: Backend, device: DeviceModel, rates: BackendRates, known: Mapping[str, Timed], clock: Clock
 ) -> BackendRates:
     """The rates with what only accelerators have; what the processor spends was told before if nothing is known now."""
     if known:
@@ -157,11 +158,11 @@ def _beside_processor(
     return with_other_half(rates, device)
 
 
-def _seconds(known: Mapping[str, _Timed]) -> dict[str, float]:
+def _seconds(known: Mapping[str, Timed]) -> dict[str, float]:
     return {name: item.seconds for name, item in known.items()}
 
 
-def _disturbed(timed: Iterable[_Timed]) -> tuple[str, ...]:
+def _disturbed(timed: Iterable[Timed]) -> tuple[str, ...]:
     rows = ((item.done.row, item.done.probe.dtype) for item in timed if not item.settled)
     return tuple(f"{row} {dtype}: timings disagree, the machine is busy" for row, dtype in rows)
 
@@ -188,16 +189,9 @@ def _without_stalls(rates: BackendRates, prior: BackendRates, device: DeviceMode
     return replace(rates, rates=tuple(rows), memory_scale=min(max(rates.memory_scale, low), high))
 
 
-@dataclass(frozen=True)
-class _Timed:
-    done: CompiledProbe
-    seconds: float
-    settled: bool
-
-
 def _time(
     compiled: Sequence[CompiledProbe], place: torch.device, clock: Clock, replayed: bool = True
-) -> tuple[dict[int, _Timed], list[str]]:
+) -> tuple[dict[int, Timed], list[str]]:
     """Seconds by probe; on an accelerator its own if replayed, else those of calling."""
     with undisturbed():
         try:
@@ -207,65 +201,4 @@ def _time(
             # A backend that fails at its second call tells nothing that could be trusted.
             return {}, [f"timing failed, {type(error).__name__}: {error}"]
     pairs = zip(compiled, timings, strict=True)
-    return {id(item.probe): _Timed(item, timing.seconds, timing.settled) for item, timing in pairs}, []
-
-
-class _Fit:
-    """From seconds to rates."""
-
-    def __init__(
-        self,
-        device: DeviceModel,
-        prior: BackendRates,
-        fixed: Fixed,
-        stream: _Timed | None = None,
-        entered: bool = False,
-    ) -> None:
-        self._device = device
-        self._prior = prior
-        self._fixed = fixed
-        self._entered = entered
-        self._memory_scale = self._memory(stream)
-
-    def rates(self, timed: Sequence[_Timed]) -> BackendRates:
-        probed = {(item.done.row, item.done.probe.dtype): self._rate(item) for item in timed}
-        kept = {(name, dtype): rate for name, dtype, rate in self._prior.rates}
-        rows = tuple((name, dtype, rate) for (name, dtype), rate in {**kept, **probed}.items())
-        return replace(
-            self._prior,
-            entry_s=self._fixed.entry_s,
-            crossing_s=self._fixed.crossing_s,
-            memory_scale=self._memory_scale,
-            rates=rows,
-            provenance="probed" if self._entered else self._prior.provenance,
-        )
-
-    def _memory(self, stream: _Timed | None) -> float:
-        if stream is None:
-            return self._prior.memory_scale
-        traffic = self._traffic(stream.done, 1.0)
-        seconds = stream.seconds - self._fixed.entry_s - self._fixed.loop_s - 2 * self._fixed.crossing_s
-        low, high = _MEMORY_SCALES
-        return min(max(seconds / traffic, low), high)
-
-    def _rate(self, item: _Timed) -> OpRate:
-        overhead = self._fixed.overhead(item.done.probe.op_class)
-        fixed = self._fixed.entry_s + item.done.tensors * self._fixed.crossing_s + overhead
-        traffic = self._traffic(item.done, self._memory_scale)
-        arithmetic = max(item.seconds - fixed - traffic, _LEAST_ARITHMETIC_SHARE * item.seconds)
-        return OpRate(overhead, max(item.done.probe.flops, 1.0) / arithmetic, "probed")
-
-    def _traffic(self, done: CompiledProbe, scale: float) -> float:
-        """Seconds of the bytes that the probe's ops read and write; constants at the device's bandwidth."""
-        seconds = 0.0
-        for view in done.views:
-            if OpTag.VIEW in view.node.tags or view.op == "getitem":
-                continue
-            amounts = [
-                (1.0 if item.role is InputRole.CONSTANT else scale, stored_bytes(item.meta))
-                for item in view.inputs
-                if isinstance(item.meta, TensorMeta)
-            ]
-            amounts += [(scale, meta.bytes()) for meta in view.node.outputs[:1] if isinstance(meta, TensorMeta)]
-            seconds += sum(factor * amount / self._device.bandwidth(amount) for factor, amount in amounts)
-        return seconds
+    return {id(item.probe): Timed(item, timing.seconds, timing.settled) for item, timing in pairs}, []

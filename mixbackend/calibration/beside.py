@@ -1,7 +1,9 @@
-"""What holds of accelerators alone: what calls cost the processor, and two types of 16 bits that are probed as one.
+"""What holds of accelerators alone: what calls cost the processor, two types of 16 bits that are probed as one, and
+kernels that several backends call.
 
 Place: below ``backend_rates``. Input: seconds of structural probes that were called one by one, whose work is next to
-nothing, so that only queueing shows; rates probed in float16. Output: ``HostRates``; the rates of bfloat16.
+nothing, so that only queueing shows; rates probed in float16; the reference's rates. Output: ``HostRates``; the rates
+of bfloat16; rates of kernels that are the reference's.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import replace
 
 from mixbackend.calibration.structural import Fixed, fixed_seconds
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates
+from mixbackend.contracts.rate_rows import wider_rows
 
 _HALVES = ("float16", "bfloat16")
 
@@ -30,6 +33,19 @@ def host_rates(prior: HostRates | None, known: Mapping[str, float], fused: Colle
         rows["convolution"] = found.convolution_s
     loop = op if ("pointwise", "pointwise") in fused else found.loop_s
     return HostRates(found.entry_s, found.crossing_s, loop, tuple(rows.items()))
+
+
+def is_shared(row: str, shared: Collection[str]) -> bool:
+    """Whether a row, or one that it is part of, is among those shared with the reference (``Traits.shared_rows``)."""
+    return any(wider in shared for wider in wider_rows(row))
+
+
+def with_shared(rates: BackendRates, reference: BackendRates, shared: Collection[str]) -> BackendRates:
+    """Rates with those of the reference's kernels as they were found for the reference: what two backends call is as
+    fast in both, however the probes of each came out."""
+    own = (item for item in rates.rates if not is_shared(item[0], shared))
+    theirs = (item for item in reference.rates if is_shared(item[0], shared))
+    return replace(rates, rates=(*own, *theirs))
 
 
 def with_other_half(rates: BackendRates, device: DeviceModel) -> BackendRates:

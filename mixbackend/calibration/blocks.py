@@ -61,8 +61,8 @@ def blocks_for(place: torch.device) -> tuple[Block, ...]:
 
 
 def accelerator_blocks() -> tuple[Block, ...]:
-    """Few, since compilers take seconds for each: batches as accelerators get them, in the type that they are bought
-    for, images channels-last; and what tells whether float32 is as was probed."""
+    """Few, since compilers take seconds for each, and those that tell most first: batches as accelerators get them, in
+    the type that they are bought for, images channels-last; and what tells whether float32 is as was probed."""
 
     def transformer(dtype: str) -> Block:
         return Block("transformer/feed-forward-768", _feed_forward, _feed_forward_shapes(2048, 768, 2), dtype=dtype)
@@ -72,12 +72,13 @@ def accelerator_blocks() -> tuple[Block, ...]:
 
     halves = (
         transformer(HALF),
-        image(HALF, divided=True),
         Block("transformer/attention-768", _attention, _attention_shapes(1024, 768, 2), divided=True, dtype=HALF),
-        Block("resnet/56", _bottleneck, _bottleneck_shapes(32, 256, 64, 56, 2), True, dtype=HALF),
-        Block("convnext/28", _separable, _separable_shapes(32, 192, 28, 2), True, dtype=HALF),
-        Block("efficientnet/14", _inverted, _inverted_shapes(32, 112, 672, 14, 2), True, dtype=HALF),
+        Block("transformer/gradients-768", _gradients, _gradients_shapes(4096, 768, 2), dtype=HALF),
         Block("swin/14", _windows, _windows_shapes(128, 384, 2), dtype=HALF),
+        Block("convnext/28", _separable, _separable_shapes(32, 192, 28, 2), True, dtype=HALF),
+        image(HALF, divided=True),
+        Block("resnet/56", _bottleneck, _bottleneck_shapes(32, 256, 64, 56, 2), True, dtype=HALF),
+        Block("efficientnet/14", _inverted, _inverted_shapes(32, 112, 672, 14, 2), True, dtype=HALF),
     )
     return (*halves, transformer(DTYPE), image(DTYPE))
 
@@ -126,6 +127,22 @@ def _feed_forward(value: Any, *weights: Any) -> Any:
 def _feed_forward_shapes(rows: int, width: int, layers: int) -> tuple[Shape, ...]:
     layer = ((4 * width, width), (4 * width,), (width, 4 * width), (width,))
     return ((rows, width), *layer * layers)
+
+
+def _gradients(gradient: Any, *weights: Any) -> Any:
+    """Backward of feed-forward layers: the gradients of both weights and biases of each, and of its input."""
+    aten, made = torch.ops.aten, []
+    for first, second in _layers(weights, 2):
+        inner = aten.mm(gradient, second)
+        hidden = aten.gelu(inner)
+        made += [aten.mm(aten.t(gradient), hidden), aten.sum(gradient, [0]), aten.mm(aten.t(inner), gradient)]
+        made.append(aten.sum(inner, [0]))
+        gradient = aten.add(aten.mm(inner, first), gradient)
+    return (gradient, *made)
+
+
+def _gradients_shapes(rows: int, width: int, layers: int) -> tuple[Shape, ...]:
+    return ((rows, width), *((4 * width, width), (width, 4 * width)) * layers)
 
 
 _HEAD = 64

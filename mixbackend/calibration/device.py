@@ -190,10 +190,12 @@ def _product_seconds(place: torch.device, dtype: str, size: int, timer: _Timer) 
 def _bandwidths(place: torch.device, timer: _Timer) -> tuple[float, float, float]:
     """(bytes/s in cache, bytes/s of main memory, bytes up to which values count as in cache).
 
-    Copies are made as operators make their results, into memory that is asked for each time.
+    Copies are made as operators make their results, into memory that is asked for each time. A GPU makes plain copies
+    without a kernel, more slowly than kernels move data.
     """
     amounts = _COPY_BYTES if place.type == "cpu" else _GPU_COPY_BYTES
-    calls = [torch.zeros(amount // 4, dtype=torch.float32, device=place).clone for amount in amounts]
+    values = [torch.zeros(amount // 4, dtype=torch.float32, device=place) for amount in amounts]
+    calls = [value.clone if place.type == "cpu" else value.neg for value in values]
     seconds = timer(_COPY_SLICE_S, *calls)
     rates = {amount: 2.0 * amount / once for amount, once in zip(amounts, seconds, strict=True)}
     large = rates[amounts[-1]]

@@ -3,10 +3,13 @@
 Place: last step of calibration. Input: rates from probes of single ops, and timed runs of blocks. Output: the rates,
 scaled.
 Method: a handful of factors per backend (see ``FACTORS``) multiply groups of its rates; the estimate of a run is linear
-in them, and the partitioner itself tells the coefficients. Factors are chosen so that the logarithms of measured over
-estimated seconds become small, with Huber's weights against outliers, and with a Gaussian prior on the logarithm of
-each factor, which keeps what no block tells about (maximum a posteriori by Gauss and Newton's method).
-Invariants: pure and deterministic; rates of the backend itself only; no factor leaves ``LIMITS``.
+in them, and the partitioner itself tells the coefficients. On an accelerator, where arithmetic hides traffic, it is
+linear piece by piece: there the coefficients are told from small steps, and anew from where these lead. Factors are
+chosen so that the logarithms of measured over estimated seconds become small, with Huber's weights against outliers,
+and with a Gaussian prior on the logarithm of each factor, which keeps what no block tells about (maximum a posteriori
+by Gauss and Newton's method).
+Invariants: pure and deterministic; rates of the backend itself only, and not of kernels that it shares with the
+reference; no factor leaves its limits.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mixbackend.calibration.beside import with_shared
 from mixbackend.calibration.block_runs import BlockRun
 from mixbackend.calibration.blocks import DTYPE, HALF
+from mixbackend.calibration.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.roofline import RooflineCostModel
@@ -30,6 +35,8 @@ _OUTLIER = 0.2
 _STEPS = 60
 _DAMPING = 0.5
 _FEWEST_RUNS = 3
+_SMALL_STEP, _ROUNDS = 1.05, 2
+_LEAST_SHARE = 0.01
 
 _HALVES = frozenset({HALF, "bfloat16"})
 """The same units compute both, so that blocks in one tell about both."""
@@ -45,11 +52,13 @@ class Factor:
         name: what it is about.
         spread: standard deviation of its logarithm before anything was seen.
         scale: the rates with these seconds multiplied.
+        limits: of the factor, by the rates that it is fitted to.
     """
 
     name: str
     spread: float
     scale: Scale
+    limits: Callable[[BackendRates], tuple[float, float]] = lambda rates: LIMITS
 
 
 def _arithmetic(dtypes: frozenset[str], prefix: str, without: tuple[str, ...] = ()) -> Scale:
@@ -73,27 +82,52 @@ def _overheads(rates: BackendRates, factor: float) -> BackendRates:
     return replace(rates, rates=tuple(rows))
 
 
-def _kinds(dtypes: frozenset[str], label: str = "") -> tuple[Factor, ...]:
+def _kinds(dtypes: frozenset[str], label: str = "", share: float = 1.0) -> tuple[Factor, ...]:
     libraries = ("matmul", "convolution", "attention")
     return (
-        Factor(f"{label}products", 0.3, _arithmetic(dtypes, "matmul")),
-        Factor(f"{label}convolutions", 0.5, _arithmetic(dtypes, "convolution", ("convolution/grouped",))),
-        Factor(f"{label}depthwise", 0.7, _arithmetic(dtypes, "convolution/grouped")),
-        Factor(f"{label}attention", 0.5, _arithmetic(dtypes, "attention")),
-        Factor(f"{label}loops", 0.7, _arithmetic(dtypes, "", libraries)),
+        Factor(f"{label}products", 0.3 * share, _arithmetic(dtypes, "matmul")),
+        Factor(f"{label}convolutions", 0.5 * share, _arithmetic(dtypes, "convolution", ("convolution/grouped",))),
+        Factor(f"{label}depthwise", 0.7 * share, _arithmetic(dtypes, "convolution/grouped")),
+        Factor(f"{label}attention", 0.5 * share, _arithmetic(dtypes, "attention")),
+        Factor(f"{label}loops", 0.7 * share, _arithmetic(dtypes, "", libraries)),
     )
 
 
+def _entry(rates: BackendRates, factor: float) -> BackendRates:
+    return replace(rates, entry_s=rates.entry_s * factor)
+
+
+def _memory(rates: BackendRates, factor: float) -> BackendRates:
+    return replace(rates, memory_scale=rates.memory_scale * factor)
+
+
+def _weights(rates: BackendRates, factor: float) -> BackendRates:
+    return replace(rates, weight_scale=rates.weight_scale * factor)
+
+
+def _within(scales: tuple[float, float], scale: float) -> tuple[float, float]:
+    """Limits of a factor on a scale; 1 is always within."""
+    return min(scales[0] / scale, 1.0), max(scales[1] / scale, 1.0)
+
+
 FACTORS: tuple[Factor, ...] = (
-    Factor("entry", 1.0, lambda rates, factor: replace(rates, entry_s=rates.entry_s * factor)),
+    Factor("entry", 1.0, _entry),
     Factor("switch", 1.5, lambda rates, factor: replace(rates, switch_s=rates.switch_s * factor)),
-    Factor("memory", 1.0, lambda rates, factor: replace(rates, memory_scale=rates.memory_scale * factor)),
-    Factor("weights", 1.0, lambda rates, factor: replace(rates, weight_scale=rates.weight_scale * factor)),
+    Factor("memory", 1.0, _memory),
+    Factor("weights", 1.0, _weights),
     Factor("overhead", 0.5, _overheads),
     *_kinds(frozenset({DTYPE})),
 )
-ACCELERATOR_FACTORS: tuple[Factor, ...] = (*FACTORS, *_kinds(_HALVES, "half "))
-"""With those of blocks in half precision."""
+ACCELERATOR_FACTORS: tuple[Factor, ...] = (
+    Factor("entry", 0.5, _entry),
+    Factor("memory", 0.2, _memory, lambda rates: _within(MEMORY_SCALES_BESIDE, rates.memory_scale)),
+    Factor("weights", 0.2, _weights, lambda rates: _within(MEMORY_SCALES_BESIDE, rates.weight_scale)),
+    Factor("overhead", 0.3, _overheads),
+    *_kinds(frozenset({DTYPE}), share=0.5),
+    *_kinds(_HALVES, "half ", share=0.5),
+)
+"""With those of blocks in half precision. An accelerator times its own kernels, so that probes tell rates well, and few
+blocks fit into its time: what they tell moves little."""
 
 
 @dataclass(frozen=True)
@@ -136,39 +170,57 @@ def fit(
     if len(runs) < _FEWEST_RUNS:
         return None
     name = backends[0].name
-    own = rates[name]
-    factors = FACTORS if device.place.type == "cpu" else ACCELERATOR_FACTORS
+    beside = device.place.type != "cpu"
+    factors, step, rounds = (ACCELERATOR_FACTORS, _SMALL_STEP, _ROUNDS) if beside else (FACTORS, 2.0, 1)
+    shared = backends[0].traits().shared_rows if beside and len(backends) > 1 else frozenset()
+    own = with_shared(rates[name], rates[name], shared)
+    limits = np.log([factor.limits(own) for factor in factors])
+
+    def scaled(before: BackendRates, factor: Factor, value: float) -> BackendRates:
+        return with_shared(factor.scale(before, value), own, shared)
 
     def estimates(mine: BackendRates) -> np.ndarray:
         costs = RooflineCostModel(device, {**rates, name: mine})
         return np.array([appraise(run.graph, [run.plan], backends, costs).seconds[0] for run in runs], dtype=float)
 
     measured = np.array([run.seconds for run in runs])
-    base = estimates(own)
-    shares = np.stack([estimates(factor.scale(own, 2.0)) - base for factor in factors], axis=1)
-    found = _solve(factors, measured, base, shares)
-    fitted = own
-    for factor, value in zip(factors, found, strict=True):
-        fitted = factor.scale(fitted, float(value))
+    before = base = estimates(own)
+    found, fitted = np.ones(len(factors)), own
+    for _ in range(rounds):
+        changed = [scaled(fitted, factor, step) for factor in factors]
+        columns = [(estimates(item) - base) / (step - 1.0) if item != fitted else 0.0 * base for item in changed]
+        found = _solve(factors, limits, found, measured, base, np.stack(columns, axis=1))
+        fitted = own
+        for factor, value in zip(factors, found, strict=True):
+            fitted = scaled(fitted, factor, float(value))
+        base = estimates(fitted)
     return Fit(
         fitted,
         {factor.name: float(value) for factor, value in zip(factors, found, strict=True)},
+        _median_error(measured, before),
         _median_error(measured, base),
-        _median_error(measured, base + shares @ (found - 1.0)),
     )
 
 
-def _solve(factors: Sequence[Factor], measured: np.ndarray, base: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """The factors; ``shares`` is what each contributes to each estimate at 1.
+def _solve(
+    factors: Sequence[Factor],
+    limits: np.ndarray,
+    begin: np.ndarray,
+    measured: np.ndarray,
+    base: np.ndarray,
+    shares: np.ndarray,
+) -> np.ndarray:
+    """The factors; ``shares`` is what each contributes to each estimate where they begin, which is ``base`` there.
 
-    A factor that contributes nothing anywhere stays at 1.
+    A factor that contributes nothing anywhere stays where it began.
     """
     precision = np.diag([1.0 / factor.spread**2 for factor in factors])
-    low, high = np.log(LIMITS)
-    logarithms = np.zeros(len(factors))
+    low, high = limits.T
+    logarithms = np.log(begin)
     for _ in range(_STEPS):
-        values = np.exp(logarithms)
-        estimated = base + shares @ (values - 1.0)
+        values = np.exp(logarithms) / begin
+        # Far from where they were told, coefficients may lead to what seconds cannot be.
+        estimated = np.maximum(base + shares @ (values - 1.0), _LEAST_SHARE * base)
         slopes = shares * values / estimated[:, None]
         residuals = np.log(measured / estimated)
         weights = np.minimum(1.0, _OUTLIER / np.maximum(np.abs(residuals), 1e-12)) / _NOISE**2

@@ -219,7 +219,8 @@ class _Prober:
         fitted: Fit | None = None
         notes: tuple[str, ...] = ()
         with sharing.during([backend.traits().thread_pool]):
-            done = measure_rates(backend, self.device, prior, probes_s, busy=busy, earlier=earlier)
+            reference = None if part is None or self.reference is None else others.get(self.reference.name)
+            done = measure_rates(backend, self.device, prior, probes_s, busy=busy, earlier=earlier, reference=reference)
             unfinished = None if part is None else done.unfinished
             if not busy and unfinished is None:
                 blocks_s = self.compile_budget_s if part is None else part.left_s

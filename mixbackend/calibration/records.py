@@ -17,7 +17,10 @@ from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, P
 from mixbackend.contracts.rate_rows import is_rate_row
 
 _RATES_VERSION = 9
-"""Of the form and meaning of a backend's rates; others are measured again."""
+_ACCELERATOR_VERSION = 10
+"""Of the form and meaning of a backend's rates, on the processor and beside it; others are measured again."""
+_DEVICE_VERSION = 2
+"""The same of accelerators' models."""
 _NUMBERS = ("bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s")
 _TRANSFER = ("transfer_s", "transfer_bytes_per_s")
 
@@ -29,6 +32,7 @@ def device_record(device: DeviceModel) -> dict[str, Any]:
         "flops_per_s": dict(device.flops_per_s),
         "threads": device.threads,
         "provenance": device.provenance,
+        **({} if device.place.type == "cpu" else {"version": _DEVICE_VERSION}),
         **{name: getattr(device, name) for name in (*_NUMBERS, *(_TRANSFER if device.transfer_s else ()))},
     }
 
@@ -40,6 +44,8 @@ def read_device(record: Mapping[str, Any] | None) -> DeviceModel | None:
     try:
         rates = tuple((str(dtype), _positive(rate)) for dtype, rate in record["flops_per_s"].items())
         beside = not str(record["device"]).startswith("cpu")
+        if beside and record["version"] != _DEVICE_VERSION:
+            return None
         numbers = {name: _positive(record[name]) for name in (*_NUMBERS, *(_TRANSFER if beside else ()))}
         device = DeviceModel(
             device=str(record["device"]),
@@ -57,7 +63,7 @@ def rates_record(rates: BackendRates) -> dict[str, Any]:
     """JSON form of a backend's rates."""
     return {
         **({} if rates.host is None else {"host": asdict(rates.host)}),
-        "version": _RATES_VERSION,
+        "version": _RATES_VERSION if rates.host is None else _ACCELERATOR_VERSION,
         "backend": rates.backend,
         "entry_s": rates.entry_s,
         "crossing_s": rates.crossing_s,
@@ -65,7 +71,7 @@ def rates_record(rates: BackendRates) -> dict[str, Any]:
         "weight_scale": rates.weight_scale,
         "memory_scale": rates.memory_scale,
         "provenance": rates.provenance,
-        "rates": [[name, dtype, r.overhead_s, r.flops_per_s, r.provenance] for name, dtype, r in rates.rates],
+        "rates": [[name, dtype, *_row(rate)] for name, dtype, rate in rates.rates],
     }
 
 
@@ -88,7 +94,9 @@ def read_unfinished(record: Mapping[str, Any] | None) -> Unfinished | None:
 
 def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:
     """A backend's rates from their JSON form; ``None`` if it does not fit."""
-    if record is None or record.get("version") != _RATES_VERSION:
+    if record is None:
+        return None
+    if record.get("version") != (_RATES_VERSION if record.get("host") is None else _ACCELERATOR_VERSION):
         return None
     try:
         return BackendRates(
@@ -112,11 +120,17 @@ def _read_host(record: Any) -> HostRates:
     return HostRates(entry, crossing, op, rows)
 
 
+def _row(rate: OpRate) -> list[Any]:
+    least = [rate.least_s] if rate.least_s else []
+    return [rate.overhead_s, rate.flops_per_s, rate.provenance, *least]
+
+
 def _read_row(row: Any) -> Any:
-    name, dtype, overhead, flops, provenance = row
-    if not isinstance(name, str) or not is_rate_row(name):
+    name, dtype, overhead, flops, provenance, *least = row
+    if not isinstance(name, str) or not is_rate_row(name) or len(least) > 1:
         raise ValueError(f"{name!r} is no row of a rate table")
-    return name, str(dtype), OpRate(_at_least_zero(overhead), _positive(flops), _provenance(provenance))
+    least_s = _at_least_zero(least[0]) if least else 0.0
+    return name, str(dtype), OpRate(_at_least_zero(overhead), _positive(flops), _provenance(provenance), least_s)
 
 
 def _positive(value: Any) -> float:

@@ -19,6 +19,7 @@ from mixbackend.contracts.gpu_rates import KERNEL_S
 CHAIN = 12
 WIDE = 8
 STREAM_SHAPE = (512, 768)
+ACCELERATOR_STREAM_SHAPE = (8192, 768)
 """As large as the values of the class probes, so that their traffic is known well."""
 
 
@@ -97,6 +98,7 @@ def structural_probes(place: torch.device, binds: bool) -> dict[str, Probe]:
         return aten.convolution(image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
     weights = (1,) if binds else ()
+    stream = STREAM_SHAPE if place.type == "cpu" else ACCELERATOR_STREAM_SHAPE
 
     def image_and_weight() -> Sequence[Any]:
         return [*inputs(1, 1, 8, 1, 1)(), *inputs(1, 8, 8, 1, 1)()]
@@ -117,5 +119,5 @@ def structural_probes(place: torch.device, binds: bool) -> dict[str, Probe]:
         "convolution": probe("convolution", convolve, image_and_weight, weights),
         "convolutions": probe("convolution", convolutions, image_and_weight, weights),
         "wide": probe("pointwise", lambda *values: tuple(aten.sigmoid(v) for v in values), inputs(WIDE, 8, 8)),
-        "stream": probe("pointwise", lambda value: aten.relu(value), inputs(1, *STREAM_SHAPE)),
+        "stream": probe("pointwise", lambda value: aten.relu(value), inputs(1, *stream)),
     }
