@@ -190,6 +190,66 @@ def test_what_the_processor_computes_splits_the_recording(gpu, mixture):
     assert told[1].startswith("recorded")
 
 
+def _recordings(backend):
+    return [
+        event.detail for event in backend.report().events if event.kind == "cuda_graphs" and "regions" in event.detail
+    ]
+
+
+def test_masks_that_the_model_writes_number_by_number_keep_nothing_out_of_the_recording(gpu, mixture):
+    layer = nn.Linear(64, 64).to(gpu).eval()
+
+    def function(value):
+        mask = value.new_zeros(64, 64)
+        for place, rows in enumerate((slice(0, 16), slice(16, 48), slice(48, None))):
+            mask[rows, rows] = place
+        bias = mask.unsqueeze(1) - mask.unsqueeze(2)
+        return torch.softmax(layer(value) + bias.masked_fill(bias != 0, -100.0), -1)
+
+    backend = mixture()
+    compiled = torch.compile(function, backend=backend, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(4):
+            value = torch.randn(64, 64, device=gpu)
+            torch.testing.assert_close(compiled(value), function(value), rtol=1e-3, atol=1e-4)
+    (told,) = _recordings(backend)
+    assert told.endswith("in 1 CUDA graphs"), told
+
+
+def test_views_of_inputs_that_training_saves_keep_nothing_out_of_the_recording(gpu, mixture):
+    table, head = nn.Embedding(50, 32).to(gpu), nn.Linear(32, 50).to(gpu)
+
+    def function(words):
+        flat = words.view(-1)
+        return nn.functional.cross_entropy(head(torch.relu(table(flat))), flat)
+
+    backend = mixture()
+    compiled = torch.compile(function, backend=backend, mode="reduce-overhead")
+    for _ in range(4):
+        words = torch.randint(0, 50, (4, 8), device=gpu)
+        expected = torch.autograd.grad(function(words), [table.weight, head.weight])
+        for mine, theirs in zip(
+            torch.autograd.grad(compiled(words), [table.weight, head.weight]), expected, strict=True
+        ):
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-5)
+    assert len(_recordings(backend)) == 2
+    assert all(told.endswith("in 1 CUDA graphs") for told in _recordings(backend)), _recordings(backend)
+
+
+def test_verifying_takes_a_few_times_what_results_take(gpu, mixture):
+    layer = nn.Linear(256, 1 << 15).to(gpu, torch.float16).eval()
+    value = torch.randn(1 << 12, 256, device=gpu, dtype=torch.float16)
+    compiled = torch.compile(lambda given: torch.relu(layer(given)), backend=mixture())
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        result = compiled(value)
+    # The result, eager's, and the reference in float64 with what it is made of.
+    assert torch.cuda.max_memory_allocated() - before < 14 * result.nbytes
+    assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() < 4 * result.nbytes
+
+
 def test_recordings_are_told_and_launch_little(gpu, mixture):
     model, value = _case("words", gpu)
     backend = mixture()
