@@ -36,8 +36,9 @@ LEAST_S = 5e-5
 NEAR = 2.5
 """Who is estimated within this factor of the plan may be quicker: sums over whole models were seen to be off by up to
 three, and more so for mixtures of small kernels than for one compiler."""
-MOST_ALONE, MOST_MIXTURES = 2, 2
-"""So many backends alone, and so many mixtures, are tried: whole models take a compiler 7 to 30 seconds."""
+MOST_ALONE, MOST_MIXTURES = 3, 2
+"""So many backends alone, and so many mixtures, are tried: whole models take a compiler 7 to 30 seconds. Of those alone
+two may be libraries, which build in no time, so that a compiler has a place beside them."""
 LEAST_SHARE = 0.1
 """Of the plan's estimate, for a mixture without its owner to be another plan."""
 MOST_OF_TIME = 0.5
@@ -138,9 +139,10 @@ class GpuGround:
             # Results are dropped at once: memory of a recording is free for the next call when they are.
             run(list(values))
 
-        once = seconds_by_marks(call, _FEWEST_CALLS) / _FEWEST_CALLS
-        count = int(BLOCK_S / max(once, 1e-7))
-        return once if count <= _FEWEST_CALLS else seconds_by_marks(call, count) / count
+        with torch.cuda.device(self.device):
+            once = seconds_by_marks(call, _FEWEST_CALLS) / _FEWEST_CALLS
+            count = int(BLOCK_S / max(once, 1e-7))
+            return once if count <= _FEWEST_CALLS else seconds_by_marks(call, count) / count
 
     def give_back(self) -> None:
         """Let the GPU have what those that were slower held."""
@@ -183,7 +185,8 @@ def _content(plan: Plan) -> frozenset[tuple[str, tuple[str, ...]]]:
 def written_inputs(graph: OpGraph) -> tuple[str, ...]:
     """Names of the graph's inputs that its ops write into, through views, too."""
     root = {item.name: item.name for item in graph.inputs}
-    inputs, found = frozenset(root), {}
+    inputs = frozenset(root)
+    found: dict[str, None] = {}
     for node in graph.nodes:
         alias = node.aliased()
         if alias is None:
