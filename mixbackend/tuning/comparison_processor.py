@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.contracts import OpTag, Plan, TensorMeta
+from mixbackend.contracts import Backend, OpGraph, OpTag, Plan, TensorMeta
 from mixbackend.processes import memory_bytes
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.first_call import Run
@@ -29,9 +29,11 @@ from mixbackend.tuning.calls import LEAST_CALLS, timed_calls
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
-NEAR, NEAR_ELSEWHERE = 1.15, 1.7
+NEAR, NEAR_QUICK, NEAR_ELSEWHERE = 1.15, 1.4, 1.7
 """Single backends within this factor of the plan, by estimates, may be quicker: on pools of threads that the plan uses,
-and on others. A library with a pool of its own runs graphs its own way: estimates of all its ops err together."""
+if they take long to compile or only ``QUICK_S``; and on other pools. A library with a pool of its own runs graphs its
+own way: estimates of all its ops err together."""
+QUICK_S = 1.0
 MOST_MEMORY = 1 / 8
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURN_S = 0.06
@@ -66,8 +68,11 @@ class ProcessorGround:
             # A single backend's own plan costs what it would cost alone.
             if name in probed and plan.estimated_s * (name in owners) < seconds:
                 best[pools[name]] = min(best.get(pools[name], (math.inf, "")), (seconds, name))
-        limits = {pool: plan.estimated_s * (NEAR if pool in used else NEAR_ELSEWHERE) for pool in best}
-        near = sorted(found for pool, found in best.items() if found[0] <= limits[pool])
+        near = sorted(
+            (seconds, name)
+            for pool, (seconds, name) in best.items()
+            if seconds <= plan.estimated_s * (_near(session.backend(name), graph) if pool in used else NEAR_ELSEWHERE)
+        )
         return tuple(Choice(single=name) for _, name in near)
 
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
@@ -92,6 +97,12 @@ class ProcessorGround:
 
     def give_back(self) -> None:
         """Memory of those that were slower goes back by itself."""
+
+
+def _near(backend: Backend, graph: OpGraph) -> float:
+    """How near a backend's estimate must come for it to be compiled as well."""
+    build = backend.build_seconds("cpu")
+    return NEAR_QUICK if build.region_s + build.op_s * len(graph.placed_nodes) <= QUICK_S else NEAR
 
 
 def alone(*plans: Plan | None) -> dict[str, float]:

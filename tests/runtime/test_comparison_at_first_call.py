@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import CompiledRegion, Plan, Region, Traits
+from mixbackend.contracts import BuildSeconds, CompiledRegion, Plan, Region, Traits
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.tuning import comparison_processor, tuner
 from mixbackend.tuning.comparison_processor import ProcessorGround, alone
@@ -26,6 +26,10 @@ def sleeper(loopback: Any) -> Any:
             self.seconds = seconds
             self.pool = pool
             self.error = error
+            self.build_s = 2.0
+
+        def build_seconds(self, device_type: str) -> BuildSeconds:
+            return BuildSeconds(self.build_s)
 
         def traits(self) -> Traits:
             return Traits(thread_pool=self.pool or self.name)
@@ -189,16 +193,18 @@ def test_time_for_compiling_is_bounded(make_mixture, sleeper, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("pools", "factors", "expected"),
+    ("pools", "factors", "build_s", "expected"),
     [
-        (("torch", "torch"), (1.1, 1.2), ["b"]),
-        (("torch", "torch"), (1.2, 1.3), []),
-        (("x", "y"), (1.6, 1.2), ["c", "b"]),
-        (("x", "x"), (1.6, 1.2), ["c"]),
-        (("x", "y"), (1.8, 1.75), []),
+        (("torch", "torch"), (1.1, 1.2), 2.0, ["b"]),
+        (("torch", "torch"), (1.2, 1.3), 2.0, []),
+        (("torch", "torch"), (1.2, 1.3), 0.1, ["b"]),
+        (("torch", "torch"), (1.5, 1.6), 0.1, []),
+        (("x", "y"), (1.6, 1.2), 2.0, ["c", "b"]),
+        (("x", "x"), (1.6, 1.2), 2.0, ["c"]),
+        (("x", "y"), (1.8, 1.75), 0.1, []),
     ],
 )
-def test_one_rival_for_each_pool_of_threads(make_mixture, sleeper, monkeypatch, pools, factors, expected):
+def test_one_rival_for_each_pool_of_threads(make_mixture, sleeper, monkeypatch, pools, factors, build_s, expected):
     asked = []
     estimates = {"a": 1.0, **dict(zip("bc", factors, strict=True))}
 
@@ -209,6 +215,8 @@ def test_one_rival_for_each_pool_of_threads(make_mixture, sleeper, monkeypatch, 
     original = ProcessorGround.rivals
     monkeypatch.setattr(ProcessorGround, "rivals", lambda *arguments: asked.append(original(*arguments)) or ())
     others = [sleeper(name, 0.0, pool=pool) for name, pool in zip("bc", pools, strict=True)]
+    for other in others:
+        other.build_s = build_s
     run(make_mixture(sleeper("a", 0.0, pool="torch"), *others))
     assert [choice.single for choice in asked[0]] == expected
 

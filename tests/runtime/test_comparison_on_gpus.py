@@ -118,8 +118,8 @@ def test_the_nearest_alone_come_first_then_mixtures_without_owners():
         return _plan(("b", 5e-4), ("d", 6e-4) if "c" in choice.backends else ("a", 6e-4))
 
     found = _rivals(plan, without)
-    alone = (Choice(single="b"), Choice(single="a"), Choice(single="d"))
-    assert found == (*alone, Choice(("b", "c", "d")), Choice(("a", "b", "d")))
+    nearest = (Choice(single="b"), Choice(single="a"), Choice(single="d"))
+    assert found == (*nearest, Choice(("b", "c", "d")), Choice(("a", "b", "d")))
     # Whoever owns little of the plan is not left out.
     assert asked == [("b", "c", "d"), ("a", "b", "d")]
 
