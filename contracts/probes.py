@@ -77,9 +77,9 @@ def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
     if place.type != "cpu":
         half, single = _ACCELERATOR_TYPES
         kinds = (_products, _gradients, _attention, _loops, _least, _grouped)
-        probes = [probe for kind in kinds for probe in kind(place, scale, half)]
-        kinds = (_products, _gradients, _attention, _loops, _grouped)
-        return (*probes, *(probe for kind in kinds for probe in kind(place, scale, single)))
+        halves = [probe for kind in kinds for probe in kind(place, scale, half)]
+        others = [probe for kind in (_products, _attention, _loops, _grouped) for probe in kind(place, scale, single)]
+        return (*halves, *others)
     probes = [*_products(place, scale, "float32"), *_attention(place, scale, "float32")]
     probes += [*_grouped(place, scale, "float32"), *_loops(place, scale, "float32")]
     return (*probes, *_products(place, scale, "bfloat16")) if has_fast_bfloat16() else tuple(probes)
@@ -110,9 +110,11 @@ def _channels_last(build: Callable[[], Sequence[Any]], images: int) -> Callable[
 def _products(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     """Products of matrices and convolutions, each with a live weight and with a known one."""
     if place.type != "cpu":
-        chains = _convolutions(place, scale, dtype, _CHAINS)
+        chains, batched = _convolutions(place, scale, dtype, _CHAINS), _batched(place, scale, dtype)
+        if dtype == "float32":
+            return [_layers_of_models(place, dtype, _LINEAR_LAYERS[2:]), *chains, batched]
         point = _of_one_point(place, scale, dtype, _POINT_CHAINS)
-        return [_layers_of_models(place, dtype), *chains, point, _batched(place, scale, dtype)]
+        return [_layers_of_models(place, dtype, _LINEAR_LAYERS), *chains, point, batched]
     from mixbackend.contracts.backend import Probe
 
     rows = 256 * scale
@@ -134,7 +136,7 @@ _LINEAR_LAYERS = ((6304, 768, 2304), (6304, 768, 768), (2048, 768, 3072), (2048,
 """Rows, terms and columns in transformers: tiles of one shape alone may happen to fill all units of an accelerator."""
 
 
-def _layers_of_models(place: torch.device, dtype: str) -> Probe:
+def _layers_of_models(place: torch.device, dtype: str, layers: Sequence[tuple[int, int, int]]) -> Probe:
     """Linear layers; whether a weight is known makes no difference to an accelerator's kernels."""
     from mixbackend.contracts.backend import Probe
 
@@ -142,10 +144,8 @@ def _layers_of_models(place: torch.device, dtype: str) -> Probe:
         rows = zip(values[::3], values[1::3], values[2::3], strict=True)
         return tuple(torch.ops.aten.addmm(bias, value, torch.ops.aten.t(weight)) for bias, value, weight in rows)
 
-    shapes = [
-        shape for rows, terms, columns in _LINEAR_LAYERS for shape in ((columns,), (rows, terms), (columns, terms))
-    ]
-    flops = sum(2.0 * rows * terms * columns for rows, terms, columns in _LINEAR_LAYERS)
+    shapes = [shape for rows, terms, columns in layers for shape in ((columns,), (rows, terms), (columns, terms))]
+    flops = sum(2.0 * rows * terms * columns for rows, terms, columns in layers)
     weights = tuple(place for place in range(len(shapes)) if place % 3 != 1)
     return Probe("matmul", dtype, linear, _tensors(place, dtype, *shapes), flops, weights)
 
@@ -175,10 +175,10 @@ def _least(place: torch.device, scale: int, dtype: str) -> list[Probe]:
         return Probe("matmul", dtype, linear, operands, 2.0 * rows * terms * columns, (1,), least=True)
 
     products = [product(128, 768, 3072), product(128, 3072, 768)]
-    convolutions = [
-        *_convolutions(place, 1, dtype, _LEAST_CHAINS),
-        _of_one_point(place, 1, dtype, _POINT_CHAINS[1:]),
-    ]
+    plain, last, known, known_last = _convolutions(place, 1, dtype, _LEAST_CHAINS)
+    # Turning weights around, which large batches hide, is no part of the shortest time: it has a price of its own.
+    last, known_last = (replace(probe, inputs=_channels_last(probe.inputs, 3)) for probe in (last, known_last))
+    convolutions = [plain, last, known, known_last, _of_one_point(place, 1, dtype, _POINT_CHAINS[1:])]
     attention = _attention_of(place, dtype, (1, 12, 128, 64))
     return [*products, *(replace(probe, least=True) for probe in (*convolutions, *attention))]
 

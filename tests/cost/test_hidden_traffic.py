@@ -1,0 +1,130 @@
+"""On GPUs products, convolutions and attention take the longer of arithmetic and traffic; processors add both up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from mixbackend.contracts import BackendRates, DeviceModel, HostRates, InputRole, OpRate, OpView
+from mixbackend.contracts.rate_rows import rate_row
+from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.partitioner.queueing import weighed
+from mixbackend.partitioner.roofline import RooflineCostModel
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.trace import trace_graph
+
+aten = torch.ops.aten
+GPU = DeviceModel("cuda:0 test", (("float32", 5e13), ("float16", 8e14)), 4e12, 3e7, 4e12, 6e-6, 1, "probed")
+PROCESSOR = replace(GPU, device="cpu test")
+RATES = BackendRates(
+    "b",
+    0.0,
+    0.0,
+    rates=(
+        ("matmul", "float16", OpRate(2e-6, 4e14, "probed")),
+        ("matmul/deep", "float16", OpRate(2e-6, 1e14, "probed", least_s=5e-6)),
+        ("pointwise", "float16", OpRate(1e-6, 1e13, "probed")),
+    ),
+    host=HostRates(0.0, 0.0, 5e-6),
+)
+
+
+def view_of(
+    function: Callable[..., Any], *shapes: tuple[int, ...], device: str = "cuda", known: bool = False
+) -> OpView:
+    with fresh_fake_mode():
+        values = [torch.empty(shape, dtype=torch.float16, device=device) for shape in shapes]
+    roles = {1: PlaceholderRole(InputRole.CONSTANT if known else InputRole.PARAMETER)} if len(shapes) > 1 else None
+    _, graph = trace_graph(function, values, roles=roles)
+    return next(view for node in graph.placed_nodes if (view := graph.view(node.name)).op_class != "view")
+
+
+def materialised(costs: RooflineCostModel, view: OpView) -> float:
+    """An op of which nothing is fused."""
+    reads = sum(
+        costs.constant("b", item.meta) if item.role is InputRole.CONSTANT else costs.read("b", item.meta)
+        for item in view.inputs
+    )
+    return costs.op("b", view).seconds + reads + sum(costs.write("b", meta) for meta in view.output_tensors)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_large_product_takes_its_arithmetic(known: bool) -> None:
+    view = view_of(aten.mm, (4096, 4096), (4096, 4096), known=known)
+    costs = RooflineCostModel(GPU, {"b": replace(RATES, weight_scale=0.5)})
+    assert materialised(costs, view) == pytest.approx(2e-6 + 2 * 4096**3 / 4e14)
+
+
+def test_a_flat_product_takes_its_traffic() -> None:
+    view = view_of(aten.mm, (100_000, 16), (16, 1000))
+    costs = RooflineCostModel(GPU, {"b": RATES})
+    moved = 2 * (100_000 * 16 + 16 * 1000 + 100_000 * 1000)
+    assert costs.op("b", view).seconds == 2e-6
+    assert materialised(costs, view) == pytest.approx(2e-6 + moved / 4e12)
+
+
+def test_no_product_takes_less_than_the_least() -> None:
+    view = view_of(aten.mm, (16, 512), (512, 16))
+    assert rate_row(view) == "matmul/deep"
+    assert materialised(RooflineCostModel(GPU, {"b": RATES}), view) == pytest.approx(2e-6 + 5e-6)
+
+
+def test_what_is_read_twice_is_moved_once() -> None:
+    view = view_of(lambda x: aten.mm(x, x), (64, 64))
+    costs = RooflineCostModel(GPU, {"b": RATES})
+    assert costs.traffic("b", view) == pytest.approx(2 * 64 * 64 * 2 / 4e12)
+
+
+def test_loops_and_processors_add_both_up() -> None:
+    loop = view_of(aten.relu, (4096, 4096))
+    assert RooflineCostModel(GPU, {"b": RATES}).op("b", loop).seconds == pytest.approx(1e-6 + 4096**2 / 1e13)
+    product = view_of(aten.mm, (256, 256), (256, 256), device="cpu")
+    seconds = RooflineCostModel(PROCESSOR, {"b": replace(RATES, host=None)}).op("b", product).seconds
+    assert seconds == 2e-6 + 2.0 * 256**3 / 4e14
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+def test_shares_of_the_processor_leave_the_longer_of_both(share: float) -> None:
+    costs = weighed(RooflineCostModel(GPU, {"b": RATES}), share)
+    for shapes in (((4096, 4096), (4096, 4096)), ((16, 512), (512, 16))):
+        view = view_of(aten.mm, *shapes)
+        whole = materialised(RooflineCostModel(GPU, {"b": RATES}), view) - 2e-6
+        expected = (1.0 - share) * (2e-6 + whole) + share * 5e-6
+        assert materialised(costs, view) == pytest.approx(expected)
+
+
+# --- rows of accelerators --------------------------------------------------------------------------------------------
+
+
+def convolve(image: Any, weight: Any) -> Any:
+    return aten.convolution(image, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "row"),
+    [
+        (aten.mm, ((6304, 768), (768, 3072)), "matmul"),
+        (lambda x, y: aten.mm(aten.t(x), y), ((6304, 768), (6304, 3072)), "matmul/deep"),
+        (aten.bmm, ((4, 8, 512), (4, 512, 8)), "matmul/batched"),
+        (aten.mm, ((0, 8), (8, 0)), "matmul/deep"),
+    ],
+)
+def test_long_sums_have_a_row(function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], row: str) -> None:
+    assert rate_row(view_of(function, *shapes)) == row
+    assert "deep" not in rate_row(view_of(function, *shapes, device="cpu"))
+
+
+def test_convolutions_of_one_point_have_a_row() -> None:
+    def last(image: Any, weight: Any) -> Any:
+        return convolve(aten.permute(image, [0, 3, 1, 2]), weight)
+
+    shapes = ((2, 14, 14, 64), (32, 64, 1, 1))
+    assert rate_row(view_of(last, *shapes)) == "convolution/channels_last/point"
+    assert rate_row(view_of(last, *shapes, known=True)) == "convolution/channels_last/point/constant"
+    assert rate_row(view_of(last, (2, 14, 14, 64), (32, 64, 3, 3))) == "convolution/channels_last"
+    assert rate_row(view_of(convolve, (2, 64, 14, 14), (32, 64, 1, 1))) == "convolution"
+    assert rate_row(view_of(last, *shapes, device="cpu")) == "convolution/channels_last"
