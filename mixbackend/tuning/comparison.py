@@ -174,7 +174,7 @@ class Comparison:
         return winner.run
 
     def _compared(self, candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Trial, ...]:
-        graphs = [candidate.placed for candidate in candidates if candidate.placed is not None]
+        graphs = [item for candidate in candidates for item in candidate.graphs if isinstance(item, PlacedGraph)]
         with self._ground.prepared(graphs, values):
             return compare(candidates, values, self._ground)
 

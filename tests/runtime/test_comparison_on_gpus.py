@@ -12,14 +12,17 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.configuration import load_config
 from mixbackend.contracts import BuildSeconds, CompiledRegion, Plan, PlannedRegion, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.costs import SessionCosts
+from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.session import Session
 from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning import comparison, comparison_gpu, tuner
 from mixbackend.tuning.comparison_gpu import GpuGround, working_bytes, written_inputs
+from mixbackend.tuning.comparison_processor import ProcessorGround
 
 aten = torch.ops.aten
 GROUND = GpuGround(60.0, 0, True, ("x",))
@@ -72,6 +75,43 @@ def test_free_memory_counts_what_torch_keeps_unused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
     assert comparison_gpu.free_bytes(0) == 140
+
+
+# --- where anything is compared
+
+
+def _captured(device, phase):
+    with fresh_fake_mode():
+        module, _ = trace_graph(lambda x: aten.relu(x), [torch.empty(4, device=device)])
+    return Captured(module, phase, {}, "graph")
+
+
+def _session(records=False, **settings):
+    return SimpleNamespace(config=load_config(settings), records=records)
+
+
+def test_the_gpu_of_a_graph_is_that_of_its_inputs():
+    assert comparison.gpu_of(_captured("cuda:1", "inference")) == 1
+    assert comparison.gpu_of(_captured("cpu", "inference")) is None
+
+
+@pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
+def test_on_a_gpu_only_patient_modes_compare(phase):
+    captured = _captured("cuda", phase)
+    assert comparison.ground_of(captured, _session()) is None
+    (name,) = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
+    assert comparison.ground_of(captured, _session(records=True)) == GpuGround(60.0, 0, True, (name,))
+    measuring = _session(search={"mode": "measure", "first_call_gpu_s": 7.0})
+    assert comparison.ground_of(captured, measuring) == GpuGround(7.0, 0, False, (name,))
+    assert comparison.ground_of(captured, _session(records=True, search={"first_call_gpu_s": 0.0})) is None
+
+
+def test_on_the_processor_inference_is_compared_in_all_modes():
+    for records in (False, True):
+        found = comparison.ground_of(_captured("cpu", "inference"), _session(records))
+        assert found == ProcessorGround(10.0)
+    assert comparison.ground_of(_captured("cpu", "forward"), _session()) is None
+    assert comparison.ground_of(_captured("cpu", "inference"), _session(search={"first_call_s": 0.0})) is None
 
 
 # --- who is tried
