@@ -28,7 +28,7 @@ def current_cuda_device() -> int:
 
 def gpu_allocator() -> Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]:
     """``torch.empty_strided`` for the current GPU, past torch's dispatcher."""
-    return torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[no-any-return]
+    return torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
 
 
 def recorded_random_state(device: int, amount: int) -> tuple[torch.Tensor, torch.Tensor]:

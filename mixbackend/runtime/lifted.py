@@ -4,6 +4,8 @@ Place: part of ``normalize``. Input and output: the fx graph, changed in place.
 ``mask[rows] = 3`` is traced as filling memory with a tensor on the processor, which the graph holds. On a GPU every
 such tensor is a copy that the processor waits for, keeps kernels out of CUDA graphs, and is a value without a name for
 those who compile the region. What it holds is known when the graph is captured.
+Tensors of positions that are lifted, too, go to the device of what they index by an operator of its own: in inference
+that is done once.
 Invariants: results are bit by bit what they were; a tensor that is written into, viewed or given to subgraphs stays;
 operators whose types depend on whether they take a tensor or a number keep their tensor, moved to where they compute.
 """
@@ -26,14 +28,16 @@ _LIFTED = aten.lift_fresh_copy.default
 _SAME = (aten.detach.default, aten.alias.default)
 _WRITING = (aten.fill.Tensor, aten.copy.default)
 """Take what they fill, then what with; only the value of the latter counts."""
-_INSEPARABLE = frozenset({OpTag.VIEW, OpTag.MUTATES, OpTag.HIGHER_ORDER, OpTag.EFFECT, OpTag.COLLECTIVE})
+_INDEXING = (aten.index.Tensor, aten.index_put.default)
+"""Take a tensor and a list of positions, which may be the processor's wherever the tensor is."""
+_INSEPARABLE = frozenset({OpTag.VIEW, OpTag.MUTATES, OpTag.HIGHER_ORDER, OpTag.EFFECT, OpTag.DATA_DEPENDENT})
 
 
 def write_lifted_numbers(graph_module: torch.fx.GraphModule) -> int:
     """Replace lifted tensors of one element where that changes no result.
 
     Returns:
-        How many uses of such tensors were replaced.
+        How many uses of such tensors were replaced, or moved to another device.
     """
     replaced = 0
     for lifted in graph_module.graph.find_nodes(op="call_function", target=_LIFTED):
@@ -45,6 +49,9 @@ def write_lifted_numbers(graph_module: torch.fx.GraphModule) -> int:
         for user, name in uses:
             replaced += _filled_with(user, name, number) or _moved(user, name, number)
         _erase_unused([*reversed(names), *lifted.all_input_nodes])
+    for target in _INDEXING:
+        for node in graph_module.graph.find_nodes(op="call_function", target=target):
+            replaced += _positions_moved(node)
     return replaced
 
 
@@ -98,7 +105,7 @@ def _moved(user: torch.fx.Node, lifted: torch.fx.Node, number: float) -> bool:
         return False
     graph = user.graph
     with graph.inserting_before(user):
-        keywords = {"dtype": mine.dtype, "device": result.device, "pin_memory": False}
+        keywords: dict[str, Any] = {"dtype": mine.dtype, "device": result.device, "pin_memory": False}
         made = graph.call_function(aten.full.default, ([], number), keywords)
     with result.fake_mode:  # type: ignore[attr-defined]
         made.meta = {**lifted.meta, "val": aten.full.default([], number, **keywords)}
@@ -113,6 +120,33 @@ def _converts_to(number: float, dtype: torch.dtype) -> bool:
     if dtype.is_floating_point:
         return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
     return number == number // 1 and torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max
+
+
+def _positions_moved(node: torch.fx.Node) -> int:
+    """Let an operator on another device read lifted positions there; masks stay: they are counted before they index."""
+    moved = 0
+    indexed = node.args[0].meta["val"]  # type: ignore[union-attr]
+    positions: list[Any] = list(node.args[1])  # type: ignore[arg-type]
+    for place, item in enumerate(positions):
+        if item is None or not _is_lifted(item) or item.meta["val"].dtype == torch.bool:
+            continue
+        if item.meta["val"].device == indexed.device:
+            continue
+        with node.graph.inserting_before(node):
+            copy = node.graph.call_function(aten._to_copy.default, (item,), {"device": indexed.device})
+        with indexed.fake_mode:
+            copy.meta = {**item.meta, "val": aten._to_copy.default(item.meta["val"], device=indexed.device)}
+        positions[place] = copy
+        moved += 1
+    if moved:
+        node.update_arg(1, positions)
+    return moved
+
+
+def _is_lifted(node: torch.fx.Node) -> bool:
+    while node.target in _SAME:
+        node = node.all_input_nodes[0]
+    return node.target is _LIFTED
 
 
 def _is_held_by(number: float, dtype: torch.dtype) -> bool:

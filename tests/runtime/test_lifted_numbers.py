@@ -7,6 +7,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.lifted import write_lifted_numbers
 
 aten = torch.ops.aten
@@ -90,3 +91,42 @@ def test_operators_of_a_gpu_read_tensors_that_are_made_there(number: float, move
     assert write_lifted_numbers(module) == moved
     devices = [node.meta["val"].device.type for node in module.graph.nodes if node.op == "call_function"]
     assert set(devices) == ({"cuda"} if moved else {"cpu", "cuda"})
+
+
+def _indexed_on_a_gpu():
+    with fresh_fake_mode():
+        value = torch.empty(4, device="cuda")
+    return make_fx(lambda x: aten.index(x, [torch.tensor([2, 0])]), tracing_mode="real")(value)
+
+
+def test_positions_go_to_the_device_of_what_they_index() -> None:
+    module = _indexed_on_a_gpu()
+    assert write_lifted_numbers(module) == 1
+    (index,) = module.graph.find_nodes(op="call_function", target=aten.index.Tensor)
+    (source,) = index.args[1]
+    assert source.target is aten._to_copy.default and source.meta["val"].device.type == "cuda"
+
+
+def test_masks_that_index_stay_where_they_are() -> None:
+    module = _indexed_on_a_gpu()
+    for node in module.graph.nodes:
+        if node.target in (aten.lift_fresh_copy.default, aten.detach.default):
+            node.meta["val"] = torch.empty(4, dtype=torch.bool)
+    assert write_lifted_numbers(module) == 0
+
+
+def test_positions_on_the_same_device_stay() -> None:
+    count, _ = _check(lambda value: aten.index(value, [torch.tensor([1, 0])]), torch.randn(3))
+    assert count == 0
+
+
+def test_graphs_whose_lifted_numbers_are_written_have_a_text() -> None:
+    def mask(value):
+        made = value.new_zeros(4, 4)
+        made[1:, 2:] = 3
+        return (made,)
+
+    module = make_fx(torch.func.functionalize(mask), tracing_mode="fake")(torch.ones(2))
+    captured = Captured(module, "inference", {}, "inference-1")
+    assert "constant(" not in captured.identity.text
+    assert "aten.fill.Scalar" in captured.identity.text
