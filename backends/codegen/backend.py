@@ -4,7 +4,8 @@ Place: registered under the entry point group ``mixbackend.backends``; the fallb
 Input: regions of every phase, static or dynamic. Output: compiled regions with live weights and traced strides.
 Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
 What they made is kept as an ``artifact``, and runs again without them.
-Non-goals: all but depthwise convolutions, sorting, products of matrices on processors: libraries and eager own those.
+Non-goals: convolutions but depthwise ones and, on GPUs, those of one point; sorting; products of matrices on
+processors: libraries and eager own those.
 """
 
 from __future__ import annotations
