@@ -265,6 +265,7 @@ def test_replays_are_timed_by_the_gpus_own_marks(monkeypatch: pytest.MonkeyPatch
         now[0] += 0.5
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(timing_module, "_recorded", lambda call: replay)
     (timing,) = time_calls([lambda: pytest.fail("it is replayed")], 0.01, lambda: None)
     # Ten calls in half a millisecond; what waiting for the end takes does not count.
