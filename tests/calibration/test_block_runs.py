@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from mixbackend import registry
 from mixbackend.calibration.block_runs import run_blocks
-from mixbackend.calibration.blocks import Block, standard_blocks
+from mixbackend.calibration.blocks import Block, accelerator_blocks, standard_blocks
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import Backend, CompiledRegion, Region
 from mixbackend.partitioner.roofline import RooflineCostModel
@@ -45,6 +46,19 @@ def test_blocks_compute_something(block: Block) -> None:
     assert result.stride() == values[0].stride() or not block.channels_last
     again = block.inputs(CPU)
     assert all(map(torch.equal, values, again))
+
+
+def test_gradients_of_layers_run_too() -> None:
+    block = next(item for item in accelerator_blocks() if "gradients" in item.name)
+    small = replace(block, shapes=((16, 8), (32, 8), (8, 32)), dtype="float32")
+    value, first, second = small.inputs(CPU)
+    inner = value @ second
+    results = small.function(value, first, second)
+    expected = (inner @ first + value, value.t() @ torch.nn.functional.gelu(inner), value.sum(0), inner.t() @ value)
+    for result, right in zip(results, (*expected, inner.sum(0)), strict=True):
+        torch.testing.assert_close(result, right)
+    runs, notes = run(KnownBackend(), (small,))
+    assert names_of(runs) == [small.name] and not notes
 
 
 def test_random_stream_is_left_alone() -> None:

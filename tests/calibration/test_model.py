@@ -37,8 +37,8 @@ def quick_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Measuring the real device is tested once, below; backends are timed by their own clock."""
     measured: list[str] = []
 
-    def timed_by_its_clock(backend: KnownBackend, *arguments: Any, busy: bool, earlier: Any) -> Calibration:
-        return measure_rates(backend, *arguments, clock=backend.clock, earlier=earlier)
+    def timed_by_its_clock(backend: KnownBackend, *arguments: Any, busy: bool, **options: Any) -> Calibration:
+        return measure_rates(backend, *arguments, clock=backend.clock, **options)
 
     monkeypatch.setattr(model_module, "measure_rates", timed_by_its_clock)
 
