@@ -94,7 +94,8 @@ class Traits:
         thread_pool: name of the pool of threads that its kernels run on. Backends that name the same pool share its
             threads; going from one pool to another costs the time in which the first falls asleep and the other wakes.
         shared_rows: rows of the rate tables (``contracts.rate_rows``), with all narrower ones, for which it calls the
-            very kernels that the reference calls: on an accelerator these are as fast whoever calls them.
+            very kernels that the reference calls: on an accelerator these are as fast whoever calls them. Rows of
+            unaligned products are shared only if they are named: some pad them.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})

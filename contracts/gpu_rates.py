@@ -26,6 +26,7 @@ KERNEL_S = 1.5e-6
 LIBRARY_SHARES: Mapping[str, float] = {
     "matmul": 0.6,
     "matmul/batched": 0.35,
+    "matmul/unaligned": 0.15,
     "matmul/deep": 0.5,
     "convolution": 0.12,
     "convolution/channels_last": 0.36,

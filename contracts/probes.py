@@ -76,7 +76,7 @@ def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
     scale = 1 if place.type == "cpu" else 32
     if place.type != "cpu":
         half, single = _ACCELERATOR_TYPES
-        kinds = (_products, _gradients, _attention, _loops, _least, _grouped)
+        kinds = (_products, _gradients, _attention, _loops, _unaligned, _least, _grouped)
         halves = [probe for kind in kinds for probe in kind(place, scale, half)]
         others = [probe for kind in (_products, _attention, _loops, _grouped) for probe in kind(place, scale, single)]
         return (*halves, *others)
@@ -161,6 +161,23 @@ def _gradients(place: torch.device, scale: int, dtype: str) -> list[Probe]:
 
     operands = _tensors(place, dtype, (rows, 1536), (rows, 768), (rows, 768))
     return [Probe("matmul", dtype, gradients, operands, 2.0 * rows * (1536 + 768) * 768)]
+
+
+_VOCABULARY = 16385
+"""Columns of an odd number, as vocabularies have."""
+
+
+def _unaligned(place: torch.device, scale: int, dtype: str) -> list[Probe]:
+    """The scores of all words of a vocabulary whose size is odd."""
+    from mixbackend.contracts.backend import Probe
+
+    rows, terms = 64 * scale, 768
+
+    def scores(value: Any, weight: Any) -> Any:
+        return torch.ops.aten.mm(value, torch.ops.aten.t(weight))
+
+    operands = _tensors(place, dtype, (rows, terms), (_VOCABULARY, terms))
+    return [Probe("matmul", dtype, scores, operands, 2.0 * rows * terms * _VOCABULARY, (1,))]
 
 
 def _least(place: torch.device, scale: int, dtype: str) -> list[Probe]:

@@ -16,6 +16,9 @@ from mixbackend.contracts.tensors import TensorMeta
 
 BATCHED = "batched"
 """A product of many small matrices, as of the heads of attention: kernels for large ones do not help."""
+UNALIGNED = "unaligned"
+"""On an accelerator, a product of 16-bit matrices whose rows do not all begin at multiples of 16 bytes, as of a
+vocabulary of odd size: libraries' quick kernels refuse them, so that who pads them is several times as fast."""
 DEEP = "deep"
 """On an accelerator, a product whose sums are long and whose results are few, as of the gradient of a weight: there is
 work for all units only if the sums are split."""
@@ -28,7 +31,7 @@ POINT = "point"
 """On an accelerator, such a convolution whose kernel has one point: a product of matrices, with kernels of its own."""
 CONSTANT = "constant"
 """A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
-QUALIFIERS = (BATCHED, DEEP, GROUPED, CHANNELS_LAST, POINT, CONSTANT)
+QUALIFIERS = (BATCHED, UNALIGNED, DEEP, GROUPED, CHANNELS_LAST, POINT, CONSTANT)
 """In the order in which a row names them."""
 
 SMALL_GROUP = 8
@@ -59,7 +62,8 @@ def rate_row(view: OpView) -> str:
     if view.op_class == "matmul":
         known = _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))
         batched = _base(view) in _BATCHED
-        return _joined("matmul", {BATCHED: batched, DEEP: not batched and _is_deep(view), CONSTANT: known})
+        shapes = {} if batched else {UNALIGNED: _is_unaligned(view), DEEP: _is_deep(view)}
+        return _joined("matmul", {BATCHED: batched, **shapes, CONSTANT: known})
     if view.op_class == "convolution":
         holds = {
             GROUPED: _in_small_groups(view),
@@ -130,6 +134,19 @@ def _is_deep(view: OpView) -> bool:
         return False
     terms = hint_of(right.shape[1] if _base(view) == "linear" else right.shape[0])
     return terms * terms >= DEEP_FACTOR**2 * result.elements()
+
+
+def _is_unaligned(view: OpView) -> bool:
+    """Whether a matrix of a product on an accelerator has rows that begin between multiples of 16 bytes."""
+    matrices = (meta for meta in (*view.input_tensors, *view.output_tensors) if meta.rank >= 2 and meta.elements())
+    return any(meta.device.type != "cpu" and _row_bytes(meta) % 16 for meta in matrices if meta.dtype.itemsize == 2)
+
+
+def _row_bytes(meta: TensorMeta) -> int:
+    """From one row to the next, or from one column to the next where these are in one piece; 0 if there is only one."""
+    pairs = zip(meta.shape, meta.stride, strict=True)
+    steps = [hint_of(stride) for size, stride in pairs if hint_of(size) > 1 and hint_of(stride) > 1]
+    return min(steps, default=0) * meta.dtype.itemsize
 
 
 def _in_small_groups(view: OpView) -> bool:

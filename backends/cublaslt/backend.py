@@ -25,7 +25,7 @@ from mixbackend.contracts.gpu import gpu_fingerprint
 
 _WRITING = 1
 """Rises whenever other calls are written for the same region."""
-_ROWS = ("matmul", "matmul/batched", "matmul/deep")
+_ROWS = ("matmul", "matmul/batched", "matmul/unaligned", "matmul/deep")
 
 
 class CublasLtBackend(LibraryBackend):
@@ -51,7 +51,7 @@ class CublasLtBackend(LibraryBackend):
             deterministic=False,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             concurrent_compile=True,
-            shared_rows=frozenset({"matmul"}),
+            shared_rows=frozenset({"matmul", "matmul/unaligned"}),
         )
 
     def kernels(self) -> Kernels:

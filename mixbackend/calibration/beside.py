@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from mixbackend.calibration.structural import Fixed, fixed_seconds
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates
-from mixbackend.contracts.rate_rows import wider_rows
+from mixbackend.contracts.rate_rows import UNALIGNED, wider_rows
 
 _HALVES = ("float16", "bfloat16")
 
@@ -36,8 +36,12 @@ def host_rates(prior: HostRates | None, known: Mapping[str, float], fused: Colle
 
 
 def is_shared(row: str, shared: Collection[str]) -> bool:
-    """Whether a row, or one that it is part of, is among those shared with the reference (``Traits.shared_rows``)."""
-    return any(wider in shared for wider in wider_rows(row))
+    """Whether a row, or one that it is part of, is among those shared with the reference (``Traits.shared_rows``).
+
+    Unaligned products have to be named: some who call the reference's kernels pad them before.
+    """
+    rows = (wider for wider in wider_rows(row) if UNALIGNED not in row.split("/") or UNALIGNED in wider.split("/"))
+    return any(wider in shared for wider in rows)
 
 
 def with_shared(rates: BackendRates, reference: BackendRates, shared: Collection[str]) -> BackendRates:

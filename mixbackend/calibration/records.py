@@ -17,7 +17,7 @@ from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, P
 from mixbackend.contracts.rate_rows import is_rate_row
 
 _RATES_VERSION = 9
-_ACCELERATOR_VERSION = 10
+_ACCELERATOR_VERSION = 11
 """Of the form and meaning of a backend's rates, on the processor and beside it; others are measured again."""
 _DEVICE_VERSION = 2
 """The same of accelerators' models."""

@@ -75,8 +75,8 @@ def _close(actual: torch.Tensor, module: torch.nn.Module, value: torch.Tensor) -
 
 def _case(name: str, dtype: torch.dtype) -> tuple[torch.nn.Module, torch.Tensor]:
     if name == "images":
-        return _images().eval().cuda().to(dtype), torch.randn(8, 3, 64, 64, device="cuda", dtype=dtype)
-    return Block().eval().cuda().to(dtype), torch.randn(4, 128, 512, device="cuda", dtype=dtype)
+        return _images().eval().cuda().to(dtype), torch.randn(32, 3, 224, 224, device="cuda", dtype=dtype)
+    return Block().eval().cuda().to(dtype), torch.randn(32, 512, 512, device="cuda", dtype=dtype)
 
 
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
@@ -126,7 +126,7 @@ def test_two_lengths_go_through_one_engine(tmp_path) -> None:
     mixture = _mixture(tmp_path)
     run = torch.compile(module, backend=mixture, dynamic=True)
     with torch.no_grad():
-        for length in (128, 96, 160):
-            value = torch.randn(4, length, 512, device="cuda", dtype=torch.float16)
+        for length in (512, 384, 640):
+            value = torch.randn(32, length, 512, device="cuda", dtype=torch.float16)
             _close(run(value), module, value)
     assert "tensorrt" in _owners(mixture), mixture.report().to_text()
