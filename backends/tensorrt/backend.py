@@ -58,7 +58,7 @@ class TensorRtBackend(Backend):
     def fingerprint(self) -> str:
         """The release, the GPU, its driver, and what the environment says of building."""
         allowed = limits()
-        building = f"writing={_WRITING} level={allowed.level} workspace={allowed.workspace_mb}"
+        building = f"writing={_WRITING} level={allowed.level} workspace={allowed.workspace_mb} refit={allowed.refit}"
         return f"{self._place()} {building}"
 
     def _place(self) -> str:

@@ -46,6 +46,8 @@ def compile_region(region: Region, release: Release, key: str) -> CompiledRegion
         BuildError: TensorRT refused, the process died, or time ran out.
     """
     plan = _plan(region, release, key)
+    if plan.prepared.weights and not limits().refit:
+        return _compiled(region, plan, EngineArtifact(plan.prepared.digest, plan.sizes, frozenset(), 0.0, b""))
     built = plan.build(placeholder, refit=bool(plan.prepared.weights))
     names = {weight.name for weight in plan.prepared.weights}
     # What was built with placeholders is of no use where it cannot be given all of the true weights.
@@ -108,7 +110,10 @@ def _compiled(region: Region, plan: _Plan, artifact: EngineArtifact) -> Compiled
         source=_readable(plan.prepared.model),
         preconditions=conditions(entrances),
         strides="contiguous",
-        notes=(f"engine built in {artifact.seconds:.0f} s", *((ways,) if plan.prepared.weights else ())),
+        notes=(
+            *((f"engine built in {artifact.seconds:.0f} s",) if artifact.seconds else ()),
+            *((ways,) if plan.prepared.weights else ()),
+        ),
     )
 
 

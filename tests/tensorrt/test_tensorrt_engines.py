@@ -98,6 +98,22 @@ def test_engines_that_cannot_be_given_weights_are_built_when_they_are_bound(benc
     assert close(again.bind(known(region, inputs)).run(inputs)[0], _image(*values))
 
 
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_engines_are_built_with_their_weights_where_that_is_asked_for(bench, release, monkeypatch) -> None:
+    made, values = bench(release), _image_values()
+    region = made.region(_image, values, constants=(1, 2))
+    before = made.backend.fingerprint()
+    monkeypatch.setenv("MIXBACKEND_TENSORRT_REFIT", "0")
+    assert made.backend.fingerprint() != before
+    compiled = made.compile(region)
+    assert made.builds == 0 and compiled.notes == ("built again for changed weights",)
+    inputs = given(region, values)
+    for builds, factor in enumerate((1.0, 3.0), 1):
+        values[1].mul_(factor)
+        assert close(compiled.bind(known(region, inputs)).run(inputs)[0], _image(*values))
+        assert made.builds == builds
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_stored_engines_are_taken_up_without_a_build(bench, release) -> None:
     made, values = bench(release), _text_values()
