@@ -16,6 +16,7 @@ from mixbackend.contracts import (
     Availability,
     Backend,
     BoundRun,
+    BuildSeconds,
     CompiledRegion,
     CostModel,
     Estimate,
@@ -205,3 +206,48 @@ def packer() -> Packer:
 @pytest.fixture
 def faulty() -> type[Faulty]:
     return Faulty
+
+
+class Sleeper(Loopback):
+    """Takes a while to compile, and to run; says how long building takes."""
+
+    def __init__(
+        self,
+        name: str,
+        seconds: float,
+        error: Exception | None = None,
+        pool: str = "",
+        compiling_s: float = 0.0,
+        build_s: float = 2.0,
+    ) -> None:
+        super().__init__()
+        self.name = name  # type: ignore[misc]
+        self.seconds = seconds
+        self.error = error
+        self.pool = pool
+        self.compiling_s = compiling_s
+        self.build_s = build_s
+
+    def build_seconds(self, device_type: str) -> BuildSeconds:
+        return BuildSeconds(self.build_s)
+
+    def traits(self) -> Traits:
+        return Traits(thread_pool=self.pool or self.name)
+
+    def compile(self, region: Region) -> CompiledRegion:
+        time.sleep(self.compiling_s)
+        inner = super().compile(region)
+
+        def run(inputs: Any) -> Any:
+            if self.error is not None:
+                raise self.error
+            time.sleep(self.seconds)
+            return inner.run(inputs)
+
+        return CompiledRegion(run, strides="contiguous")
+
+
+@pytest.fixture
+def sleeper() -> type[Sleeper]:
+    """Backends that take a while; all of them cost the same by estimates, so the first is chosen."""
+    return Sleeper

@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import BuildSeconds, CompiledRegion, Plan, Region, Traits
+from mixbackend.contracts import Plan
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.tuning import comparison_processor, tuner
 from mixbackend.tuning.comparison_processor import ProcessorGround, alone
-
-
-@pytest.fixture
-def sleeper(loopback: Any) -> Any:
-    """Makes backends that take a while; all of them cost the same by estimates, so the first is chosen."""
-
-    class Sleeper(type(loopback)):  # type: ignore[misc]
-        def __init__(self, name: str, seconds: float, error: Exception | None = None, pool: str = "") -> None:
-            super().__init__()
-            self.name = name  # type: ignore[misc]
-            self.seconds = seconds
-            self.pool = pool
-            self.error = error
-            self.build_s = 2.0
-
-        def build_seconds(self, device_type: str) -> BuildSeconds:
-            return BuildSeconds(self.build_s)
-
-        def traits(self) -> Traits:
-            return Traits(thread_pool=self.pool or self.name)
-
-        def compile(self, region: Region) -> CompiledRegion:
-            inner = super().compile(region)
-
-            def run(inputs: Any) -> Any:
-                if self.error is not None:
-                    raise self.error
-                time.sleep(self.seconds)
-                return inner.run(inputs)
-
-            return CompiledRegion(run, strides="contiguous")
-
-    return Sleeper
 
 
 @pytest.fixture(autouse=True)
@@ -180,13 +146,8 @@ def test_weights_that_fill_the_machine_are_not_packed_again(make_mixture, sleepe
 
 
 def test_time_for_compiling_is_bounded(make_mixture, sleeper, monkeypatch):
-    class Late(sleeper):  # type: ignore[misc]
-        def compile(self, region: Region) -> CompiledRegion:
-            time.sleep(0.2)
-            return super().compile(region)
-
-    third = Late("third", 0.0)
-    mixture = make_mixture(sleeper("first", 0.001), Late("second", 0.0), third, search={"first_call_s": 0.1})
+    second, third = (sleeper(name, 0.0, compiling_s=0.2) for name in ("second", "third"))
+    mixture = make_mixture(sleeper("first", 0.001), second, third, search={"first_call_s": 0.1})
     run(mixture)
     assert third.compiled == []
     assert used(mixture) == [{"second"}]
@@ -214,9 +175,7 @@ def test_one_rival_for_each_pool_of_threads(make_mixture, sleeper, monkeypatch, 
     monkeypatch.setattr(comparison_processor, "alone", estimated)
     original = ProcessorGround.rivals
     monkeypatch.setattr(ProcessorGround, "rivals", lambda *arguments: asked.append(original(*arguments)) or ())
-    others = [sleeper(name, 0.0, pool=pool) for name, pool in zip("bc", pools, strict=True)]
-    for other in others:
-        other.build_s = build_s
+    others = [sleeper(name, 0.0, pool=pool, build_s=build_s) for name, pool in zip("bc", pools, strict=True)]
     run(make_mixture(sleeper("a", 0.0, pool="torch"), *others))
     assert [choice.single for choice in asked[0]] == expected
 

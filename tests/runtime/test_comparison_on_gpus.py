@@ -13,7 +13,7 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.configuration import load_config
-from mixbackend.contracts import BuildSeconds, CompiledRegion, Plan, PlannedRegion, Traits
+from mixbackend.contracts import BuildSeconds, Plan, PlannedRegion, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.costs import SessionCosts
@@ -283,36 +283,6 @@ def test_a_turn_is_a_block_of_calls(monkeypatch, call_s, counts):
 
 
 # --- who runs in the end
-
-
-@pytest.fixture
-def sleeper(loopback):
-    """Makes backends that take a while; all of them cost the same by estimates, so the first is chosen."""
-
-    class Sleeper(type(loopback)):
-        def __init__(self, name, seconds, error=None, compiling_s=0.0):
-            super().__init__()
-            self.name = name
-            self.seconds = seconds
-            self.error = error
-            self.compiling_s = compiling_s
-
-        def traits(self):
-            return Traits(thread_pool=self.name)
-
-        def compile(self, region):
-            time.sleep(self.compiling_s)
-            inner = super().compile(region)
-
-            def run(inputs):
-                if self.error is not None:
-                    raise self.error
-                time.sleep(self.seconds)
-                return inner.run(inputs)
-
-            return CompiledRegion(run, strides="contiguous")
-
-    return Sleeper
 
 
 class Ground(GpuGround):
