@@ -25,3 +25,7 @@ class BuildSeconds:
     def __post_init__(self) -> None:
         if not (self.region_s >= 0.0 and self.op_s >= 0.0):
             raise ValueError(f"{self} is no time")
+
+    def of(self, ops: int) -> float:
+        """Seconds of building one region of so many ops."""
+        return self.region_s + self.op_s * ops

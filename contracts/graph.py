@@ -10,6 +10,7 @@ Non-goals: execution. The executable graph stays with the pipeline; regions are 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,6 +71,11 @@ class OpGraph:
         return tuple(node for node in self.nodes if not node.is_symbolic)
 
     @cached_property
+    def device_type(self) -> str:
+        """The accelerator that the graph works on, ``cpu`` if none."""
+        return accelerator([item.meta for item in self.inputs] + [meta for node in self.nodes for meta in node.outputs])
+
+    @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
         """For each input and node, the names of the nodes that read it, in graph order, each once."""
         readers: dict[str, list[str]] = {item.name: [] for item in self.inputs}
@@ -117,3 +123,9 @@ class OpGraph:
         lines += [f"  order %{first} before %{second}" for first, second in self.effects]
         lines.append("  return " + ", ".join("none" if name is None else f"%{name}" for name in self.outputs))
         return "\n".join(lines)
+
+
+def accelerator(metas: Iterable[ValueMeta]) -> str:
+    """The first accelerator that values are on, ``cpu`` if none."""
+    types = {meta.device.type for meta in metas if isinstance(meta, TensorMeta)}
+    return next(iter(sorted(types - {"cpu", "meta"})), "cpu")

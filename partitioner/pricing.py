@@ -14,7 +14,6 @@ from mixbackend.contracts import (
     Backend,
     CostModel,
     InputRole,
-    OpGraph,
     OpNode,
     PlacementError,
     Supported,
@@ -139,8 +138,7 @@ class _Builder:
         self._graph = wishes.candidates.graph
         self._atoms = atoms
         self._tariff = tariff
-        device_type = _device_type(self._graph)
-        self._fused = [backend.traits().fused_on(device_type) for backend in backends]
+        self._fused = [backend.traits().fused_on(self._graph.device_type) for backend in backends]
         self._fused_bits: dict[tuple[str, str], int] = {}
         self._claims = tuple(claim for claim in claims if self._usable(claim))
         self._claims_of: list[list[int]] = [[] for _ in atoms.cores]
@@ -365,12 +363,6 @@ class _Builder:
             else f"{backend}: pinned elsewhere"
             for backend, verdict in verdicts
         )
-
-
-def _device_type(graph: OpGraph) -> str:
-    """An accelerator, where any value lies on one."""
-    metas = (meta for node in graph.nodes for meta in node.outputs if isinstance(meta, TensorMeta))
-    return next((meta.device.type for meta in metas if meta.device.type not in ("cpu", "meta")), "cpu")
 
 
 def _listed(nodes: Sequence[OpNode]) -> str:

@@ -8,13 +8,13 @@ Invariants: rates of a device are asked for once, when the first graph is there;
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from mixbackend import registry
 from mixbackend.calibration import cost_model
 from mixbackend.configuration import Config
-from mixbackend.contracts import Backend, CostModel, OpGraph, Plan, TensorMeta, ValueMeta
+from mixbackend.contracts import Backend, CostModel, OpGraph, Plan
 from mixbackend.partitioner import place
 from mixbackend.partitioner.amortized import AmortizedCosts
 from mixbackend.partitioner.appraise import appraise
@@ -50,12 +50,12 @@ class SessionCosts:
         running = self.running(graph)
         if self._config.objective != "compile_time":
             return running
-        device = device_type(graph)
+        device = graph.device_type
         return AmortizedCosts(running, {item.name: item.build_seconds(device) for item in self._backends})
 
     def running(self, graph: OpGraph) -> CostModel:
         """What the graph's calls take."""
-        device = device_type(graph)
+        device = graph.device_type
         with self._lock:
             if device not in self._by_device:
                 apart = self._foreign() if self._config.search.mode == "measure" else frozenset()
@@ -100,14 +100,3 @@ class SessionCosts:
         origins = {info.name: info.origin for info in registry.backends() if info.origin != registry.IN_PROCESS}
         others = {name for name, origin in origins.items() if origin.partition(" ")[0] != registry.OURS}
         return frozenset(others.intersection(item.name for item in self._backends))
-
-
-def device_type(graph: OpGraph) -> str:
-    """The accelerator a graph works on, ``cpu`` if none."""
-    return accelerator([item.meta for item in graph.inputs] + [meta for node in graph.nodes for meta in node.outputs])
-
-
-def accelerator(metas: Iterable[ValueMeta]) -> str:
-    """The first accelerator that values are on, ``cpu`` if none."""
-    types = {meta.device.type for meta in metas if isinstance(meta, TensorMeta)}
-    return next(iter(sorted(types - {"cpu", "meta"})), "cpu")

@@ -16,13 +16,13 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
+from mixbackend.calibration.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
 from mixbackend.contracts.gpu_rates import KERNEL_S
 from mixbackend.partitioner.mixed import MixedCosts, is_mixed
 from mixbackend.partitioner.queueing import Appraise, Place, balance, weighed
 from mixbackend.partitioner.roofline import RooflineCostModel
 
-_MEMORY_SCALES = (0.8, 1.25)
 _MOST_OF_PEAK = 1.05
 
 
@@ -97,7 +97,7 @@ def sound(costs: RooflineCostModel) -> RooflineCostModel:
 
 
 def _sound(rates: BackendRates, device: DeviceModel) -> BackendRates:
-    low, high = _MEMORY_SCALES
+    low, high = MEMORY_SCALES_BESIDE
     rows = tuple(
         (row, dtype, replace(rate, flops_per_s=min(rate.flops_per_s, _bound(row, dtype, device))))
         for row, dtype, rate in rates.rates

@@ -23,7 +23,6 @@ from mixbackend.contracts import Backend, OpGraph, PlacementError, Plan
 from mixbackend.contracts.describe_op import operator_name
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 from mixbackend.runtime.copies import copy_module
-from mixbackend.runtime.costs import device_type
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.describe import describe
 from mixbackend.runtime.identity import Captured
@@ -117,8 +116,7 @@ def _plan(module: torch.fx.GraphModule, session: Session, layout: str) -> _Plann
 def unfused_nodes(graph: OpGraph, plan: Plan, backends: Sequence[Backend]) -> frozenset[str]:
     """Nodes that are not kept out of memory together with all their consumers, and that are not free to repeat."""
     owner = {name: region.backend for region in plan.regions for name in region.nodes}
-    device = device_type(graph)
-    fused = {backend.name: backend.traits().fused_on(device) for backend in backends}
+    fused = {backend.name: backend.traits().fused_on(graph.device_type) for backend in backends}
     classes = {node.name: graph.view(node.name).op_class for node in graph.placed_nodes}
     return frozenset(
         name

@@ -19,6 +19,7 @@ from mixbackend import registry
 from mixbackend.calibration.device import device_name, devices_here
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
+from mixbackend.contracts.graph import accelerator
 from mixbackend.locking.lock import Lock
 from mixbackend.partitioner import place
 from mixbackend.partitioner.appraise import Appraisal, appraise
@@ -27,7 +28,7 @@ from mixbackend.partitioner.fixed import MisfitError, fixed_plan
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.costs import SessionCosts, accelerator, device_type
+from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
@@ -217,7 +218,7 @@ class Session:
 
     def device(self, graph: OpGraph) -> str:
         """Name of the device that a graph works on, with the product: what was measured there holds there alone."""
-        return device_name(device_type(graph))
+        return device_name(graph.device_type)
 
     def op_seconds(self, graph: OpGraph, backend: str, node: str) -> float:
         """What a node's arithmetic and dispatch are estimated to take on a backend."""

@@ -96,8 +96,7 @@ class GpuGround:
         quickly: running them tells."""
         found = set(session.costs.probed(graph))
         for backend in session.backends:
-            build, traits = backend.build_seconds("cuda"), backend.traits()
-            seconds = build.region_s + build.op_s * len(graph.placed_nodes)
+            traits, seconds = backend.traits(), backend.build_seconds("cuda").of(len(graph.placed_nodes))
             if "cuda" in traits.device_types and not traits.reference and seconds <= MOST_OF_TIME * self.compiling_s:
                 found.add(backend.name)
         return found

@@ -101,8 +101,7 @@ class ProcessorGround:
 
 def _near(backend: Backend, graph: OpGraph) -> float:
     """How near a backend's estimate must come for it to be compiled as well."""
-    build = backend.build_seconds("cpu")
-    return NEAR_QUICK if build.region_s + build.op_s * len(graph.placed_nodes) <= QUICK_S else NEAR
+    return NEAR_QUICK if backend.build_seconds("cpu").of(len(graph.placed_nodes)) <= QUICK_S else NEAR
 
 
 def alone(*plans: Plan | None) -> dict[str, float]:

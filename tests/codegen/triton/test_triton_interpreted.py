@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from triton_answers import answers_of
 from triton_cases import CASES
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-PROGRAM = Path(__file__).parent / "run_triton_cases.py"
 KEYS = [(name, dtype) for name, case in CASES.items() for dtype in case.dtypes]
 WALKED = (
     "layer_norm",
@@ -34,10 +30,7 @@ WALKED_TOO = ("extremes", "positions", "integer_sums", "cumulative_sum", "cumula
 @lru_cache(maxsize=2)
 def results(*options: str) -> Mapping[tuple[str, str], dict[str, Any]]:
     """Answers of the program, by case and type. It is one of its own: the interpreter is chosen before the import."""
-    command = [sys.executable, "-W", "ignore", str(PROGRAM), "interpreter", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = answers_of("run_triton_cases.py", "interpreter", *options)
     return {(line["case"], line["dtype"]): line for line in lines}
 
 

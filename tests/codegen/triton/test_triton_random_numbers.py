@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from run_triton_draws import DRAWS, residual
+from triton_answers import answers_of
 from triton_programs import HARDWARE, SETTINGS, backend
 
 from mixbackend.backends.codegen.backend import CodegenBackend
@@ -30,11 +27,7 @@ TOGETHER = {"fours", "eights", "eights_in_rows", "fours_in_rows", "several_turns
 @lru_cache(maxsize=1)
 def results() -> Mapping[str, dict[str, Any]]:
     """Answers of the program, by name."""
-    program = Path(__file__).parent / "run_triton_draws.py"
-    command = [sys.executable, "-W", "ignore", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+    return {line["name"]: line for line in answers_of("run_triton_draws.py")}
 
 
 @pytest.mark.parametrize("name", DRAWS)

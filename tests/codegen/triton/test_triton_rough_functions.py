@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from triton_answers import answers_of
 from triton_programs import SETTINGS, backend
 
 from mixbackend.backends.codegen.backend import CodegenBackend
@@ -37,11 +34,7 @@ FORMULAS = {
 
 @lru_cache(maxsize=1)
 def results() -> Mapping[str, dict[str, Any]]:
-    program = Path(__file__).parent / "run_triton_rough_functions.py"
-    command = [sys.executable, "-W", "ignore", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+    return {line["name"]: line for line in answers_of("run_triton_rough_functions.py", timeout_s=120)}
 
 
 @pytest.mark.parametrize(("name", "relative", "below"), [("normal", 9e-6, 1e-10), ("sigmoid", 9e-6, 1e-37)])
