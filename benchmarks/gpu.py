@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {record["row"] for record in read(given.output) if "ways" in record}
     left = [name for name in given.rows if name not in done]
     if left:
-        _calibrate(min(given.calibration, end - time.monotonic()))
+        calibrate(min(given.calibration, end - time.monotonic()))
     failed = False
     while left and end - time.monotonic() > _LEAST_S:
         batch, left = left[: given.jobs], left[given.jobs :]
@@ -102,8 +102,8 @@ def keep(record: Record, path: Path) -> None:
         file.write(f"{line}\n")
 
 
-def _calibrate(budget_s: float) -> None:
-    """Measure the machine's rates, as its first graph would; rates that are known take no time."""
+def calibrate(budget_s: float) -> None:
+    """Measure the GPU's rates in a process of its own, as its first graph would; rates that are known take no time."""
     try:
         command = [*_WORKER, CALIBRATE, f"{max(budget_s, 0.0):.0f}"]
         subprocess.run(command, check=True, timeout=max(1.5 * budget_s, 30.0))

@@ -2,13 +2,17 @@
 
 Place: below ``gpu_worker`` and ``tensorrt_models``.
 Why blocks: a mark costs about what a small kernel does, so many calls share two marks. Why turns: a machine's speed
-drifts; what is compared must have run under the same drift.
+drifts; what is compared must have run under the same drift. Why a lock: rows may compile side by side in processes of
+their own, and are timed one at a time, while nobody compiles.
 Units: milliseconds of one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import fcntl
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from mixbackend.benchmarks.timing import rotated
@@ -30,3 +34,25 @@ def timed_in_turns(calls: Mapping[str, Callable[[], Any]], turns: int = TURNS) -
 
 def _block(call: Callable[[], Any], count: int) -> float:
     return 1e3 * seconds_by_marks(call, count) / count
+
+
+@contextlib.contextmanager
+def beside_others(lock: Path) -> Iterator[None]:
+    """While this process compiles: others may, but nobody is timed."""
+    with _held(lock, fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """While this process is timed: entered when nobody compiles any more, and until then nobody begins to."""
+    with _held(lock, fcntl.LOCK_EX):
+        yield
+
+
+@contextlib.contextmanager
+def _held(path: Path, kind: int) -> Iterator[None]:
+    # Closing the file releases it, also if the process is killed.
+    with path.open("a") as file:
+        fcntl.flock(file, kind)
+        yield

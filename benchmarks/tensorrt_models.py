@@ -4,7 +4,9 @@
 
 Place: a command of its own; rows are those of ``gpu_models``. Each row runs in two processes one after the other, with
 one cache folder: the first builds engines, measures and changes a weight; the second says how long a start from stored
-engines takes. Results are lines of JSON, printed and appended at once; run again, it goes on with what is missing.
+engines takes. First processes build side by side (``--jobs``; so first calls take longer than alone) and are timed one
+at a time while nobody builds; second ones run alone. The machine's rates are measured before, or known already. Results
+are lines of JSON, printed and appended at once; run again, it goes on with what is missing.
 Method: a way is warmed up and held against float64 beside eager; then all ways take turns, each turn a block of calls
 between two CUDA events; the median over the turns counts, and quartiles tell the spread.
 Invariants: figures are compared within one row, whose ways took turns in one process; a way that fails keeps its reason
@@ -17,6 +19,7 @@ import argparse
 import copy
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -24,7 +27,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +37,10 @@ import torch
 from torch import Tensor, nn
 
 import mixbackend
-from mixbackend.benchmarks.gpu import keep, read
+from mixbackend.benchmarks.gpu import calibrate, keep, read
 from mixbackend.benchmarks.gpu_models import ROWS
-from mixbackend.benchmarks.gpu_timing import timed_in_turns
+from mixbackend.benchmarks.gpu_timing import alone, beside_others, timed_in_turns
+from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew
 
 MODELS = ("resnet50", "mobilenetv3-large", "convnext-tiny", "vit-b16", "bert", "swin-tiny")
 """The rows of ``docs/tensorrt.md``: one figure each."""
@@ -60,13 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     end = time.monotonic() + 60.0 * given.minutes
     done = {record["row"] for record in read(given.output)}
+    left = [name for name in given.rows if name not in done]
+    if left:
+        calibrate(min(given.calibration, end - time.monotonic()))
     failed = False
-    for name in given.rows:
-        if name in done or end - time.monotonic() < _LEAST_S:
-            continue
-        record = _in_processes(name, end, given.inductor)
-        failed |= "failed" in record
-        keep(record, given.output)
+    while left and end - time.monotonic() > _LEAST_S:
+        batch, left = left[: given.jobs], left[given.jobs :]
+        for record in _in_processes(batch, end, given.inductor):
+            failed |= "failed" in record
+            keep(record, given.output)
     return 1 if failed else 0
 
 
@@ -74,29 +82,37 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="whole models with TensorRT, side by side with others")
     parser.add_argument("--output", type=Path, default=Path("tensorrt.jsonl"), help="results so far and to come")
     parser.add_argument("--rows", type=lambda text: text.split(","), default=list(MODELS), help="names with commas")
+    parser.add_argument("--jobs", type=int, default=3, help="rows that build side by side")
     parser.add_argument("--minutes", type=float, default=9.0, help="no row is begun with less than a minute left")
     parser.add_argument(
         "--inductor", choices=("max-autotune", "reduce-overhead"), default="max-autotune", help="its mode"
     )
+    parser.add_argument("--calibration", type=float, default=120.0, help="seconds for rates that are not known yet")
     parser.add_argument("--table", action="store_true", help="print the file as a table, and run nothing")
     parser.add_argument("--folder", type=Path, help="measure one row here, with this cache folder")
     parser.add_argument("--again", action="store_true", help="only the start from what the folder holds")
     return parser
 
 
-def _in_processes(name: str, end: float, inductor: str) -> dict[str, Any]:
-    """A row measured, and its second start."""
-    with tempfile.TemporaryDirectory() as folder:
-        record = _process(name, folder, end, ["--inductor", inductor])
-        if "failed" not in record:
-            record["again"] = _process(name, folder, max(end, time.monotonic() + _LEAST_S), ["--again"])
-    return record
+def _in_processes(names: Sequence[str], end: float, inductor: str) -> Iterator[dict[str, Any]]:
+    """Rows measured, and their second starts."""
+    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(len(names)) as pool:
+        folders = {name: str(Path(root, name)) for name in names}
+
+        def first(name: str) -> dict[str, Any]:
+            return _process(name, folders[name], end, ["--inductor", inductor])
+
+        for name, record in zip(names, list(pool.map(first, names)), strict=True):
+            if "failed" not in record:
+                record["again"] = _process(name, folders[name], max(end, time.monotonic() + _LEAST_S), ["--again"])
+            yield record
 
 
 def _process(name: str, folder: str, end: float, more: Sequence[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", __spec__.name, "--rows", name, "--folder", folder, *more]
+    limit_s, environment = max(end - time.monotonic(), _LEAST_S), {**os.environ, **FROZEN_RATES}
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=max(end - time.monotonic(), _LEAST_S))
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit_s, env=environment)
     except subprocess.TimeoutExpired:
         return {"row": name, "failed": "the time was up"}
     lines = done.stdout.strip().splitlines()
@@ -110,6 +126,27 @@ def _process(name: str, folder: str, end: float, more: Sequence[str]) -> dict[st
 
 def measure(name: str, folder: Path, again: bool, inductor: str = "max-autotune") -> dict[str, Any]:
     """All ways of a row in turns, inductor in a mode; with ``again`` the first call of the mixture alone."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not again:
+        begin_anew(folder)
+    lock = folder.parent / "compiling.lock"
+    with beside_others(lock):
+        record, calls, changed = _prepared(name, folder, again, inductor)
+    if again:
+        return record
+    with alone(lock):
+        for way, samples in timed_in_turns(calls).items():
+            low, middle, high = statistics.quantiles(samples, n=4)
+            record["ways"][way] |= {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
+    with beside_others(lock):
+        record["update"] = changed()
+    return record
+
+
+def _prepared(
+    name: str, folder: Path, again: bool, inductor: str
+) -> tuple[dict[str, Any], dict[str, Call], Callable[[], dict[str, Any]]]:
+    """What is known before calls are timed, the calls, and what changes a weight and tells what follows."""
     module, inputs = ROWS[name].load(torch.device("cuda:0"))
     with torch.no_grad():
         wide = copy.deepcopy(module).double()
@@ -129,12 +166,8 @@ def measure(name: str, folder: Path, again: bool, inductor: str = "max-autotune"
             found |= _told(mixtures[way])
         if "failed" not in found:
             calls[way] = call
-    if not again:
-        for way, samples in timed_in_turns(calls).items():
-            low, middle, high = statistics.quantiles(samples, n=4)
-            record["ways"][way] |= {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
-        record["update"] = _after_update(module, inputs, {way: calls[way] for way in mixtures if way in calls})
-    return record
+    ours = {way: calls[way] for way in mixtures if way in calls}
+    return record, calls, partial(_after_update, module, inputs, ours)
 
 
 def _version() -> str:

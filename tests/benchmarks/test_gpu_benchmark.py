@@ -27,7 +27,7 @@ print(json.dumps({"row": name, "phase": "inference", "ways": {way: {"ms": len(wa
 def command(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "_WORKER", (sys.executable, "-c", _WORKER))
     calibrated = tmp_path / "calibrated.txt"
-    monkeypatch.setattr(gpu, "_calibrate", lambda budget_s: calibrated.write_text(f"{budget_s:.0f}"))
+    monkeypatch.setattr(gpu, "calibrate", lambda budget_s: calibrated.write_text(f"{budget_s:.0f}"))
     monkeypatch.setattr(gpu, "_LEAST_S", 0.0)
     path = tmp_path / "rows.jsonl"
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from mixbackend.benchmarks.gpu_models import ROWS
+from mixbackend.benchmarks.gpu_timing import alone, beside_others
 from mixbackend.benchmarks.tensorrt_models import MODELS, main, table
 
 
@@ -48,3 +51,19 @@ def test_nothing_is_begun_without_time(tmp_path) -> None:
 def test_strange_arguments_are_refused() -> None:
     with pytest.raises(SystemExit):
         main(["--nothing"])
+
+
+def test_nobody_is_timed_while_others_compile(tmp_path) -> None:
+    lock, steps = tmp_path / "lock", []
+
+    def timed() -> None:
+        with alone(lock):
+            steps.append("timed")
+
+    with beside_others(lock), beside_others(lock):
+        waiting = threading.Thread(target=timed)
+        waiting.start()
+        waiting.join(timeout=0.2)
+        steps.append("compiled")
+    waiting.join(timeout=10)
+    assert steps == ["compiled", "timed"]
