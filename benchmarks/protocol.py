@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mixbackend.benchmarks.accuracy import Phase
+from mixbackend.benchmarks.precision import Precision
 
 Task = Literal["accuracy", "speed"]
 
 MODULE = "mixbackend.benchmarks.worker"
 """What a worker process runs."""
+
+MODES = ("default", "reduce-overhead", "max-autotune")
+"""Of ``torch.compile``, as far as the suite knows them."""
 
 MIXTURE = "mixbackend"
 PLAIN = "plain"
@@ -43,13 +47,16 @@ class Request:
     """One piece of work for a worker.
 
     Attributes:
-        task: ``accuracy`` answers once and ends; ``speed`` answers once it is warm, then times calls on demand.
+        task: ``accuracy`` answers once, and takes a further request then; ``speed`` answers once it is warm, then times
+            calls on demand.
         model, phase: which entry, and what of it.
         backend: ``mixbackend``, ``plain``, or any name torch.compile knows.
         configuration: given to ``mixbackend.auto``.
         always_training_mode: train TorchBench models in training mode, where upstream checks them in evaluation mode.
         memory_bytes: limit of private memory; 0 is none.
         device: where the model runs.
+        precision: how it is cast.
+        mode: of ``torch.compile``.
     """
 
     task: Task
@@ -60,6 +67,8 @@ class Request:
     always_training_mode: bool = False
     memory_bytes: int = 0
     device: str = "cpu"
+    precision: Precision = "float32"
+    mode: str = "default"
 
     def to_line(self) -> str:
         """One line of JSON."""

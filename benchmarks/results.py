@@ -57,6 +57,11 @@ class ResultFile:
         """The newest record of a key."""
         return self._records.get(key)
 
+    def records(self) -> tuple[Record, ...]:
+        """The newest record of every key, in the order in which the keys came first."""
+        with self._lock:
+            return tuple(self._records.values())
+
     def append(self, record: Record) -> None:
         """Add a record and write it through to the file."""
         with self._lock:

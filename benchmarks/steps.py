@@ -1,4 +1,4 @@
-"""What the suite runs and compares: one inference, or one training step, twice in a row.
+"""What the suite runs and compares: one inference, or one training step, several times in a row.
 
 Place: between the model suite and the worker. Input: a loaded entry. Output: nested results for ``accuracy.judge``.
 Invariants: every run starts from the same seed on a deep copy of the module, so that models which change themselves
@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models.entry import Entry, Loaded
 from mixbackend.benchmarks.models.trees import map_tensors, tensors_in
+from mixbackend.benchmarks.precision import Precision, autocast_type
 
 SEED = 1337
-ITERATIONS = 2
-"""The second run is compared too: what a backend remembers between calls (weights, buffers) must not show."""
+CALLS = 2
+"""The last call is compared too: what a backend remembers between calls (weights, buffers) must not show."""
+CALLS_WITH_GRAPHS = 6
+"""With CUDA graphs later calls warm up, record and replay."""
 
 ONLY_TRAINING_MODE = frozenset("tts_angular tacotron2 demucs hf_Reformer yolov3".split())
 """TorchBench models that upstream checks in training mode; the others train in evaluation mode there."""
@@ -35,8 +38,10 @@ def load(entry: Entry, phase: Phase, device: str = "cpu", always_training_mode: 
     return entry.load(train=phase == "training" and not evaluated, device=device)
 
 
-def step_of(entry: Entry, phase: Phase) -> Step:
+def step_of(entry: Entry, phase: Phase, precision: Precision = "float32", device: str = "cpu") -> Step:
     """The function of (module, args, kwargs) that is compiled and timed."""
+    inner = autocast_type(precision)
+    device_type = torch.device(device).type
 
     def infer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return module(*args, **kwargs)
@@ -47,30 +52,40 @@ def step_of(entry: Entry, phase: Phase) -> Step:
         loss.backward()
         return output, loss
 
-    return infer if phase == "inference" else train
+    def train_mixed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
+        with torch.autocast(device_type, dtype=inner):
+            output = module(*args, **kwargs)
+            loss = entry.loss(output)
+        loss.backward()
+        return output, loss
+
+    if phase == "inference":
+        return infer
+    return train if inner is None else train_mixed
 
 
-def run(entry: Entry, phase: Phase, loaded: Loaded, step: Step) -> list[Any]:
-    """Run ``step`` on a copy of the module, twice, and collect what must agree after each."""
+def run(entry: Entry, phase: Phase, loaded: Loaded, step: Step, calls: int = CALLS) -> list[Any]:
+    """Run ``step`` on a copy of the module, and collect what must agree after the first and the last call."""
     module, args, kwargs = loaded
     module = copy.deepcopy(module)
     torch.manual_seed(SEED)
     results = []
-    for _ in range(ITERATIONS):
+    for number in range(calls):
         module.zero_grad(set_to_none=True)
         inputs = map_tensors(Tensor.clone, (args, kwargs))
         with torch.set_grad_enabled(phase == "training"):
             produced = step(module, *inputs)
-        results.append(collect(entry, phase, module, produced))
+        if number in (0, calls - 1):
+            results.append(collect(entry, phase, module, produced))
     return results
 
 
-def run_exact(entry: Entry, phase: Phase, loaded: Loaded) -> list[Any] | None:
+def run_exact(entry: Entry, phase: Phase, loaded: Loaded, calls: int = CALLS) -> list[Any] | None:
     """The same in float64 with eager, or ``None`` where the model cannot run so (a dtype is written into it)."""
     module, args, kwargs = loaded
     wide = map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (args, kwargs))
     try:
-        return run(entry, phase, (copy.deepcopy(module).double(), *wide), step_of(entry, phase))
+        return run(entry, phase, (copy.deepcopy(module).double(), *wide), step_of(entry, phase), calls)
     except (RuntimeError, TypeError, ValueError):
         return None
 

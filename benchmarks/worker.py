@@ -1,12 +1,14 @@
 """One model in a process of its own: ``python -m mixbackend.benchmarks.worker``.
 
 Place: started by ``processes``; a crash, a hang or running out of memory here costs only this model.
-Input: one request per process as a JSON line on standard input (see ``protocol``); a speed worker then takes lines
-``{"calls": n}``. Output: one JSON line each on standard output. Everything that libraries print goes to standard error.
+Input: a request as a JSON line on standard input (see ``protocol``); a speed worker then takes lines ``{"calls": n}``,
+one for accuracy further requests, if ``staff`` keeps it. Output: one JSON line each on standard output. Everything that
+libraries print goes to standard error.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -19,14 +21,21 @@ from typing import Any
 import torch
 
 from mixbackend.benchmarks import steps
-from mixbackend.benchmarks.accuracy import judge, rule_for
+from mixbackend.benchmarks.accuracy import errors, judge, rule_for
 from mixbackend.benchmarks.models import Entry, find
 from mixbackend.benchmarks.models.entry import Loaded
 from mixbackend.benchmarks.placements import summarise
+from mixbackend.benchmarks.precision import cast
 from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request, Status, request_from_line
 from mixbackend.processes import Answer, begin_answering, limit_memory
 
 _WARM_CALLS = 3
+_INDUCTOR_MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"triton.cudagraphs": True},
+    "max-autotune": {"max_autotune": True, "triton.cudagraphs": True},
+}
+"""As options: together with them, torch.compile takes no mode."""
 
 
 class TaskFailedError(Exception):
@@ -49,17 +58,20 @@ class CompiledStep:
     def __init__(self, entry: Entry, request: Request, exact_random_stream: bool) -> None:
         self.seconds: list[float] = []
         self._mixture: Any = None
-        step = steps.step_of(entry, request.phase)
+        step = steps.step_of(entry, request.phase, request.precision, request.device)
+        mode = None if request.mode == "default" else request.mode
         if request.backend == PLAIN:
             self._step: steps.Step = step
         elif request.backend == MIXTURE:
             import mixbackend
 
             self._mixture = mixbackend.auto(dict(request.configuration))
-            self._step = torch.compile(step, backend=self._mixture)
+            self._step = torch.compile(step, backend=self._mixture, mode=mode)
+        elif request.backend == "inductor":
+            options = {**_INDUCTOR_MODES[request.mode], "fallback_random": exact_random_stream}
+            self._step = torch.compile(step, backend="inductor", options=options)
         else:
-            options: Any = {"fallback_random": True} if exact_random_stream and request.backend == "inductor" else None
-            self._step = torch.compile(step, backend=request.backend, options=options)
+            self._step = torch.compile(step, backend=request.backend)
 
     def __call__(self, *inputs: Any) -> Any:
         start = time.perf_counter()
@@ -73,10 +85,17 @@ class CompiledStep:
 
 
 def main() -> None:
-    """Answer one request; see the module's docstring."""
+    """Answer one request after the other; see the module's docstring."""
     line, send = begin_answering()
-    request = request_from_line(line)
-    limit_memory(request.memory_bytes)
+    limit_memory(request_from_line(line).memory_bytes)
+    while line:
+        serve(request_from_line(line), send)
+        _forget()
+        line = sys.stdin.readline()
+
+
+def serve(request: Request, send: Callable[[Answer], None]) -> None:
+    """Do what a request asks."""
     work = check_accuracy if request.task == "accuracy" else serve_timings
     try:
         work(request, send)
@@ -86,24 +105,32 @@ def main() -> None:
 
 def check_accuracy(request: Request, send: Callable[[Answer], None]) -> None:
     """Judge a backend's results on one model by upstream's rule."""
+    _be_exact()
     entry, loaded = _load(request)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    step = steps.step_of(entry, request.phase)
-    exact = steps.run_exact(entry, request.phase, loaded)
-    first = _attempt("eager_failed", lambda: steps.run(entry, request.phase, loaded, step))
-    second = _attempt("eager_failed", lambda: steps.run(entry, request.phase, loaded, step))
+    step = steps.step_of(entry, request.phase, request.precision, request.device)
+    calls = steps.CALLS if request.mode == "default" else steps.CALLS_WITH_GRAPHS
+    exact = steps.run_exact(entry, request.phase, loaded, calls)
+    loaded = cast(loaded, request.precision)
+    first = _attempt("eager_failed", lambda: steps.run(entry, request.phase, loaded, step, calls))
+    second = _attempt("eager_failed", lambda: steps.run(entry, request.phase, loaded, step, calls))
     compiled = _attempt("failed", lambda: CompiledStep(entry, request, exact_random_stream=True))
-    results = _attempt("failed", lambda: steps.run(entry, request.phase, loaded, compiled))
-    judgement = judge(first, second, results, exact, rule_for(entry.family, entry.name, request.phase))
+    before = _accelerator_bytes(request.device)
+    results = _attempt("failed", lambda: steps.run(entry, request.phase, loaded, compiled, calls))
+    rule = rule_for(entry.family, entry.name, request.phase, request.precision, torch.device(request.device).type)
+    judgement = judge(first, second, results, exact, rule)
+    error, eager_error = errors(first, results, exact) or (None, None)
     send(
         {
             "status": judgement.verdict,
             "detail": "; ".join(map(str, judgement.mismatches[:3])),
             "mismatches": len(judgement.mismatches),
             "by_cosine": judgement.by_cosine,
+            "error": error,
+            "eager_error": eager_error,
             "first_call_s": compiled.seconds[0],
             "later_call_s": compiled.seconds[-1],
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "accelerator_bytes": _accelerator_peak(request.device) - before,
             "placement": compiled.placement(),
         }
     )
@@ -130,6 +157,36 @@ def serve_timings(request: Request, send: Callable[[Answer], None]) -> None:
             send({"status": "pass", "seconds": step.seconds})
 
 
+def _be_exact() -> None:
+    """As upstream judges: the same numbers every time, and no TF32."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def _accelerator_bytes(device: str) -> int:
+    """What tensors hold on a GPU; its peak is counted from here on. 0 on the processor."""
+    if torch.device(device).type != "cuda":
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def _accelerator_peak(device: str) -> int:
+    return torch.cuda.max_memory_allocated() if torch.device(device).type == "cuda" else 0
+
+
+def _forget() -> None:
+    """Let nothing of a request be left for the next."""
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def _load(request: Request) -> tuple[Entry, Loaded]:
     def load() -> tuple[Entry, Loaded]:
         entry = find(request.model)
@@ -149,7 +206,11 @@ def _attempt(status: Status, work: Callable[[], Any]) -> Any:
 def failure_status(failure: TaskFailedError) -> Status:
     """The part that failed, or that memory ran out in it."""
     text = str(failure.error)
-    exhausted = isinstance(failure.error, MemoryError) or "can't allocate memory" in text or "std::bad_alloc" in text
+    exhausted = (
+        isinstance(failure.error, (MemoryError, torch.OutOfMemoryError))
+        or "can't allocate memory" in text
+        or "std::bad_alloc" in text
+    )
     return "out_of_memory" if exhausted else failure.status
 
 

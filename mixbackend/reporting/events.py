@@ -25,7 +25,8 @@ EventKind = Literal[
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 
-_ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads", "tuning", "cuda_graphs"})
+ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads", "tuning", "cuda_graphs"})
+"""Kinds that tell of no trouble."""
 
 logger = logging.getLogger("mixbackend")
 
@@ -75,7 +76,7 @@ class EventLog:
             if event in self._events:
                 return
             self._events[event] = None
-        logger.log(logging.INFO if event.kind in _ORDINARY else logging.WARNING, "%s", event)
+        logger.log(logging.INFO if event.kind in ORDINARY else logging.WARNING, "%s", event)
 
     def events(self) -> tuple[Event, ...]:
         """All of them so far."""

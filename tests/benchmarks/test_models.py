@@ -120,7 +120,7 @@ def test_what_the_first_call_leaves_behind_shows_in_the_second() -> None:
         return step(module, args, kwargs) + (len(calls) - 1)
 
     results = steps.run(entry, "inference", loaded, step)
-    assert len(results) == steps.ITERATIONS == 2
+    assert len(results) == steps.CALLS == 2
     judgement = judge(results, results, steps.run(entry, "inference", loaded, stale), None, rule_for(
         entry.family, entry.name, "inference"))  # fmt: skip
     assert {mismatch.path for mismatch in judgement.mismatches} == {"[1]"}

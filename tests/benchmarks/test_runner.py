@@ -12,10 +12,12 @@ import pytest
 from rich.console import Console
 
 from mixbackend.benchmarks import runner
+from mixbackend.benchmarks.machine_rates import FROZEN_RATES
 from mixbackend.benchmarks.placements import summarise
 from mixbackend.benchmarks.protocol import Request, request_from_line
 from mixbackend.benchmarks.results import ResultFile, code_version, key_of
-from mixbackend.benchmarks.runner import Case, SuiteOptions, cases, check_case, run_cases
+from mixbackend.benchmarks.runner import Case, SuiteOptions, cases, check_case, run_cases, run_suite
+from mixbackend.benchmarks.staff import OutOfTimeError
 from mixbackend.benchmarks.suite import is_our_failure, main
 
 
@@ -65,6 +67,57 @@ def test_a_second_run_takes_what_the_first_left(options: SuiteOptions) -> None:
     assert len(options.output.read_text().splitlines()) == 10
 
 
+def test_cases_without_time_have_no_record(options: SuiteOptions) -> None:
+    def work(case: Case, options: SuiteOptions, show: Callable[[str], None]) -> dict:
+        if case.model == "dcgan":
+            raise OutOfTimeError
+        return {"status": "pass", "detail": ""}
+
+    console = quiet()
+    assert [record["model"] for record in run_cases("accuracy", work, options, console)] == ["lennard_jones"] * 2
+    assert "no time for 2 cases" in console.file.getvalue()
+    assert "lennard_jones training float32 pass" in console.file.getvalue()
+
+
+def test_a_failure_without_time_to_ask_aot_eager_is_kept(options: SuiteOptions) -> None:
+    def ask(request: Request, timeout_s: float) -> dict:
+        if request.backend == "aot_eager":
+            raise OutOfTimeError
+        return {"status": "crash", "detail": "why"}
+
+    record = check_case(Case("dcgan", "torchbench", "training"), options, lambda text: None, ask)
+    assert (record["status"], record["aot_eager"]) == ("crash", None)
+
+
+def test_on_a_gpu_rates_are_measured_first_and_then_frozen(
+    options: SuiteOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    class Recorded:
+        def __init__(self, module: str, most: int, threads: int, variables: dict, end: float) -> None:
+            seen.append((most, variables))
+            self.ask = lambda request, timeout_s: {"status": "pass", "detail": request.device}
+
+        def __enter__(self) -> Recorded:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(runner, "calibrate", lambda budget_s: seen.append(budget_s))
+    monkeypatch.setattr(runner, "Staff", Recorded)
+    on_gpu = replace(options, device="cuda", precisions=("amp",), keep=7, calibration_s=33.0, jobs=1)
+    records = run_suite(on_gpu, quiet())
+    assert {record["detail"] for record in records} == {"cuda"}
+    assert seen[0] == 33.0
+    assert seen[1][0] == 7
+    assert {"CUBLAS_WORKSPACE_CONFIG", *FROZEN_RATES} < set(seen[1][1])
+    seen.clear()
+    run_suite(replace(options, precisions=("amp",)), quiet())
+    assert seen == [(1, {})]
+
+
 def test_a_torn_last_line_is_dropped_and_a_foreign_file_refused(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps({"key": "a", "status": "pass"}) + '\n{"key": "b", "sta')
@@ -92,22 +145,21 @@ def test_keys_tell_apart_everything_that_matters() -> None:
     assert code_version() == code_version()
 
 
-def test_only_failures_are_asked_again_with_aot_eager(options: SuiteOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_failures_are_asked_again_with_aot_eager(options: SuiteOptions) -> None:
     asked: list[str] = []
     statuses = {"mixbackend": "crash", "aot_eager": "failed"}
 
-    def ask(request: Request, module: str, timeout_s: float, threads: int) -> dict:
+    def ask(request: Request, timeout_s: float) -> dict:
         asked.append(request.backend)
         return {"status": statuses[request.backend], "detail": "why"}
 
-    monkeypatch.setattr(runner, "ask", ask)
     case = Case("dcgan", "torchbench", "training")
-    record = check_case(case, options, lambda text: None)
+    record = check_case(case, options, lambda text: None, ask)
     assert asked == ["mixbackend", "aot_eager"]
     assert record["aot_eager"] == {"status": "failed", "detail": "why"}
     assert not is_our_failure(record)
     statuses["mixbackend"] = "pass"
-    assert check_case(case, options, lambda text: None)["aot_eager"] is None
+    assert check_case(case, options, lambda text: None, ask)["aot_eager"] is None
     assert asked[2:] == ["mixbackend"]
 
 
