@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import gc
 import inspect
 import operator
+import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -581,6 +585,122 @@ def test_cuda_graph_recorded(monkeypatch):
     assert asked["stack_traces"] == [None] * 3
     assert (asked["is_backward"], asked["is_inference"], asked["device_index"]) == (True, False, 0)
     assert [item.name for item in asked["placeholders"]] == ["a", "b"]
+
+
+def test_cuda_graphs_of_integers_are_kept_apart(monkeypatch):
+    from torch._inductor import cudagraph_trees
+
+    added = []
+
+    def stand_in(function, inputs, *_, **__):
+        added.append(list(inputs))
+        return lambda later: ["replayed", *later], ["first"]
+
+    monkeypatch.setattr(cudagraph_trees, "cudagraphify", stand_in)
+    run = compat.cuda_graph_recorded(lambda inputs: inputs, ["a", "b"], 1, [], 0, "inference")
+    value = torch.ones(1)
+    assert [run([value, size])[0] for size in (3, 3, 4, 3)] == ["first", "replayed", "first", "replayed"]
+    assert [size for _, size in added] == [3, 4]
+
+
+def _tree(monkeypatch, tensors):
+    """A stand-in for torch's manager that has just run a graph with these results."""
+    from torch._inductor import cudagraph_trees as trees
+
+    class Kept:
+        pass
+
+    node, manager = Kept(), Kept()
+    node.unaliased_in_all_paths = [True] * len(tensors)
+    node.cached_tensor_outputs = list(tensors)
+    # Torch makes its tensors of objects for storages, which are counted.
+    node.storages = [item.untyped_storage() for item in tensors]
+
+    at = weakref.ref(node)
+
+    def unheld(place):
+        return sys.getrefcount(at().cached_tensor_outputs[place]) == 2
+
+    node.outputs_weakrefs = [
+        trees.StorageWeakRefWrapper(item, extra_ref_check=functools.partial(unheld, place))
+        for place, item in enumerate(tensors)
+    ]
+    manager.current_node, manager.ids_to_funcs, manager.graph = node, {}, Kept()
+    manager.can_start_new_generation, manager.get_curr_generation = lambda: True, lambda: 7
+    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
+    return node, manager
+
+
+def test_cuda_graph_tree(monkeypatch):
+    node, manager = _tree(monkeypatch, [torch.ones(3), torch.ones(2, 2)])
+    tree = compat.cuda_graph_tree(0)
+    assert tree is compat.cuda_graph_tree(0)
+    assert (tree.begins_anew, tree.generation, tree.alone) == (True, 7, True)
+    manager.ids_to_funcs["of others"] = None
+    assert not tree.alone
+    results = list(node.cached_tensor_outputs)
+    found = tree.latest([torch.ones(3), *results])
+    assert found.places == (1, 2)
+    assert tree.latest([results[0], results[0].view(3, 1)]) is None
+    assert tree.latest([]) is None
+
+
+def test_who_holds_results_of_a_graph(monkeypatch):
+    node, _ = _tree(monkeypatch, [torch.ones(3), torch.ones(2, 2)])
+    tree = compat.cuda_graph_tree(0)
+    found = tree.latest(list(node.cached_tensor_outputs))
+    assert not found.held()
+    for hold in (lambda item: item, torch.Tensor.detach, lambda item: item[0]):
+        held = hold(node.cached_tensor_outputs[1])
+        assert found.held()
+        del held
+        assert not found.held()
+    # Held by autograd alone, with no object of Python's.
+    weight = torch.ones(2, 2, requires_grad=True)
+    held = weight * node.cached_tensor_outputs[1]
+    assert found.held()
+    del held
+    assert not found.held()
+    held = node.cached_tensor_outputs[0]
+    node.cached_tensor_outputs.clear()
+    node.storages.clear()
+    assert found.held()
+    del held
+    assert not found.held()
+
+
+def test_memory_of_held_results_outlives_the_tree(monkeypatch):
+    node, manager = _tree(monkeypatch, [torch.ones(3)])
+    tree = compat.cuda_graph_tree(0)
+    held, memory = node.cached_tensor_outputs[0].detach(), weakref.ref(manager.graph)
+    tree.hand_out(tree.latest(list(node.cached_tensor_outputs)))
+    monkeypatch.undo()
+    del tree, node, manager
+    gc.collect()
+    assert memory() is not None
+    compat.forget_cuda_graphs()
+    assert memory() is not None
+    del held
+    compat.forget_cuda_graphs()
+    assert memory() is None
+
+
+def test_storages_of():
+    tensors = [torch.ones(3), torch.ones(2)]
+    storages = compat.storages_of([*tensors, None])
+    assert len(storages) == 2
+    assert compat.storages_in_use(storages)
+    alias = tensors[1].detach()
+    tensors.clear()
+    assert compat.storages_in_use(storages)
+    del alias
+    assert not compat.storages_in_use(storages)
+
+
+def test_storages_in_use():
+    assert not compat.storages_in_use([])
+    storages = compat.storages_of([torch.ones(1)])
+    assert not compat.storages_in_use(storages)
 
 
 def test_cuda_graph_obstacle():

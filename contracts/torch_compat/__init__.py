@@ -29,6 +29,7 @@ from mixbackend.contracts.torch_compat.devices import (
     raw_cuda_stream,
     recorded_random_state,
 )
+from mixbackend.contracts.torch_compat.graph_trees import GraphTree, ResultsOfGraph, cuda_graph_tree
 from mixbackend.contracts.torch_compat.inductor import (
     inductor_compile,
     inductor_handling,
@@ -40,6 +41,8 @@ from mixbackend.contracts.torch_compat.memory import (
     native_tensor_accessors,
     storage_key,
     storage_users,
+    storages_in_use,
+    storages_of,
     tensor_implementation,
 )
 from mixbackend.contracts.torch_compat.operators import (
@@ -79,6 +82,8 @@ from mixbackend.contracts.torch_compat.tracing import (
 )
 
 __all__ = [
+    "GraphTree",
+    "ResultsOfGraph",
     "SchemaArgument",
     "SymbolFacts",
     "aot_compile",
@@ -89,6 +94,7 @@ __all__ = [
     "copies_of",
     "cuda_graph_obstacle",
     "cuda_graph_recorded",
+    "cuda_graph_tree",
     "cuda_graphs_apart",
     "cuda_graphs_enter_backward",
     "current_cuda_device",
@@ -124,6 +130,8 @@ __all__ = [
     "source_name",
     "storage_key",
     "storage_users",
+    "storages_in_use",
+    "storages_of",
     "symbol_facts",
     "symbolic_bounds",
     "symbolic_expression",

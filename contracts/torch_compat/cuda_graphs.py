@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.contracts.torch_compat.graph_trees import count_own_function, take_back_all
+
 
 def cuda_graph_recorded(
     function: Any,
@@ -35,21 +37,42 @@ def cuda_graph_recorded(
 
     Returns:
         A callable like the function. Its results are valid until the model is called again.
+
+    A graph is recorded for every set of integers among the arguments. Torch's outer layer is left out: at every call
+    it looks whether addresses are aligned. Here what is copied is aligned, the rest is where it was when it was
+    recorded, and whoever compiled for aligned addresses looks itself.
     """
-    from torch._inductor.cudagraph_trees import cudagraphify_impl
+    from torch._inductor import cudagraph_trees
     from torch._inductor.cudagraph_utils import PlaceholderInfo
 
-    return cudagraphify_impl(
-        function,
-        [None] * len(names),  # type: ignore[list-item]
-        tuple(static),
-        device_index=device,
-        is_backward=phase == "backward",
-        is_inference=phase == "inference",
-        stack_traces=[None] * results,
-        constants=tuple(constants),
-        placeholders=tuple(PlaceholderInfo(name, None, [], None) for name in names),
-    )
+    placeholders = tuple(PlaceholderInfo(name, None, [], None) for name in names)
+    known: dict[tuple[int, ...], Any] = {}
+    places: list[int] | None = None
+
+    def run(inputs: list[Any]) -> Any:
+        nonlocal places
+        if places is None:
+            places = [place for place, item in enumerate(inputs) if isinstance(item, int)]
+        key = tuple([inputs[place] for place in places])
+        replay = known.get(key)
+        return add(inputs, key) if replay is None else replay(inputs)
+
+    def add(inputs: list[Any], key: tuple[int, ...]) -> Any:
+        known[key], made = cudagraph_trees.cudagraphify(
+            function,
+            inputs,
+            tuple(static),
+            device_index=device,
+            is_backward=phase == "backward",
+            is_inference=phase == "inference",
+            stack_traces=[None] * results,
+            constants=tuple(constants),
+            placeholders=placeholders,
+        )
+        count_own_function(device)
+        return made
+
+    return run
 
 
 def cuda_graph_obstacle(graph_module: torch.fx.GraphModule) -> str:
@@ -97,4 +120,5 @@ def forget_cuda_graphs() -> None:
     """Drop all CUDA graphs of torch's trees, and their memory."""
     from torch._inductor.cudagraph_trees import reset_cudagraph_trees
 
+    take_back_all()
     reset_cudagraph_trees()

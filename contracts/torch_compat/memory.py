@@ -12,11 +12,22 @@ from collections.abc import Sequence
 
 import torch
 import torch.fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 def storage_key(value: torch.Tensor) -> int:
     """Equal for tensors that share storage, fake ones too, while both are alive."""
     return value.untyped_storage()._cdata
+
+
+def storages_of(tensors: Sequence[object]) -> list[StorageWeakRef]:
+    """Tells later whether memory is in use, and keeps none of it; for ``storages_in_use``."""
+    return [StorageWeakRef(item.untyped_storage()) for item in tensors if isinstance(item, torch.Tensor)]
+
+
+def storages_in_use(storages: Sequence[StorageWeakRef]) -> bool:
+    """Whether anybody holds memory of these."""
+    return not all(storage.expired() for storage in storages)
 
 
 def copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -7,8 +7,9 @@ recorded become one CUDA graph of torch's own trees: these share one pool of mem
 graph breaks, know which results still live, and record again if weights have moved. Each set of sizes has graphs of its
 own, up to ``MOST_SIZES``. What cannot be recorded runs between them.
 Invariants: results are those of the regions' code; as with torch's own mode, those of a forward are valid until the
-model is called again. Gradients get memory of their own: they are added up over calls. A region whose recording fails
-is left out of the graphs from then on, with an event, and that call is answered by running the piece without a graph.
+model is called again. Gradients that are kept over calls have memory of their own, see ``gradients``. A region whose
+recording fails is left out of the graphs from then on, with an event, and that call is answered by running the piece
+without a graph.
 Inputs are copied into the graphs' memory; weights and constants are read where they lie.
 """
 
@@ -24,7 +25,8 @@ import torch
 import torch.fx
 
 from mixbackend.contracts import OpGraph, TensorMeta
-from mixbackend.contracts.torch_compat import copies_of, cuda_graph_recorded, cuda_graphs_enter_backward
+from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
+from mixbackend.runtime.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.runtime.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.regions import BoundRegion
@@ -80,6 +82,8 @@ class RecordedGraph:
         self._runs: dict[tuple[int, ...], Run] = {}
         self._refused: dict[int, str] = {}
         self._backward = subject.graph.phase == "backward"
+        # What is recorded for a trial ends before anybody could be done with its gradients.
+        self._giver = Giver(lambda detail: tell("", detail)) if self._backward and not fixed else None
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -115,9 +119,9 @@ class RecordedGraph:
         recording = _Recording(count, self._device, self._tell)
         calls = [self._recorded(piece, recording) if piece.is_recorded else self._as_is(piece) for piece in pieces]
         run = stitch(subject.module, subject.graph, pieces, calls).run
-        if not self._backward:
-            return run
-        return _with_own_results(run if pieces[0].is_recorded else self._after_entering(run))
+        if self._backward and not pieces[0].is_recorded:
+            run = self._after_entering(run)
+        return Guarded(run, self._plain, self._device, self._giver, self._backward)
 
     def _after_entering(self, run: Run) -> Run:
         def entered(arguments: list[Any]) -> Sequence[Any]:
@@ -175,21 +179,6 @@ class RecordedGraph:
             self._runs.clear()
         for number in guilty:
             self._tell(self._subject.regions[number].planned.id, f"runs without a CUDA graph, {text}")
-
-
-def _with_own_results(run: Run) -> Run:
-    """Results out of the graphs' memory."""
-
-    def apart(arguments: list[Any]) -> Sequence[Any]:
-        results = list(run(arguments))
-        tensors = [(place, item) for place, item in enumerate(results) if isinstance(item, torch.Tensor)]
-        dense = [(place, item) for place, item in tensors if 0 not in item.stride()]
-        # The elements of expanded tensors share memory, which nothing can be copied into.
-        copies = {place: item.clone() for place, item in tensors if 0 in item.stride()}
-        copies.update(zip([place for place, _ in dense], copies_of([item for _, item in dense]), strict=True))
-        return [copies.get(place, item) for place, item in enumerate(results)]
-
-    return apart
 
 
 class _Recording:

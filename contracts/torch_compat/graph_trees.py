@@ -1,0 +1,197 @@
+"""Who holds results in the memory of CUDA graphs, and when torch's trees may write over them.
+
+Place: a part of the door; see ``contracts.torch_compat``. Beside ``cuda_graphs``, which records.
+A tree of torch's keeps to what lives as long as one path of it is run. It begins a new path when a compiled function
+was entered since and no backward is awaited; results of the old one are overwritten then, whoever holds them.
+Invariants: a result counts as free only if no tensor of Python or C++ and no view of its storage is left beside what
+torch itself keeps (a bare storage object is not seen). Memory of results that are held outlives the tree.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_USERS = getattr(torch.Tensor, "_use_count", None)
+"""How many hold a tensor's implementation; without it results cannot be told to be free."""
+
+
+class ResultsOfGraph:
+    """Results that a CUDA graph leaves in its own memory, and that share it with nothing else.
+
+    Args:
+        node: of torch's tree, just run.
+        places: where these results are among those of the function.
+        numbers: where they are among those of the node.
+    """
+
+    def __init__(self, node: Any, places: Sequence[int], numbers: Sequence[int]) -> None:
+        self.places = tuple(places)
+        self._numbers = tuple(numbers)
+        self._node = weakref.ref(node)
+        # Torch makes new ones when it makes its tensors anew; these keep the storages' counts readable.
+        self._holders = [node.outputs_weakrefs[number] for number in numbers]
+        self._storages = [holder.ref.cdata for holder in self._holders]
+        self._free: list[list[int]] | None = None
+
+    def are(self, node: Any, results: Sequence[Any]) -> bool:
+        """Whether results of a later run are these very tensors."""
+        if not self._numbers:
+            return bool(node.cached_tensor_outputs)
+        kept = self._kept() if node is self._node() else ()
+        if not kept:
+            return False
+        pairs = zip(self.places, self._numbers, strict=True)
+        return all(results[place] is kept[number] for place, number in pairs)
+
+    def held(self) -> bool:
+        """Whether anybody holds one of them."""
+        kept = self._kept()
+        if not kept:
+            # Without torch's own tensors the storages are alive as long as somebody else's are.
+            return any(map(torch._C._storage_Use_Count, self._storages))
+        counts = self._counts([kept[number] for number in self._numbers])
+        if counts == self._free:
+            return False
+        if not all(holder.expired() for holder in self._holders) or any(users > 1 for users in counts[1]):
+            return True
+        self._free = counts
+        return False
+
+    def _kept(self) -> Sequence[Any]:
+        """Torch's own tensors, if it has them and they are those that were handed out."""
+        node = self._node()
+        if node is None or not self._numbers or node.outputs_weakrefs[self._numbers[0]] is not self._holders[0]:
+            return ()
+        return node.cached_tensor_outputs
+
+    def _counts(self, tensors: list[Any]) -> list[list[int]]:
+        assert _USERS is not None, "there are no such results without it"
+        users = torch._C._storage_Use_Count
+        return [[*map(sys.getrefcount, tensors)], [*map(_USERS, tensors)], [*map(users, self._storages)]]
+
+
+class GraphTree:
+    """One of torch's trees, as far as what it handed out is concerned; made by ``cuda_graph_tree``.
+
+    Attributes:
+        own: how many functions of ours it runs.
+        handed_out: results in its memory that may be held since a path was begun.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self.own = 0
+        self.handed_out: list[ResultsOfGraph] = []
+        self._manager = weakref.ref(manager)
+        self._known: weakref.WeakKeyDictionary[Any, ResultsOfGraph] = weakref.WeakKeyDictionary()
+        self._memory: Any = None
+        weakref.finalize(manager, _outlive, self).atexit = False
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the next run may begin a new path, and so write over results that live."""
+        manager = self._manager()
+        return manager is not None and bool(manager.can_start_new_generation())
+
+    @property
+    def generation(self) -> int:
+        """Differs between calls of compiled functions."""
+        manager = self._manager()
+        return 0 if manager is None else int(manager.get_curr_generation())
+
+    @property
+    def alone(self) -> bool:
+        """Whether it runs nothing but what ``cuda_graph_recorded`` gave it."""
+        manager = self._manager()
+        return manager is not None and len(manager.ids_to_funcs) == self.own
+
+    def latest(self, results: Sequence[Any]) -> ResultsOfGraph | None:
+        """Those of these results that the graph that ran last left in its own memory; ``None`` if there are none."""
+        manager = self._manager()
+        node = None if manager is None or _USERS is None else manager.current_node
+        if node is None or not hasattr(node, "unaliased_in_all_paths"):
+            return None
+        known = self._known.get(node)
+        if known is None or not known.are(node, results):
+            known = _found(node, results)
+            self._known[node] = known
+        return known if known.places else None
+
+    def hand_out(self, results: ResultsOfGraph) -> None:
+        """Remember that a caller has these; keeps their memory until they are taken back."""
+        manager = self._manager()
+        self._memory = None if manager is None else manager.graph
+        if not any(results is other for other in self.handed_out):
+            self.handed_out.append(results)
+
+    def take_back(self) -> list[ResultsOfGraph]:
+        """Forget results that nobody holds; those that somebody holds."""
+        self.handed_out = [results for results in self.handed_out if results.held()]
+        if not self.handed_out:
+            self._memory = None
+        return self.handed_out
+
+
+_trees: weakref.WeakKeyDictionary[Any, GraphTree] = weakref.WeakKeyDictionary()
+_outlived: list[GraphTree] = []
+"""Trees that have ended while somebody held results."""
+
+
+def cuda_graph_tree(device: int) -> GraphTree | None:
+    """The tree that records for a device in this thread, or in the one whose backward this is; ``None`` before any."""
+    from torch._inductor.cudagraph_trees import get_manager
+
+    manager = get_manager(device, create_if_none_exists=False)
+    return None if manager is None else _tree_of(manager)
+
+
+def count_own_function(device: int) -> None:
+    """One more function of ours is recorded on a device."""
+    tree = cuda_graph_tree(device)
+    if tree is not None:
+        tree.own += 1
+
+
+def take_back_all() -> None:
+    """Let go of memory that is only kept for results that nobody holds any more."""
+    for tree in [*_trees.values()]:
+        tree.take_back()
+    _outlived[:] = [tree for tree in _outlived if tree.take_back()]
+
+
+def _tree_of(manager: Any) -> GraphTree:
+    tree = _trees.get(manager)
+    if tree is None:
+        take_back_all()
+        tree = _trees[manager] = GraphTree(manager)
+    return tree
+
+
+def _outlive(tree: GraphTree) -> None:
+    if tree.take_back():
+        _outlived.append(tree)
+
+
+def _found(node: Any, results: Sequence[Any]) -> ResultsOfGraph:
+    """Matches a function's results with those of the node; what shares memory, or is static, is left out."""
+    numbers = {
+        holder.ref.cdata: number
+        for number, (holder, alone) in enumerate(zip(node.outputs_weakrefs, node.unaliased_in_all_paths, strict=True))
+        if alone and holder is not None
+    }
+    sharing: dict[int, list[int]] = {}
+    for place, result in enumerate(results):
+        if isinstance(result, torch.Tensor) and (storage := result.untyped_storage()._cdata) in numbers:
+            sharing.setdefault(numbers[storage], []).append(place)
+    kept = node.cached_tensor_outputs
+    single = {places[0]: number for number, places in sharing.items() if len(places) == 1}
+    found = {
+        place: number
+        for place, number in single.items()
+        if 0 not in results[place].stride() and (not kept or kept[number] is results[place])
+    }
+    return ResultsOfGraph(node, tuple(found), tuple(found.values()))

@@ -1,0 +1,184 @@
+"""Gradients that come out of the memory of CUDA graphs: eager's, whoever keeps them, and not copied if nobody does."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from mixbackend.runtime.cuda_graphs import gradients
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """How many gradients were copied, call by call."""
+    counts = []
+    original = gradients.copies_of
+    monkeypatch.setattr(gradients, "copies_of", lambda tensors: counts.append(len(tensors)) or original(tensors))
+    return counts
+
+
+def _pair(gpu, mixture, breaks=False):
+    """A model, its compiled self, and the same in eager."""
+
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128))
+            self.second = nn.Sequential(nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, 8))
+
+        def forward(self, value):
+            value = self.first(value)
+            if breaks:
+                torch._dynamo.graph_break()
+            return self.second(value).square().mean()
+
+    model = Layers().to(gpu)
+    backend = mixture()
+    return model, torch.compile(model, backend=backend, mode="reduce-overhead"), copy.deepcopy(model), backend
+
+
+def _values(gpu, count):
+    return [torch.randn(32, 64, device=gpu) for _ in range(count)]
+
+
+def _same(model, eager):
+    for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=2e-3, atol=1e-5)
+
+
+def _warm(model, step, gpu, count=12):
+    for value in _values(gpu, count):
+        step(value).backward()
+        model.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_no_gradient_is_copied_after_some_steps(gpu, mixture, copies, breaks):
+    model, step, eager, backend = _pair(gpu, mixture, breaks)
+    _warm(model, step, gpu, 20)
+    copies.clear()
+    for value in _values(gpu, 4):
+        step(value).backward()
+        eager(value).backward()
+        _same(model, eager)
+        model.zero_grad(set_to_none=True)
+        eager.zero_grad(set_to_none=True)
+    assert sum(copies) == 0
+    assert not [event for event in backend.report().events if "kept into the next call" in event.detail]
+
+
+@pytest.mark.parametrize("warm", [0, 12])
+@pytest.mark.parametrize("breaks", [False, True])
+def test_accumulated_over_four_steps_they_are_eagers(gpu, mixture, warm, breaks):
+    model, step, eager, _ = _pair(gpu, mixture, breaks)
+    _warm(model, step, gpu, warm)
+    for _ in range(4):
+        for value in _values(gpu, 4):
+            step(value).backward()
+            eager(value).backward()
+        _same(model, eager)
+        model.zero_grad(set_to_none=True)
+        eager.zero_grad(set_to_none=True)
+
+
+def test_gradients_that_are_kept_from_the_fifth_step_on_stay_what_they_were(gpu, mixture):
+    model, step, eager, _ = _pair(gpu, mixture)
+    kept, expected = [], []
+    for number, value in enumerate(_values(gpu, 14)):
+        step(value).backward()
+        eager(value).backward()
+        if number >= 5:
+            kept.append([parameter.grad for parameter in model.parameters()])
+            expected.append([parameter.grad.clone() for parameter in eager.parameters()])
+        model.zero_grad(set_to_none=True)
+        eager.zero_grad(set_to_none=True)
+    for mine, theirs in zip(kept, expected, strict=True):
+        for result, right in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(result, right, rtol=2e-3, atol=1e-5)
+
+
+def test_kept_late_they_are_seen_and_copied_from_then_on(gpu, mixture):
+    model, step, eager, backend = _pair(gpu, mixture)
+    _warm(model, step, gpu)
+    for value in _values(gpu, 4):
+        step(value).backward()
+        eager(value).backward()
+    _same(model, eager)
+    assert [event for event in backend.report().events if "kept into the next call" in event.detail]
+
+
+def test_results_of_autograd_grad_are_the_callers(gpu, mixture):
+    model, step, eager, _ = _pair(gpu, mixture)
+    _warm(model, step, gpu)
+    values = _values(gpu, 4)
+    mine = [torch.autograd.grad(step(value), [*model.parameters()]) for value in values]
+    for value, results in zip(values, mine, strict=True):
+        for result, right in zip(results, torch.autograd.grad(eager(value), [*eager.parameters()]), strict=True):
+            torch.testing.assert_close(result, right, rtol=2e-3, atol=1e-5)
+
+
+def test_two_models_in_turns(gpu, mixture):
+    pairs = [_pair(gpu, mixture) for _ in range(2)]
+    for value in _values(gpu, 14):
+        for _, step, eager, _ in pairs:
+            step(value).backward()
+            eager(value).backward()
+        for model, _, eager, _ in pairs:
+            _same(model, eager)
+            model.zero_grad(set_to_none=True)
+            eager.zero_grad(set_to_none=True)
+
+
+def test_inference_while_gradients_are_held(gpu, mixture):
+    model, step, eager, _ = _pair(gpu, mixture)
+    _, other, other_eager, _ = _pair(gpu, mixture)
+    with torch.no_grad():
+        for value in _values(gpu, 4):
+            other(value)
+    _warm(model, step, gpu)
+    for value in _values(gpu, 4):
+        step(value).backward()
+        eager(value).backward()
+        with torch.no_grad():
+            torch.testing.assert_close(other(value), other_eager(value), rtol=2e-3, atol=1e-5)
+        _same(model, eager)
+        model.zero_grad(set_to_none=True)
+        eager.zero_grad(set_to_none=True)
+
+
+def test_amp_with_a_scaler_trains_as_eager_does(gpu, mixture, copies):
+    model, step, eager, _ = _pair(gpu, mixture)
+    values, losses = _values(gpu, 20), []
+    for module, run in ((model, step), (eager, eager)):
+        optimizer, scaler = torch.optim.SGD(module.parameters(), lr=1e-2, foreach=True), torch.amp.GradScaler("cuda")
+        for value in values:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = run(value)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad(set_to_none=True)
+        losses.append(float(loss))
+    assert losses[0] == pytest.approx(losses[1], rel=5e-2)
+    assert len(copies) < len(values)
+
+
+def test_gradients_outlive_what_was_compiled(gpu, mixture):
+    model, step, eager, _ = _pair(gpu, mixture)
+    _warm(model, step, gpu)
+    (value,) = _values(gpu, 1)
+    step(value).backward()
+    eager(value).backward()
+    del step
+    torch._dynamo.reset()
+    torch.cuda.empty_cache()
+    filler = [torch.full((1 << 20,), 7.0, device=gpu) for _ in range(16)]
+    _same(model, eager)
+    del filler
