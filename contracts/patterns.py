@@ -29,9 +29,17 @@ RESHAPES: frozenset[str] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Any:
-    """Matches any tensor value and binds it to ``name``; the same name must bind the same value everywhere."""
+    """Matches any tensor value and binds it to ``name``; the same name must bind the same value everywhere.
+
+    Attributes:
+        name: of the value.
+        behind: ops that the value may go through before the match uses it: conversions, copies, numbers as factors.
+            They become nodes of the match (``Match.through``), as many as nobody else needs; the value is what they
+            start from. Views must keep the row-major order; those in front of the first other op stay outside.
+    """
 
     name: str
+    behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,7 @@ class Op:
         commutative: try the first two operands in both orders.
         reshaped: whether its value may go through ops of ``RESHAPES`` before the match uses it. Those become nodes of
             the match without a part, so nobody else may need their results. Never for the root of a pattern.
+        behind: further ops of one tensor that its value may go through in the same way, see ``Match.through``.
     """
 
     ops: tuple[str, ...]
@@ -59,6 +68,7 @@ class Op:
     part: str = ""
     commutative: bool = False
     reshaped: bool = False
+    behind: tuple[str, ...] = ()
 
 
 Operand = Union[Op, Any, Literal]
@@ -73,12 +83,14 @@ class Match:
         nodes: names of the matched nodes in graph order; the last is the root.
         parts: (part name, view of its node).
         bindings: (name of an ``Any``, name of the value it bound).
+        passed: (name of a part or of an ``Any``, views of the ops that its value went through, the last one first).
     """
 
     pattern: str
     nodes: tuple[str, ...]
     parts: tuple[tuple[str, OpView], ...] = ()
     bindings: tuple[tuple[str, str], ...] = ()
+    passed: tuple[tuple[str, tuple[OpView, ...]], ...] = ()
 
     @property
     def root(self) -> str:
@@ -89,12 +101,20 @@ class Match:
         """The view of a named part."""
         return dict(self.parts)[name]
 
+    def through(self, name: str) -> tuple[OpView, ...]:
+        """Ops that the value of a part or of an ``Any`` went through before the match used it, the last one first."""
+        return dict(self.passed).get(name, ())
+
 
 def _accept(match: Match) -> Verdict:
     return Supported()
 
 
 def _no_cost(match: Match) -> float | None:
+    return None
+
+
+def _no_equal(match: Match) -> OpView | None:
     return None
 
 
@@ -108,6 +128,8 @@ class Pattern:
         check: accepts or refuses a match, with a reason.
         may_escape: parts whose values may be used outside the match; all others must have no other consumer.
         cost: seconds of the whole match, ``None`` for the sum over its ops.
+        priced_as: where there is no such cost, one op that takes as long as the match, with the match's inputs: the
+            backend's rates for it are the price. ``None`` for the sum over the match's ops.
     """
 
     name: str
@@ -115,3 +137,4 @@ class Pattern:
     check: Callable[[Match], Verdict] = field(default=_accept)
     may_escape: frozenset[str] = frozenset()
     cost: Callable[[Match], float | None] = field(default=_no_cost)
+    priced_as: Callable[[Match], OpView | None] = field(default=_no_equal)

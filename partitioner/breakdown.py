@@ -81,6 +81,8 @@ def _origin(problem: Problem, atom: int, number: int, costs: CostModel) -> Prove
     claim = problem.claims[label.claim] if label.claim >= 0 else None
     if claim is not None and claim.cost is not None and core in claim.match.nodes:
         return "backend"
+    if claim is not None and claim.priced_as is not None and core in claim.match.nodes:
+        return costs.op(name, claim.priced_as).provenance
     verdict = problem.candidates.verdicts[core][label.backend]
     if isinstance(verdict, Supported) and verdict.cost is not None:
         return "backend"

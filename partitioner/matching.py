@@ -10,7 +10,7 @@ Non-goals: choosing between overlapping claims: the search does that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mixbackend.contracts import (
@@ -22,6 +22,9 @@ from mixbackend.contracts import (
     Match,
     NodeRef,
     Op,
+    OpNode,
+    OpTag,
+    OpView,
     Pattern,
     Supported,
     Verdict,
@@ -38,20 +41,22 @@ class Claim:
         backend: its position in the user's order.
         match: where.
         cost: seconds of the whole match, ``None`` for the sum over its ops.
+        priced_as: an op whose price is that of the match, where it has no cost.
     """
 
     backend: int
     match: Match
     cost: float | None
+    priced_as: OpView | None = None
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """What is matched so far: part by node name, value by name of an ``Any``, reshapes behind a named part."""
+    """What is matched so far: part by node name, value by name of an ``Any``, nodes passed by either's name."""
 
     nodes: dict[str, str]
     bindings: dict[str, str]
-    reshapes: dict[str, tuple[str, ...]]
+    passed: dict[str, tuple[str, ...]]
 
 
 def find_claims(
@@ -105,12 +110,12 @@ class _Finder:
         return found
 
     def _match_op(self, pattern: Op, name: str, trial: _Trial) -> _Trial | None:
-        passed, name = self._behind_reshapes(pattern, name)
+        passed, name = self._behind(pattern, name)
         node = self._graph.node_by_name.get(name)
         if node is None or node.op not in pattern.ops or name not in self._position:
             return None
         if pattern.part and trial.nodes.get(name) == pattern.part:
-            return trial if trial.reshapes[pattern.part] == passed else None
+            return trial if trial.passed[pattern.part] == passed else None
         part = pattern.part or f"#{len(trial.nodes)}"
         if part in trial.nodes.values() or any(other in trial.nodes for other in (name, *passed)):
             return None
@@ -118,18 +123,43 @@ class _Finder:
         if len(values) < len(pattern.operands):
             return None
         nodes = {**trial.nodes, name: part, **{other: f"#{other}" for other in passed}}
-        return self._match_operands(pattern, values, _Trial(nodes, trial.bindings, {**trial.reshapes, part: passed}))
+        return self._match_operands(pattern, values, _Trial(nodes, trial.bindings, {**trial.passed, part: passed}))
 
-    def _behind_reshapes(self, pattern: Op, name: str) -> tuple[tuple[str, ...], str]:
-        """The reshapes that a value went through, nearest first, and the node that they started from."""
+    def _behind(self, pattern: Op, name: str) -> tuple[tuple[str, ...], str]:
+        """The ops that a value went through, nearest first, and the node that they started from."""
         passed: list[str] = []
-        while pattern.reshaped and name in self._position:
+        while (pattern.reshaped or pattern.behind) and name in self._position:
             node = self._graph.node_by_name[name]
-            if node.op in pattern.ops or node.op not in RESHAPES:
+            reshape = pattern.reshaped and node.op in RESHAPES
+            if node.op in pattern.ops or not (reshape or self._keeps_elements(node, pattern.behind)):
                 break
             passed.append(name)
             name = node.references()[0]
         return tuple(passed), name
+
+    def _keeps_elements(self, node: OpNode, allowed: Sequence[str]) -> bool:
+        """Whether an op is one of these, on one tensor all of whose elements it keeps in row-major order."""
+        references = node.references()
+        if node.op not in allowed or len(references) != 1:
+            return False
+        if OpTag.VIEW not in node.tags or node.op in RESHAPES:
+            return True
+        return self._graph.value(references[0]).meta == node.outputs[0]
+
+    def _in_front(self, pattern: Any, name: str, trial: _Trial) -> tuple[tuple[str, ...], str]:
+        """The ops that a bound value went through and nobody else needs, nearest first, and the value."""
+        passed: list[str] = []
+        last = 0
+        while pattern.behind and name in self._position and name not in trial.nodes:
+            node = self._graph.node_by_name[name]
+            inside = trial.nodes.keys() | set(passed)
+            if not self._keeps_elements(node, pattern.behind) or self._escapes(name, inside):
+                break
+            passed.append(name)
+            last = last if OpTag.VIEW in node.tags else len(passed)
+            name = node.references()[0]
+        source = passed[last] if last < len(passed) else name
+        return tuple(passed[:last]), source
 
     def _match_operands(self, pattern: Op, values: Sequence[Argument], started: _Trial) -> _Trial | None:
         orders = [list(pattern.operands)]
@@ -152,9 +182,12 @@ class _Finder:
             return None
         if isinstance(pattern, Op):
             return self._match_op(pattern, value.name, trial)
-        if trial.bindings.get(pattern.name, value.name) != value.name:
+        passed, name = self._in_front(pattern, value.name, trial)
+        if trial.bindings.get(pattern.name, name) != name:
             return None
-        return _Trial(trial.nodes, {**trial.bindings, pattern.name: value.name}, trial.reshapes)
+        nodes = {**trial.nodes, **{other: f"#{other}" for other in passed}}
+        behind = {**trial.passed, pattern.name: passed} if passed else trial.passed
+        return _Trial(nodes, {**trial.bindings, pattern.name: name}, behind)
 
     def _claim(self, slot: int, backend: Backend, pattern: Pattern, trial: _Trial) -> Claim | None:
         names = sorted(trial.nodes, key=self._position.__getitem__)
@@ -163,7 +196,7 @@ class _Finder:
             return None
         if any(refused_by_traits(backend, views[name]) is not None for name in names):
             return None
-        escaping = [name for name in names[:-1] if self._escapes(name, trial)]
+        escaping = [name for name in names[:-1] if self._escapes(name, trial.nodes.keys())]
         if any(trial.nodes[name] not in pattern.may_escape for name in escaping) or self._leaves_and_returns(names):
             return None
         match = Match(
@@ -171,20 +204,26 @@ class _Finder:
             nodes=tuple(names),
             parts=tuple((part, views[name]) for name, part in trial.nodes.items() if not part.startswith("#")),
             bindings=tuple(trial.bindings.items()),
+            passed=tuple(
+                (part, tuple(views[other] for other in passed))
+                for part, passed in trial.passed.items()
+                if passed and not part.startswith("#")
+            ),
         )
         try:
             verdict: Verdict = check_verdict(pattern.check(match))
             cost = pattern.cost(match)
+            priced_as = pattern.priced_as(match) if isinstance(verdict, Supported) else None
         except Exception:  # a plug-in's fault costs it the match; its ops are still judged one by one
             return None
         if not isinstance(verdict, Supported) or (cost is not None and not cost >= 0.0):
             return None
-        return Claim(slot, match, verdict.cost if cost is None else cost)
+        return Claim(slot, match, verdict.cost if cost is None else cost, priced_as)
 
-    def _escapes(self, name: str, trial: _Trial) -> bool:
+    def _escapes(self, name: str, inside: Collection[str]) -> bool:
         if name in self._replicable:
             return False
-        outside = any(consumer not in trial.nodes for consumer in self._graph.consumers[name])
+        outside = any(consumer not in inside for consumer in self._graph.consumers[name])
         return outside or name in self._returned
 
     def _leaves_and_returns(self, names: list[str]) -> bool:

@@ -15,6 +15,7 @@ from mixbackend.contracts import (
     CostModel,
     InputRole,
     OpNode,
+    OpView,
     PlacementError,
     Supported,
     TensorMeta,
@@ -106,6 +107,10 @@ class _Tariff:
             self._ops[key] = self._costs.op(self._names[slot], wishes.candidates.views[name]).seconds
         return self._ops[key]
 
+    def equal(self, slot: int, view: OpView) -> float:
+        """Seconds of an op that is not in the graph."""
+        return self._costs.op(self._names[slot], view).seconds
+
     def entries(self) -> tuple[float, ...]:
         return tuple(map(sum, zip(map(self._costs.entry, self._names), self.switches(), strict=True)))
 
@@ -141,6 +146,7 @@ class _Builder:
         self._fused = [backend.traits().fused_on(self._graph.device_type) for backend in backends]
         self._fused_bits: dict[tuple[str, str], int] = {}
         self._claims = tuple(claim for claim in claims if self._usable(claim))
+        self._whole_costs = tuple(map(self._whole_cost, self._claims))
         self._claims_of: list[list[int]] = [[] for _ in atoms.cores]
         for number, claim in enumerate(self._claims):
             for atom in dict.fromkeys(self._claimed_atoms(claim)):
@@ -227,13 +233,19 @@ class _Builder:
         return self._corrections.get((name, self._candidates.backends[slot]), 0.0)
 
     def _claim_cost(self, number: int, atom: int) -> float:
-        claim, core = self._claims[number], self._atoms.cores[atom]
-        alone = core not in claim.match.nodes or claim.cost is None
+        claim, core, whole = self._claims[number], self._atoms.cores[atom], self._whole_costs[number]
+        alone = core not in claim.match.nodes or whole is None
         own = self._op_cost(core, claim.backend) if alone else self._correction(core, claim.backend)
         root = claim.match.root
-        if claim.cost is not None and self._atoms.atom_of.get(root) == atom:
-            own += claim.cost * self._wishes.factors.get((root, claim.backend), 1.0)
+        if whole is not None and self._atoms.atom_of.get(root) == atom:
+            own += whole * self._wishes.factors.get((root, claim.backend), 1.0)
         return max(0.0, own)
+
+    def _whole_cost(self, claim: Claim) -> float | None:
+        """Seconds of a match that is priced as a whole: the backend's own, or those of the op that it names."""
+        if claim.cost is not None or claim.priced_as is None:
+            return claim.cost
+        return self._tariff.equal(claim.backend, claim.priced_as)
 
     def _inputs_cost(self, atom: int, slot: int) -> float:
         """Reading graph inputs, making the constants that the atom owns, and reading those that it does not fuse."""

@@ -13,6 +13,7 @@ from mixbackend.backends.common.library import Library, Scope
 from mixbackend.backends.cudnn.attention import write_attention
 from mixbackend.backends.cudnn.convolutions import write_convolution, write_fused
 from mixbackend.backends.cudnn.support import ATTENTION, CONVOLUTION
+from mixbackend.backends.cudnn.written_attention import write_written
 from mixbackend.contracts.describe_op import operator_name
 
 Node = torch.fx.Node
@@ -20,6 +21,8 @@ Node = torch.fx.Node
 
 def write_match(scope: Scope, pattern: str, matched: Sequence[Node]) -> str:
     """A matched pattern as one call."""
+    if pattern.startswith("attention"):
+        return write_written(scope, matched)
     product = next(node for node in matched if operator_name(node.target) == CONVOLUTION)
     return write_fused(scope, product, _other(matched, product) if pattern == "convolution_add_relu" else None)
 

@@ -1,6 +1,7 @@
 """Patterns: convolutions with what follows them, as one label for the planner.
 
-Place: ``Backend.patterns``. ``convolution_relu`` and ``convolution_add_relu`` are one kernel each, bias included.
+Place: ``Backend.patterns``, together with ``attention_patterns``. ``convolution_relu`` and ``convolution_add_relu`` are
+one kernel each, bias included.
 Invariants: a match is accepted only if its convolution alone would be, and if nothing in it changes shape or type.
 Costs: ``None``, the sum over the ops, where pointwise ops count with this backend's rate, which is that of epilogues;
 the values between them are never written.
@@ -8,6 +9,7 @@ the values between them are never written.
 
 from __future__ import annotations
 
+from mixbackend.backends.cudnn import attention_patterns
 from mixbackend.backends.cudnn.support import CONVOLUTION, judge, refuse_fusion
 from mixbackend.contracts import Any as Anything
 from mixbackend.contracts import Literal, Match, Op, Pattern, Supported, TensorMeta, Unsupported, Verdict
@@ -45,7 +47,9 @@ def _unsuited_operand(match: Match) -> Unsupported | None:
 _CONVOLUTION = Op((CONVOLUTION,), part=PRODUCT)
 _ADDED = Op(_ADD, (_CONVOLUTION, Anything(OTHER), Literal(1)), part=_SUM, commutative=True)
 
-PATTERNS: tuple[Pattern, ...] = (
+_CONVOLUTIONS: tuple[Pattern, ...] = (
     Pattern("convolution_relu", Op(_RELU, (_CONVOLUTION,)), _check),
     Pattern("convolution_add_relu", Op(_RELU, (_ADDED,)), _check),
 )
+
+PATTERNS: tuple[Pattern, ...] = (*_CONVOLUTIONS, *attention_patterns.PATTERNS)

@@ -115,7 +115,9 @@ def test_a_block_is_one_region_or_a_few(name: str, backends: list[Backend]) -> N
     heavy = sum(graph.view(node.name).op_class in LIBRARY_OPS for node in graph.placed_nodes)
     rates = rates_of(backends)
     for plan in (replayed(graph, backends, rates), called(graph, backends, rates)[1]):
-        assert len(plan.regions) <= max(2, heavy // 2), plan
+        # Attention that is written out here has one kernel in one backend: a region each, and what is around it.
+        apart = sum(len(region.matches) for region in plan.regions if region.backend == "cudnn")
+        assert len(plan.regions) <= max(2, heavy // 2, 2 * apart + 1), plan
 
 
 @pytest.mark.parametrize("name", ["resnet/14", "resnet/56"])
