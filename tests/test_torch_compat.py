@@ -640,7 +640,7 @@ def test_cuda_graph_tree(monkeypatch):
     assert not tree.alone
     results = list(node.cached_tensor_outputs)
     found = tree.latest([torch.ones(3), *results])
-    assert found.places == (1, 2)
+    assert (found.places, found.others) == ((1, 2), (0,))
     assert tree.latest([results[0], results[0].view(3, 1)]) is None
     assert tree.latest([]) is None
 

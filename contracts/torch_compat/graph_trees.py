@@ -27,10 +27,12 @@ class ResultsOfGraph:
         node: of torch's tree, just run.
         places: where these results are among those of the function.
         numbers: where they are among those of the node.
+        others: where the function's further tensors are.
     """
 
-    def __init__(self, node: Any, places: Sequence[int], numbers: Sequence[int]) -> None:
+    def __init__(self, node: Any, places: Sequence[int], numbers: Sequence[int], others: Sequence[int]) -> None:
         self.places = tuple(places)
+        self.others = tuple(others)
         self._numbers = tuple(numbers)
         self._node = weakref.ref(node)
         # Torch makes new ones when it makes its tensors anew; these keep the storages' counts readable.
@@ -194,4 +196,6 @@ def _found(node: Any, results: Sequence[Any]) -> ResultsOfGraph:
         for place, number in single.items()
         if 0 not in results[place].stride() and (not kept or kept[number] is results[place])
     }
-    return ResultsOfGraph(node, tuple(found), tuple(found.values()))
+    tensors = (place for place, result in enumerate(results) if isinstance(result, torch.Tensor))
+    others = [place for place in tensors if place not in found]
+    return ResultsOfGraph(node, tuple(found), tuple(found.values()), others)

@@ -14,7 +14,7 @@ Non-goals: streams. Who reads gradients on another stream has to be done before 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ class Giver:
         if own is not None:
             tree.hand_out(own)
             turns.lend(self, own)
-            return results if len(own.places) == len(results) else copied(results, own.places)
+            return copied(results, own.others) if own.others else results
         apart = copied(results)
         if not self._lends:
             turns.copy(self, storages_of(apart))
@@ -173,12 +173,18 @@ class Guarded:
             self._turns = _turns.setdefault(self._tree, Turns())
 
 
-def copied(results: Sequence[Any], but: Collection[int] = ()) -> list[Any]:
-    """Results in memory of their own, but those at some places as they are."""
-    tensors = [(place, item) for place, item in enumerate(results) if isinstance(item, torch.Tensor)]
-    tensors = [(place, item) for place, item in tensors if place not in but]
-    dense = [(place, item) for place, item in tensors if 0 not in item.stride()]
-    # The elements of expanded tensors share memory, which nothing can be copied into.
-    copies = {place: item.clone() for place, item in tensors if 0 in item.stride()}
-    copies.update(zip([place for place, _ in dense], copies_of([item for _, item in dense]), strict=True))
-    return [copies.get(place, item) for place, item in enumerate(results)]
+def copied(results: Sequence[Any], places: Iterable[int] | None = None) -> list[Any]:
+    """Results in memory of their own: the tensors at these places, or all."""
+    chosen = range(len(results)) if places is None else places
+    tensors = [(place, results[place]) for place in chosen if isinstance(results[place], torch.Tensor)]
+    changed = list(results)
+    dense = []
+    for place, item in tensors:
+        if 0 in item.stride():
+            # The elements of expanded tensors share memory, which nothing can be copied into.
+            changed[place] = item.clone()
+        else:
+            dense.append(place)
+    for place, copy in zip(dense, copies_of([results[place] for place in dense]), strict=True):
+        changed[place] = copy
+    return changed

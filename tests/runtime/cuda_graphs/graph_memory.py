@@ -16,31 +16,27 @@ class Node:
     """A graph that has been recorded."""
 
     def __init__(self, made, alone=None):
-        self.unaliased_in_all_paths = list(alone or [True] * len(made))
-        self.cached_tensor_outputs = [item.clone() for item in made]
+        self.unaliased_in_all_paths = list(alone or [item is not None for item in made])
+        self.cached_tensor_outputs = [None if item is None else item.clone() for item in made]
         # As torch's own, which makes its tensors from objects for storages.
-        self.storages = [item.untyped_storage() for item in self.cached_tensor_outputs]
+        self.storages = [item.untyped_storage() for item in self.cached_tensor_outputs if item is not None]
         me = weakref.ref(self)
 
         def unheld(place):
             return sys.getrefcount(me().cached_tensor_outputs[place]) == 2
 
         self.outputs_weakrefs = [
-            cudagraph_trees.StorageWeakRefWrapper(item, extra_ref_check=lambda place=place: unheld(place))
+            item
+            if item is None
+            else cudagraph_trees.StorageWeakRefWrapper(item, extra_ref_check=lambda place=place: unheld(place))
             for place, item in enumerate(self.cached_tensor_outputs)
         ]
 
     def write(self, values):
         with torch.no_grad():
             for item, value in zip(self.cached_tensor_outputs, values, strict=True):
-                torch.Tensor.copy_(item, value)
-
-    def forget_tensors(self):
-        """As before a further recording: results live as long as somebody else holds them."""
-        self.cached_tensor_outputs.clear()
-        self.storages.clear()
-        for holder in self.outputs_weakrefs:
-            holder.remove_extra_reference()
+                if item is not None:
+                    item.copy_(value)
 
 
 class Manager:

@@ -36,8 +36,12 @@ class Model:
     def __init__(self, manager, weights=3):
         self.manager, self.weights, self.events, self.plain = manager, weights, [], []
         self.forward = self._part("forward", lambda value: [value * 2.0])
-        self.backward = self._part("backward", lambda saved: [saved * (place + 1) for place in range(weights)])
+        self.backward = self._part("backward", self._gradients)
         cuda_graph_tree(0).own = len(manager.ids_to_funcs)
+
+    def _gradients(self, saved):
+        """And none for the value."""
+        return [*(saved * (place + 1) for place in range(self.weights)), None]
 
     def _part(self, phase, function):
         def run(inputs):
@@ -58,7 +62,12 @@ class Model:
     def step(self, value):
         self.manager.generation += 1
         (saved,) = self.forward([value])
-        return self.backward([saved.clone()])
+        return self.differentiate(saved.clone())
+
+    def differentiate(self, saved):
+        *results, nothing = self.backward([saved])
+        assert nothing is None
+        return results
 
     def right(self, value):
         return [value * 2.0 * (place + 1) for place in range(self.weights)]
@@ -167,8 +176,8 @@ def test_a_backward_of_the_same_path_goes_on_while_gradients_of_another_are_held
     for _ in range(QUIET_STEPS + 3):
         manager.generation += 1
         saved = [part.forward([torch.ones(4)])[0].clone() for part in (one, other)]
-        held = other.backward([saved[1]])
-        _check(one.backward([saved[0]]), one.right(torch.ones(4)))
+        held = other.differentiate(saved[1])
+        _check(one.differentiate(saved[0]), one.right(torch.ones(4)))
         del held
     assert (one.plain, other.plain) == ([], [])
 
@@ -194,7 +203,7 @@ def test_the_backward_of_a_forward_without_graphs_has_none_either(manager):
     manager.generation += 1
     (saved,) = model.forward([torch.ones(4)])
     del kept
-    model.backward([saved])
+    model.differentiate(saved)
     assert model.plain == ["forward", "backward"]
 
 
