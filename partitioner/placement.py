@@ -33,7 +33,7 @@ from mixbackend.partitioner.matching import find_claims
 from mixbackend.partitioner.pricing import price
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.regions import EntangledClaimsError
-from mixbackend.partitioner.search import Labelling, Neighbourhood, find_labels
+from mixbackend.partitioner.search import Labeller, Labelling, Neighbourhood, find_labels
 from mixbackend.partitioner.single import last_resort_of, single_backend_labels
 from mixbackend.partitioner.stages import Stages, collection_paused
 from mixbackend.partitioner.tighten import loose_values
@@ -225,18 +225,23 @@ def _search_as(
         view: what labels are found in: the problem, or as plans see it that stay on one pool.
         problem: what plans cost.
     """
-    labelling = find_labels(view)
+    labeller = Labeller(view)
+    labelling = labeller.find()
     bound = labelling.bound if not rules.pricing else find_labels(discounted(view, rules.pricing)).bound
     found = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
     exact_values: frozenset[int] = frozenset()
+    realised = {labelling.labels}
     for _ in range(ROUNDS):
         closed = found.seconds - bound <= 1e-12 * found.seconds
         loose = frozenset(loose_values(view, labelling.labels)) - exact_values
         if closed or not loose or rules.pricing or problem.size > ATOMS_SEARCHED_AGAIN:
             break
         exact_values |= loose
-        labelling = find_labels(view, exact_values)
+        labelling = labeller.find(exact_values)
         bound = max(bound, labelling.bound)
+        if labelling.labels in realised:
+            continue
+        realised.add(labelling.labels)
         again = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
         found = min(found, again, key=lambda item: item.seconds)
     return labelling, bound, found

@@ -47,14 +47,38 @@ class Labelling:
 
 def find_labels(problem: Problem, exact_values: frozenset[int] = frozenset()) -> Labelling:
     """Least labelling of the lower bound."""
-    shape = shape_of(problem.size, problem.links)
-    for values, rings in ((exact_values, True), (frozenset(), True), (frozenset(), False)):
-        model = bound_model(problem, shape, values, rings)
+    return Labeller(problem).find(exact_values)
+
+
+class Labeller:
+    """Finds the labels of one problem, again and again with other values exact; what these do not change is kept."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._shape = shape_of(problem.size, problem.links)
+        self._known: dict[tuple[frozenset[int], bool], Labelling | None] = {}
+
+    def find(self, exact_values: frozenset[int] = frozenset()) -> Labelling:
+        """Least labelling of the lower bound, with a state for each of these values if that is affordable."""
+        exact = self._attempt(exact_values, rings=True) or self._attempt(frozenset(), rings=True)
+        found = exact or self._attempt(frozenset(), rings=False)
+        assert found is not None, "without rings the search falls back to what is always affordable"
+        return found
+
+    def _attempt(self, exact_values: frozenset[int], rings: bool) -> Labelling | None:
+        key = (exact_values, rings)
+        if key not in self._known:
+            self._known[key] = self._labelling(exact_values, rings)
+        return self._known[key]
+
+    def _labelling(self, exact_values: frozenset[int], rings: bool) -> Labelling | None:
+        """``None`` if the tables of all rings are not affordable."""
+        model = bound_model(self._problem, self._shape, exact_values, rings)
         order = min_degree_order(model.sizes, (factor.scope for factor in model.factors))
         if affordable(order):
             solution = eliminate(model.sizes, model.factors, order, order.largest)
-            return Labelling(solution.states[: problem.size], solution.bound, order.width, "exact")
-    return _approximate(problem, model, order)
+            return Labelling(solution.states[: self._problem.size], solution.bound, order.width, "exact")
+        return None if rings else _approximate(self._problem, model, order)
 
 
 def affordable(order: Order) -> bool:
