@@ -608,7 +608,8 @@ def _tree(monkeypatch, tensors):
     from torch._inductor import cudagraph_trees as trees
 
     class Kept:
-        pass
+        def _run(self, inputs, function):
+            return "replayed"
 
     node, manager = Kept(), Kept()
     node.unaliased_in_all_paths = [True] * len(tensors)
@@ -635,9 +636,8 @@ def test_cuda_graph_tree(monkeypatch):
     node, manager = _tree(monkeypatch, [torch.ones(3), torch.ones(2, 2)])
     tree = compat.cuda_graph_tree(0)
     assert tree is compat.cuda_graph_tree(0)
-    assert (tree.begins_anew, tree.generation, tree.alone) == (True, 7, True)
-    manager.ids_to_funcs["of others"] = None
-    assert not tree.alone
+    assert (tree.begins_anew, tree.generation, tree.guarded) == (True, 7, True)
+    assert manager._run([], 1) == "replayed"
     results = list(node.cached_tensor_outputs)
     found = tree.latest([torch.ones(3), *results])
     assert (found.places, found.others) == ((1, 2), (0,))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.contracts.torch_compat.graph_trees import count_own_function, take_back_all
+from mixbackend.contracts.torch_compat.graph_trees import take_back_all
 
 
 def cuda_graph_recorded(
@@ -69,7 +69,6 @@ def cuda_graph_recorded(
             constants=tuple(constants),
             placeholders=placeholders,
         )
-        count_own_function(device)
         return made
 
     return run

@@ -81,17 +81,22 @@ class GraphTree:
     """One of torch's trees, as far as what it handed out is concerned; made by ``cuda_graph_tree``.
 
     Attributes:
-        own: how many functions of ours it runs.
         handed_out: results in its memory that may be held since a path was begun.
     """
 
     def __init__(self, manager: Any) -> None:
-        self.own = 0
         self.handed_out: list[ResultsOfGraph] = []
         self._manager = weakref.ref(manager)
         self._known: weakref.WeakKeyDictionary[Any, ResultsOfGraph] = weakref.WeakKeyDictionary()
         self._memory: Any = None
         weakref.finalize(manager, _outlive, self).atexit = False
+        _guard(manager, self)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether nobody's run, not that of code of others either, writes over results that are held."""
+        manager = self._manager()
+        return manager is not None and "_run" in vars(manager)
 
     @property
     def begins_anew(self) -> bool:
@@ -104,12 +109,6 @@ class GraphTree:
         """Differs between calls of compiled functions."""
         manager = self._manager()
         return 0 if manager is None else int(manager.get_curr_generation())
-
-    @property
-    def alone(self) -> bool:
-        """Whether it runs nothing but what ``cuda_graph_recorded`` gave it."""
-        manager = self._manager()
-        return manager is not None and len(manager.ids_to_funcs) == self.own
 
     def latest(self, results: Sequence[Any]) -> ResultsOfGraph | None:
         """Those of these results that the graph that ran last left in its own memory; ``None`` if there are none."""
@@ -151,13 +150,6 @@ def cuda_graph_tree(device: int) -> GraphTree | None:
     return None if manager is None else _tree_of(manager)
 
 
-def count_own_function(device: int) -> None:
-    """One more function of ours is recorded on a device."""
-    tree = cuda_graph_tree(device)
-    if tree is not None:
-        tree.own += 1
-
-
 def take_back_all() -> None:
     """Let go of memory that is only kept for results that nobody holds any more."""
     for tree in [*_trees.values()]:
@@ -171,6 +163,20 @@ def _tree_of(manager: Any) -> GraphTree:
         take_back_all()
         tree = _trees[manager] = GraphTree(manager)
     return tree
+
+
+def _guard(manager: Any, tree: GraphTree) -> None:
+    """Let a tree run functions without graphs, as it does with some itself, where it would write over held results."""
+    run, weak = type(manager)._run, weakref.ref(manager)
+
+    def guarded(inputs: list[Any], function: Any) -> Any:
+        owner = weak()
+        assert owner is not None, "it is running"
+        if tree.handed_out and tree.begins_anew and tree.take_back():
+            return owner.ids_to_funcs[function].model(inputs)
+        return run(owner, inputs, function)
+
+    manager._run = guarded
 
 
 def _outlive(tree: GraphTree) -> None:

@@ -6,8 +6,8 @@ at first, and the copies watched: if nobody holds them any more when the next pa
 ``QUIET_STEPS`` times in succession, later ones are not copied.
 Invariants: before any run of ours that may write over gradients that were handed out, they are looked at. If one of
 them is held, the run and its backward do without graphs, which touch nothing of theirs, as long as that lasts; whose
-gradients those are copies from then on for good. Results that share memory among themselves or with others, and those
-of trees that run code of others, too, are always copied.
+gradients those are copies from then on for good. Results that share memory among themselves or with others are always
+copied. Code of others in the same tree, inductor's, does without graphs just so while gradients of ours are held.
 Non-goals: streams. Who reads gradients on another stream has to be done before the model is called again.
 """
 
@@ -31,7 +31,7 @@ from mixbackend.runtime.first_call import Run
 
 QUIET_STEPS = 3
 """So many steps in succession nobody may have kept gradients until they are not copied any more."""
-_LOUD_STEPS = 3
+_LOUD_STEPS = 32
 """After so many steps in which somebody kept copies they are not watched any more."""
 
 _MOST_WATCHED = 64
@@ -118,7 +118,7 @@ class Giver:
         """Results as the caller may have them."""
         if tree is None or turns is None or self._copies:
             return copied(results)
-        own = tree.latest(results) if self._lends and tree.alone else None
+        own = tree.latest(results) if self._lends and tree.guarded else None
         if own is not None:
             tree.hand_out(own)
             turns.lend(self, own)

@@ -59,6 +59,9 @@ class Manager:
     def set_to_running_backward(self):
         self.awaits = False
 
+    def _run(self, inputs, function):
+        return "replayed"
+
     def recorded(self, function, names, results, static, device, phase, constants=()):
         """In place of ``cuda_graph_recorded``."""
         self.ids_to_funcs[len(self.ids_to_funcs)] = function

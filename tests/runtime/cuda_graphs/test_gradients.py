@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 from torch._inductor import cudagraph_trees
 
-from mixbackend.contracts.torch_compat import cuda_graph_tree
 from mixbackend.runtime.cuda_graphs import gradients
 from mixbackend.runtime.cuda_graphs.gradients import QUIET_STEPS, Giver, Guarded
 
@@ -37,7 +38,6 @@ class Model:
         self.manager, self.weights, self.events, self.plain = manager, weights, [], []
         self.forward = self._part("forward", lambda value: [value * 2.0])
         self.backward = self._part("backward", self._gradients)
-        cuda_graph_tree(0).own = len(manager.ids_to_funcs)
 
     def _gradients(self, saved):
         """And none for the value."""
@@ -152,9 +152,9 @@ def test_who_keeps_gradients_from_the_beginning_is_not_watched_for_long(manager,
     original = gradients.storages_of
     monkeypatch.setattr(gradients, "storages_of", lambda tensors: watched.append(1) or original(tensors))
     model = Model(manager)
-    kept = [model.step(torch.randn(4)) for _ in range(10)]
-    assert len(kept) == len(copies) == 10
-    assert len(watched) < 6
+    kept = [model.step(torch.randn(4)) for _ in range(50)]
+    assert len(kept) == len(copies) == 50
+    assert len(watched) < 40
     assert (model.plain, model.events) == ([], [])
 
 
@@ -207,12 +207,19 @@ def test_the_backward_of_a_forward_without_graphs_has_none_either(manager):
     assert model.plain == ["forward", "backward"]
 
 
-def test_code_of_others_in_the_tree_lets_gradients_be_copied(manager, copies):
+def test_code_of_others_in_the_tree_writes_over_nothing(manager):
     model = Model(manager)
-    manager.ids_to_funcs["of inductor"] = object()
-    for _ in range(QUIET_STEPS + 4):
+    manager.ids_to_funcs["of inductor"] = types.SimpleNamespace(model=lambda inputs: "without graphs")
+    for _ in range(QUIET_STEPS + 2):
         model.step(torch.randn(4))
-    assert copies == [3] * (QUIET_STEPS + 4)
+    manager.generation += 1
+    assert manager._run([], "of inductor") == "replayed"
+    kept = model.step(torch.ones(4))
+    manager.generation += 1
+    assert manager._run([], "of inductor") == "without graphs"
+    _check(kept, model.right(torch.ones(4)))
+    del kept
+    assert manager._run([], "of inductor") == "replayed"
 
 
 def test_results_that_share_memory_or_are_expanded_are_copied(manager, copies):
@@ -234,7 +241,6 @@ def test_results_that_share_memory_or_are_expanded_are_copied(manager, copies):
         return [first, first.view(2, 2), third[:1].expand(3), fourth]
 
     manager.ids_to_funcs[0] = backward
-    cuda_graph_tree(0).own = 1
     guarded = Guarded(record, backward, 0, Giver(lambda detail: None), True)
     for _ in range(QUIET_STEPS + 3):
         manager.generation += 1
