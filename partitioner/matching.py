@@ -27,6 +27,7 @@ from mixbackend.contracts import (
     OpView,
     Pattern,
     Supported,
+    TensorMeta,
     Verdict,
     check_verdict,
 )
@@ -139,12 +140,14 @@ class _Finder:
 
     def _keeps_elements(self, node: OpNode, allowed: Sequence[str]) -> bool:
         """Whether an op is one of these, on one tensor all of whose elements it keeps in row-major order."""
-        references = node.references()
-        if node.op not in allowed or len(references) != 1:
+        if node.op not in allowed:
+            return False
+        metas = {name: self._graph.value(name).meta for name in node.references()}
+        if sum(isinstance(meta, TensorMeta) for meta in metas.values()) != 1:
             return False
         if OpTag.VIEW not in node.tags or node.op in RESHAPES:
             return True
-        return self._graph.value(references[0]).meta == node.outputs[0]
+        return metas[node.references()[0]] == node.outputs[0]
 
     def _in_front(self, pattern: Any, name: str, trial: _Trial) -> tuple[tuple[str, ...], str]:
         """The ops that a bound value went through and nobody else needs, nearest first, and the value."""

@@ -6,9 +6,12 @@ import math
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from mixbackend.backends.cudnn import written_attention
 from mixbackend.partitioner import place
+from mixbackend.runtime.describe import describe
+from mixbackend.runtime.regions import cut_regions
 from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten
@@ -17,7 +20,7 @@ HEADS, SIZE = 4, 16
 
 def _split(value):
     """(batch, length, heads * size) as models give it to attention."""
-    return value.reshape(*value.shape[:2], HEADS, -1).transpose(1, 2)
+    return value.reshape(*value.shape[:2], HEADS, SIZE).transpose(1, 2)
 
 
 def _torch(query, key, value, mask=None, scale=None):
@@ -196,13 +199,35 @@ def test_the_price_is_that_of_an_attention(bench, values):
     assert _names(plan) == ["attention_rows_turned"], plan
 
 
-def test_sizes_may_be_symbolic(bench, values):
-    inputs = values(queries=6, keys=6, mask=(2, 1, 6, 6))
-    with bench.mode:
-        fakes = [torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device="cuda") for item in inputs]
-    graph = trace_graph(_torch, fakes, dynamic=True)[1]
+def _with_symbols(inputs):
+    """The graph with symbolic sizes, as if it were a GPU's: fake tensors there cannot be given symbols."""
+    module, _ = trace_graph(_torch, inputs, dynamic=True)
+
+    def moved(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        with value.fake_mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+
+    for node in module.graph.nodes:
+        node.meta |= {"val": tree_map(moved, node.meta["val"])} if "val" in node.meta else {}
+    return module, describe(module, "inference", "moved", {})
+
+
+def test_sizes_may_be_symbolic(bench, kernel, values):
+    module, graph = _with_symbols(values(queries=6, keys=6, mask=(2, 1, 6, 6)))
     plan = place(graph, bench.backends, bench.costs)
     assert _names(plan) == ["attention_rows_turned_masked"], plan
+    region = next(item.region for item in cut_regions(module, graph, plan) if item.region.matches)
+    compiled = bench.backend.compile(region)
+    names = [node.name for node in module.graph.find_nodes(op="placeholder")]
+    for length in (6, 9):
+        inputs = values(queries=length, keys=length, batch=3, mask=(3, 1, length, length))
+        present = dict(zip(names, inputs, strict=True))
+        sizes = {2: 3, 6: length, 8: 3 * HEADS}  # by hint: batch, length, both of the product's
+        given = [present[item.name] if item.name in present else sizes[item.meta.hint] for item in region.inputs]
+        (result,) = compiled.run(given)
+        torch.testing.assert_close(result.reshape(inputs[0].shape), _torch(*inputs), rtol=2e-2, atol=2e-2)
 
 
 def test_kernels_that_give_no_zeros_lose(monkeypatch):
