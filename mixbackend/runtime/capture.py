@@ -27,6 +27,8 @@ from mixbackend.contracts.torch_compat import (
     without_dispatch_modes,
 )
 from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.result_types import state_result_types
+from mixbackend.runtime.views import read_through_detach
 
 GraphCompiler = Callable[
     [torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]], Callable[[list[Any]], Sequence[Any]]
@@ -60,6 +62,9 @@ def capture(
 
     def partition(joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
         with without_dispatch_modes():
+            # Before the graph is split: what the forward saves enters the backward as it is stated here.
+            state_result_types(joint)
+            read_through_detach(joint)
             prepare_joint(joint)
         return partition_with_min_cut(joint, inputs, **keywords)
 
