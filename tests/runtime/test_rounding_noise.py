@@ -1,0 +1,84 @@
+"""A result is wrong if it is farther off than rounding takes it, not if eager happened to be near."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as functional
+
+from mixbackend.contracts import ErrorBudget
+from mixbackend.runtime.rounding import RandomRounding
+from mixbackend.runtime.trace import trace_region
+from mixbackend.runtime.verify import eager_result, reference_result, verify_region
+
+BUDGET = ErrorBudget(factor=3.0, floor=4.0)
+DRAWS = 64
+
+
+def _loss(value, first, second):
+    return functional.relu(value @ first).matmul(second).float().logsumexp(-1).mean()
+
+
+def _values(seed):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((16, 64), (64, 64), (64, 32))
+    return [torch.randn(shape, generator=generator).to(torch.bfloat16) / 2 for shape in shapes]
+
+
+def _lucky():
+    """Values for which eager's loss is nearer to float64 than usual."""
+    region = trace_region(_loss, _values(0))
+    errors = {}
+    for seed in range(DRAWS):
+        eager = eager_result(region, _values(seed))
+        (exact,) = reference_result(region, _values(seed), eager)
+        errors[seed] = abs(float(eager[0].double() - exact))
+    usual = sorted(errors.values())[DRAWS // 2]
+    seed = min(errors, key=errors.__getitem__)
+    return region, _values(seed), errors[seed], usual
+
+
+def test_a_loss_may_be_as_far_off_as_rounding_takes_it():
+    region, values, lucky, usual = _lucky()
+    assert lucky * BUDGET.factor * 4 < usual, "eager must have been lucky for this to be a test"
+    (exact,) = reference_result(region, values, eager_result(region, values))
+    result = (exact + usual).float()
+    assert verify_region(region, values, [result], BUDGET) is None
+
+
+@pytest.mark.parametrize("times", [20, 100])
+def test_a_loss_may_not_be_farther_off(times):
+    region, values, _, usual = _lucky()
+    (exact,) = reference_result(region, values, eager_result(region, values))
+    deviation = verify_region(region, values, [(exact + times * usual).float()], BUDGET)
+    assert deviation is not None and deviation.measure == "rms"
+    # What the message calls eager's distance is that of its noise.
+    assert usual / 4 < deviation.eager_error < 4 * usual
+
+
+def test_variances_by_subtracting_squares_are_still_wrong():
+    def function(value):
+        return torch.var_mean(value, 0, correction=0)
+
+    values = [torch.randn(4096, 8) + 100]
+    region = trace_region(function, values)
+    wrong = (values[0].square().mean(0) - values[0].mean(0).square(), values[0].mean(0))
+    assert verify_region(region, values, eager_result(region, values), BUDGET) is None
+    assert verify_region(region, values, wrong, BUDGET).output == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_rounding_goes_to_one_of_two_neighbours_and_to_neither_side_in_the_mean(dtype):
+    value = torch.full((20000,), 1 + torch.finfo(dtype).eps / 4, dtype=torch.float64)
+    found = RandomRounding(0)(value, dtype)
+    assert set(found.tolist()) == {1.0, 1 + torch.finfo(dtype).eps}
+    assert torch.isclose(found.mean() - 1, value.mean() - 1, rtol=0.1)
+    exact = torch.tensor([0.0, -1.5, 2.0, float("inf"), float("-inf")], dtype=torch.float64)
+    assert torch.equal(RandomRounding(0)(exact, dtype), exact)
+    assert torch.equal(RandomRounding(3)(value, dtype), RandomRounding(3)(value, dtype))
+
+
+def test_torchs_random_state_is_left_alone():
+    before = torch.get_rng_state()
+    RandomRounding(0)(torch.rand(8, dtype=torch.float64, generator=torch.Generator()), torch.bfloat16)
+    assert torch.equal(torch.get_rng_state(), before)
