@@ -65,6 +65,7 @@ from mixbackend.contracts.plan import Plan, PlannedRegion, Refusal
 from mixbackend.contracts.preferences import NodeMatch, Preference
 from mixbackend.contracts.region import (
     BindFunction,
+    Binding,
     BoundRun,
     CompiledRegion,
     Region,
@@ -97,6 +98,7 @@ __all__ = [
     "BackendRates",
     "BackendUnavailableError",
     "BindFunction",
+    "Binding",
     "BoundRun",
     "BuildSeconds",
     "CodegenError",

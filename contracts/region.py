@@ -149,6 +149,24 @@ class BoundRun:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Binding:
+    """Code for known values that takes long to make and is worth storing, before it is made.
+
+    Attributes:
+        digest: of everything that the code takes from the values: equal digests of one region mean equal code.
+        build: makes the code, of the values as they were when this was prepared. May run in any thread, or never.
+        load: takes up what ``build`` gave, here or in an earlier process; raises if it is damaged.
+    """
+
+    digest: str
+    build: Callable[[], bytes]
+    load: Callable[[bytes], BoundRun]
+
+
+PrepareBindingFunction = Callable[[Sequence[torch.Tensor | None]], Binding]
+"""Takes what ``BindFunction`` takes, and reads it."""
+
 BindFunction = Callable[[Sequence[torch.Tensor | None]], BoundRun]
 """Takes one entry per region input, the tensor where its role is ``InputRole.CONSTANT`` and ``None`` elsewhere, and
 returns code for these very values: packed, folded, or kept inside a session. Called when a graph is built and again
@@ -171,6 +189,8 @@ class CompiledRegion:
         strides: ``as_traced`` (outputs always have the traced strides), ``contiguous`` (row-major), or ``unknown``
             (the stitched code looks at every call).
         notes: facts for the report, for instance "2 attention nodes fused".
+        prepare_binding: beside ``bind``, where that takes long: the same in steps, so that what was made for the same
+            values before is taken from the artifact store.
     """
 
     run: RunFunction
@@ -180,6 +200,7 @@ class CompiledRegion:
     preconditions: tuple[Condition, ...] = ()
     strides: Literal["as_traced", "contiguous", "unknown"] = "unknown"
     notes: tuple[str, ...] = ()
+    prepare_binding: PrepareBindingFunction | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """An engine as bytes for the artifact store, and back.
 
-Place: ``CompiledRegion.artifact`` and ``Backend.load``. The store holds them under the region's text, the backend's
-fingerprint (release, GPU, driver, settings) and the weights policy, and checks them on every read.
+Place: ``CompiledRegion.artifact``, ``Backend.load`` and ``Binding``. The store holds them under the region's text, the
+backend's fingerprint (release, GPU, driver, settings), the weights policy and the values of weights that are inside, and
+checks them on every read.
 Invariants: an artifact says which model and which profiles it was built for; nothing is unpickled.
 """
 
@@ -18,7 +19,7 @@ class EngineArtifact:
     """What is stored of a compiled region.
 
     Attributes:
-        digest: of the model.
+        digest: of the model, and of the weights' values if they are inside.
         profiles: text of the optimisation profiles.
         refittable: names of the weights that can be given anew.
         seconds: that the build took.
@@ -41,6 +42,20 @@ class EngineArtifact:
         }
         text = json.dumps(header).encode()
         return b"".join([_MAGIC, len(text).to_bytes(8, "little"), text, self.engine])
+
+    @property
+    def note(self) -> str:
+        """For the report."""
+        return f"engine built in {self.seconds:.0f} s"
+
+    def check(self, digest: str, profiles: str) -> None:
+        """Hold it against what it is to serve.
+
+        Raises:
+            ValueError: it is for something else.
+        """
+        if (self.digest, self.profiles) != (digest, profiles):
+            raise ValueError("the engine was built for another model, other sizes or other weights")
 
     @staticmethod
     def from_bytes(content: bytes) -> EngineArtifact:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from mixbackend.backends.tensorrt.availability import availability, installed_version
-from mixbackend.backends.tensorrt.limits import limits
+from mixbackend.backends.tensorrt.limits import limits, why_weights_inside
 from mixbackend.backends.tensorrt.rates import FUSED, prior_rates
 from mixbackend.backends.tensorrt.versions import Release, driver_release
 from mixbackend.contracts import (
@@ -58,18 +58,19 @@ class TensorRtBackend(Backend):
     def fingerprint(self) -> str:
         """The release, the GPU, its driver, and what the environment says of building."""
         allowed = limits()
-        building = f"writing={_WRITING} level={allowed.level} workspace={allowed.workspace_mb} refit={allowed.refit}"
-        return f"{self._place()} {building}"
+        building = f"writing={_WRITING} level={allowed.level} workspace={allowed.workspace_mb}"
+        return f"{self._place()} {building} refit={int(not self._weights_inside)}"
 
     def _place(self) -> str:
         """What engines and timings of tactics hold for."""
         return f"tensorrt={installed_version()} driver={driver_release()} {gpu_fingerprint()}"
 
     def traits(self) -> Traits:
-        """Weights are given to an engine in the time of copying them; calls of one engine come one at a time."""
+        """Weights are given to an engine in the time of copying them, where the release does that right; calls of one
+        engine come one at a time."""
         return Traits(
             device_types=self.device_types,
-            weights="refit",
+            weights="baked" if self._weights_inside else "refit",
             capturable=True,
             # Kernels that split sums may add them up in any order.
             deterministic=False,
@@ -122,6 +123,10 @@ class TensorRtBackend(Backend):
         from mixbackend.backends.tensorrt.compilation import load_region
 
         return load_region(region, self._release, self._place(), artifact)
+
+    @property
+    def _weights_inside(self) -> bool:
+        return installed_version() is not None and bool(why_weights_inside(self._release))
 
     @cached_property
     def _release(self) -> Release:

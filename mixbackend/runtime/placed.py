@@ -27,6 +27,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
+from mixbackend.runtime.bindings import BindingJob, bind_all
 from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import Run
@@ -299,10 +300,12 @@ class PlacedGraph:
 
     def _bind_slots(self, regions: Sequence[BoundRegion], slots: Sequence[RegionSlot]) -> BoundRegion | None:
         """Bind all regions to the constants; stops at the first that fails and returns it."""
-        for bound, slot in zip(regions, slots, strict=True):
-            try:
-                slot.bind([self._constants.get(name) for name in bound.inputs])
-            except Exception as error:
+        jobs = [
+            BindingJob(slot, [self._constants.get(name) for name in bound.inputs])
+            for bound, slot in zip(regions, slots, strict=True)
+        ]
+        for bound, slot, error in zip(regions, slots, bind_all(jobs), strict=True):
+            if error is not None:
                 self._compile_failed(slot.backend, bound, error)
                 return bound
         return None

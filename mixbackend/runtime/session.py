@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from mixbackend import registry
 from mixbackend.calibration.device import device_name, devices_here
@@ -21,12 +21,12 @@ from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
 from mixbackend.contracts.graph import accelerator
 from mixbackend.locking.lock import Lock
-from mixbackend.partitioner import place
 from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
 from mixbackend.partitioner.fixed import MisfitError, fixed_plan
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, EventLog
+from mixbackend.runtime.bindings import StoredBinder
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.memory import keep_freed_memory
@@ -144,17 +144,12 @@ class Session:
             return fixed
         backends = choice.allowed(self.backends)
         single = choice.single if choice.single in {backend.name for backend in backends} else ""
-        return place(
-            graph,
-            backends,
-            self.costs.of(graph),
-            preferences=self.config.preferences(),
-            exclusions=exclusions,
-            pinned=pinned,
-            minimum_ops=dict(self.config.min_region),
+        costs = self.costs.of(graph)
+        return self.costs.placements(graph, backends, exclusions, pinned).plan(
+            costs,
             # What is pinned was chosen with the margin in view.
             margin=0.0 if pinned or corrections else MIXTURE_MARGIN,
-            single=single if single and not pinned else None,
+            single_backend=single if single and not pinned else None,
             corrections=corrections,
         )
 
@@ -238,6 +233,7 @@ class Session:
             owner = backend if backend.traits().reference or self._fuel.take() else self.reference
         with nullcontext() if owner.traits().concurrent_compile else self._compiling:
             compiled = self._load(owner, region) or self._compile_and_keep(owner, region)
+            compiled = self._with_stored_bindings(owner, region, compiled)
         with self._lock:
             self._known[backend.name, region.key] = _Known(compiled, region.id)
         return compiled
@@ -276,6 +272,15 @@ class Session:
             self.store.put(self._artifact_key(backend, region), compiled.region.artifact, label)
         return compiled
 
+    def _with_stored_bindings(self, backend: Backend, region: Region, compiled: Compiled) -> Compiled:
+        """Code for known values that takes long to make goes through the store as well."""
+        prepare = compiled.region.prepare_binding
+        if prepare is None or region.is_local:
+            return compiled
+        label = Label(backend.name, self._fingerprints[backend.name], _device_of(region))
+        binder = StoredBinder(prepare, self.store, partial(self._artifact_key, backend, region), label)
+        return replace(compiled, region=replace(compiled.region, bind=binder))
+
     def _load(self, backend: Backend, region: Region) -> Compiled | None:
         """A region compiled by an earlier process; an artifact that its backend cannot use is thrown away."""
         if backend.traits().reference or region.is_local:
@@ -290,9 +295,11 @@ class Session:
             self.store.discard(key, f"backend {backend.name!r} cannot load it: {error}")
             return None
 
-    def _artifact_key(self, backend: Backend, region: Region) -> str:
+    def _artifact_key(self, backend: Backend, region: Region, values: str = "") -> str:
+        """Of a region, or of the region with values inside that have this digest."""
         fingerprint, weights = self._fingerprints[backend.name], backend.traits().weights
-        return artifact_key(region.key, backend.name, fingerprint, weights, _device_of(region))
+        key = f"{region.key} with {values}" if values else region.key
+        return artifact_key(key, backend.name, fingerprint, weights, _device_of(region))
 
     def _refuse_quarantined(self, backend: Backend, region: Region) -> None:
         if backend.traits().reference:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from mixbackend.backends.tensorrt import TensorRtBackend, backend, building, compilation, worker
+from mixbackend.backends.tensorrt import TensorRtBackend, backend, building, plan, worker
 from mixbackend.backends.tensorrt.sizes import shown_by
 from mixbackend.contracts import Availability, CompiledRegion, InputRole, OpView, Region, TensorMeta, Unsupported
 from mixbackend.runtime.describe import PlaceholderRole
@@ -26,6 +26,8 @@ from mixbackend.runtime.trace import trace_graph
 HERE = Path(__file__).parent
 RELEASES = sorted(path.stem for path in (HERE / "descriptions").glob("*.json"))
 OLDEST, NEWEST = "8.6.1", "11.4.0.106"
+GIVEN_ANEW = [release for release in RELEASES if release != OLDEST]
+"""Releases whose engines take weights anew."""
 
 
 class CpuTensorRt(TensorRtBackend):
@@ -54,11 +56,11 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., M
         monkeypatch.setitem(sys.modules, "tensorrt", module)
         monkeypatch.setattr(backend, "installed_version", lambda: release)
         monkeypatch.setattr(building, "private_cache_folder", lambda name: tmp_path)
-        compilation._api.cache_clear()
+        plan._api.cache_clear()
         return module
 
     yield install
-    compilation._api.cache_clear()
+    plan._api.cache_clear()
 
 
 class Bench:

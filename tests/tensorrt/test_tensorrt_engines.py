@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, gelu, layer_norm, linear, softmax
 
+from mixbackend.backends.tensorrt.api import Api
 from mixbackend.backends.tensorrt.artifact import EngineArtifact
 from mixbackend.backends.tensorrt.building import BuildError
 from mixbackend.backends.tensorrt.running import MOST_CONTEXTS
 from mixbackend.contracts import Region
 
-from .conftest import NEWEST, OLDEST, RELEASES, close, given, known
+from .conftest import GIVEN_ANEW, NEWEST, OLDEST, RELEASES, close, given, known
 
 HALF = torch.float16
 
@@ -55,7 +56,7 @@ def test_bound_engines_give_eagers_results(bench, release, dtype) -> None:
         assert close(_called(made, region, values), function(*values))
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", GIVEN_ANEW)
 def test_changed_weights_are_given_anew_without_a_build(bench, release) -> None:
     made, values = bench(release), _image_values()
     region = made.region(_image, values, constants=(1, 2))
@@ -82,11 +83,12 @@ def test_unbound_calls_are_right_for_every_value_of_the_constants(bench, release
 
 
 @pytest.mark.parametrize("release", [OLDEST, NEWEST])
-def test_engines_that_cannot_be_given_weights_are_built_when_they_are_bound(bench, release) -> None:
+def test_engines_that_cannot_be_given_weights_are_built_when_they_are_bound(bench, release, monkeypatch) -> None:
+    monkeypatch.setenv("MIXBACKEND_TENSORRT_REFIT", "1")
     made, values = bench(release, fault="baked"), _image_values()
     region = made.region(_image, values, constants=(1, 2))
     compiled = made.compile(region)
-    assert "built again for changed weights" in compiled.notes
+    assert "TensorRT cannot give it all of them anew" in compiled.notes[0]
     inputs = given(region, values)
     assert close(compiled.bind(known(region, inputs)).run(inputs)[0], _image(*values))
     values[1].neg_()
@@ -98,23 +100,86 @@ def test_engines_that_cannot_be_given_weights_are_built_when_they_are_bound(benc
     assert close(again.bind(known(region, inputs)).run(inputs)[0], _image(*values))
 
 
-@pytest.mark.parametrize("release", [OLDEST, NEWEST])
-def test_engines_are_built_with_their_weights_where_that_is_asked_for(bench, release, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("release", "wish", "builds", "note"),
+    [
+        (OLDEST, "", 0, "TensorRT 8.6 with REFIT gives wrong results for transformers in float16"),
+        (OLDEST, "1", 1, "weights are given anew"),
+        (NEWEST, "", 1, "weights are given anew"),
+        (NEWEST, "0", 0, "weights inside, an engine for each of their values: MIXBACKEND_TENSORRT_REFIT=0"),
+    ],
+)
+def test_release_and_environment_say_where_weights_are(bench, release, wish, builds, note, monkeypatch) -> None:
+    monkeypatch.setenv("MIXBACKEND_TENSORRT_REFIT", wish)
     made, values = bench(release), _image_values()
+    assert made.backend.traits().weights == ("refit" if builds else "baked")
+    assert made.backend.fingerprint().endswith(f"refit={builds}")
     region = made.region(_image, values, constants=(1, 2))
-    before = made.backend.fingerprint()
-    monkeypatch.setenv("MIXBACKEND_TENSORRT_REFIT", "0")
-    assert made.backend.fingerprint() != before
     compiled = made.compile(region)
-    assert made.builds == 0 and compiled.notes == ("built again for changed weights",)
+    assert made.builds == builds and note in compiled.notes[-1]
+    assert (compiled.prepare_binding is None) == bool(builds)
     inputs = given(region, values)
-    for builds, factor in enumerate((1.0, 3.0), 1):
+    for number, factor in enumerate((1.0, 3.0), 1):
         values[1].mul_(factor)
         assert close(compiled.bind(known(region, inputs)).run(inputs)[0], _image(*values))
+        assert made.builds == (builds or number)
+
+
+def test_engines_with_weights_inside_are_named_by_their_values(bench) -> None:
+    made, values = bench(), _image_values()
+    region = made.region(_image, values, constants=(1, 2))
+    inputs = given(region, values)
+    bindable = known(region, inputs)
+    prepare = made.compile(region).prepare_binding
+    first = prepare(bindable)
+    expected = _image(*values)
+    assert first.digest == prepare([None if value is None else value.clone() for value in bindable]).digest
+    values[1][0, 0, 0, 0] = torch.nextafter(values[1][0, 0, 0, 0], torch.tensor(9.0))
+    second = prepare(bindable)
+    assert first.digest != second.digest
+    values[2].copy_(values[2].flip(0))
+    assert second.digest != prepare(bindable).digest
+    content = first.build()
+    assert made.builds == 1
+    # The values as they were when they were read, whatever they are now; in another process, too.
+    again = made.backend.load(region, made.compile(region).artifact).prepare_binding
+    assert close(first.load(content).run(inputs)[0], expected)
+    with pytest.raises(ValueError, match="other weights"):
+        again(bindable).load(content)
+    assert made.builds == 1
+
+
+def test_unbound_calls_build_again_only_for_other_values(bench) -> None:
+    made, values = bench(), _image_values()
+    region = made.region(_image, values, constants=(1, 2))
+    run = made.compile(region).run
+    for factor, builds in ((1.0, 1), (1.0, 1), (2.0, 2)):
+        values[1].mul_(factor)
+        assert close(run(given(region, values))[0], _image(*values))
         assert made.builds == builds
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("weights", [(), (1, 2)], ids=["none", "given anew"])
+def test_a_stored_engine_is_opened_once(bench, weights, monkeypatch) -> None:
+    made, values = bench(NEWEST), _image_values()
+    function, values = (_image, values) if weights else (lambda x, y: torch.relu(x @ y), [torch.randn(3, 3)] * 2)
+    region = made.region(function, values, constants=weights)
+    artifact = made.compile(region).artifact
+    opened = []
+    original = Api.open
+    monkeypatch.setattr(Api, "open", lambda api, engine: opened.append(None) or original(api, engine))
+    loaded = made.backend.load(region, artifact)
+    inputs = given(region, values)
+    run = loaded.bind(known(region, inputs)).run if weights else loaded.run
+    assert close(run(inputs)[0], function(*values)) and len(opened) == 1
+    if weights:
+        before = run(inputs)[0].clone()
+        values[1].mul_(2)
+        assert close(loaded.bind(known(region, inputs)).run(inputs)[0], function(*values)) and len(opened) == 2
+        assert torch.equal(run(inputs)[0], before)
+
+
+@pytest.mark.parametrize("release", GIVEN_ANEW)
 def test_stored_engines_are_taken_up_without_a_build(bench, release) -> None:
     made, values = bench(release), _text_values()
     region = made.region(_text, values, constants=(1, 2, 3))
@@ -126,7 +191,7 @@ def test_stored_engines_are_taken_up_without_a_build(bench, release) -> None:
 
 
 def test_engines_of_others_are_refused(bench) -> None:
-    made, values = bench(), _image_values()
+    made, values = bench(GIVEN_ANEW[0]), _image_values()
     region = made.region(_image, values, constants=(1, 2))
     artifact = made.compile(region).artifact
     other = made.region(lambda *given: _image(*given) * 2, values, constants=(1, 2))
@@ -224,9 +289,14 @@ def test_a_refused_call_is_an_exception(bench) -> None:
 
 @pytest.mark.parametrize(("fault", "wanted"), [("parse", "UNSUPPORTED_NODE"), ("build", "no implementation for node")])
 def test_what_tensorrt_says_of_a_refused_build_is_told(bench, fault, wanted) -> None:
-    made, values = bench(fault=fault), _image_values()
+    values = _image_values()
+    made = bench(NEWEST, fault=fault)
     with pytest.raises(BuildError, match=wanted):
         made.compile(made.region(_image, values, constants=(1, 2)))
+    made = bench(OLDEST, fault=fault)
+    region = made.region(_image, values, constants=(1, 2))
+    with pytest.raises(BuildError, match=wanted):
+        made.compile(region).bind(known(region, given(region, values)))
 
 
 def test_tf32_is_allowed_where_torch_allows_it(bench, monkeypatch) -> None:

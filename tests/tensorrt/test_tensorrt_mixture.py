@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
+from mixbackend.backends.tensorrt import building
 from mixbackend.configuration import load_config
 from mixbackend.contracts import CostModel, Estimate, OpView, TensorMeta
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
+from mixbackend.storage import ArtifactStore
 
 from .conftest import NEWEST, OLDEST
 
@@ -56,6 +59,10 @@ class Small(torch.nn.Module):
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         value = torch.relu(self.second(torch.relu(self.first(image))))
         return self.head(value.mean((2, 3)))
+
+
+def _notes(run: Compiled) -> tuple[str, ...]:
+    return tuple(note for graph in run.mixture._graphs.records(advice=False) for note in graph.regions[0].notes)
 
 
 class Compiled:
@@ -136,6 +143,74 @@ def test_changed_weights_are_seen_without_a_build(bench, compiled) -> None:
     assert run.owners == {"tensorrt"} and made.builds == 1
 
 
+def test_engines_with_weights_inside_are_stored_for_each_of_their_values(bench, compiled) -> None:
+    made, image = bench(OLDEST), torch.randn(2, 3, 8, 8)
+    first = compiled(made)
+    first.check(image)
+    assert made.builds == 1 and "taken from the cache" not in _notes(first)
+    original = first.model.first.weight.detach().clone()
+    with torch.no_grad():
+        first.model.first.weight.mul_(2)
+    first.check(image)
+    assert made.builds == 2 and any(event.startswith("weights_rebuilt") for event in first.events)
+    second = compiled(made, first.model)
+    second.check(image)
+    assert made.builds == 2 and second.owners == {"tensorrt"} and "taken from the cache" in _notes(second)
+    with torch.no_grad():
+        second.model.first.weight.copy_(original)
+    second.check(image)
+    assert made.builds == 2, "these values were there before"
+
+
+def test_an_engine_that_is_wrong_inside_of_the_store_is_found_out(bench, compiled, tmp_path) -> None:
+    """One whose bytes are as they were written, but which its backend does not take."""
+    made, image = bench(OLDEST), torch.randn(2, 3, 8, 8)
+    first = compiled(made)
+    first.check(image)
+    store = ArtifactStore.open(tmp_path / "cache")
+    (key,) = (item.key for item in store.artifacts() if b"fake engine" in store.read(item.key).content)
+    entry = store.read(key)
+    store.put(key, entry.content.replace(b"fake engine", b"fake angina"), entry.label)
+    second = compiled(made, first.model)
+    second.check(image)
+    assert second.owners == {"tensorrt"} and made.builds == 2 and "taken from the cache" not in _notes(second)
+    assert b"fake engine" in store.read(key).content
+
+
+@pytest.mark.parametrize(("release", "right"), [(OLDEST, True), (NEWEST, False)])
+def test_releases_that_are_wrong_with_weights_given_anew_are_not_asked_for_it(bench, compiled, release, right) -> None:
+    run = compiled(bench(release, fault="wrong refit"))
+    run.check(torch.randn(2, 3, 8, 8))
+    assert ("tensorrt" in run.owners) == right
+    assert any(event.startswith("verify_failed") for event in run.events) != right
+
+
+class _Apart(torch.nn.Module):
+    """Two products with an op between them that engines do not take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = torch.digamma(torch.relu(self.first(value)) + 2)
+        return torch.relu(self.second(value))
+
+
+def test_regions_with_weights_inside_are_built_side_by_side(bench, compiled, monkeypatch) -> None:
+    made = bench(OLDEST)
+    both, build = threading.Barrier(2, timeout=20), building._run
+
+    def meet(folder: Path, seconds: float) -> None:
+        both.wait()
+        build(folder, seconds)
+
+    monkeypatch.setattr(building, "_run", meet)
+    run = compiled(made, _Apart())
+    run.check(torch.randn(4, 16))
+    assert [region["backend"] for region in run.regions].count("tensorrt") == 2 and made.builds == 2
+
+
 @pytest.mark.parametrize(
     ("fault", "wanted"),
     [
@@ -157,8 +232,9 @@ def test_a_region_that_fails_goes_to_the_next_best_backend(bench, compiled, faul
     assert made.builds == builds, "what failed is not tried again"
 
 
-def test_a_damaged_engine_in_the_cache_is_built_again(bench, compiled, tmp_path) -> None:
-    made, image = bench(), torch.randn(2, 3, 8, 8)
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_a_damaged_engine_in_the_cache_is_built_again(bench, compiled, tmp_path, release) -> None:
+    made, image = bench(release), torch.randn(2, 3, 8, 8)
     first = compiled(made)
     first.check(image)
     damaged = 0
@@ -169,7 +245,9 @@ def test_a_damaged_engine_in_the_cache_is_built_again(bench, compiled, tmp_path)
     assert damaged == 1
     second = compiled(made, first.model)
     second.check(image)
-    assert second.owners == {"tensorrt"} and not second.regions[0]["cached"] and made.builds == 2
+    assert second.owners == {"tensorrt"} and made.builds == 2
+    # With its weights inside, an engine is stored beside what is known of the region without them.
+    assert second.regions[0]["cached"] == (release == OLDEST)
 
 
 def test_several_sizes_go_through_one_engine(bench, compiled) -> None:

@@ -424,7 +424,8 @@ class IExecutionContext(_Described):
             feeds[name] = _at(self._addresses[name], self._shape(name), _border_type(item)).astype(_graph_type(item))
         results = self._engine._run(feeds)
         for (name, item), result in zip(self._engine._outputs.items(), results, strict=True):
-            wrong = _FAULT == "wrong" and result.dtype.kind == "f"
+            refit = self._engine._header["refit"]
+            wrong = (_FAULT == "wrong" or (_FAULT == "wrong refit" and refit)) and result.dtype.kind == "f"
             _at(self._addresses[name], result.shape, _border_type(item))[...] = result * 1.5 if wrong else result
         return True
 

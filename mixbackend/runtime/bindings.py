@@ -1,0 +1,114 @@
+"""Binding compiled regions to the values of their constants: several at once, and through the artifact store.
+
+Place: between ``runtime.placed``, which knows the values, and the code of backends. Input: slots and values; a region
+whose backend prepares bindings. Output: bound slots; ``BoundRun``.
+Most backends bind in the time of copying weights. Where it is a compilation, the code is stored under the region's key
+and the digest of the values, so that it is made once for all plans, processes and machines with one cache.
+Invariants: what cannot be loaded is removed and made anew. Values are read on the stream of whoever asks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from mixbackend.contracts import BoundRun
+from mixbackend.contracts.region import PrepareBindingFunction
+from mixbackend.runtime.slots import RegionSlot
+from mixbackend.storage import ArtifactStore, Label
+
+MOST_AT_ONCE = 8
+"""So many regions are bound side by side; a backend may take fewer."""
+
+
+class StoredBinder:
+    """A ``BindFunction`` that looks into the store first.
+
+    Args:
+        prepare: of the compiled region.
+        store: where code lies.
+        key: its name there, of the values' digest.
+        label: who made it.
+    """
+
+    def __init__(
+        self, prepare: PrepareBindingFunction, store: ArtifactStore, key: Callable[[str], str], label: Label
+    ) -> None:
+        self._prepare = prepare
+        self._store = store
+        self._key = key
+        self._label = label
+        self._lock = threading.Lock()
+        self._making: dict[str, threading.Lock] = {}
+
+    def __call__(self, constants: Sequence[torch.Tensor | None]) -> BoundRun:
+        """Code for these values."""
+        binding = self._prepare(constants)
+        key = self._key(binding.digest)
+        with self._lock:
+            # Layers that share code and values wait for one another instead of making the same twice.
+            one_at_a_time = self._making.setdefault(key, threading.Lock())
+        with one_at_a_time:
+            stored = self._store.get(key)
+            if stored is not None:
+                try:
+                    return _noted(binding.load(stored), "taken from the cache")
+                except Exception as error:
+                    self._store.discard(key, f"backend {self._label.backend!r} cannot load it: {error}")
+            made = binding.build()
+            self._store.put(key, made, self._label)
+            return binding.load(made)
+
+
+@dataclass(frozen=True)
+class BindingJob:
+    """A slot and the values that it is to be bound to, one entry per input."""
+
+    slot: RegionSlot
+    constants: Sequence[torch.Tensor | None]
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether it is worth a thread of its own, and may have one."""
+        return self.slot.compiled.prepare_binding is not None and self.slot.backend.traits().concurrent_compile
+
+
+def bind_all(jobs: Sequence[BindingJob]) -> Iterator[Exception | None]:
+    """Bind slots, in their order; says for each what went wrong. Those that take long are bound side by side."""
+    long = [place for place, job in enumerate(jobs) if job.takes_long]
+    stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+
+    def bind(job: BindingJob) -> Exception | None:
+        try:
+            job.slot.bind(job.constants)
+        except Exception as error:
+            return error
+        return None
+
+    def bind_apart(job: BindingJob) -> Exception | None:
+        # Streams and gradients are a thread's own.
+        with torch.no_grad(), nullcontext() if stream is None else torch.cuda.stream(stream):
+            return bind(job)
+
+    if len(long) < 2:
+        yield from map(bind, jobs)
+        return
+    with ThreadPoolExecutor(min(len(long), MOST_AT_ONCE), "mixbackend-bind") as pool:
+        ahead: dict[int, Any] = {place: pool.submit(bind_apart, jobs[place]) for place in long}
+        try:
+            for place, job in enumerate(jobs):
+                yield ahead[place].result() if place in ahead else bind(job)
+        finally:
+            # Whoever asks no further, since one failed, places regions anew.
+            for future in ahead.values():
+                future.cancel()
+
+
+def _noted(bound: BoundRun, note: str) -> BoundRun:
+    return replace(bound, notes=(*bound.notes, note))
