@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mixbackend.contracts import (
     Backend,
@@ -18,39 +19,23 @@ from mixbackend.contracts import (
     PlacementError,
     Plan,
     Preference,
-    Unsupported,
     check_plan,
     dependencies,
 )
 from mixbackend.partitioner.assemble import assemble
-from mixbackend.partitioner.atoms import form_atoms
-from mixbackend.partitioner.bound import discounted, on_one_pool, without_backends
+from mixbackend.partitioner.atoms import Atoms, form_atoms
 from mixbackend.partitioner.conditions import RegionRules
-from mixbackend.partitioner.energy import Placement, region_energies, true_energy
-from mixbackend.partitioner.improve import improve, satisfy
+from mixbackend.partitioner.energy import true_energy
 from mixbackend.partitioner.judging import judge
-from mixbackend.partitioner.matching import find_claims
+from mixbackend.partitioner.matching import Claim, find_claims
 from mixbackend.partitioner.pricing import price
 from mixbackend.partitioner.problem import Problem
-from mixbackend.partitioner.regions import EntangledClaimsError
-from mixbackend.partitioner.search import Labeller, Labelling, Neighbourhood, find_labels
-from mixbackend.partitioner.single import last_resort_of, single_backend_labels
+from mixbackend.partitioner.restoring import restore
+from mixbackend.partitioner.search import Neighbourhood
+from mixbackend.partitioner.single import last_resort_of
+from mixbackend.partitioner.solving import Solved, chosen, single, solve
 from mixbackend.partitioner.stages import Stages, collection_paused
-from mixbackend.partitioner.tighten import loose_values
-from mixbackend.partitioner.wishes import apply_wishes
-
-ROUNDS = 3
-ATOMS_SEARCHED_AGAIN = 4000
-"""Above this size the bound is not tightened by further searches."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A placement with its true energy, and what was refused on the way to it."""
-
-    seconds: float
-    placement: Placement
-    refusals: tuple[tuple[int, int, Unsupported], ...]
+from mixbackend.partitioner.wishes import Wishes, apply_wishes
 
 
 def place(
@@ -88,60 +73,146 @@ def place(
     Raises:
         PlacementError: some op can run nowhere; names the op, its source line and every refusal.
     """
-    clock = stages or Stages()
-    with collection_paused(len(graph.nodes)):
-        problem = make_problem(
-            graph, backends, costs, preferences, exclusions, pinned or {}, clock, corrections, lifted
-        )
-        rules = RegionRules(problem, backends, minimum_ops or {})
-        if single is not None:
-            return _solve_single(problem, backends, rules, [backend.name for backend in backends].index(single), clock)
-        return _solve(problem, backends, rules, margin, clock)
+    placements = Placements(
+        graph,
+        backends,
+        preferences=preferences,
+        exclusions=exclusions,
+        pinned=pinned,
+        minimum_ops=minimum_ops,
+        lifted=lifted,
+        stages=stages,
+    )
+    return placements.plan(costs, margin=margin, single_backend=single, corrections=corrections)
 
 
-def _solve_single(problem: Problem, backends: Sequence[Backend], rules: RegionRules, slot: int, clock: Stages) -> Plan:
-    """The plan of one backend; its bound is zero, since nothing was searched."""
-    with clock.measure("single"):
-        found = _single(problem, slot, last_resort_of(backends), rules, Neighbourhood(problem))
-    with clock.measure("assemble"):
-        plan = assemble(problem, found.placement, found.refusals, rules)
-        plan = replace(plan, single_backend_s=((backends[slot].name, found.seconds),))
-        check_plan(problem.graph, plan)
-    return plan
+class Placements:
+    """Placements of one graph under one set of wishes, at whatever costs: what costs do not change is done once.
+
+    Arguments are those of ``place``. Plans are equal to those that ``place`` makes.
+    """
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        backends: Sequence[Backend],
+        *,
+        preferences: Sequence[Preference] = (),
+        exclusions: frozenset[tuple[str, str]] = frozenset(),
+        pinned: Mapping[str, str] | None = None,
+        minimum_ops: Mapping[str, int] | None = None,
+        lifted: frozenset[tuple[str, str]] = frozenset(),
+        stages: Stages | None = None,
+    ) -> None:
+        self.graph = graph
+        self.backends = tuple(backends)
+        self._wanted = (preferences, exclusions, pinned or {}, lifted)
+        self._minimum_ops = minimum_ops or {}
+        self._clock = stages or Stages()
+        self._priced: dict[int, tuple[CostModel, _Priced]] = {}
+
+    def plan(
+        self,
+        costs: CostModel,
+        *,
+        margin: float = 0.0,
+        single_backend: str | None = None,
+        corrections: Mapping[tuple[str, str], float] | None = None,
+    ) -> Plan:
+        """The best plan at these costs; see ``place``."""
+        with collection_paused(len(self.graph.nodes)):
+            priced = self._at(costs) if not corrections else self._price(costs, corrections)
+            return priced.plan(margin) if single_backend is None else priced.plan_of(single_backend)
+
+    def seconds(self, plan: Plan, costs: CostModel) -> float:
+        """What a plan of this graph takes at these costs.
+
+        Raises:
+            PlacementError: it is no placement of this graph.
+        """
+        with collection_paused(len(self.graph.nodes)):
+            priced = self._at(costs)
+            return true_energy(priced.problem, restore(priced.problem, plan), priced.rules.price)
+
+    def _at(self, costs: CostModel) -> _Priced:
+        known = self._priced.get(id(costs))
+        if known is None:
+            known = self._priced[id(costs)] = costs, self._price(costs, {})
+        return known[1]
+
+    def _price(self, costs: CostModel, corrections: Mapping[tuple[str, str], float]) -> _Priced:
+        problem = self._prepared.priced(costs, corrections, self._clock)
+        return _Priced(problem, self.backends, RegionRules(problem, self.backends, self._minimum_ops), self._clock)
+
+    @cached_property
+    def _prepared(self) -> Prepared:
+        preferences, exclusions, pinned, lifted = self._wanted
+        return prepare(self.graph, self.backends, preferences, exclusions, pinned, self._clock, lifted)
 
 
-def _single(problem: Problem, slot: int, last_resort: int, rules: RegionRules, near: Neighbourhood) -> Found:
-    labels = single_backend_labels(problem, slot, last_resort)
-    return _realise(problem, labels, rules, near, frozenset({slot, last_resort}))
+class _Priced:
+    """A graph at some costs."""
+
+    def __init__(self, problem: Problem, backends: Sequence[Backend], rules: RegionRules, clock: Stages) -> None:
+        self.problem = problem
+        self.rules = rules
+        self._backends = backends
+        self._clock = clock
+
+    @cached_property
+    def _solved(self) -> Solved:
+        return solve(self.problem, self._backends, self.rules, self._clock)
+
+    def plan(self, margin: float) -> Plan:
+        """The best plan; a mixture must save the margin."""
+        solved = self._solved
+        with self._clock.measure("search"):
+            best = chosen(self.problem, solved, self.rules, margin)
+        with self._clock.measure("assemble"):
+            plan = assemble(self.problem, best.placement, best.refusals, self.rules)
+            names = (backend.name for backend in self._backends)
+            plan = replace(
+                plan,
+                lower_bound_s=solved.bound,
+                single_backend_s=tuple(zip(names, (item.seconds for item in solved.singles), strict=True)),
+                width=solved.labelling.width,
+                search=solved.labelling.search,
+            )
+            check_plan(self.problem.graph, plan)
+        return plan
+
+    def plan_of(self, name: str) -> Plan:
+        """The plan of one backend; its bound is zero, since nothing was searched."""
+        slot, last_resort = self.problem.backends.index(name), last_resort_of(self._backends)
+        with self._clock.measure("single"):
+            found = single(self.problem, slot, last_resort, self.rules, Neighbourhood(self.problem))
+        with self._clock.measure("assemble"):
+            plan = assemble(self.problem, found.placement, found.refusals, self.rules)
+            plan = replace(plan, single_backend_s=((name, found.seconds),))
+            check_plan(self.problem.graph, plan)
+        return plan
 
 
-def _solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, margin: float, clock: Stages) -> Plan:
-    with clock.measure("search"):
-        near = Neighbourhood(problem)
-        labelling, bound, found = _search(problem, rules, near)
-        found = _with_fewer(problem, found, rules, margin)
-    with clock.measure("single"):
-        last_resort = last_resort_of(backends)
-        singles = [_single(problem, slot, last_resort, rules, near) for slot in range(len(backends))]
-        best = min([found, *singles], key=lambda item: item.seconds)
-        if best is not found:
-            best = _improved(problem, best, rules)
-        simple = min(singles, key=lambda item: item.seconds)
-        if simple.seconds < best.seconds * (1.0 + margin):
-            best = simple
-    with clock.measure("assemble"):
-        plan = assemble(problem, best.placement, best.refusals, rules)
-        plan = replace(
-            plan,
-            lower_bound_s=bound,
-            single_backend_s=tuple(
-                (backend.name, item.seconds) for backend, item in zip(backends, singles, strict=True)
-            ),
-            width=labelling.width,
-            search=labelling.search,
-        )
-        check_plan(problem.graph, plan)
-    return plan
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A graph that is judged, matched and glued: all of a problem but its prices.
+
+    Attributes:
+        wishes: verdicts after preferences and pins.
+        atoms: the grouping.
+        claims: matched patterns.
+        backends: who was asked.
+    """
+
+    wishes: Wishes
+    atoms: Atoms
+    claims: tuple[Claim, ...]
+    backends: tuple[Backend, ...]
+
+    def priced(self, costs: CostModel, corrections: Mapping[tuple[str, str], float], clock: Stages) -> Problem:
+        """The problem at some costs."""
+        with clock.measure("price"):
+            return price(self.wishes, self.atoms, self.claims, self.backends, costs, corrections)
 
 
 def make_problem(
@@ -156,6 +227,20 @@ def make_problem(
     lifted: frozenset[tuple[str, str]] = frozenset(),
 ) -> Problem:
     """Judge, match, glue and price: everything before the search."""
+    prepared = prepare(graph, backends, preferences, exclusions, pinned, clock, lifted)
+    return prepared.priced(costs, corrections or {}, clock)
+
+
+def prepare(
+    graph: OpGraph,
+    backends: Sequence[Backend],
+    preferences: Sequence[Preference],
+    exclusions: frozenset[tuple[str, str]],
+    pinned: Mapping[str, str],
+    clock: Stages,
+    lifted: frozenset[tuple[str, str]] = frozenset(),
+) -> Prepared:
+    """Judge, match and glue: everything before the costs."""
     if not backends:
         raise PlacementError(what="no backend to place on", hint="allow at least eager, which runs every op")
     with clock.measure("judge"):
@@ -172,101 +257,4 @@ def make_problem(
             atoms, copied = form_atoms(wishes.candidates), atoms.replicable
             kept = copied - atoms.replicable
             claims = tuple(claim for claim in claims if not kept.intersection(claim.match.nodes))
-        return price(wishes, atoms, claims, backends, costs, corrections or {})
-
-
-def _search(problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood) -> tuple[Labelling, float, Found]:
-    """The best plan of all, and of those that stay on one pool of threads; what undercuts no plan undercuts both."""
-    views = (problem, *on_one_pool(problem))
-    searched = [_search_as(view, problem, rules, neighbourhood) for view in views]
-    found = min((item for _, _, item in searched), key=lambda item: item.seconds)
-    return searched[0][0], min(bound for _, bound, _ in searched), found
-
-
-def _with_fewer(problem: Problem, found: Found, rules: RegionRules, margin: float) -> Found:
-    """The placement without backends that save less than the margin, each; those that do least are tried first.
-
-    A mixture of many is chosen among more than one of few, so its estimate is more likely to be too good.
-    """
-    dropped: frozenset[int] = frozenset()
-    kept: frozenset[int] = frozenset()
-    while margin and problem.size <= ATOMS_SEARCHED_AGAIN:
-        seconds = _seconds_by_backend(problem, found)
-        if len(seconds) == 1 or not seconds.keys() - kept:
-            break
-        least = min(seconds.keys() - kept, key=lambda slot: seconds[slot])
-        view = without_backends(problem, dropped | {least})
-        _, _, again = _search(view, rules, Neighbourhood(view))
-        if again.seconds <= found.seconds * (1.0 + margin):
-            dropped, found = dropped | {least}, again
-        else:
-            kept |= {least}
-    return found
-
-
-def _seconds_by_backend(problem: Problem, found: Found) -> dict[int, float]:
-    """Seconds of each backend of a placement."""
-    owners = {
-        region: problem.labels[atom][found.placement.labels[atom]].backend
-        for atom, region in enumerate(found.placement.regions)
-    }
-    seconds: dict[int, float] = {}
-    for region, spent in region_energies(problem, found.placement).items():
-        seconds[owners[region]] = seconds.get(owners[region], 0.0) + spent
-    return seconds
-
-
-def _search_as(
-    view: Problem, problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood
-) -> tuple[Labelling, float, Found]:
-    """Label, legalise, improve; search again with the values that the bound charged too little for exactly.
-
-    Args:
-        view: what labels are found in: the problem, or as plans see it that stay on one pool.
-        problem: what plans cost.
-    """
-    labeller = Labeller(view)
-    labelling = labeller.find()
-    bound = labelling.bound if not rules.pricing else find_labels(discounted(view, rules.pricing)).bound
-    found = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
-    exact_values: frozenset[int] = frozenset()
-    realised = {labelling.labels}
-    for _ in range(ROUNDS):
-        closed = found.seconds - bound <= 1e-12 * found.seconds
-        loose = frozenset(loose_values(view, labelling.labels)) - exact_values
-        if closed or not loose or rules.pricing or problem.size > ATOMS_SEARCHED_AGAIN:
-            break
-        exact_values |= loose
-        labelling = labeller.find(exact_values)
-        bound = max(bound, labelling.bound)
-        if labelling.labels in realised:
-            continue
-        realised.add(labelling.labels)
-        again = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
-        found = min(found, again, key=lambda item: item.seconds)
-    return labelling, bound, found
-
-
-def _realise(
-    problem: Problem,
-    labels: Sequence[int],
-    rules: RegionRules,
-    neighbourhood: Neighbourhood,
-    only: frozenset[int] | None = None,
-) -> Found:
-    """Legal regions that every backend takes, for a labelling."""
-    torn: frozenset[int] = frozenset()
-    while True:
-        try:
-            repaired = satisfy(problem, labels, rules, neighbourhood, torn, only)
-        except EntangledClaimsError as error:
-            torn |= error.claims
-            continue
-        seconds = true_energy(problem, repaired.placement, rules.price)
-        return Found(seconds, repaired.placement, repaired.refusals)
-
-
-def _improved(problem: Problem, found: Found, rules: RegionRules) -> Found:
-    placement = improve(problem, found.placement, rules)
-    seconds = true_energy(problem, placement, rules.price)
-    return Found(seconds, placement, found.refusals) if seconds < found.seconds else found
+    return Prepared(wishes, atoms, tuple(claims), tuple(backends))

@@ -8,17 +8,16 @@ Invariants: rates of a device are asked for once, when the first graph is there;
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from mixbackend import registry
 from mixbackend.calibration import cost_model
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CostModel, OpGraph, Plan
-from mixbackend.partitioner import place
 from mixbackend.partitioner.amortized import AmortizedCosts
-from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.mixed import MixedCosts
+from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.queueing import Appraise, Place
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.runtime.gpu_costs import GpuCosts
@@ -44,6 +43,7 @@ class SessionCosts:
         self._records = records
         self._lock = threading.RLock()
         self._by_device: dict[str, CostModel | GpuCosts] = {}
+        self._tried: Placements | None = None
 
     def of(self, graph: OpGraph) -> CostModel:
         """What the graph's plans are priced by."""
@@ -64,6 +64,20 @@ class SessionCosts:
             found = self._by_device[device]
         return found.of(graph, *self._trials(graph)) if isinstance(found, GpuCosts) else found
 
+    def placements(
+        self,
+        graph: OpGraph,
+        backends: Sequence[Backend],
+        exclusions: frozenset[tuple[str, str]],
+        pinned: Mapping[str, str] | None,
+    ) -> Placements:
+        """Placements of a graph under the user's wishes: once, those with which its costs were found."""
+        with self._lock:
+            tried, self._tried = self._tried, None
+        if tried is None or tried.graph is not graph or tried.backends != tuple(backends) or exclusions or pinned:
+            return self._placements(graph, backends, exclusions, pinned)
+        return tried
+
     def probed(self, graph: OpGraph) -> frozenset[str]:
         """Backends of which at least some rates were measured on the graph's device: they run there."""
         costs = self.running(graph)
@@ -82,18 +96,37 @@ class SessionCosts:
 
     def _trials(self, graph: OpGraph) -> tuple[Place, Appraise]:
         """Placing a graph, and pricing a plan of it, at costs that are yet to be decided."""
-        preferences, minimum_ops = self._config.preferences(), dict(self._config.min_region)
 
         def placed(costs: CostModel) -> Plan:
-            return place(graph, self._backends, costs, preferences=preferences, minimum_ops=minimum_ops)
+            return self._tried_on(graph).plan(costs)
 
         def priced(plan: Plan, costs: CostModel) -> float:
-            found = appraise(graph, [plan], self._backends, costs, preferences=preferences, minimum_ops=minimum_ops)
-            (seconds,) = found.seconds
-            assert seconds is not None, "a plan of this graph is a placement of it"
-            return seconds
+            return self._tried_on(graph).seconds(plan, costs)
 
         return placed, priced
+
+    def _tried_on(self, graph: OpGraph) -> Placements:
+        """Kept until the graph is placed, or another one tried."""
+        with self._lock:
+            if self._tried is None or self._tried.graph is not graph:
+                self._tried = self._placements(graph, self._backends)
+            return self._tried
+
+    def _placements(
+        self,
+        graph: OpGraph,
+        backends: Sequence[Backend],
+        exclusions: frozenset[tuple[str, str]] = frozenset(),
+        pinned: Mapping[str, str] | None = None,
+    ) -> Placements:
+        return Placements(
+            graph,
+            backends,
+            preferences=self._config.preferences(),
+            exclusions=exclusions,
+            pinned=pinned,
+            minimum_ops=dict(self._config.min_region),
+        )
 
     def _foreign(self) -> frozenset[str]:
         """Backends of other distributions: where measuring was asked for, whatever they do costs a process at most."""

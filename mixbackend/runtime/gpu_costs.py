@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from mixbackend.calibration.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
@@ -71,6 +72,7 @@ class GpuCosts:
         if self._replayed:
             return self._with_processor(as_replayed(self._costs), 1.0, mixed)
 
+        @cache  # Plans are remembered by costs.
         def costs_at(share: float) -> CostModel:
             return self._with_processor(weighed(self._costs, share), share, mixed)
 

@@ -18,9 +18,9 @@ from mixbackend.locking.differences import made_with
 from mixbackend.locking.making import locked_graphs, locked_joints, merged
 from mixbackend.locking.model import LockFile
 from mixbackend.locking.text import write_lock
+from mixbackend.partitioner.placement import Placements
 from mixbackend.reporting import Report
 from mixbackend.runtime import costs as costs_module
-from mixbackend.runtime import session as session_module
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
@@ -81,7 +81,7 @@ def no_search() -> Iterator[None]:
         raise AssertionError("a search, or a cost, was asked for")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_module, "place", refuse)
+        patch.setattr(Placements, "plan", refuse)
         patch.setattr(costs_module, "cost_model", refuse)
         yield
 

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from mixbackend.contracts import Estimate, OpView
 from mixbackend.contracts.rate_rows import rate_row
+from mixbackend.partitioner.placement import Placements
 from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime import layouts
-from mixbackend.runtime import session as session_module
 from mixbackend.runtime.layouts import channels_last_copy
 from mixbackend.runtime.trace import trace_graph
 
@@ -289,8 +289,8 @@ def test_only_images_that_arrive_row_major_are_converted() -> None:
 
 def test_graphs_without_images_are_planned_once(make_mixture: Any, loopback: Any, monkeypatch: Any) -> None:
     placed = []
-    original = session_module.place
-    monkeypatch.setattr(session_module, "place", lambda *args, **kw: placed.append(1) or original(*args, **kw))
+    original = Placements.plan
+    monkeypatch.setattr(Placements, "plan", lambda *args, **kw: placed.append(1) or original(*args, **kw))
     mixture = make_mixture(loopback)
     with torch.no_grad():
         torch.compile(nn.Conv1d(3, 4, 3), backend=mixture)(torch.randn(2, 3, 8))

@@ -9,6 +9,7 @@ from mixbackend import Config
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import DeviceModel
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.partitioner import placement as placement_module
 from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.runtime import costs as costs_module
@@ -89,3 +90,18 @@ def test_a_copy_between_the_devices_counts(make_session):
     copied = session.place(_graph(lambda value: aten._to_copy(_chain(value), device="cpu"), (large, "cuda")))
     added = copied.estimated_s - alone.estimated_s
     assert added == pytest.approx(GPU.transfer(4 * 4096 * 1024), rel=0.3)
+
+
+def test_a_graph_is_searched_once_for_each_share_that_is_tried(make_session, monkeypatch):
+    session, _ = make_session()
+    graph = _graph(_chain, ((8, 8), "cuda"))
+    searched, original = [], placement_module.solve
+    monkeypatch.setattr(placement_module, "solve", lambda *given: searched.append(1) or original(*given))
+    plan = session.place(graph)
+    trials = len(searched)
+    assert trials == 2, "the share where the processor is waited for is the second"
+    # Only the placement that follows the trials has them; what is placed later is searched for at the costs found.
+    assert session.place(graph) == plan
+    assert len(searched) == trials + 1
+    session.place(graph, frozenset({(graph.placed_nodes[0].name, "onednn")}))
+    assert len(searched) == trials + 2
