@@ -137,6 +137,20 @@ def test_rerun_fake() -> None:
     assert list(shape_env.guards) == guards
 
 
+def test_eager_types() -> None:
+    operator, arguments = torch.ops.aten.native_layer_norm.default, (torch.ones(2, 4).bfloat16(), [4], torch.ones(4))
+    given = (*arguments, None, 1e-5)
+    assert operator in compat.MISSTATED
+    assert compat.eager_types(operator, given, {}) == dict(enumerate(item.dtype for item in operator(*given)))
+
+
+def test_retyped() -> None:
+    with compat.fresh_fake_mode():
+        value = torch.empty(2, 3)
+    assert compat.retyped(value, {0: torch.float32}) is value
+    assert compat.retyped(value, {0: torch.bfloat16}).dtype is torch.bfloat16
+
+
 def test_has_fast_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     for first, second in ((True, False), (False, True), (False, False)):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda answer=first: answer)

@@ -57,6 +57,7 @@ from mixbackend.contracts.torch_compat.operators import (
     returns_nothing,
     schema_arguments,
 )
+from mixbackend.contracts.torch_compat.result_types import MISSTATED, eager_types, retyped
 from mixbackend.contracts.torch_compat.symbols import (
     SymbolFacts,
     assumptions,
@@ -82,6 +83,7 @@ from mixbackend.contracts.torch_compat.tracing import (
 )
 
 __all__ = [
+    "MISSTATED",
     "GraphTree",
     "ResultsOfGraph",
     "SchemaArgument",
@@ -100,6 +102,7 @@ __all__ = [
     "current_cuda_device",
     "declare_symbol",
     "decomposition_table",
+    "eager_types",
     "forget_cuda_graphs",
     "fresh_fake_mode",
     "fresh_symbol",
@@ -125,6 +128,7 @@ __all__ = [
     "recorded_random_state",
     "rerun_fake",
     "returns_nothing",
+    "retyped",
     "schema_arguments",
     "shape_env_of",
     "source_name",

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.contracts.torch_compat.result_types import with_eager_decompositions
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaArgument:
@@ -56,7 +58,11 @@ def returns_nothing(operator: Any) -> bool:
 
 
 def decomposition_table(level: str) -> dict[Any, Any]:
-    """Decompositions of a level of ``contracts.DecompositionLevel``."""
+    """Decompositions of a level of ``contracts.DecompositionLevel``; results have the types that eager gives."""
+    return with_eager_decompositions(_torch_decompositions(level))
+
+
+def _torch_decompositions(level: str) -> dict[Any, Any]:
     if level == "none":
         return {}
     if level == "inductor":

@@ -13,6 +13,8 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from mixbackend.contracts.torch_compat.result_types import with_eager_types
+
 
 def without_dispatch_modes() -> Any:
     """Context in which no fake-tensor or proxy mode is active: real tensors may be touched."""
@@ -44,7 +46,7 @@ def tracing_apart(fake_mode: Any) -> Iterator[None]:
 
 
 def rerun_fake(target: Any, arguments: Any, keywords: Any) -> Any:
-    """Call an operator on fake values in their own mode: which strides its result has. Adds no guard.
+    """Call an operator on fake values in their own mode: which strides and types its result has. Adds no guard.
 
     Raises:
         Exception: the operator refuses the values.
@@ -56,8 +58,8 @@ def rerun_fake(target: Any, arguments: Any, keywords: Any) -> Any:
         torch.Tensor, lambda value: value if is_fake(value) else mode.from_tensor(value), (arguments, keywords)
     )
     quiet = contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
-    with without_dispatch_modes(), torch.no_grad(), quiet, mode:
-        return target(*fake[0], **fake[1])
+    with without_dispatch_modes(), torch.no_grad(), torch._C._DisableAutocast(), quiet, mode:
+        return with_eager_types(target, *fake, target(*fake[0], **fake[1]))
 
 
 def is_fake(value: object) -> bool:
