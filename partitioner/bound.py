@@ -26,11 +26,10 @@ from itertools import combinations
 
 import numpy as np
 
+from mixbackend.partitioner.bound_tables import Tables, ValueTables
 from mixbackend.partitioner.cycles import Shape
 from mixbackend.partitioner.elimination import Factor, Table
 from mixbackend.partitioner.problem import Problem, Use, Value
-
-BoolTable = np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,11 @@ class BoundModel:
 
 
 def bound_model(
-    problem: Problem, shape: Shape, exact_values: frozenset[int] = frozenset(), rings: bool = True
+    problem: Problem,
+    shape: Shape,
+    exact_values: frozenset[int] = frozenset(),
+    rings: bool = True,
+    known: Tables | None = None,
 ) -> BoundModel:
     """The lower bound of a problem as factors.
 
@@ -57,8 +60,9 @@ def bound_model(
         shape: detours and cycles of its links.
         exact_values: values that get a state variable.
         rings: whether to add the terms on cycles and detours; without them the bound is looser and the tables smaller.
+        known: tables of other models of this problem.
     """
-    return _Builder(problem, shape, exact_values, rings).build()
+    return _Builder(shape, exact_values, rings, known or Tables(problem)).build()
 
 
 def discounted(problem: Problem, backends: Sequence[int]) -> Problem:
@@ -107,24 +111,18 @@ def without_backends(problem: Problem, slots: frozenset[int]) -> Problem:
 
 
 class _Builder:
-    def __init__(self, problem: Problem, shape: Shape, exact_values: frozenset[int], rings: bool) -> None:
+    def __init__(self, shape: Shape, exact_values: frozenset[int], rings: bool, tables: Tables) -> None:
         self._shape = shape
         self._rings = rings
-        self._problem = problem
+        self._tables = tables
+        self._problem = tables.problem
         self._exact_values = exact_values
-        self._entry = np.array(problem.entry)
-        self._sizes = [len(labels) for labels in problem.labels]
-        cache: dict[tuple[int, ...], np.ndarray] = {}
-        self._backends: list[np.ndarray] = []
-        self._claims: list[np.ndarray | None] = []
-        for labels in problem.labels:
-            key = tuple(label.backend for label in labels)
-            self._backends.append(cache.setdefault(key, np.array(key)))
-            claimed = any(label.claim >= 0 for label in labels)
-            self._claims.append(np.array([label.claim for label in labels]) if claimed else None)
+        self._entry = tables.entry
+        self._backends = tables.backends
+        self._sizes = [len(labels) for labels in self._problem.labels]
         self._unary = [
             np.array(costs) + self._entry[backends]
-            for costs, backends in zip(problem.costs, self._backends, strict=True)
+            for costs, backends in zip(self._problem.costs, self._backends, strict=True)
         ]
         self._pairs: dict[tuple[int, int], Table] = {}
         self._refunds: dict[tuple[int, int], Table] = {}
@@ -145,20 +143,17 @@ class _Builder:
         factors += [Factor(pair, table) for pair, table in self._pairs.items()]
         return BoundModel(tuple(self._sizes), tuple(factors + self._others), self._problem.size)
 
-    def _same(self, first: int, second: int) -> BoolTable:
-        return self._backends[first][:, None] == self._backends[second][None, :]
-
     def _sizes_of(self, first: int, second: int) -> tuple[int, int]:
         return self._sizes[first], self._sizes[second]
 
     def _link(self, first: int, second: int) -> Table:
         bypassed = (first, second) in self._shape.detours
-        backends = (id(self._backends[first]), id(self._backends[second]))
+        backends = (self._tables.numbers[first], self._tables.numbers[second])
         refund = np.zeros(self._sizes_of(first, second)) if bypassed else self._refunds.get(backends)
         if refund is None:
-            refund = np.where(self._same(first, second), -self._entry[self._backends[first]][:, None], 0.0)
+            refund = np.where(self._tables.same(first, second), -self._entry[self._backends[first]][:, None], 0.0)
             self._refunds[backends] = refund
-        claims_first, claims_second = self._claims[first], self._claims[second]
+        claims_first, claims_second = self._tables.claims[first], self._tables.claims[second]
         if claims_first is None or claims_second is None:
             return refund
         shared = np.intersect1d(claims_first, claims_second)
@@ -167,53 +162,23 @@ class _Builder:
         torn = apart & (np.isin(claims_first, shared)[:, None] | np.isin(claims_second, shared)[None, :])
         return np.where(torn, np.inf, refund)
 
-    def _fused(self, value: Value, reader: int, mask: int) -> BoolTable:
-        producer = value.producer
-        kept = np.array([bool(mask >> slot & 1) for slot in range(len(self._entry))])
-        fused = self._same(producer, reader) & kept[self._backends[producer]][:, None]
-        first, second = self._claims[producer], self._claims[reader]
-        if first is not None and second is not None:
-            fused = fused | ((first[:, None] == second[None, :]) & (first >= 0)[:, None])
-        return fused
-
     def _add_value(self, value: Value, exact: bool) -> None:
         producer = value.producer
-        own = self._backends[producer]
-        writes = np.array(value.writes)[own]
-        if not value.uses:
-            self._unary[producer] = self._unary[producer] + (writes if value.output else 0.0)
-            return
-        fused = [self._fused(value, use.atom, use.fused) for use in value.uses]
-        certain = np.full(len(own), value.output)
-        for table in fused:
-            certain |= ~table.any(axis=1)
-        self._unary[producer] = self._unary[producer] + np.where(certain, writes, 0.0)
-        uncertain = np.where(certain, 0.0, writes)
-        crossings = np.array(value.crossings)[own]
-        sharers = np.zeros(len(self._entry))
-        for use in value.uses:
-            sharers[np.unique(self._backends[use.atom])] += 1
-        alone = len(value.uses) == 1 or not (uncertain.any() or (crossings.any() and sharers.max() > 1))
-        exact = exact and not alone
-        for use, table in zip(value.uses, fused, strict=True):
-            readers = self._backends[use.atom]
-            cost = np.array(use.reads)[readers][None, :]
-            if not exact:
-                cost = cost + uncertain[:, None] / len(value.uses)
-            cost = np.where(table, 0.0, cost)
-            if not exact:
-                cost = cost + crossings[:, readers] / sharers[readers]
+        tables = self._tables.of(value, exact)
+        exact = exact and not tables.alone
+        self._unary[producer] = self._unary[producer] + tables.certain
+        for use, charged in zip(value.uses, tables.charged, strict=True):
             pair = (producer, use.atom)
-            self._pairs[pair] = self._pairs[pair] + cost
+            self._pairs[pair] = self._pairs[pair] + charged
             if use.fused and self._rings and pair in self._shape.detours:
-                share = np.zeros(len(self._entry)) if exact else self._shares(value, uncertain)
+                share = np.zeros(len(self._entry)) if exact else self._shares(value, tables.uncertain)
                 self._add_detour(pair, use, share + np.array(use.reads))
         if exact:
-            self._add_state(value, fused, uncertain, crossings)
+            self._add_state(value, tables)
 
-    def _add_state(self, value: Value, fused: list[BoolTable], uncertain: Table, crossings: Table) -> None:
+    def _add_state(self, value: Value, tables: ValueTables) -> None:
         """A variable that says whether the value is written, and to which backends it crosses."""
-        own = self._backends[value.producer]
+        own, crossings = self._backends[value.producer], tables.crossings
         reachable = sorted({int(slot) for use in value.uses for slot in self._backends[use.atom]})
         charged = [slot for slot in reachable if crossings[:, slot].any()]
         most = min(len(charged), len(value.uses))
@@ -223,9 +188,9 @@ class _Builder:
         self._sizes.append(len(states))
         price = np.zeros((len(own), len(states)))
         for column, (written, chosen) in enumerate(states):
-            price[:, column] = (uncertain if written else 0.0) + sum(crossings[:, slot] for slot in chosen)
+            price[:, column] = (tables.uncertain if written else 0.0) + sum(crossings[:, slot] for slot in chosen)
         self._others.append(Factor((value.producer, helper), price))
-        for use, table in zip(value.uses, fused, strict=True):
+        for use, table in zip(value.uses, tables.fused, strict=True):
             readers = self._backends[use.atom]
             away = own[:, None] != readers[None, :]
             allowed = np.zeros((len(own), len(readers), len(states)))
@@ -249,46 +214,28 @@ class _Builder:
         extra = np.where(kept, unfused, 0.0)
         if not extra.any():
             return
-        same = self._same(*pair)
-        first, second = self._claims[pair[0]], self._claims[pair[1]]
-        if first is not None and second is not None:
-            same = same & ~((first[:, None] == second[None, :]) & (first >= 0)[:, None])
+        same, together = self._tables.same(*pair), self._tables.in_one_claim(*pair)
+        if together is not None:
+            same = same & ~together
         self._pairs[pair] = self._pairs[pair] + np.where(same, extra[self._backends[pair[0]]][:, None], 0.0)
         self._add_ring(self._shape.detours[pair], -extra)
 
     def _add_ring(self, cycle: tuple[int, ...], dues: Table) -> None:
         """Seconds that are due if a whole ring of atoms is on one backend."""
-        common = set(self._backends[cycle[0]].tolist())
-        for atom in cycle[1:]:
-            common &= set(self._backends[atom].tolist())
-        colours = sorted(slot for slot in common if dues[slot] != 0.0)
+        present = [self._tables.present[self._tables.numbers[atom]] for atom in cycle]
+        colours = tuple(sorted(slot for slot in frozenset.intersection(*present) if dues[slot] != 0.0))
         if not colours:
             return
-        atoms = [atom for atom in cycle if len(np.unique(self._backends[atom])) > 1]
-        due = np.append(dues[colours], 0.0)
+        atoms = [atom for atom, backends in zip(cycle, present, strict=True) if len(backends) > 1]
+        due = np.append(dues[list(colours)], 0.0)
         if not atoms:
             self._unary[cycle[0]] = self._unary[cycle[0]] + due[0]
             return
-        scope: tuple[int, ...] = (atoms[0],)
-        colour = self._colours(atoms[0], colours)
-        last = len(colours)
-        for place, atom in enumerate(atoms[1:], start=1):
-            colour = _meet(colour, self._colours(atom, colours), last)
-            scope = (*scope, atom)
-            if len(scope) < 2 or len(atoms) - 1 - place < 2:
-                continue
+        first: int | None = atoms[0]
+        variable, rest = atoms[0], atoms[1:]
+        while len(rest) > 2:
             helper = len(self._sizes)
-            self._sizes.append(last + 1)
-            hard = np.where(colour[..., None] == np.arange(last + 1), 0.0, np.inf)
-            self._others.append(Factor((*scope, helper), hard))
-            scope, colour = (helper,), np.arange(last + 1)
-        self._others.append(Factor(scope, due[colour]))
-
-    def _colours(self, atom: int, colours: Sequence[int]) -> np.ndarray:
-        number = {slot: index for index, slot in enumerate(colours)}
-        return np.array([number.get(int(slot), len(colours)) for slot in self._backends[atom]])
-
-
-def _meet(first: np.ndarray, second: np.ndarray, broken: int) -> np.ndarray:
-    """The common colour of two states, or ``broken``."""
-    return np.where(first[..., None] == second, first[..., None], broken)
+            self._sizes.append(len(colours) + 1)
+            self._others.append(Factor((variable, rest[0], helper), self._tables.tie(first, rest[0], colours)))
+            first, variable, rest = None, helper, rest[1:]
+        self._others.append(Factor((variable, *rest), due[self._tables.meeting(first, rest, colours)]))

@@ -94,8 +94,10 @@ def min_degree_order(sizes: Sequence[int], scopes: Iterable[Sequence[int]]) -> O
             if len(others) > 1:
                 neighbours |= others
                 neighbours.discard(other)
-            rank[other] = _rank(other, near, sizes)
-            heapq.heappush(heap, (rank[other], other))
+            present = _rank(other, near, sizes)
+            if present != rank[other]:
+                rank[other] = present
+                heapq.heappush(heap, (present, other))
     return Order(tuple(order), width, largest, total)
 
 

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from mixbackend.partitioner.bound import BoundModel, bound_model
+from mixbackend.partitioner.bound_tables import Tables
 from mixbackend.partitioner.cycles import Shape, shape_of
 from mixbackend.partitioner.elimination import Factor, Order, Table, eliminate, min_degree_order
 from mixbackend.partitioner.expansion import expand
@@ -56,6 +57,7 @@ class Labeller:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._shape = shape_of(problem.size, problem.links)
+        self._tables = Tables(problem)
         self._known: dict[tuple[frozenset[int], bool], Labelling | None] = {}
 
     def find(self, exact_values: frozenset[int] = frozenset()) -> Labelling:
@@ -73,7 +75,7 @@ class Labeller:
 
     def _labelling(self, exact_values: frozenset[int], rings: bool) -> Labelling | None:
         """``None`` if the tables of all rings are not affordable."""
-        model = bound_model(self._problem, self._shape, exact_values, rings)
+        model = bound_model(self._problem, self._shape, exact_values, rings, self._tables)
         order = min_degree_order(model.sizes, (factor.scope for factor in model.factors))
         if affordable(order):
             solution = eliminate(model.sizes, model.factors, order, order.largest)
