@@ -24,6 +24,7 @@ class RegionRules:
         self._conditions = [_at_least(backend.conditions(), minimum_ops.get(backend.name, 1)) for backend in backends]
         self._declines = [type(backend).decline is not Backend.decline for backend in backends]
         self._prices = [type(backend).region_cost is not Backend.region_cost for backend in backends]
+        self._position = {node.name: place for place, node in enumerate(problem.graph.placed_nodes)}
         self._refusals: dict[tuple[int, tuple[int, ...]], Unsupported | None] = {}
         self._known_prices: dict[tuple[int, tuple[int, ...]], float | None] = {}
 
@@ -96,7 +97,7 @@ class RegionRules:
         """A region as a backend sees it."""
         problem, inside = self._problem, set(atoms)
         names = {name for atom in atoms for name in (*problem.atoms.members[atom], *problem.atoms.replicas[atom])}
-        ordered = [node.name for node in problem.graph.placed_nodes if node.name in names]
+        ordered = sorted(names, key=self._position.__getitem__)
         inputs: dict[str, TensorMeta] = {}
         for name in ordered:
             for item in problem.candidates.views[name].inputs:

@@ -31,7 +31,7 @@ from mixbackend.partitioner.matching import Claim, find_claims
 from mixbackend.partitioner.pricing import price
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.restoring import restore
-from mixbackend.partitioner.search import Neighbourhood
+from mixbackend.partitioner.search import Neighbourhood, Orders
 from mixbackend.partitioner.single import last_resort_of
 from mixbackend.partitioner.solving import Solved, chosen, single, solve
 from mixbackend.partitioner.stages import Stages, collection_paused
@@ -109,6 +109,7 @@ class Placements:
         self._wanted = (preferences, exclusions, pinned or {}, lifted)
         self._minimum_ops = minimum_ops or {}
         self._clock = stages or Stages()
+        self._orders = Orders()
         self._priced: dict[int, tuple[CostModel, _Priced]] = {}
 
     def plan(
@@ -142,7 +143,8 @@ class Placements:
 
     def _price(self, costs: CostModel, corrections: Mapping[tuple[str, str], float]) -> _Priced:
         problem = self._prepared.priced(costs, corrections, self._clock)
-        return _Priced(problem, self.backends, RegionRules(problem, self.backends, self._minimum_ops), self._clock)
+        rules = RegionRules(problem, self.backends, self._minimum_ops)
+        return _Priced(problem, self.backends, rules, self._orders, self._clock)
 
     @cached_property
     def _prepared(self) -> Prepared:
@@ -153,21 +155,24 @@ class Placements:
 class _Priced:
     """A graph at some costs."""
 
-    def __init__(self, problem: Problem, backends: Sequence[Backend], rules: RegionRules, clock: Stages) -> None:
+    def __init__(
+        self, problem: Problem, backends: Sequence[Backend], rules: RegionRules, orders: Orders, clock: Stages
+    ) -> None:
         self.problem = problem
         self.rules = rules
+        self._orders = orders
         self._backends = backends
         self._clock = clock
 
     @cached_property
     def _solved(self) -> Solved:
-        return solve(self.problem, self._backends, self.rules, self._clock)
+        return solve(self.problem, self._backends, self.rules, self._orders, self._clock)
 
     def plan(self, margin: float) -> Plan:
         """The best plan; a mixture must save the margin."""
         solved = self._solved
         with self._clock.measure("search"):
-            best = chosen(self.problem, solved, self.rules, margin)
+            best = chosen(self.problem, solved, self.rules, self._orders, margin)
         with self._clock.measure("assemble"):
             plan = assemble(self.problem, best.placement, best.refusals, self.rules)
             names = (backend.name for backend in self._backends)

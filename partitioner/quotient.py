@@ -82,18 +82,19 @@ class Quotient:
 
     def _detour(self, starts: set[int], goals: set[int]) -> bool:
         """Whether a path leads from some regions to others through a third."""
-        last = max(self._rank[goal] for goal in goals)
-        known = starts | goals
-        frontier = [region for start in starts for region in self._later[start] if region not in known]
-        seen = set(frontier)
+        rank, later = self._rank, self._later
+        last = max(rank[goal] for goal in goals)
+        seen = starts | goals
+        frontier: list[int] = []
+        for start in starts:
+            fresh = later[start] if rank[start] < last else ()
+            frontier += [region for region in fresh if region not in seen and rank[region] < last]
+        seen.update(frontier)
         while frontier:
-            region = frontier.pop()
-            if self._rank[region] > last:
-                continue
-            for other in self._later[region]:
+            for other in later[frontier.pop()]:
                 if other in goals:
                     return True
-                if other not in seen and other not in starts:
+                if other not in seen and rank[other] < last:
                     seen.add(other)
                     frontier.append(other)
         return False

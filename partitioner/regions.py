@@ -10,7 +10,7 @@ Invariants: the result is connected, on one backend, keeps matches whole, and it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import networkx as nx
 
@@ -100,29 +100,41 @@ def _levels(
     backwards: bool,
 ) -> list[int]:
     """Level of every atom: how often a path to it (or from it) changes component inside its circle."""
-    levels = [0] * problem.size
-    grouped: nx.DiGraph = nx.DiGraph()
-    inside = [atom for atom in range(problem.size) if components[atom] in tangled]
-    grouped.add_nodes_from(groups[atom] for atom in inside)
+    steps: dict[tuple[int, int], int] = {}
     for first, second in problem.edges:
         circle = tangled.get(components[first])
         if circle is None or tangled.get(components[second]) != circle or groups[first] == groups[second]:
             continue
-        step = int(components[first] != components[second])
         ends = (groups[first], groups[second]) if not backwards else (groups[second], groups[first])
-        step = max(step, grouped.edges[ends]["step"]) if grouped.has_edge(*ends) else step
-        grouped.add_edge(*ends, step=step)
-    if not nx.is_directed_acyclic_graph(grouped):
-        circles = (circle for circle in nx.strongly_connected_components(grouped) if len(circle) > 1)
+        steps[ends] = max(int(components[first] != components[second]), steps.get(ends, 0))
+    inside = [atom for atom in range(problem.size) if components[atom] in tangled]
+    level_by_group = _longest_paths({groups[atom] for atom in inside}, steps)
+    if level_by_group is None:
+        circles = (circle for circle in nx.strongly_connected_components(nx.DiGraph(steps.keys())) if len(circle) > 1)
         stuck = {problem.labels[atom][labels[atom]].claim for circle in circles for atom in circle}
         raise EntangledClaimsError(frozenset(stuck - {-1}))
-    level_by_group: dict[int, int] = {}
-    for group in nx.topological_sort(grouped):
-        before = [level_by_group[first] + grouped.edges[first, group]["step"] for first in grouped.predecessors(group)]
-        level_by_group[group] = max(before, default=0)
+    levels = [0] * problem.size
     for atom in inside:
         levels[atom] = level_by_group[groups[atom]]
     return levels
+
+
+def _longest_paths(places: Iterable[int], steps: Mapping[tuple[int, int], int]) -> dict[int, int] | None:
+    """The most steps on any path to each place; ``None`` if there are circles."""
+    after: dict[int, list[tuple[int, int]]] = {place: [] for place in places}
+    waiting = dict.fromkeys(after, 0)
+    for (first, second), step in steps.items():
+        after[first].append((second, step))
+        waiting[second] += 1
+    longest = dict.fromkeys(after, 0)
+    ready = [place for place, count in waiting.items() if count == 0]
+    for place in ready:
+        for other, step in after[place]:
+            longest[other] = max(longest[other], longest[place] + step)
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                ready.append(other)
+    return longest if len(ready) == len(longest) else None
 
 
 def _connected_pieces(

@@ -8,7 +8,7 @@ Invariants: deterministic; the bound holds for every legal plan whatever the att
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,11 +51,27 @@ def find_labels(problem: Problem, exact_values: frozenset[int] = frozenset()) ->
     return Labeller(problem).find(exact_values)
 
 
+class Orders:
+    """Orders of elimination, by what variables and scopes a model has: at other costs a graph mostly has the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Order] = {}
+
+    def of(self, model: BoundModel) -> Order:
+        """The order of a model's variables."""
+        scopes = tuple(factor.scope for factor in model.factors)
+        key = (model.sizes, scopes)
+        if key not in self._known:
+            self._known[key] = min_degree_order(model.sizes, scopes)
+        return self._known[key]
+
+
 class Labeller:
     """Finds the labels of one problem, again and again with other values exact; what these do not change is kept."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, orders: Orders | None = None) -> None:
         self._problem = problem
+        self._orders = orders or Orders()
         self._shape = shape_of(problem.size, problem.links)
         self._tables = Tables(problem)
         self._known: dict[tuple[frozenset[int], bool], Labelling | None] = {}
@@ -76,7 +92,7 @@ class Labeller:
     def _labelling(self, exact_values: frozenset[int], rings: bool) -> Labelling | None:
         """``None`` if the tables of all rings are not affordable."""
         model = bound_model(self._problem, self._shape, exact_values, rings, self._tables)
-        order = min_degree_order(model.sizes, (factor.scope for factor in model.factors))
+        order = self._orders.of(model)
         if affordable(order):
             solution = eliminate(model.sizes, model.factors, order, order.largest)
             return Labelling(solution.states[: self._problem.size], solution.bound, order.width, "exact")

@@ -18,7 +18,7 @@ from mixbackend.partitioner.energy import Placement, region_energies, true_energ
 from mixbackend.partitioner.improve import improve, satisfy
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.regions import EntangledClaimsError
-from mixbackend.partitioner.search import Labeller, Labelling, Neighbourhood, find_labels
+from mixbackend.partitioner.search import Labeller, Labelling, Neighbourhood, Orders, find_labels
 from mixbackend.partitioner.single import last_resort_of, single_backend_labels
 from mixbackend.partitioner.stages import Stages
 from mixbackend.partitioner.tighten import loose_values
@@ -54,20 +54,20 @@ class Solved:
     singles: tuple[Found, ...]
 
 
-def solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, clock: Stages) -> Solved:
+def solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, orders: Orders, clock: Stages) -> Solved:
     """Search, and hold the plans of single backends ready."""
     near = Neighbourhood(problem)
     with clock.measure("search"):
-        labelling, bound, found = _search(problem, rules, near)
+        labelling, bound, found = _search(problem, rules, near, orders)
     with clock.measure("single"):
         last_resort = last_resort_of(backends)
         singles = tuple(single(problem, slot, last_resort, rules, near) for slot in range(len(backends)))
     return Solved(labelling, bound, found, singles)
 
 
-def chosen(problem: Problem, solved: Solved, rules: RegionRules, margin: float) -> Found:
+def chosen(problem: Problem, solved: Solved, rules: RegionRules, orders: Orders, margin: float) -> Found:
     """The best placement; one of fewer backends unless more of them save the margin."""
-    found = _with_fewer(problem, solved.found, rules, margin)
+    found = _with_fewer(problem, solved.found, rules, orders, margin)
     best = min([found, *solved.singles], key=lambda item: item.seconds)
     if best is not found:
         best = _improved(problem, best, rules)
@@ -81,15 +81,17 @@ def single(problem: Problem, slot: int, last_resort: int, rules: RegionRules, ne
     return _realise(problem, labels, rules, near, frozenset({slot, last_resort}))
 
 
-def _search(problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood) -> tuple[Labelling, float, Found]:
+def _search(
+    problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood, orders: Orders
+) -> tuple[Labelling, float, Found]:
     """The best plan of all, and of those that stay on one pool of threads; what undercuts no plan undercuts both."""
     views = (problem, *on_one_pool(problem))
-    searched = [_search_as(view, problem, rules, neighbourhood) for view in views]
+    searched = [_search_as(view, problem, rules, neighbourhood, orders) for view in views]
     found = min((item for _, _, item in searched), key=lambda item: item.seconds)
     return searched[0][0], min(bound for _, bound, _ in searched), found
 
 
-def _with_fewer(problem: Problem, found: Found, rules: RegionRules, margin: float) -> Found:
+def _with_fewer(problem: Problem, found: Found, rules: RegionRules, orders: Orders, margin: float) -> Found:
     """The placement without backends that save less than the margin, each; those that do least are tried first.
 
     A mixture of many is chosen among more than one of few, so its estimate is more likely to be too good.
@@ -102,7 +104,7 @@ def _with_fewer(problem: Problem, found: Found, rules: RegionRules, margin: floa
             break
         least = min(seconds.keys() - kept, key=lambda slot: seconds[slot])
         view = without_backends(problem, dropped | {least})
-        _, _, again = _search(view, rules, Neighbourhood(view))
+        _, _, again = _search(view, rules, Neighbourhood(view), orders)
         if again.seconds <= found.seconds * (1.0 + margin):
             dropped, found = dropped | {least}, again
         else:
@@ -123,7 +125,7 @@ def _seconds_by_backend(problem: Problem, found: Found) -> dict[int, float]:
 
 
 def _search_as(
-    view: Problem, problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood
+    view: Problem, problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood, orders: Orders
 ) -> tuple[Labelling, float, Found]:
     """Label, legalise, improve; search again with the values that the bound charged too little for exactly.
 
@@ -131,7 +133,7 @@ def _search_as(
         view: what labels are found in: the problem, or as plans see it that stay on one pool.
         problem: what plans cost.
     """
-    labeller = Labeller(view)
+    labeller = Labeller(view, orders)
     labelling = labeller.find()
     bound = labelling.bound if not rules.pricing else find_labels(discounted(view, rules.pricing)).bound
     found = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
