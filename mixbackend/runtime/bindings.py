@@ -4,12 +4,15 @@ Place: between ``runtime.placed``, which knows the values, and the code of backe
 whose backend prepares bindings. Output: bound slots; ``BoundRun``.
 Most backends bind in the time of copying weights. Where it is a compilation, the code is stored under the region's key
 and the digest of the values, so that it is made once for all plans, processes and machines with one cache.
-Invariants: what cannot be loaded is removed and made anew. Values are read on the stream of whoever asks.
+After a change nobody waits for that: eager runs the region until the code is there.
+Invariants: what cannot be loaded is removed and made anew. Values are read on the stream of whoever asks, and before
+the call goes on.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -18,13 +21,28 @@ from typing import Any
 
 import torch
 
-from mixbackend.contracts import BoundRun
+from mixbackend.contracts import Binding, BoundRun
 from mixbackend.contracts.region import PrepareBindingFunction
 from mixbackend.runtime.slots import RegionSlot
 from mixbackend.storage import ArtifactStore, Label
 
+Waiting = Callable[[], bool]
+"""Whether anybody still waits for code that is made behind."""
+Ready = Callable[[float], None]
+"""Told, in some thread, when it is there or cannot be made, with the seconds that it took."""
+
 MOST_AT_ONCE = 8
 """So many regions are bound side by side; a backend may take fewer."""
+_behind = threading.Semaphore(2)
+"""So many pieces of code are made behind running models: those that wait longer may be wanted no more."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """What makes code for changed values behind the running model, instead of at once."""
+
+    waiting: Waiting
+    ready: Ready
 
 
 class StoredBinder:
@@ -46,24 +64,66 @@ class StoredBinder:
         self._label = label
         self._lock = threading.Lock()
         self._making: dict[str, threading.Lock] = {}
+        self._made: dict[str, tuple[bytes | Exception, Patience]] = {}
 
     def __call__(self, constants: Sequence[torch.Tensor | None]) -> BoundRun:
         """Code for these values."""
         binding = self._prepare(constants)
         key = self._key(binding.digest)
-        with self._lock:
-            # Layers that share code and values wait for one another instead of making the same twice.
-            one_at_a_time = self._making.setdefault(key, threading.Lock())
-        with one_at_a_time:
-            stored = self._store.get(key)
+        with self._one_at_a_time(key):
+            made, _ = self._made.pop(key, (None, None))
+            if isinstance(made, Exception):
+                raise made
+            stored = made or self._store.get(key)
             if stored is not None:
                 try:
                     return _noted(binding.load(stored), "taken from the cache")
                 except Exception as error:
                     self._store.discard(key, f"backend {self._label.backend!r} cannot load it: {error}")
+            code = binding.build()
+            self._store.put(key, code, self._label)
+            return binding.load(code)
+
+    def behind(self, constants: Sequence[torch.Tensor | None], patience: Patience) -> bool:
+        """Make code for these values in a thread, unless it is there; whether somebody is at it now."""
+        binding = self._prepare(constants)
+        key = self._key(binding.digest)
+        if self._is_there(key):
+            return False
+
+        def work() -> None:
+            with _behind, self._one_at_a_time(key):
+                begin = time.monotonic()
+                if not patience.waiting():
+                    return
+                if not self._is_there(key):
+                    self._make(key, binding, patience)
+                patience.ready(time.monotonic() - begin)
+
+        # It is not waited for when the program ends.
+        threading.Thread(target=work, name="mixbackend-behind", daemon=True).start()
+        return True
+
+    def _is_there(self, key: str) -> bool:
+        return key in self._made or self._store.get(key) is not None
+
+    def _make(self, key: str, binding: Binding, patience: Patience) -> None:
+        """Build, and keep what the store does not: a failure is told when it is asked for."""
+        made: bytes | Exception
+        try:
             made = binding.build()
-            self._store.put(key, made, self._label)
-            return binding.load(made)
+            if self._store.put(key, made, self._label):
+                return
+        except Exception as error:
+            made = error
+        # What nobody waits for any more is forgotten.
+        self._made = {name: item for name, item in self._made.items() if item[1].waiting()}
+        self._made[key] = (made, patience)
+
+    def _one_at_a_time(self, key: str) -> threading.Lock:
+        """Layers that share code and values wait for one another instead of making the same twice."""
+        with self._lock:
+            return self._making.setdefault(key, threading.Lock())
 
 
 @dataclass(frozen=True)
@@ -72,6 +132,14 @@ class BindingJob:
 
     slot: RegionSlot
     constants: Sequence[torch.Tensor | None]
+
+    def begun_behind(self, patience: Patience) -> bool:
+        """Whether its code is being made in a thread now; eager runs the region until it is bound again."""
+        bind = self.slot.compiled.bind
+        if not isinstance(bind, StoredBinder) or not bind.behind(self.constants, patience):
+            return False
+        self.slot.run_eager()
+        return True
 
     @property
     def takes_long(self) -> bool:

@@ -27,6 +27,7 @@ import torch.fx
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.contracts import Phase
 from mixbackend.reporting import Event
+from mixbackend.runtime.bindings import Patience
 from mixbackend.runtime.constants.factories import free_factories
 from mixbackend.runtime.constants.file_backed import FileBackedWeights
 from mixbackend.runtime.constants.fold import fold_batch_norms
@@ -41,6 +42,7 @@ from mixbackend.runtime.session import Session
 
 MOST_TUPLES = 64
 """So many tuples of weights keep code of their own at once."""
+_CODE_IS_READY = "code for them was ready"
 _REBINDS_BEFORE_LIVE = 4
 _MOST_BINDING_SHARE = 0.2
 
@@ -176,24 +178,37 @@ class FrozenGraph:
             self._go_live(f"weights change too often for constants to pay, last through {change}")
             return None
         self._event("weights_rebuilt", f"constants were made again after {change}")
-        variant.rebinds += 1
+        variant.rebinds += change != _CODE_IS_READY
         # Before their values are read: what is written meanwhile will be seen as a change.
         variant.watch = self._watch(weights)
-        self._bind(variant, weights)
+        behind = self._bind(variant, weights, self._patience(variant, variant.watch))
+        if behind:
+            self._event("weights_rebuilt", f"eager runs {behind} regions until the code for them is ready")
         return variant
 
-    def _bind(self, variant: _Variant, weights: Sequence[torch.Tensor]) -> None:
+    def _patience(self, variant: _Variant, watch: WeightWatch) -> Patience:
+        """Wait for code as long as its values are the latest; the next call after it is ready binds again."""
+
+        def ready(seconds: float) -> None:
+            variant.binding_s += seconds
+            watch.expire(_CODE_IS_READY)
+
+        return Patience(lambda: variant.watch is watch, ready)
+
+    def _bind(self, variant: _Variant, weights: Sequence[torch.Tensor], patience: Patience | None = None) -> int:
+        """Bind the rest of the graph; how many regions eager runs until they are bound again."""
         begin = time.monotonic()
         # Detached twice over: what the graph of constants returns may be its input itself.
         variant.constants = [value.detach() for value in self._split.constants.forward(*map(torch.detach, weights))]
         placeholders = [node.name for node in self._split.main.graph.find_nodes(op="placeholder")]
         names = placeholders[len(placeholders) - len(variant.constants) :]
-        variant.placed.bind(dict(zip(names, variant.constants, strict=True)))
+        behind = variant.placed.bind(dict(zip(names, variant.constants, strict=True)), patience)
         if any(value.is_cuda for value in variant.constants):
             # Later calls may come on other streams, which do not wait for this one.
             torch.cuda.current_stream().synchronize()
         variant.watch.settle()
         variant.binding_s += time.monotonic() - begin
+        return behind
 
     def _go_live(self, reason: str) -> None:
         self._event("fallback", f"weights are live inputs from now on: {reason}")

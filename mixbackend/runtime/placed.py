@@ -27,7 +27,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
-from mixbackend.runtime.bindings import BindingJob, bind_all
+from mixbackend.runtime.bindings import BindingJob, Patience, bind_all
 from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import Run
@@ -108,22 +108,29 @@ class PlacedGraph:
         """Run the graph; empties the list."""
         return self._build.run(arguments)
 
-    def bind(self, constants: Mapping[str, torch.Tensor]) -> None:
+    def bind(self, constants: Mapping[str, torch.Tensor], patience: Patience | None = None) -> int:
         """Run code for these values of the constant inputs from now on.
 
         Args:
             constants: by name of the placeholder; what is passed for them in later calls must be these very tensors.
+            patience: where given, code that takes long to make is made behind; eager runs these regions meanwhile.
+
+        Returns:
+            How many regions eager runs meanwhile.
         """
         with self._lock:
             self._constants = constants
             build = self._build
-            failed = self._bind_slots(build.regions, build.slots)
+            jobs = self._binding_jobs(build.regions, build.slots)
+            left = jobs if patience is None else [job for job in jobs if not job.begun_behind(patience)]
+            failed = self._bind_slots(build.regions, left)
             if failed is not None:
                 twins = _twins(build.regions, failed)
                 self._build = self._build_with(self._exclude(build.plan, twins))
             else:
                 # A recording holds the addresses of what was bound before.
                 self._build = replace(build, run=self._runner(build.regions, build.slots, build.stitched))
+            return len(jobs) - len(left)
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""
@@ -203,7 +210,7 @@ class PlacedGraph:
                 pinned = self._exclude(plan, _twins(regions, failed))
                 continue
             slots = tuple(map(self._slot, regions, compiled))
-            failed = self._bind_slots(regions, slots)
+            failed = self._bind_slots(regions, self._binding_jobs(regions, slots))
             if failed is not None:
                 pinned = self._exclude(plan, _twins(regions, failed))
                 continue
@@ -298,16 +305,17 @@ class PlacedGraph:
         )
         return RegionSlot(bound.region, backend, compiled.region, policy, self._slot_failed, self._session.verified)
 
-    def _bind_slots(self, regions: Sequence[BoundRegion], slots: Sequence[RegionSlot]) -> BoundRegion | None:
-        """Bind all regions to the constants; stops at the first that fails and returns it."""
-        jobs = [
-            BindingJob(slot, [self._constants.get(name) for name in bound.inputs])
-            for bound, slot in zip(regions, slots, strict=True)
-        ]
-        for bound, slot, error in zip(regions, slots, bind_all(jobs), strict=True):
+    def _binding_jobs(self, regions: Sequence[BoundRegion], slots: Sequence[RegionSlot]) -> list[BindingJob]:
+        pairs = zip(regions, slots, strict=True)
+        return [BindingJob(slot, [self._constants.get(name) for name in bound.inputs]) for bound, slot in pairs]
+
+    def _bind_slots(self, regions: Sequence[BoundRegion], jobs: Sequence[BindingJob]) -> BoundRegion | None:
+        """Bind regions to the constants; stops at the first that fails and returns it."""
+        for job, error in zip(jobs, bind_all(jobs), strict=True):
             if error is not None:
-                self._compile_failed(slot.backend, bound, error)
-                return bound
+                failed = next(bound for bound in regions if bound.region is job.slot.region)
+                self._compile_failed(job.slot.backend, failed, error)
+                return failed
         return None
 
     def _slot_failed(self, slot: RegionSlot, kind: FailureKind, text: str) -> None:

@@ -30,6 +30,7 @@ from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event, GraphRecord
 from mixbackend.reporting.records import LayoutRecord, RegimeRecord
+from mixbackend.runtime.bindings import Patience
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import AtFirstCall, Run
@@ -139,13 +140,11 @@ class RegimeGraph:
         """Run the graph with the plan for these sizes; empties the list."""
         return self._runs[bisect_left(self._bounds, self._size(arguments))](arguments)
 
-    def bind(self, constants: Mapping[str, torch.Tensor]) -> None:
+    def bind(self, constants: Mapping[str, torch.Tensor], patience: Patience | None = None) -> int:
         """Run code for these values of the constant inputs from now on, at all sizes; see ``PlacedGraph.bind``."""
         with self._lock:
             self._constants = constants
-            for placed in self._built:
-                if placed is not None:
-                    placed.bind(constants)
+            return sum(placed.bind(constants, patience) for placed in self._built if placed is not None)
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""

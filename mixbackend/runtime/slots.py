@@ -109,6 +109,7 @@ class RegionSlot:
         self._calls = 0
         self._clock = _clock_of(region)
         self._call = self._first_call()
+        self._paused: Callable[[list[Any]], Sequence[Any]] | None = None
 
     @property
     def settled(self) -> bool:
@@ -152,6 +153,15 @@ class RegionSlot:
             return
         self._bound = self.compiled.bind(constants)
         self._run = self._prepared(self._bound.run)
+        if self._paused is not None:
+            self._call, self._paused = self._paused, None
+
+    def run_eager(self) -> None:
+        """Run what eager runs, for any values, until it is bound again: nothing is verified or timed meanwhile."""
+        self._bound = None
+        self._paused = self._paused or self._call
+        self._run = self._prepared(lambda inputs: eager_result(self.region, inputs))
+        self._call = lambda inputs: self._restride(self._run(inputs))
 
     def _prepared(self, run: RunFunction) -> RunFunction:
         run = run if self._traits.reentrant else _serialised(run)

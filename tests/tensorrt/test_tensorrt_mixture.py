@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,7 @@ def test_engines_with_weights_inside_are_stored_for_each_of_their_values(bench, 
     with torch.no_grad():
         first.model.first.weight.mul_(2)
     first.check(image)
+    _until(lambda: "taken from the cache" in _checked_notes(first, image))
     assert made.builds == 2 and any(event.startswith("weights_rebuilt") for event in first.events)
     second = compiled(made, first.model)
     second.check(image)
@@ -160,6 +162,87 @@ def test_engines_with_weights_inside_are_stored_for_each_of_their_values(bench, 
         second.model.first.weight.copy_(original)
     second.check(image)
     assert made.builds == 2, "these values were there before"
+
+
+def _checked_notes(run: Compiled, image: torch.Tensor) -> tuple[str, ...]:
+    run.check(image)
+    return _notes(run)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.01)
+
+
+def test_nobody_waits_for_an_engine_with_changed_weights(bench, compiled, monkeypatch) -> None:
+    made, image = bench(OLDEST), torch.randn(2, 3, 8, 8)
+    run = compiled(made)
+    run.check(image)
+    begun, go_on, build = threading.Event(), threading.Event(), building._run
+
+    def slow(folder: Path, seconds: float) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        build(folder, seconds)
+
+    monkeypatch.setattr(building, "_run", slow)
+    weight = run.model.first.weight
+    with torch.no_grad():
+        weight.mul_(2)
+    run.check(image)
+    assert begun.wait(20) and made.builds == 1, "the call did not wait"
+    assert any("eager runs 1 regions until" in event for event in run.events)
+    # Values that are changed once more: what is being built for others is not taken.
+    with torch.no_grad():
+        weight.mul_(2)
+    run.check(image)
+    go_on.set()
+    _until(lambda: any("scratch memory" in note for note in _checked_notes(run, image)))
+    run.check(image)
+    assert run.owners == {"tensorrt"} and made.builds == 3
+    assert not any("verify_failed" in event or "quarantine" in event for event in run.events)
+
+
+def test_an_engine_that_cannot_be_built_for_changed_weights_gives_its_region_to_others(
+    bench, compiled, monkeypatch
+) -> None:
+    made, image = bench(OLDEST), torch.randn(2, 3, 8, 8)
+    run = compiled(made)
+    run.check(image)
+
+    def refuse(folder: Path, seconds: float) -> None:
+        raise building.BuildError("no memory is left")
+
+    monkeypatch.setattr(building, "_run", refuse)
+    with torch.no_grad():
+        run.model.first.weight.mul_(2)
+    run.check(image)
+
+    def moved() -> bool:
+        run.check(image)
+        return "tensorrt" not in run.owners
+
+    _until(moved)
+    run.check(image)
+    assert any("no memory is left" in event for event in run.events)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_restless_weights_do_not_pile_up_engines(bench, compiled, monkeypatch, stored) -> None:
+    made, image = bench(OLDEST), torch.randn(2, 3, 8, 8)
+    run = compiled(made)
+    run.check(image)
+    if not stored:
+        monkeypatch.setattr(ArtifactStore, "put", lambda *arguments: False)
+    for _ in range(3):
+        with torch.no_grad():
+            run.model.first.weight.mul_(1.1)
+        run.check(image)
+    _until(lambda: any("scratch memory" in note for note in _checked_notes(run, image)))
+    run.check(image)
+    assert run.owners == {"tensorrt"} and made.builds <= 4
 
 
 def test_an_engine_that_is_wrong_inside_of_the_store_is_found_out(bench, compiled, tmp_path) -> None:

@@ -110,6 +110,10 @@ class WeightWatch:
             self._stale = _CHANGES[code]
         return self._stale
 
+    def expire(self, reason: str) -> None:
+        """The next call is to find a change, for this reason."""
+        self._stale = self._stale or reason
+
     def mark_stale(self, objects: frozenset[int], reason: str) -> None:
         """Somebody says that tensors changed; taken if one of them is watched."""
         if not objects.isdisjoint(self._objects):
