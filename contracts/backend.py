@@ -75,7 +75,8 @@ class Traits:
         decomposition: see ``DecompositionLevel``.
         capturable: whether a region may be recorded into a CUDA graph.
         uses_current_stream: whether GPU work is queued on torch's current stream.
-        deterministic: whether equal inputs give bitwise equal outputs.
+        deterministic: whether equal inputs give bitwise equal outputs where ``OpView.deterministic`` asks for that, and
+            ops that cannot are refused. Without it no op comes then; the reference follows torch's switch by itself.
         reentrant: whether one compiled region may run in several threads at once; if not, calls are serialised.
         keeps_random_stream: whether random ops draw exactly what eager would draw; only then may it get them.
         takes_effects: whether it runs mutation, collectives and higher-order ops as eager would.

@@ -46,6 +46,8 @@ class OpGraph:
         inputs, nodes: see above.
         outputs: names of the values that the graph returns, in order; ``None`` for a position that returns nothing.
         effects: (first, second) pairs of node names.
+        deterministic: whether ``torch.use_deterministic_algorithms`` holds for it: equal inputs must give bitwise equal
+            results, every time.
     """
 
     id: str
@@ -54,6 +56,7 @@ class OpGraph:
     nodes: tuple[OpNode, ...]
     outputs: tuple[str | None, ...]
     effects: tuple[tuple[str, str], ...] = ()
+    deterministic: bool = False
 
     @cached_property
     def node_by_name(self) -> dict[str, OpNode]:
@@ -114,10 +117,10 @@ class OpGraph:
         """One node as a backend sees it."""
         node = self.node_by_name[name]
         inputs = tuple(self.value(reference) for reference in dict.fromkeys(node.references()))
-        return OpView(node, inputs, self.phase, op_class_of(node.op))
+        return OpView(node, inputs, self.phase, op_class_of(node.op), self.deterministic)
 
     def __str__(self) -> str:
-        lines = [f"graph {self.id} phase={self.phase}"]
+        lines = [f"graph {self.id} phase={self.phase}{' deterministic' if self.deterministic else ''}"]
         lines += [f"  input %{item.name}: {item.meta} {item.role.value} {item.source}".rstrip() for item in self.inputs]
         lines += [f"  {node}" for node in self.nodes]
         lines += [f"  order %{first} before %{second}" for first, second in self.effects]

@@ -187,12 +187,14 @@ class OpView:
         inputs: one entry per distinct value that it reads, in order of first use.
         phase: inference, forward or backward.
         op_class: coarse kind of work, see ``contracts.opclass``.
+        deterministic: whether equal inputs must give bitwise equal results, every time; see ``OpGraph.deterministic``.
     """
 
     node: OpNode
     inputs: tuple[InputView, ...]
     phase: Phase
     op_class: str
+    deterministic: bool = False
 
     @property
     def op(self) -> str:

@@ -72,6 +72,7 @@ class Region:
         views: its ops as they were judged, in execution order.
         matches: patterns chosen by the planner, as (pattern, node names inside ``graph_module``).
         sources: user's source lines of its ops, for errors.
+        deterministic: whether equal inputs must give bitwise equal results; see ``OpGraph.deterministic``.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Region:
     views: tuple[OpView, ...]
     matches: tuple[tuple[str, tuple[str, ...]], ...] = ()
     sources: tuple[str, ...] = ()
+    deterministic: bool = False
 
     @property
     def is_local(self) -> bool:

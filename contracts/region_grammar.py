@@ -24,6 +24,7 @@ from mixbackend.contracts.tensors import TensorMeta
 from mixbackend.contracts.torch_compat import symbolic_functions
 
 HEADER = "mixbackend-region 1"
+DETERMINISTIC = " deterministic"
 """First words of every region text; the number rises when the form changes."""
 
 _TOKEN = re.compile(

@@ -24,6 +24,7 @@ from mixbackend.contracts.graph import GraphInput, OpGraph
 from mixbackend.contracts.ops import InputRole, Phase
 from mixbackend.contracts.region import Region, RegionInput, RegionOutput
 from mixbackend.contracts.region_grammar import (
+    DETERMINISTIC,
     HEADER,
     Call,
     Parser,
@@ -77,7 +78,7 @@ class _Reader:
 
     def read(self, id: str) -> Region:
         lines = list(enumerate(self._text.splitlines(), start=1))
-        phase = _read_header(lines[0][1] if lines else "")
+        phase, deterministic = _read_header(lines[0][1] if lines else "")
         # Symbols are declared at the end, in order of first appearance; metas need them from the first line on.
         self._declare(lines)
         handlers: dict[str, Callable[[Parser], None]] = {"return": self._output, "match": self._match}
@@ -87,9 +88,9 @@ class _Reader:
             parser = Parser(line, number)
             handlers.get(parser.peek(), self._statement)(parser)
             parser.end()
-        return self._finish(id, phase)
+        return self._finish(id, phase, deterministic)
 
-    def _finish(self, id: str, phase: Phase) -> Region:
+    def _finish(self, id: str, phase: Phase, deterministic: bool) -> Region:
         self._graph.output(tuple(self._named(item.name) for item in self._outputs))
         nodes = [node for node in self._graph.nodes if node.op == "call_function"]
         inputs = [GraphInput(item.name, item.meta, item.role) for item in self._inputs]
@@ -99,7 +100,8 @@ class _Reader:
             if node.op == "get_attr"
         ]
         outputs = tuple(item.name for item in self._outputs)
-        described = OpGraph(id, phase, tuple(inputs), tuple(describe_op(node) for node in nodes), outputs)
+        ops = tuple(map(describe_op, nodes))
+        described = OpGraph(id, phase, tuple(inputs), ops, outputs, deterministic=deterministic)
         return Region(
             id=id,
             key=region_key(self._text),
@@ -110,6 +112,7 @@ class _Reader:
             outputs=tuple(self._outputs),
             views=tuple(described.view(node.name) for node in described.placed_nodes),
             matches=tuple(self._matches),
+            deterministic=deterministic,
         )
 
     def _named(self, name: str) -> torch.fx.Node:
@@ -297,11 +300,13 @@ def parser_errors(parser: Parser) -> Iterator[None]:
         raise parser.error(f"{type(error).__name__}: {error}") from error
 
 
-def _read_header(line: str) -> Phase:
-    phase = line.removeprefix(HEADER + " ")
-    if phase == line or phase not in get_args(Phase):
-        raise RegionTextError(f"expected '{HEADER} inference|forward|backward', found {line!r}", where="line 1")
-    return phase  # type: ignore[return-value]
+def _read_header(line: str) -> tuple[Phase, bool]:
+    """The phase, and whether results must be repeatable."""
+    phase = line.removeprefix(HEADER + " ").removesuffix(DETERMINISTIC)
+    if not line.startswith(HEADER + " ") or phase not in get_args(Phase):
+        expected = f"{HEADER} inference|forward|backward[{DETERMINISTIC}]"
+        raise RegionTextError(f"expected '{expected}', found {line!r}", where="line 1")
+    return phase, line.endswith(DETERMINISTIC)  # type: ignore[return-value]
 
 
 def _read_hint(parser: Parser) -> tuple[str, int]:

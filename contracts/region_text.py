@@ -30,7 +30,15 @@ from mixbackend.contracts.describe_op import SYMBOLIC_OPERATORS, operator_name, 
 from mixbackend.contracts.errors import RegionTextError
 from mixbackend.contracts.ops import InputRole, Phase
 from mixbackend.contracts.region import RegionInput, RegionOutput
-from mixbackend.contracts.region_grammar import HEADER, Reference, SymbolNames, region_key, write_tensor, write_value
+from mixbackend.contracts.region_grammar import (
+    DETERMINISTIC,
+    HEADER,
+    Reference,
+    SymbolNames,
+    region_key,
+    write_tensor,
+    write_value,
+)
 from mixbackend.contracts.region_reader import read_region_text
 from mixbackend.contracts.tensors import TensorMeta
 from mixbackend.contracts.torch_compat import (
@@ -54,6 +62,7 @@ def write_region_text(
     outputs: Sequence[RegionOutput],
     phase: Phase,
     matches: Iterable[tuple[str, tuple[str, ...]]] = (),
+    deterministic: bool = False,
 ) -> str:
     """Canonical text of a region.
 
@@ -62,12 +71,13 @@ def write_region_text(
         inputs, outputs: its boundary, in the order of placeholders and results.
         phase: inference, forward or backward.
         matches: patterns that the owner was given the region for, as in ``Region.matches``.
+        deterministic: as in ``Region.deterministic``; said in the first line.
 
     Raises:
         RegionTextError: something in it has no text form; names the node.
     """
     writer = _Writer(graph_module, inputs)
-    lines = [f"{HEADER} {phase}"]
+    lines = [f"{HEADER} {phase}{DETERMINISTIC if deterministic else ''}"]
     for node in graph_module.graph.nodes:
         if node.op != "output":
             lines.append(writer.statement(node))

@@ -19,6 +19,7 @@ RefusalCode = Literal[
     "data-dependent",  # output shape depends on values
     "phase",  # not in this phase (inference only, say)
     "random",  # would not keep eager's random stream
+    "deterministic",  # may give other bits for equal inputs, and torch is told to use deterministic algorithms
     "effect",  # mutates, communicates or has another effect
     "higher-order",  # carries subgraphs
     "decomposition",  # some op of its decomposition is refused

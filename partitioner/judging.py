@@ -193,6 +193,10 @@ def refused_by_traits(backend: Backend, view: OpView) -> Unsupported | None:
     traits, conditions, tags = backend.traits(), backend.conditions(), view.node.tags
     if view.phase not in conditions.phases:
         return Unsupported("phase", f"{view.phase}, serves {', '.join(sorted(conditions.phases))}")
+    if view.deterministic and not (traits.deterministic or traits.reference):
+        return Unsupported(
+            "deterministic", "its results may differ in bits, and deterministic algorithms are asked for"
+        )
     if OpTag.RANDOM in tags and not traits.keeps_random_stream:
         return Unsupported("random", f"{view.op} draws from torch's random stream")
     if tags and not traits.takes_effects:

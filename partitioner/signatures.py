@@ -1,8 +1,9 @@
 """What makes two ops the same question to a backend: the structural signature of an ``OpView``.
 
 Place: helper of judging and pricing, so that the identical layers of a model are judged and priced once.
-Input: op views. Output: hashable keys; equal keys mean equal operator, arguments, metas, roles, tags, module class and
-phase. Names, module paths and source lines are left out: a verdict must not depend on them.
+Input: op views. Output: hashable keys; equal keys mean equal operator, arguments, metas, roles, tags, module class,
+phase and whether results must repeat. Names, module paths and source lines are left out: a verdict must not depend on
+them.
 Invariants: plain values are compared with their type, since ``1 == 1.0 == True`` in Python but not in torch.
 """
 
@@ -43,6 +44,7 @@ def signature_of(view: OpView, number_of: MetaNumbers) -> Hashable:
         node.tags,
         node.module_class,
         view.phase,
+        view.deterministic,
     )
 
 

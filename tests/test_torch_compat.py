@@ -13,6 +13,7 @@ import inspect
 import operator
 import sys
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -142,6 +143,48 @@ def test_eager_types() -> None:
     given = (*arguments, None, 1e-5)
     assert operator in compat.MISSTATED
     assert compat.eager_types(operator, given, {}) == dict(enumerate(item.dtype for item in operator(*given)))
+
+
+def switches() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def test_deterministic_asked() -> None:
+    try:
+        for wanted in (True, False):
+            torch.use_deterministic_algorithms(wanted)
+            assert compat.deterministic_asked() is wanted
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_ask_deterministic() -> None:
+    try:
+        compat.ask_deterministic(True)
+        assert switches() == (True, True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    compat.ask_deterministic(False)
+    assert not compat.deterministic_asked()
+    torch.use_deterministic_algorithms(False)
+
+
+def test_warned_at_most() -> None:
+    put = functools.partial(torch.zeros(4).put, torch.tensor([0]), torch.ones(1))
+    with compat.warned_at_most():
+        assert switches() == (False, False)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="deterministic"):
+            put()
+        with warnings.catch_warnings(), compat.warned_at_most():
+            warnings.simplefilter("error")
+            assert switches() == (True, True)
+        with compat.warned_at_most():
+            assert put()[0] == 1
+        assert switches() == (True, False)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_retyped() -> None:

@@ -145,7 +145,7 @@ class CodegenBackend(Backend):
             return Supported()
         target = self.targets[_device_of((*view.input_tensors, *view.output_tensors), self.target)]
         traits = target.traits()
-        return judge_op(view, traits.templates, target.objection, traits.drawing_threads)
+        return judge_op(view, traits.templates, target.objection, traits.drawing_threads, traits.blocks is None)
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Attention that is written out, where a target has it as a whole."""

@@ -58,7 +58,7 @@ def _signature(view: OpView) -> OpView:
     arguments = tuple((name, _renamed(value, names)) for name, value in view.node.arguments)
     node = OpNode("op", view.op, arguments, view.outputs, tags=view.node.tags)
     inputs = tuple(dataclasses.replace(item, name=names[item.name]) for item in view.inputs)
-    return OpView(node, inputs, view.phase, view.op_class)
+    return OpView(node, inputs, view.phase, view.op_class, view.deterministic)
 
 
 def _renamed(argument: Argument, names: dict[str, str]) -> Argument:
@@ -123,4 +123,4 @@ def _describe(graph_module: torch.fx.GraphModule, view: OpView) -> OpGraph:
         for node in graph_module.graph.find_nodes(op="get_attr")
     )
     nodes = tuple(describe_op(node) for node in graph_module.graph.nodes if node.op == "call_function")
-    return OpGraph("decomposed", view.phase, inputs + constants, nodes, ())
+    return OpGraph("decomposed", view.phase, inputs + constants, nodes, (), deterministic=view.deterministic)

@@ -22,6 +22,7 @@ from mixbackend.contracts.torch_compat.cuda_graphs import (
     cuda_graphs_enter_backward,
     forget_cuda_graphs,
 )
+from mixbackend.contracts.torch_compat.deterministic import ask_deterministic, deterministic_asked, warned_at_most
 from mixbackend.contracts.torch_compat.devices import (
     current_cuda_device,
     gpu_allocator,
@@ -89,6 +90,7 @@ __all__ = [
     "SchemaArgument",
     "SymbolFacts",
     "aot_compile",
+    "ask_deterministic",
     "assumptions",
     "backward_compiled_at_once",
     "boxed",
@@ -102,6 +104,7 @@ __all__ = [
     "current_cuda_device",
     "declare_symbol",
     "decomposition_table",
+    "deterministic_asked",
     "eager_types",
     "forget_cuda_graphs",
     "fresh_fake_mode",
@@ -146,5 +149,6 @@ __all__ = [
     "tensor_implementation",
     "tracing_apart",
     "walk_metadata",
+    "warned_at_most",
     "without_dispatch_modes",
 ]

@@ -58,8 +58,9 @@ def rerun_fake(target: Any, arguments: Any, keywords: Any) -> Any:
         torch.Tensor, lambda value: value if is_fake(value) else mode.from_tensor(value), (arguments, keywords)
     )
     quiet = contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
+    given, named = fake
     with without_dispatch_modes(), torch.no_grad(), torch._C._DisableAutocast(), quiet, mode:
-        return with_eager_types(target, *fake, target(*fake[0], **fake[1]))
+        return with_eager_types(target, given, named, target(*given, **named))
 
 
 def is_fake(value: object) -> bool:

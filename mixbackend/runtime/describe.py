@@ -3,7 +3,8 @@
 Place: second stage of the pipeline, after capture, before judging.
 Input: an ATen graph with fake values in ``meta["val"]``, as AOTAutograd gives it, and the roles of its placeholders.
 Output: ``contracts.OpGraph``; node names are those of the fx graph, so a plan can be carried back.
-Invariants: reads the graph only; adds no guard; equal graphs give equal values.
+Invariants: reads the graph, and torch's switch for deterministic algorithms, which Dynamo guards; adds no guard; equal
+graphs give equal values.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch.fx
 
 from mixbackend.contracts import COPY_INTO, GraphInput, InputRole, OpGraph, OpNode, OpTag, Phase, TensorMeta
 from mixbackend.contracts.describe_op import as_tuple, describe_op, operator_name, size_of, value_meta
-from mixbackend.contracts.torch_compat import walk_metadata
+from mixbackend.contracts.torch_compat import deterministic_asked, walk_metadata
 
 __all__ = ["PlaceholderRole", "describe", "operator_name", "size_of", "value_meta"]
 
@@ -62,7 +63,8 @@ def describe(
             nodes.append(describe_op(node, module, module_class, _source_of(node)))
         elif node.op == "output":
             outputs = tuple(_output_name(item) for item in as_tuple(node.args[0]))
-    return OpGraph(graph_id, phase, tuple(inputs), tuple(nodes), outputs, _effects(inputs, nodes))
+    effects = _effects(inputs, nodes)
+    return OpGraph(graph_id, phase, tuple(inputs), tuple(nodes), outputs, effects, deterministic_asked())
 
 
 def _graph_input(node: torch.fx.Node, role: PlaceholderRole) -> GraphInput:

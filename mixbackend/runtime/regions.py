@@ -127,7 +127,9 @@ class _Cutter:
         region_inputs = tuple(RegionInput(name, value_meta(self._val(name)), self._role(name)) for name in inputs)
         region_outputs = tuple(self._output(name, inputs) for name in outputs)
         try:
-            text = write_region_text(piece, region_inputs, region_outputs, self._graph.phase, planned.matches)
+            text = write_region_text(
+                piece, region_inputs, region_outputs, self._graph.phase, planned.matches, self._graph.deterministic
+            )
             key = region_key(text)
         except RegionTextError as error:
             # Subgraphs and lifted tensors have no text: such a region is never shared or stored.
@@ -144,6 +146,7 @@ class _Cutter:
             views=views,
             matches=planned.matches,
             sources=tuple(dict.fromkeys(view.node.source for view in views if view.node.source)),
+            deterministic=self._graph.deterministic,
         )
         return BoundRegion(planned, region, inputs, outputs, self._is_entangled(ordered, inputs))
 

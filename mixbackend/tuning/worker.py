@@ -21,6 +21,7 @@ import torch
 
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
+from mixbackend.contracts.torch_compat import ask_deterministic
 from mixbackend.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
@@ -89,6 +90,7 @@ def _time_regions(mixture: Mixture, run: Callable[[], Any]) -> tuple[RegionTimin
 
 def _compiled(request: TrialRequest) -> tuple[Mixture, Callable[[], Any]]:
     region = read_region_text(request.graph_file.read_text())
+    ask_deterministic(region.deterministic)
     roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
     mixture = Mixture(load_config(request.config_file))
     compiled = mixture.compile_captured(region.graph_module, region.phase, roles, Decision(request.choice))

@@ -26,6 +26,8 @@ DAMAGED = [
     ("region 1 inference", "mixbackend-region 1 inference", 1),
     ("mixbackend-region 1 sometimes", "mixbackend-region 1 inference", 1),
     ("mixbackend-region 2 inference", "mixbackend-region 1 inference", 1),
+    ("mixbackend-region 1 inference repeatable", "mixbackend-region 1 inference", 1),
+    ("mixbackend-region 1 deterministic", "mixbackend-region 1 inference", 1),
     ("%1 = input", "%0 = input", 2),
     ("input(tourist", "input(activation", 2),
     ("tensor(float31", "tensor(float32", 2),

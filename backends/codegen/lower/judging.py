@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import sympy
 
-from mixbackend.backends.codegen.ir.stages import Stage, Template
+from mixbackend.backends.codegen.ir.scalar import Constant
+from mixbackend.backends.codegen.ir.stages import Scatter, Stage, Template
 from mixbackend.backends.codegen.lower.lowering import TAKE_APART, Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.sizes import import_size
@@ -24,6 +25,7 @@ def judge_op(
     templates: frozenset[str] | None = None,
     objection: Callable[[Stage], str | None] | None = None,
     drawing_threads: int | None = None,
+    in_order: bool = True,
 ) -> Verdict:
     """Whether the op's rule covers this use.
 
@@ -31,6 +33,8 @@ def judge_op(
         templates: that the target has; ``None`` for all that there are.
         objection: what the target says to a stage, see ``Target.objection``.
         drawing_threads: see ``Lowering``.
+        in_order: whether the target makes updates that meet in row-major order; otherwise the order differs from run
+            to run.
     """
     if view.op == TAKE_APART:
         # Its producer was judged with all its results.
@@ -42,8 +46,19 @@ def judge_op(
     missing = sorted(needed - templates) if templates is not None else []
     if missing:
         return Unsupported("unknown-op", f"the target has no template {', '.join(missing)}")
+    if view.deterministic and not in_order and any(map(_depends_on_order, stages)):
+        return Unsupported("deterministic", f"the target makes the updates of {view.op} in any order")
     objections = [] if objection is None else list(filter(None, map(objection, stages)))
     return Unsupported("argument", f"the target has {objections[0]}") if objections else verdict
+
+
+def _depends_on_order(stage: Stage) -> bool:
+    """Whether updates that meet give other bits in another order: sums that round, and the last of several values."""
+    if not isinstance(stage, Scatter) or stage.mode in ("max", "min"):
+        return False
+    if stage.mode == "set":
+        return not isinstance(stage.value, Constant)
+    return stage.value.dtype.is_floating_point
 
 
 @functools.lru_cache(maxsize=8192)

@@ -19,6 +19,10 @@ from mixbackend.runtime.trace import trace_region
 pytest.importorskip("triton", reason="Triton is not installed")
 
 
+aten = torch.ops.aten
+PLACES = torch.zeros(5, 7, dtype=torch.int64)
+
+
 def verdicts(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[Any]:
     region = trace_region(function, inputs)
     return [backend().judge(view) for view in region.views]
@@ -29,6 +33,29 @@ def test_updates_that_cannot_meet_in_hardware_are_refused() -> None:
     (verdict,) = verdicts(lambda x, i: x.scatter_reduce(1, i, x, "amax"), [x, places])
     assert isinstance(verdict, Unsupported) and "updates that max" in verdict.detail
     assert verdicts(lambda x, i: x.scatter_add(1, i, x), [x, places]) == [Supported()]
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "taken"),
+    [
+        (lambda x, i: aten.scatter_add(x, 1, i, x), [torch.ones(5, 7), PLACES], False),
+        (lambda x, i: aten.scatter(x, 1, i, x), [torch.ones(5, 7), PLACES], False),
+        (lambda x, i: aten.index_put(x, [i[0]], x[:1], True), [torch.ones(5, 7), PLACES], False),
+        (lambda x, i: aten.embedding_dense_backward(x, i[:, 0], 5, -1, False), [torch.ones(5, 7), PLACES], False),
+        (lambda x, i: aten.scatter_add(x, 1, i, x), [torch.ones(5, 7, dtype=torch.int64), PLACES], True),
+        (lambda x, i: aten.scatter(x, 1, i, 2.0), [torch.ones(5, 7), PLACES], True),
+        (lambda x, i: aten.gather(x, 1, i).sum(), [torch.ones(5, 7), PLACES], True),
+    ],
+)
+def test_updates_in_any_order_are_refused_where_results_must_repeat(function, inputs, taken) -> None:
+    assert not any(isinstance(item, Unsupported) for item in verdicts(function, inputs))
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = verdicts(function, inputs)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    codes = [item.code for item in found if isinstance(item, Unsupported)]
+    assert codes == ([] if taken else ["deterministic"])
 
 
 def test_operators_without_text_are_refused() -> None:
