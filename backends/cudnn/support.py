@@ -5,6 +5,8 @@ Place: ``Backend.judge``, and the checks of patterns. Input: ``OpView``. Output:
 
 from __future__ import annotations
 
+import torch
+
 from mixbackend.backends.common.gpu_library import HALVES, may_be_empty, moves, not_on_gpu, not_one_type
 from mixbackend.contracts import OpView, Supported, Unsupported, Verdict, refuse_special
 
@@ -33,6 +35,8 @@ def judge(view: OpView) -> Verdict:
 
 def refuse_fusion(view: OpView) -> Unsupported | None:
     """Why nothing can be fused with a convolution that is supported alone."""
+    if torch.backends.cudnn.deterministic:
+        return Unsupported("deterministic", "torch does not hand cudnn.deterministic on to fused kernels")
     image, weight = view.tensor("input"), view.tensor("weight")
     assert image is not None and weight is not None
     if view.argument("transposed") is not False or view.argument("groups") != 1:
