@@ -12,6 +12,8 @@ Invariants: deterministic; memory is computed before any table is made.
 from __future__ import annotations
 
 import heapq
+import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -65,6 +67,15 @@ class Solution:
 
 def min_degree_order(sizes: Sequence[int], scopes: Iterable[Sequence[int]]) -> Order:
     """Eliminate the variable whose table is smallest, again and again; ties go to the smaller number."""
+    order = order_within(sizes, scopes, math.inf, math.inf)
+    assert order is not None, "everything is within infinity"
+    return order
+
+
+def order_within(
+    sizes: Sequence[int], scopes: Iterable[Sequence[int]], most_at_once: float, most_in_all: float
+) -> Order | None:
+    """The same order, ``None`` as soon as one of its tables, or all together, have more entries than these."""
     near: list[set[int]] = [set() for _ in sizes]
     for scope in scopes:
         for variable in scope:
@@ -88,6 +99,8 @@ def min_degree_order(sizes: Sequence[int], scopes: Iterable[Sequence[int]]) -> O
         for other in others:
             entries *= sizes[other]
         width, largest, total = max(width, len(others)), max(largest, entries), total + entries
+        if largest > most_at_once or total > most_in_all:
+            return None
         for other in others:
             neighbours = near[other]
             neighbours.discard(variable)
@@ -180,13 +193,20 @@ def _total(factors: Sequence[Factor], scope: tuple[int, ...]) -> Table:
     if len(factors) == 1:
         return factors[0].table
     total: Table | None = None
+    ours = False
     for factor in factors:
         table = factor.table
         if factor.scope != scope:
             inside = set(factor.scope)
             axes = iter(table.shape)
             table = table.reshape([next(axes) if variable in inside else 1 for variable in scope])
-        total = table if total is None else total + table
+        if total is None:
+            total = table
+        elif ours and all(map(operator.ge, total.shape, table.shape)):
+            # Large tables are added to where they lie: fresh memory costs more than the addition.
+            total += table
+        else:
+            total, ours = total + table, True
     assert total is not None
     return total
 

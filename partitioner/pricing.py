@@ -9,6 +9,7 @@ Raises ``PlacementError`` if atoms can run nowhere: all of them, each with every
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cache, partial
 
 from mixbackend.contracts import (
     Backend,
@@ -145,6 +146,7 @@ class _Builder:
         self._tariff = tariff
         self._fused = [backend.traits().fused_on(self._graph.device_type) for backend in backends]
         self._fused_bits: dict[tuple[str, str], int] = {}
+        self._reads: dict[str, dict[str, TensorMeta]] = {}
         self._claims = tuple(claim for claim in claims if self._usable(claim))
         self._whole_costs = tuple(map(self._whole_cost, self._claims))
         self._claims_of: list[list[int]] = [[] for _ in atoms.cores]
@@ -212,12 +214,13 @@ class _Builder:
         core = self._atoms.cores[atom]
         supporters = self._candidates.supporters(core)
         choices: dict[Label, tuple[float, float]] = {}
+        inputs = cache(partial(self._inputs_cost, atom))
         for slot in range(len(self._candidates.backends)):
             if supporters >> slot & 1 and self._wishes.allows(core, slot):
-                choices[Label(slot, -1)] = self._op_cost(core, slot), self._inputs_cost(atom, slot)
+                choices[Label(slot, -1)] = self._op_cost(core, slot), inputs(slot)
         for number in self._claims_of[atom]:
             slot = self._claims[number].backend
-            choices[Label(slot, number)] = self._claim_cost(number, atom), self._inputs_cost(atom, slot)
+            choices[Label(slot, number)] = self._claim_cost(number, atom), inputs(slot)
         return choices
 
     def _op_cost(self, name: str, slot: int) -> float:
@@ -289,6 +292,11 @@ class _Builder:
 
         Of tables, rows are gathered: no more than the result holds.
         """
+        if core not in self._reads:
+            self._reads[core] = self._read_anew(core)
+        return self._reads[core]
+
+    def _read_anew(self, core: str) -> dict[str, TensorMeta]:
         reads: dict[str, TensorMeta] = {}
         view = self._candidates.views[core]
         made = view.node.outputs[0] if view.op_class == "gather" and view.node.outputs else None

@@ -17,7 +17,7 @@ import numpy as np
 from mixbackend.partitioner.bound import BoundModel, bound_model
 from mixbackend.partitioner.bound_tables import Tables
 from mixbackend.partitioner.cycles import Shape, shape_of
-from mixbackend.partitioner.elimination import Factor, Order, Table, eliminate, min_degree_order
+from mixbackend.partitioner.elimination import Factor, Order, Table, eliminate, min_degree_order, order_within
 from mixbackend.partitioner.expansion import expand
 from mixbackend.partitioner.problem import Problem
 
@@ -55,14 +55,14 @@ class Orders:
     """Orders of elimination, by what variables and scopes a model has: at other costs a graph mostly has the same."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Order] = {}
+        self._known: dict[Hashable, Order | None] = {}
 
-    def of(self, model: BoundModel) -> Order:
-        """The order of a model's variables."""
+    def affordable(self, model: BoundModel) -> Order | None:
+        """The order of a model's variables, ``None`` if its tables do not fit the memory and time we allow."""
         scopes = tuple(factor.scope for factor in model.factors)
         key = (model.sizes, scopes)
         if key not in self._known:
-            self._known[key] = min_degree_order(model.sizes, scopes)
+            self._known[key] = order_within(model.sizes, scopes, TABLE_BYTES // 8, TABLE_ENTRIES)
         return self._known[key]
 
 
@@ -92,19 +92,15 @@ class Labeller:
     def _labelling(self, exact_values: frozenset[int], rings: bool) -> Labelling | None:
         """``None`` if the tables of all rings are not affordable."""
         model = bound_model(self._problem, self._shape, exact_values, rings, self._tables)
-        order = self._orders.of(model)
-        if affordable(order):
+        order = self._orders.affordable(model)
+        if order is not None:
             solution = eliminate(model.sizes, model.factors, order, order.largest)
             return Labelling(solution.states[: self._problem.size], solution.bound, order.width, "exact")
-        return None if rings else _approximate(self._problem, model, order)
+        return None if rings else _approximate(self._problem, model)
 
 
-def affordable(order: Order) -> bool:
-    """Whether the tables of an elimination fit the memory and time we allow."""
-    return order.largest * 8 <= TABLE_BYTES and order.total <= TABLE_ENTRIES
-
-
-def _approximate(problem: Problem, model: BoundModel, order: Order) -> Labelling:
+def _approximate(problem: Problem, model: BoundModel) -> Labelling:
+    order = min_degree_order(model.sizes, (factor.scope for factor in model.factors))
     solution = eliminate(model.sizes, model.factors, order, BUCKET_ENTRIES)
     starts = [solution.states[: problem.size], plain_labels(problem)]
     labels = expand(model, next((start for start in starts if whole(problem, start)), starts[0]))
