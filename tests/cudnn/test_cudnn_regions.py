@@ -77,13 +77,13 @@ def test_what_has_no_fused_kernel_is_not_fused(bench, channels, groups, transpos
     assert not region.matches, refused
 
 
-def test_nothing_is_fused_where_cudnn_shall_be_deterministic(bench, monkeypatch):
+def test_nothing_is_fused_where_cudnn_shall_be_deterministic(bench):
     """torch's fused kernels take no word of it."""
     image, weight, bias = bench.tensors((2, 64, 8, 8), (64, 64, 3, 3), (64,))
     function = lambda *values: aten.relu(_convolve(*values))  # noqa: E731 - one expression
     assert bench.plan(function, image, weight, bias, preferred=True).regions[0].matches
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    assert not bench.plan(function, image, weight, bias, preferred=True).regions[0].matches
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True):
+        assert not bench.plan(function, image, weight, bias, preferred=True).regions[0].matches
 
 
 def test_a_library_that_promises_nothing_is_left_out_where_results_must_repeat(bench, images):
