@@ -21,6 +21,9 @@ def refuse_writes(views: Iterable[OpView], outputs: Iterable[str] = ()) -> Unsup
         views: the ops in their order.
         outputs: names of the values that leave; views of inputs may.
     """
+    views = tuple(views)
+    if all(view.op != COPY_INTO for view in views):
+        return None
     roots: dict[str, str] = {}
     made: set[str] = set()
     stale: set[str] = set()
