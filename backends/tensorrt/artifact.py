@@ -1,8 +1,8 @@
 """An engine as bytes for the artifact store, and back.
 
 Place: ``CompiledRegion.artifact``, ``Backend.load`` and ``Binding``. The store holds them under the region's text, the
-backend's fingerprint (release, GPU, driver, settings), the weights policy and the values of weights that are inside, and
-checks them on every read.
+backend's fingerprint (release, GPU, driver, settings), the weights policy and the values of weights that are inside,
+and checks them on every read.
 Invariants: an artifact says which model and which profiles it was built for; nothing is unpickled.
 """
 

@@ -1,24 +1,19 @@
-"""Build engines, each in a process of its own.
+"""Build engines in other processes.
 
-Place: asked by ``compilation``; the process runs ``worker``. Input: a prepared region, profiles, settings, where its
+Place: asked by ``plan``; ``builders`` holds the processes. Input: a prepared region, profiles, settings, where its
 weights' values come from. Output: the serialised engine and which of its weights can be given anew.
-Invariants: a build that crashes, hangs or is refused is an exception here and nothing else; its process ends with this
-one; the timings of tactics that it measured are kept for the next build on the same GPU with the same release.
+Invariants: a build that crashes, hangs or is refused is an exception here and nothing else; the timings of tactics that
+it measured are kept for the next build on the same GPU with the same release.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,22 +23,16 @@ import torch
 
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.backends.tensorrt.api import Settings
+from mixbackend.backends.tensorrt.builders import BuildError, builder
 from mixbackend.backends.tensorrt.limits import limits
 from mixbackend.backends.tensorrt.model import WEIGHTS, Prepared, Weight
 from mixbackend.backends.tensorrt.profiles import Profile
 
-logger = logging.getLogger("mixbackend")
-
 MODEL, REQUEST, ENGINE, RESULT = "model.onnx", "request.json", "engine.plan", "result.json"
 """Files of a build: two that go in beside the weights, two that come out."""
 _WORKER = "mixbackend.backends.tensorrt.worker"
-_TAIL_CHARACTERS = 1500
 
 Values = Callable[[Weight], torch.Tensor]
-
-
-class BuildError(RuntimeError):
-    """An engine could not be built; says why, with what TensorRT said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +51,7 @@ class Built:
 
 
 def build(prepared: Prepared, profiles: Sequence[Profile], settings: Settings, values: Values, key: str) -> Built:
-    """Build an engine in a process of its own.
+    """Build an engine in another process.
 
     Args:
         prepared: what to build.
@@ -116,56 +105,9 @@ def timings_file(key: str) -> Path:
     return private_cache_folder("tensorrt") / f"timings-{digest}.bin"
 
 
-# --- the process -----------------------------------------------------------------------------------------------------
-
-
 def _run(folder: Path, seconds: float) -> None:
-    with open(folder / "errors.txt", "w+", encoding="utf-8", errors="replace") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", _WORKER, str(folder)],
-            stdin=subprocess.PIPE,  # closed when this process ends, however it ends: the worker then ends, too
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        progress = _Progress(process)
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise BuildError(
-                f"no engine within {seconds:g} s, at last in: {progress.last or 'the start'} "
-                "(MIXBACKEND_TENSORRT_SECONDS allows more, MIXBACKEND_TENSORRT_LEVEL asks for less)"
-            ) from None
-        finally:
-            _end(process)
-        if code == 0 and (folder / RESULT).exists():
-            return
-        errors.seek(0)
-        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise BuildError(f"the process that builds ended with {cause}: {errors.read()[-_TAIL_CHARACTERS:].strip()}")
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-class _Progress:
-    """Reads what a worker is at, line by line, and hands it to the log."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.last = ""
-        threading.Thread(target=self._read, args=(process.stdout or (),), daemon=True).start()
-
-    def _read(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.last = line.strip()
-            logger.info("tensorrt: %s", self.last)
+    with builder(_WORKER) as process:
+        process.build(folder, seconds)
 
 
 class _Turns:

@@ -1,8 +1,8 @@
-"""The process that builds one engine: ``python -m mixbackend.backends.tensorrt.worker FOLDER``.
+"""The process that builds engines: ``python -m mixbackend.backends.tensorrt.worker``.
 
-Place: started by ``building``, which lays down the request and takes the result from the same folder.
-Input: model, weights, request. Output: the serialised engine and ``result.json``; a line on standard output for each
-phase of the build.
+Place: started by ``builders``; ``building`` lays down a request and takes the result from the same folder.
+Input: folders, a line of standard input each; in a folder model, weights, request. Output: the serialised engine and
+``result.json``; a line on standard output for each phase of the build, and when it is done.
 Invariants: TensorRT's refusals end in the result, not in a traceback; the file of timings is replaced as a whole, so
 that builds side by side lose no more than each other's timings.
 """
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 from mixbackend.backends.tensorrt.api import Api, Settings, add_profiles, parse_errors
+from mixbackend.backends.tensorrt.builders import DONE
 from mixbackend.backends.tensorrt.building import ENGINE, MODEL, REQUEST, RESULT
 
 _MESSAGES = 6
@@ -84,13 +86,21 @@ def _keep_timings(config: Any, path: Path) -> None:
     os.replace(fresh, path)
 
 
-def _end_with_parent() -> None:
-    """The pipe from the asking process is closed when that ends, in whatever way."""
-    while os.read(sys.stdin.fileno(), 1):
-        continue
+def _read_folders(folders: queue.SimpleQueue[Path]) -> None:
+    """The pipe from the asking process is closed when that ends, in whatever way, also amid a build."""
+    for line in sys.stdin:
+        folders.put(Path(line.rstrip("\n")))
     os._exit(1)
 
 
+def main() -> None:
+    """Build in one folder after the other."""
+    folders: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    threading.Thread(target=_read_folders, args=(folders,), daemon=True).start()
+    while True:
+        build_in(folders.get())
+        print(DONE, flush=True)
+
+
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    build_in(Path(sys.argv[1]))
+    main()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.backends.tensorrt import building
+from mixbackend.backends.tensorrt import builders, building
 from mixbackend.backends.tensorrt.api import Settings
 from mixbackend.backends.tensorrt.building import BuildError, build, placeholder
+from mixbackend.backends.tensorrt.limits import Limits
 from mixbackend.backends.tensorrt.model import Prepared, prepare
 from mixbackend.backends.tensorrt.profiles import profiles
 from mixbackend.backends.tensorrt.versions import Release
@@ -66,10 +70,12 @@ def test_a_process_ends_with_the_one_that_asked(stand_in, tmp_path) -> None:
     stand_in(OLDEST, fault="hang")
     prepared = _prepared(OLDEST)
     building._write(tmp_path, prepared, (), SETTINGS, placeholder, "key")
-    command = [sys.executable, "-m", building._WORKER, str(tmp_path)]
+    command = [sys.executable, "-m", building._WORKER]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
     try:
+        process.stdin.write(f"{tmp_path}\n")
+        process.stdin.flush()
         assert "building" in process.stdout.readline()
         process.stdin.close()
         assert process.wait(20) == 1
@@ -93,6 +99,53 @@ def test_what_a_process_said_before_it_left_is_told(odd) -> None:
         _build(_prepared())
 
 
+def test_a_process_builds_one_engine_after_the_other(odd) -> None:
+    odd("works")
+    assert _build(_prepared()).engine == _build(_prepared()).engine, "they tell their process"
+
+
+def test_a_process_serves_the_environment_that_it_was_started_in(odd, monkeypatch) -> None:
+    odd("works")
+    before = _build(_prepared()).engine
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert _build(_prepared()).engine != before
+
+
+@pytest.mark.parametrize("end", ["leaves", "hangs"])
+def test_a_process_that_fails_is_not_used_again(odd, monkeypatch, end) -> None:
+    odd("works")
+    before = _build(_prepared()).engine
+    odd(end)
+    monkeypatch.setattr(building, "limits", lambda: Limits(seconds=1))
+    with pytest.raises(BuildError):
+        _build(_prepared())
+    odd("works")
+    assert _build(_prepared()).engine != before
+
+
+def test_a_process_that_died_while_it_was_idle_is_replaced(odd) -> None:
+    odd("works")
+    before = _build(_prepared()).engine
+    process = int(before.split()[-1])
+    os.kill(process, signal.SIGKILL)
+    _wait(lambda: not any(item.alive for item in builders._idle if item._process.pid == process))
+    assert _build(_prepared()).engine != before
+
+
+def test_idle_processes_end_after_a_while(odd, monkeypatch) -> None:
+    odd("works")
+    monkeypatch.setattr(builders, "IDLE_S", 0.1)
+    process = int(_build(_prepared()).engine.split()[-1])
+    _wait(lambda: not Path(f"/proc/{process}").exists())
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize(("most", "least_seconds"), [("1", 0.9), ("4", 0.0)])
 def test_no_more_builds_at_once_than_allowed(odd, monkeypatch, most, least_seconds) -> None:
     odd("works")
@@ -110,7 +163,7 @@ def test_no_more_builds_at_once_than_allowed(odd, monkeypatch, most, least_secon
     monkeypatch.setattr(building, "_run", counted)
     start = time.monotonic()
     with ThreadPoolExecutor(3) as pool:
-        assert [item.engine for item in pool.map(lambda _: _build(prepared), range(3))] == [b"engine"] * 3
+        assert all(item.engine.startswith(b"engine of ") for item in pool.map(lambda _: _build(prepared), range(3)))
     assert max(seen) <= int(most)
     assert time.monotonic() - start >= least_seconds
 
