@@ -48,6 +48,8 @@ _READS_STRIDES_BY_NAME = frozenset(
         "aten._unsafe_view.default",
     }
 )
+_ROW_MAJOR_BESIDE_PROCESSORS = frozenset({"aten.native_group_norm.default", "aten.native_group_norm_backward.default"})
+"""Their kernels for GPUs refuse any other image, which fake ones do not tell; those for processors take both."""
 _READS_SIZES = (aten.sym_size.int, aten.sym_numel.default)
 _FIXED = frozenset(OpTag) - {OpTag.VIEW, OpTag.MULTI_OUTPUT}
 _RESHAPES = (aten.reshape.default, aten.view.default)
@@ -230,7 +232,13 @@ def _is_free(node: OpNode) -> bool:
     """Whether an op computes the same from any strides, and leaves torch to choose those of its result."""
     if node.tags & _FIXED or node.op in _READS_STRIDES_BY_NAME:
         return False
+    if node.op in _ROW_MAJOR_BESIDE_PROCESSORS and not _on_processor(node):
+        return False
     return node.op in _FREE_BY_NAME or (node.op.startswith("aten.") and op_class_of(node.op) in _FREE_CLASSES)
+
+
+def _on_processor(node: OpNode) -> bool:
+    return all(meta.device.type == "cpu" for meta in node.outputs if isinstance(meta, TensorMeta))
 
 
 def _rerun(target: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:

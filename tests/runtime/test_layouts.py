@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from mixbackend.contracts import Estimate, OpView
@@ -386,3 +388,16 @@ def test_a_users_own_layout_is_kept_in_training(make_mixture: Any, loopback: Any
     for result in results:
         (result[0].sum() + result[1].square().sum()).backward()
     assert_same([value.grad for value in mine.parameters()], [value.grad for value in theirs.parameters()])
+
+
+@pytest.mark.parametrize(("device", "strides"), [("cpu", (200, 1, 40, 8)), ("cuda", (200, 25, 5, 1))])
+def test_group_norms_read_rows_on_gpus_whose_kernels_refuse_other_images(device, strides) -> None:
+    def normalised(image: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.group_norm(functional.conv2d(image, weight), 4)
+
+    with FakeTensorMode():
+        traced = make_fx(normalised)(torch.empty(2, 3, 5, 5, device=device), torch.empty(8, 3, 1, 1, device=device))
+    relaid = channels_last_copy(traced)
+    assert relaid is not None
+    norm = next(node for node in relaid.module.graph.nodes if node.target is aten.native_group_norm.default)
+    assert norm.args[0].meta["val"].stride() == strides
