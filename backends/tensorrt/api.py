@@ -8,6 +8,7 @@ Invariants: nobody else touches what differs. What is the same everywhere (tenso
 
 from __future__ import annotations
 
+import threading
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class Api:
         self.trt: Any = module
         self.release = Release.of(module.__version__)
         self.logger = _logger(module, log)
+        self._opening = threading.Lock()
 
     # --- building ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +122,9 @@ class Api:
         Raises:
             ValueError: TensorRT does not take them: they are damaged, or were built elsewhere.
         """
-        engine = self._runtime.deserialize_cuda_engine(serialised)
+        # Regions are bound side by side, and a runtime serves one thread at a time.
+        with self._opening:
+            engine = self._runtime.deserialize_cuda_engine(serialised)
         if engine is None:
             raise ValueError(f"TensorRT {self.trt.__version__} does not take the engine")
         return engine
