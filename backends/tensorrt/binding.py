@@ -33,8 +33,7 @@ class _Read:
     @staticmethod
     def of(prepared: Prepared, constants: Sequence[torch.Tensor | None]) -> _Read:
         places = sorted({weight.place for weight in prepared.weights})
-        copies = (constant_at(place, constants).detach().contiguous().to("cpu", copy=True) for place in places)
-        return _Read(dict(zip(places, copies, strict=True)))
+        return _Read({place: _copied(constant_at(place, constants).detach()) for place in places})
 
     @property
     def digest(self) -> str:
@@ -42,11 +41,22 @@ class _Read:
         found = hashlib.sha256()
         for place, value in self.values.items():
             found.update(f"{place} {value.dtype} {tuple(value.shape)};".encode())
-            found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+            found.update(_once(value).reshape(-1).view(torch.uint8).numpy().data)
         return found.hexdigest()
 
     def __call__(self, weight: Weight) -> torch.Tensor:
         return weight.of(self.values[weight.place])
+
+
+def _once(value: torch.Tensor) -> torch.Tensor:
+    """Without what is repeated: along axes of stride zero all values are the same."""
+    for axis in (axis for axis, step in enumerate(value.stride()) if step == 0):
+        value = value.narrow(axis, 0, 1)
+    return value
+
+
+def _copied(value: torch.Tensor) -> torch.Tensor:
+    return _once(value).contiguous().to("cpu", copy=True).expand(value.shape)
 
 
 class AnyValues:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import torch
@@ -69,7 +69,7 @@ class Weight:
         place: of the constant among the region's inputs.
         order: its axes, ``None`` for their own order.
         dtype: its type in the engine.
-        shape: in the engine.
+        shape: in the engine; 1 along an axis of equal values that its only users repeat by themselves.
         offset: in ``WEIGHTS``.
     """
 
@@ -91,6 +91,8 @@ class Weight:
     def of(self, constant: torch.Tensor) -> torch.Tensor:
         """Its values, dense and on the CPU."""
         turned = constant.detach() if self.order is None else constant.detach().permute(self.order)
+        for axis, size in enumerate(self.shape):
+            turned = turned.narrow(axis, 0, size)
         return turned.to(self.dtype).contiguous().cpu()
 
 
@@ -198,6 +200,8 @@ class _Form:
     place: int
     order: tuple[int, ...]
     dtype: torch.dtype
+    repeated: frozenset[int] = frozenset()
+    """Axes of the constant along which its values are there once."""
 
 
 def _initialise(graph: onnx.GraphProto, inputs: Sequence[RegionInput], known: dict[str, int]) -> tuple[Weight, ...]:
@@ -216,7 +220,7 @@ def _initialise(graph: onnx.GraphProto, inputs: Sequence[RegionInput], known: di
         for index, name in enumerate(node.input):
             if name not in forms:
                 continue
-            form = forms[name]
+            form = _repeated_by(node, forms[name], inputs[forms[name].place], forms)
             if form not in used:
                 used[form] = _weight(form, inputs[form.place], f"w{len(used)}", offset)
                 offset += -(-used[form].nbytes // _ALIGNMENT) * _ALIGNMENT
@@ -232,6 +236,15 @@ def _initialise(graph: onnx.GraphProto, inputs: Sequence[RegionInput], known: di
 def _first_form(item: RegionInput, place: int) -> _Form:
     assert isinstance(item.meta, TensorMeta)
     return _Form(place, stored_order(item) or tuple(range(item.meta.rank)), item.meta.dtype)
+
+
+def _repeated_by(node: onnx.NodeProto, form: _Form, item: RegionInput, forms: dict[str, _Form]) -> _Form:
+    """The form without what a product repeats by itself: a layer's weight may come expanded over the whole batch."""
+    assert isinstance(item.meta, TensorMeta)
+    if node.op_type != "MatMul" or all(name in forms for name in node.input):
+        return form
+    stride = item.meta.stride
+    return replace(form, repeated=frozenset(axis for axis in form.order[:-2] if stride[axis] == 0))
 
 
 def _carried(node: onnx.NodeProto, forms: dict[str, _Form]) -> _Form | None:
@@ -251,6 +264,7 @@ def _carried(node: onnx.NodeProto, forms: dict[str, _Form]) -> _Form | None:
 def _weight(form: _Form, item: RegionInput, name: str, offset: int) -> Weight:
     assert isinstance(item.meta, TensorMeta)
     sizes = [int(size) for size in item.meta.shape]  # type: ignore[arg-type]
+    sizes = [1 if axis in form.repeated else size for axis, size in enumerate(sizes)]
     natural = form.order == tuple(range(len(sizes)))
     order = None if natural else form.order
     return Weight(name, form.place, order, form.dtype, tuple(sizes[axis] for axis in form.order), offset)

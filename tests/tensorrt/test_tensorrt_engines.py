@@ -149,6 +149,20 @@ def test_engines_with_weights_inside_are_named_by_their_values(bench) -> None:
     assert made.builds == 1
 
 
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_weights_that_are_expanded_over_the_batch_give_eagers_results(bench, release) -> None:
+    made = bench(release)
+    product = lambda x, w: torch.relu(torch.bmm(x, w))  # noqa: E731
+    values = [torch.randn(16, 3, 8), torch.randn(4, 8).t().expand(16, 8, 4)]
+    region = made.region(product, values, constants=(1,))
+    assert close(_called(made, region, values), product(*values))
+    if release == OLDEST:
+        inputs = given(region, values)
+        first = made.compile(region).prepare_binding(known(region, inputs)).digest
+        values[1][0, 0, 0] += 1
+        assert made.compile(region).prepare_binding(known(region, given(region, values))).digest != first
+
+
 def test_unbound_calls_build_again_only_for_other_values(bench) -> None:
     made, values = bench(), _image_values()
     region = made.region(_image, values, constants=(1, 2))

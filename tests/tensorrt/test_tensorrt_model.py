@@ -51,6 +51,23 @@ def test_a_weight_that_is_turned_and_cast_enters_turned_and_cast() -> None:
     assert torch.equal(item.of(values[1]), turned) and item.of(values[1]).is_contiguous()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_weight_that_is_repeated_over_the_batch_is_there_once(turned) -> None:
+    weight = torch.randn(16, 8)
+    expanded = weight.t().expand(64, 8, 16) if turned else weight.t().contiguous().expand(64, 8, 16)
+    values = [torch.randn(64, 3, 8), expanded]
+    prepared = _prepared(lambda x, w: torch.relu(torch.bmm(x, w)), values, constants=(1,))
+    (item,) = prepared.weights
+    assert item.nbytes == weight.nbytes
+    assert torch.equal(item.of(expanded).reshape(item.shape[-2:]), weight.t().reshape(item.shape[-2:]))
+
+
+def test_what_others_need_in_full_stays_so() -> None:
+    values = [torch.randn(64, 3, 8), torch.randn(1, 3, 8).expand(64, 3, 8)]
+    prepared = _prepared(lambda x, w: torch.cat([x, w], 1), values, constants=(1,))
+    assert [item.shape for item in prepared.weights] == [(64, 3, 8)]
+
+
 def test_one_weight_in_two_forms_is_two_weights_of_one_constant() -> None:
     values = [torch.randn(8, 8), torch.randn(8, 8)]
     prepared = _prepared(lambda x, w: (x @ w) @ torch.relu(x @ w.t().contiguous()), values, constants=(1,))
