@@ -60,11 +60,11 @@ def decode(key: str, data: bytes) -> Entry | str:
     start = _HEADER.size + label_length
     if len(data) != start + length:
         return f"has {len(data)} of {start + length} bytes"
-    told, content = data[_HEADER.size : start], data[start:]
+    told, content = data[_HEADER.size : start], memoryview(data)[start:]
     if _digest(key, told, content) != digest:
         return "does not have the bytes that were written"
     label = read_label(data[:start])
-    return "does not say who made it" if label is None else Entry(content, label)
+    return "does not say who made it" if label is None else Entry(bytes(content), label)
 
 
 def read_label(data: bytes) -> Label | None:
@@ -86,6 +86,9 @@ HEAD_BYTES = _HEADER.size + _LONGEST_LABEL
 """As many bytes of a file as ``read_label`` ever needs."""
 
 
-def _digest(key: str, label: bytes, content: bytes) -> bytes:
+def _digest(key: str, label: bytes, content: bytes | memoryview) -> bytes:
     lengths = struct.pack(">IQ", len(label), len(content))
-    return hashlib.sha256(b"\0".join((key.encode(), lengths, label)) + content).digest()
+    found = hashlib.sha256(b"\0".join((key.encode(), lengths, label)))
+    # Content may be hundreds of megabytes: it is not copied for this.
+    found.update(content)
+    return found.digest()
