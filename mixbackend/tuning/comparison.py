@@ -5,7 +5,7 @@ Input: the graph as it was placed, a way to build it as another choice says, the
 quickest of them; what was found is remembered under the key of the graph, apart for calls that are replayed.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
 ``comparison_gpu`` choose, are compiled as well, and all take turns in this process.
-Where: inference on processors; on GPUs training as well, in modes whose first call may take longer.
+Where: on processors; on GPUs in modes whose first call may take longer. Inference, forward and backward.
 Invariants: nothing is called more often than the user asked unless that can be put back; the time is bounded, but for
 one compilation. Candidates verify their regions like any other graph.
 Non-goals: measuring apart from this process; that is what ``tuner`` does.
@@ -101,14 +101,14 @@ def ground_of(captured: Captured, session: Session) -> Ground | None:
     if session.config.objective != "latency":
         return None
     device = gpu_of(captured)
+    names = tuple(node.name for node in captured.module.graph.find_nodes(op="placeholder"))
     if device is None:
-        compared = captured.phase == "inference" and search.first_call_s > 0.0
-        return ProcessorGround(search.first_call_s) if compared else None
+        training = captured.phase != "inference"
+        return ProcessorGround(search.first_call_s, names, training) if search.first_call_s > 0.0 else None
     # Elsewhere the first call may take no longer than it must.
     patient = session.records or search.mode == "measure"
     if not patient or search.first_call_gpu_s <= 0.0:
         return None
-    names = tuple(node.name for node in captured.module.graph.find_nodes(op="placeholder"))
     return GpuGround(search.first_call_gpu_s, device, session.records, names)
 
 

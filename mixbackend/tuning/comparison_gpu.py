@@ -22,14 +22,15 @@ from typing import Any
 import torch
 
 from mixbackend.calibration.timing import seconds_by_marks
-from mixbackend.contracts import OpGraph, OpTag, PlacementError, Plan, TensorMeta
+from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.cuda_graphs import device_of
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.comparison_processor import alone
+from mixbackend.tuning.repeating import may_repeat, put_back
+from mixbackend.tuning.rivals import alone, mixtures_without_owners
 
 LEAST_S = 5e-5
 """Graphs that are estimated to take less are not worth a comparison."""
@@ -39,8 +40,6 @@ three, and more so for mixtures of small kernels than for one compiler."""
 MOST_ALONE, MOST_MIXTURES = 3, 2
 """So many backends alone, and so many mixtures, are tried: whole models take a compiler 7 to 30 seconds. Of those alone
 two may be libraries, which build in no time, so that a compiler has a place beside them."""
-LEAST_SHARE = 0.1
-"""Of the plan's estimate, for a mixture without its owner to be another plan."""
 MOST_OF_TIME = 0.5
 """Of the time for compiling, for a backend whose rates were only assumed."""
 USABLE = 0.9
@@ -50,8 +49,6 @@ STEADY_CALLS = 6
 BLOCK_S = 0.025
 """Calls between two marks: a mark costs about what a small kernel does."""
 _FEWEST_CALLS = 3
-_ONCE = frozenset({OpTag.COLLECTIVE, OpTag.EFFECT})
-"""Ops that may not run more often than the user's code says, whatever is put back afterwards."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +75,16 @@ class GpuGround:
         estimate is the more hopeful.
         """
         graph, plan = home.graph, home.plan
-        known = set(written_inputs(graph)) <= set(self.placeholders)
-        if graph.dynamic or plan.estimated_s < LEAST_S or device_of(graph) != self.device or not known:
+        if graph.dynamic or plan.estimated_s < LEAST_S or device_of(graph) != self.device:
             return ()
-        if any(_ONCE & node.tags for node in graph.nodes):
+        if not may_repeat(graph, self.placeholders):
             return ()
         usable, owners = self._usable(graph, session), {region.backend for region in plan.regions}
         limit = NEAR * plan.estimated_s
         near = sorted((seconds, name) for name, seconds in alone(home.layout.other, plan).items() if seconds <= limit)
         # A single backend's own plan is the one that is there.
         names = [name for _, name in near if name in usable and {name} != owners][:MOST_ALONE]
-        mixtures = _mixtures_without_owners(home, session, limit, frozenset(names))
+        mixtures = mixtures_without_owners(home, session, limit, frozenset(names))
         return (*(Choice(single=name) for name in names), *mixtures[:MOST_MIXTURES])
 
     def _usable(self, graph: OpGraph, session: Session) -> set[str]:
@@ -115,12 +111,8 @@ class GpuGround:
     @contextlib.contextmanager
     def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> Iterator[None]:
         """While candidates run: their recordings are apart; what they change is put back at the end."""
-        names = {name for graph in graphs for name in written_inputs(graph.graph)}
-        written = [values[place] for place, name in enumerate(self.placeholders) if name in names]
-        before = [value.detach().clone() for value in written]
         with contextlib.ExitStack() as stack:
-            stack.callback(_put_back, written, before)
-            stack.enter_context(torch.random.fork_rng([self.device]))
+            stack.enter_context(put_back([graph.graph for graph in graphs], self.placeholders, values, [self.device]))
             if self.replayed:
                 stack.enter_context(_rehearsed(graphs))
                 stack.enter_context(cuda_graphs_apart(self.device))
@@ -147,53 +139,6 @@ class GpuGround:
         """Let the GPU have what those that were slower held."""
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def _mixtures_without_owners(
-    home: PlacedGraph, session: Session, limit: float, tried: frozenset[str]
-) -> tuple[Choice, ...]:
-    """Mixtures without a backend that owns a good part of the plan, where others can take its ops; largest share first.
-
-    Args:
-        limit: no mixture is estimated to take more seconds.
-        tried: backends that are tried alone: a mixture of nobody else is no other plan.
-    """
-    plan = home.plan
-    shares: dict[str, float] = {}
-    for region in plan.regions:
-        shares[region.backend] = shares.get(region.backend, 0.0) + region.estimated_s
-    able = [backend.name for backend in session.backends if not backend.traits().reference]
-    found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {}
-    for owner, seconds in sorted(shares.items(), key=lambda share: -share[1]):
-        choice = Choice(tuple(name for name in able if name != owner))
-        if owner not in able or not choice.backends or seconds < LEAST_SHARE * plan.estimated_s:
-            continue
-        with contextlib.suppress(PlacementError):
-            other = session.place(home.graph, choice=choice)
-            taking = {region.backend for region in other.regions}.intersection(able)
-            new = len(taking) > 1 or bool(taking - tried)
-            if new and other.estimated_s <= limit and _content(other) != _content(plan):
-                found.setdefault(_content(other), choice)
-    return tuple(found.values())
-
-
-def _content(plan: Plan) -> frozenset[tuple[str, tuple[str, ...]]]:
-    return frozenset((region.backend, region.nodes) for region in plan.regions)
-
-
-def written_inputs(graph: OpGraph) -> tuple[str, ...]:
-    """Names of the graph's inputs that its ops write into, through views, too."""
-    root = {item.name: item.name for item in graph.inputs}
-    inputs = frozenset(root)
-    found: dict[str, None] = {}
-    for node in graph.nodes:
-        alias = node.aliased()
-        if alias is None:
-            continue
-        root[node.name] = root.get(alias, alias)
-        if OpTag.MUTATES in node.tags:
-            found[root[node.name]] = None
-    return tuple(name for name in found if name in inputs)
 
 
 def working_bytes(graph: OpGraph) -> int:
@@ -226,12 +171,6 @@ def free_bytes(device: int) -> int:
     """Memory that the GPU has left, with what torch keeps of it unused."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-
-
-def _put_back(written: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for value, kept in zip(written, before, strict=True):
-            value.copy_(kept)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
 """How plans are compared at the first call on a processor: who takes part, if memory suffices, how calls are timed.
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
-Method: estimates are right to about a tenth, so the best single backend on each pool of threads is tried if it comes
-near the plan; median seconds of single calls count.
-Invariants: only what runs on the processor, once per call and without effects is called more often than the user asked;
-a backend whose rates were only assumed is not tried.
+Method: in inference estimates are right to about a tenth, so the best single backend on each pool of threads is tried
+if it comes near the plan. In training, libraries pack live weights in every call and read transposed ones, and
+estimates were seen to be off by two: single backends that build quickly and mixtures without those that own most of
+the plan are tried. Median seconds of single calls count.
+Invariants: only what runs on the processor and can be put back is called more often than the user asked; a backend
+whose rates were only assumed is not tried.
 Units: seconds.
 """
 
@@ -19,13 +21,15 @@ from typing import Any
 
 import torch
 
-from mixbackend.contracts import Backend, OpGraph, OpTag, Plan, TensorMeta
+from mixbackend.contracts import Backend, OpGraph, TensorMeta
 from mixbackend.processes import memory_bytes
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.calls import LEAST_CALLS, timed_calls
+from mixbackend.tuning.repeating import may_repeat, put_back
+from mixbackend.tuning.rivals import alone, mixtures_without_owners
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
@@ -37,8 +41,11 @@ QUICK_S = 1.0
 MOST_MEMORY = 1 / 8
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURN_S = 0.06
-_ONCE = frozenset({OpTag.RANDOM, OpTag.MUTATES, OpTag.COLLECTIVE, OpTag.EFFECT})
-"""Ops that may not run more often than the user's code says."""
+_STIRRED = 1 << 18
+"""Numbers that torch's threads multiply between calls in training: enough for all of them to wake."""
+NEAR_TRAINING = 2.5
+MOST_ALONE, MOST_MIXTURES = 3, 2
+"""In training, so many backends alone, and so many mixtures, are tried."""
 
 
 @dataclass(frozen=True)
@@ -47,33 +54,24 @@ class ProcessorGround:
 
     Attributes:
         compiling_s: after so long, no further rival is compiled.
+        placeholders: names of the captured graph's inputs, in order.
+        training: whether calls alternate with others on torch's threads: the other half of a step, and the optimizer.
     """
 
     compiling_s: float
+    placeholders: tuple[str, ...]
+    training: bool
     turns = 3
 
     def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
-        """Single backends that may be quicker than a graph as it is placed, at most one on each pool of threads."""
+        """What may be quicker than a graph as it is placed, the likeliest first."""
         graph, plan = home.graph, home.plan
-        if graph.dynamic or plan.estimated_s < LEAST_S or any(_ONCE & node.tags for node in graph.nodes):
+        if graph.dynamic or plan.estimated_s < LEAST_S or not may_repeat(graph, self.placeholders):
             return ()
         metas = (meta for node in graph.nodes for meta in node.outputs)
         if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):
             return ()
-        probed, owners = session.costs.probed(graph), {region.backend for region in plan.regions}
-        pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
-        used = {pools[name] for name in owners}
-        best: dict[str, tuple[float, str]] = {}
-        for name, seconds in alone(home.layout.other, plan).items():
-            # A single backend's own plan costs what it would cost alone.
-            if name in probed and plan.estimated_s * (name in owners) < seconds:
-                best[pools[name]] = min(best.get(pools[name], (math.inf, "")), (seconds, name))
-        near = sorted(
-            (seconds, name)
-            for pool, (seconds, name) in best.items()
-            if seconds <= plan.estimated_s * (_near(session.backend(name), graph) if pool in used else NEAR_ELSEWHERE)
-        )
-        return tuple(Choice(single=name) for _, name in near)
+        return _in_inference(home, session) if graph.phase == "inference" else _in_training(home, session)
 
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
         """Whether the machine has room for what every candidate makes of the weights, beside the weights themselves."""
@@ -83,8 +81,8 @@ class ProcessorGround:
         return f"inputs and weights of {held / 2**20:.0f} MiB fill too much of the machine"
 
     def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Nothing is to be prepared, nor put back."""
-        return contextlib.nullcontext()
+        """While candidates run: random numbers and what is written into inputs are put back at the end."""
+        return put_back([graph.graph for graph in graphs], self.placeholders, values)
 
     def warm(self, run: Run, values: Sequence[Any]) -> None:
         """The first call, which binds constants and verifies."""
@@ -92,19 +90,58 @@ class ProcessorGround:
 
     def turn(self, run: Run, values: Sequence[Any]) -> float:
         """Median seconds of a call, without the first one, which wakes the threads, where calls are short."""
-        taken = timed_calls(lambda: run(list(values)), TURN_S)
+        stirring = torch.ones(_STIRRED) if self.training else None
+
+        def call() -> None:
+            run(list(values))
+            if stirring is not None:
+                stirring.mul_(1.0)
+
+        taken = timed_calls(call, TURN_S)
         return statistics.median(taken[1:] if len(taken) > LEAST_CALLS else taken)
 
     def give_back(self) -> None:
         """Memory of those that were slower goes back by itself."""
 
 
+def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+    """Single backends, at most one on each pool of threads."""
+    plan = home.plan
+    probed, owners = session.costs.probed(home.graph), {region.backend for region in plan.regions}
+    pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
+    used = {pools[name] for name in owners}
+    best: dict[str, tuple[float, str]] = {}
+    for name, seconds in alone(home.layout.other, plan).items():
+        # A single backend's own plan costs what it would cost alone.
+        if name in probed and plan.estimated_s * (name in owners) < seconds:
+            best[pools[name]] = min(best.get(pools[name], (math.inf, "")), (seconds, name))
+    near = sorted(
+        (seconds, name)
+        for pool, (seconds, name) in best.items()
+        if seconds <= plan.estimated_s * (_near(session.backend(name), home.graph) if pool in used else NEAR_ELSEWHERE)
+    )
+    return tuple(Choice(single=name) for _, name in near)
+
+
+def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+    """Single backends that build quickly, or are near; then mixtures without the plan's owners."""
+    plan, limit = home.plan, NEAR_TRAINING * home.plan.estimated_s
+    probed, owners = session.costs.probed(home.graph), {region.backend for region in plan.regions}
+    near = sorted(
+        (seconds, name)
+        for name, seconds in alone(home.layout.other, plan).items()
+        if name in probed and {name} != owners and seconds <= limit
+    )
+    quick = [name for seconds, name in near if seconds <= plan.estimated_s * NEAR or _is_quick(name, home, session)]
+    names = quick[:MOST_ALONE]
+    mixtures = mixtures_without_owners(home, session, limit, frozenset(names))
+    return (*(Choice(single=name) for name in names), *mixtures[:MOST_MIXTURES])
+
+
+def _is_quick(name: str, home: PlacedGraph, session: Session) -> bool:
+    return session.backend(name).build_seconds("cpu").of(len(home.graph.placed_nodes)) <= QUICK_S
+
+
 def _near(backend: Backend, graph: OpGraph) -> float:
     """How near a backend's estimate must come for it to be compiled as well."""
     return NEAR_QUICK if backend.build_seconds("cpu").of(len(graph.placed_nodes)) <= QUICK_S else NEAR
-
-
-def alone(*plans: Plan | None) -> dict[str, float]:
-    """What each backend would take alone, in the layout that suits it."""
-    pairs = [pair for plan in plans if plan is not None for pair in plan.single_backend_s]
-    return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}

@@ -11,7 +11,8 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import Plan
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.tuning import comparison_processor, tuner
-from mixbackend.tuning.comparison_processor import ProcessorGround, alone
+from mixbackend.tuning.comparison_processor import ProcessorGround
+from mixbackend.tuning.rivals import alone
 
 
 @pytest.fixture(autouse=True)
@@ -103,28 +104,43 @@ def test_a_rival_that_a_rule_forbids_is_left_out(make_mixture, sleeper):
     assert [event for event in mixture.report().events if event.kind == "fallback"] == []
 
 
-@pytest.mark.parametrize(
-    ("function", "settings"),
-    [
-        (lambda x: torch.dropout(x.exp(), 0.5, True), {}),
-        (lambda x: x.add_(1.0).exp(), {}),
-        (model, {"search": {"first_call_s": 0.0}}),
-    ],
-    ids=["random", "writes", "switched off"],
-)
-def test_what_may_run_only_once_is_not_compared(make_mixture, sleeper, function, settings):
-    slow, quick = sleeper("slow", 0.001), sleeper("quick", 0.0)
-    mixture = make_mixture(slow, quick, **settings)
-    run(mixture, function, X.clone())
+def test_nothing_is_compared_where_it_is_switched_off(make_mixture, sleeper):
+    quick = sleeper("quick", 0.0)
+    mixture = make_mixture(sleeper("slow", 0.001), quick, search={"first_call_s": 0.0})
+    run(mixture)
     assert (told(mixture), quick.compiled) == ([], [])
 
 
-def test_symbolic_sizes_and_training_are_not_compared(make_mixture, sleeper):
+def test_random_numbers_and_written_inputs_are_as_after_one_call(make_mixture, sleeper):
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return torch.dropout(x.add_(1.0).exp(), 0.5, True)
+
+    mixture = make_mixture(sleeper("slow", 0.001), sleeper("quick", 0.0))
+    mine, eagers = X.clone(), X.clone()
+    torch.manual_seed(7)
+    result, following = run(mixture, noisy, mine), torch.rand(3)
+    torch.manual_seed(7)
+    torch.testing.assert_close(result, noisy(eagers))
+    torch.testing.assert_close(mine, eagers)
+    torch.testing.assert_close(following, torch.rand(3))
+    assert told(mixture)[0].startswith("took quick at the first call")
+
+
+def test_symbolic_sizes_are_not_compared(make_mixture, sleeper):
     quick = sleeper("quick", 0.0)
     mixture = make_mixture(sleeper("slow", 0.001), quick)
     torch.compile(model, backend=mixture, dynamic=True)(X)
-    torch.compile(lambda x: model(x).sum(), backend=mixture, dynamic=False)(X.clone().requires_grad_()).backward()
     assert (told(mixture), quick.compiled) == ([], [])
+
+
+def test_forward_and_backward_are_compared_each(make_mixture, sleeper):
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    mine, eagers = (X.clone().requires_grad_() for _ in range(2))
+    torch.compile(lambda x: model(x).sum(), backend=mixture, dynamic=False)(mine).backward()
+    model(eagers).sum().backward()
+    torch.testing.assert_close(mine.grad, eagers.grad)
+    assert [detail.split(" at ")[0] for detail in told(mixture)] == ["took quick", "took quick"]
+    assert used(mixture) == [{"quick"}, {"quick"}]
 
 
 def test_backends_with_assumed_rates_are_not_tried(make_mixture, sleeper, monkeypatch):

@@ -21,8 +21,9 @@ from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.session import Session
 from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning import comparison, comparison_gpu, tuner
-from mixbackend.tuning.comparison_gpu import GpuGround, working_bytes, written_inputs
+from mixbackend.tuning.comparison_gpu import GpuGround, working_bytes
 from mixbackend.tuning.comparison_processor import ProcessorGround
+from mixbackend.tuning.repeating import written_inputs
 
 aten = torch.ops.aten
 GROUND = GpuGround(60.0, 0, True, ("x",))
@@ -106,12 +107,13 @@ def test_on_a_gpu_only_patient_modes_compare(phase):
     assert comparison.ground_of(captured, _session(records=True, search={"first_call_gpu_s": 0.0})) is None
 
 
-def test_on_the_processor_inference_is_compared_in_all_modes():
+@pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
+def test_on_the_processor_everything_is_compared_in_all_modes(phase):
+    captured = _captured("cpu", phase)
+    (name,) = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
     for records in (False, True):
-        found = comparison.ground_of(_captured("cpu", "inference"), _session(records))
-        assert found == ProcessorGround(10.0)
-    assert comparison.ground_of(_captured("cpu", "forward"), _session()) is None
-    assert comparison.ground_of(_captured("cpu", "inference"), _session(search={"first_call_s": 0.0})) is None
+        assert comparison.ground_of(captured, _session(records)) == ProcessorGround(10.0, (name,), phase != "inference")
+    assert comparison.ground_of(captured, _session(search={"first_call_s": 0.0})) is None
 
 
 # --- who is tried

@@ -1,0 +1,55 @@
+"""Who may be quicker than a plan: its rivals by estimates.
+
+Place: below ``comparison_processor`` and ``comparison_gpu``. Input: a graph as it was placed. Output: seconds of single
+backends, choices of mixtures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from mixbackend.contracts import PlacementError, Plan
+from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.session import Session
+
+LEAST_SHARE = 0.1
+"""Of the plan's estimate, for a mixture without its owner to be another plan."""
+
+
+def alone(*plans: Plan | None) -> dict[str, float]:
+    """What each backend would take alone, in the layout that suits it."""
+    pairs = [pair for plan in plans if plan is not None for pair in plan.single_backend_s]
+    return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}
+
+
+def mixtures_without_owners(
+    home: PlacedGraph, session: Session, limit: float, tried: frozenset[str]
+) -> tuple[Choice, ...]:
+    """Mixtures without a backend that owns a good part of the plan, where others can take its ops; largest share first.
+
+    Args:
+        limit: no mixture is estimated to take more seconds.
+        tried: backends that are tried alone: a mixture of nobody else is no other plan.
+    """
+    plan = home.plan
+    shares: dict[str, float] = {}
+    for region in plan.regions:
+        shares[region.backend] = shares.get(region.backend, 0.0) + region.estimated_s
+    able = [backend.name for backend in session.backends if not backend.traits().reference]
+    found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {}
+    for owner, seconds in sorted(shares.items(), key=lambda share: -share[1]):
+        choice = Choice(tuple(name for name in able if name != owner))
+        if owner not in able or not choice.backends or seconds < LEAST_SHARE * plan.estimated_s:
+            continue
+        with contextlib.suppress(PlacementError):
+            other = session.place(home.graph, choice=choice)
+            taking = {region.backend for region in other.regions}.intersection(able)
+            new = len(taking) > 1 or bool(taking - tried)
+            if new and other.estimated_s <= limit and _content(other) != _content(plan):
+                found.setdefault(_content(other), choice)
+    return tuple(found.values())
+
+
+def _content(plan: Plan) -> frozenset[tuple[str, tuple[str, ...]]]:
+    return frozenset((region.backend, region.nodes) for region in plan.regions)
