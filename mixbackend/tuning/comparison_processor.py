@@ -71,7 +71,7 @@ class ProcessorGround:
         metas = (meta for node in graph.nodes for meta in node.outputs)
         if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):
             return ()
-        return _in_inference(home, session) if graph.phase == "inference" else _in_training(home, session)
+        return _in_training(home, session) if self.training else _in_inference(home, session)
 
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
         """Whether the machine has room for what every candidate makes of the weights, beside the weights themselves."""
@@ -132,16 +132,20 @@ def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         for name, seconds in alone(home.layout.other, plan).items()
         if name in probed and {name} != owners and seconds <= limit
     )
-    quick = [name for seconds, name in near if seconds <= plan.estimated_s * NEAR or _is_quick(name, home, session)]
-    names = quick[:MOST_ALONE]
+    tried = [
+        name
+        for seconds, name in near
+        if seconds <= plan.estimated_s * NEAR or _is_quick(session.backend(name), home.graph)
+    ]
+    names = tried[:MOST_ALONE]
     mixtures = mixtures_without_owners(home, session, limit, frozenset(names))
     return (*(Choice(single=name) for name in names), *mixtures[:MOST_MIXTURES])
 
 
-def _is_quick(name: str, home: PlacedGraph, session: Session) -> bool:
-    return session.backend(name).build_seconds("cpu").of(len(home.graph.placed_nodes)) <= QUICK_S
+def _is_quick(backend: Backend, graph: OpGraph) -> bool:
+    return backend.build_seconds("cpu").of(len(graph.placed_nodes)) <= QUICK_S
 
 
 def _near(backend: Backend, graph: OpGraph) -> float:
     """How near a backend's estimate must come for it to be compiled as well."""
-    return NEAR_QUICK if backend.build_seconds("cpu").of(len(graph.placed_nodes)) <= QUICK_S else NEAR
+    return NEAR_QUICK if _is_quick(backend, graph) else NEAR

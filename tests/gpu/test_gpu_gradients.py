@@ -8,18 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.runtime.cuda_graphs import gradients
-
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture
-def copies(monkeypatch):
-    """How many gradients were copied, call by call."""
-    counts = []
-    original = gradients.copies_of
-    monkeypatch.setattr(gradients, "copies_of", lambda tensors: counts.append(len(tensors)) or original(tensors))
-    return counts
 
 
 def _pair(gpu, mixture, breaks=False):

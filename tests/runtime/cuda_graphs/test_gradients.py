@@ -22,15 +22,6 @@ def manager(monkeypatch):
     return tree
 
 
-@pytest.fixture
-def copies(monkeypatch):
-    """How many tensors were copied at each call."""
-    counts = []
-    original = gradients.copies_of
-    monkeypatch.setattr(gradients, "copies_of", lambda tensors: counts.append(len(tensors)) or original(tensors))
-    return counts
-
-
 class Model:
     """Forward and backward of ``sum(weights * value)``, recorded."""
 
