@@ -13,14 +13,13 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
 
 from mixbackend.backends.common.private_folder import distrust, private_cache_folder
+from mixbackend.backends.common.whole_file import replacing
 from mixbackend.contracts.torch_compat import inductor_handling, inductor_settings, operator_by_name
 
 ANSWERS = frozenset({"lowered", "decomposed", "fallback", "none"})
@@ -61,11 +60,8 @@ class Memory:
         """Keep an answer, here and for later processes."""
         self._answers[op] = answer
         # What another process wrote meanwhile may be lost, or all where nothing can be written: it is asked again.
-        with contextlib.suppress(OSError):
-            handle, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=".writing-")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(dict(self._answers), file)
-            os.replace(temporary, self._path)
+        with contextlib.suppress(OSError), replacing(self._path) as file:
+            file.write(json.dumps(dict(self._answers)).encode())
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from mixbackend.backends.common.whole_file import replacing
 from mixbackend.backends.tensorrt.api import Api, Settings, add_profiles, parse_errors
 from mixbackend.backends.tensorrt.builders import DONE
 from mixbackend.backends.tensorrt.building import ENGINE, MODEL, REQUEST, RESULT
@@ -81,9 +82,8 @@ def _keep_timings(config: Any, path: Path) -> None:
         others = config.create_timing_cache(path.read_bytes())
         if others is not None:
             cache.combine(others, False)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_bytes(bytes(cache.serialize()))
-    os.replace(fresh, path)
+    with replacing(path) as file:
+        file.write(bytes(cache.serialize()))
 
 
 def _read_folders(folders: queue.SimpleQueue[Path]) -> None:

@@ -25,6 +25,7 @@ from rich.text import Text
 import mixbackend
 from mixbackend import registry
 from mixbackend.backends.common.private_folder import untrusted, usual_cache_folder
+from mixbackend.backends.common.whole_file import replacing
 from mixbackend.calibration.device import devices_here
 from mixbackend.commands.output import console, print_json, quiet_stdout
 from mixbackend.configuration import Config, load_config
@@ -144,18 +145,11 @@ def _destination(target: str) -> Iterator[IO[bytes]]:
             file.seek(0)
             _upload(file, system, place)
         return
-    path = Path(target)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error}", hint="name a file in a folder of yours") from error
-    try:
-        with open(handle, "wb") as file:
+        with replacing(Path(target)) as file:
             yield file
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise StorageError(f"{target} cannot be written: {error}", hint="name a file in a folder of yours") from error
 
 
 def _upload(file: IO[bytes], system: AbstractFileSystem, place: str) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import io
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from mixbackend.backends.common.whole_file import replacing
 from mixbackend.locking.model import LockedGraph, LockedRegion, LockFile
 from mixbackend.partitioner.plan_yaml import safe_yaml
 
@@ -39,16 +39,10 @@ def write_lock(path: str | os.PathLike[str], file: LockFile) -> None:
         OSError: it cannot be written.
     """
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.resolve().parent)
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(lock_text(file))
-        # For others to read, as what is under version control: mkstemp made it for this user alone.
-        os.chmod(temporary, stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644)
-        os.replace(temporary, target.resolve())
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(target.resolve()) as stream:
+        stream.write(lock_text(file).encode())
+        # For others to read, as what is under version control: what is being written is for this user alone.
+        os.chmod(stream.name, stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644)
 
 
 def _file_data(file: LockFile) -> dict[str, Any]:

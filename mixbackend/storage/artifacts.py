@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mixbackend.backends.common.private_folder import untrusted
+from mixbackend.backends.common.whole_file import PREFIX, replacing
 from mixbackend.contracts import CONTRACT_VERSION, WeightPolicy
 from mixbackend.storage import entry
 from mixbackend.storage.entry import UNKNOWN, Entry, Label
@@ -29,7 +29,6 @@ from mixbackend.storage.folder import private_folder
 from mixbackend.storage.remote import Remote
 
 _SUFFIX = ".artifact"
-_TEMPORARY_PREFIX = ".writing-"
 _ABANDONED_AFTER_S = 3600.0
 _EVICT_TO = 0.9
 _LONGEST_READ_S = 20.0
@@ -221,17 +220,11 @@ class ArtifactStore:
     def _replace(self, path: Path, data: bytes) -> None:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        # mkstemp creates the file for this user alone (mode 0600).
-        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY_PREFIX, dir=path.parent)
-        try:
-            with open(handle, "wb") as file:
-                file.write(data)
+        with replacing(path) as file:
+            file.write(data)
+            file.flush()
             now = self._clock()
-            os.utime(temporary, (now, now))
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            os.utime(file.name, (now, now))
 
     def _make_room(self, added: int) -> None:
         with self._lock:
@@ -264,7 +257,7 @@ class ArtifactStore:
 
     def _sweep(self, older_than_s: float) -> None:
         """Remove what writers left behind that were killed."""
-        for path in self.folder.glob(f"*/{_TEMPORARY_PREFIX}*"):
+        for path in self.folder.glob(f"*/{PREFIX}*"):
             try:
                 if self._clock() - path.stat().st_mtime >= older_than_s:
                     path.unlink()

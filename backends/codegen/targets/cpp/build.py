@@ -28,6 +28,7 @@ from pathlib import Path
 from mixbackend.backends.codegen.targets.cpp.compiler import Compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features
 from mixbackend.backends.common.private_folder import distrust
+from mixbackend.backends.common.whole_file import replacing
 from mixbackend.contracts import CodegenError
 
 PLACEHOLDER = "mb_function"
@@ -283,12 +284,5 @@ def _pieces(texts: dict[str, str]) -> list[dict[str, str]]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(content)
