@@ -4,9 +4,9 @@ Place: between capture and describe. Input and output: the fx graph, changed in 
 Invariants: values, shapes and strides as traced stay what they were, and so do the types of what eager returns.
 
 ``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
-eager could take would then fail. Tensors of one element that tracing lifted out of the code become numbers again
-(``lifted``). Equal ops become one (``common_ops``). Where torch states other types than eager's kernels return, theirs
-are written down (``result_types``).
+eager could take would then fail; so does ``as_strided`` that only restates strides (``restated_strides``). Tensors of
+one element that tracing lifted out of the code become numbers again (``lifted``). Equal ops become one (``common_ops``).
+Where torch states other types than eager's kernels return, theirs are written down (``result_types``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.fx
 
 from mixbackend.runtime.common_ops import merge_common_ops
 from mixbackend.runtime.lifted import write_lifted_numbers
+from mixbackend.runtime.restated_strides import reshape_restated_strides
 from mixbackend.runtime.result_types import state_result_types
 
 _RESHAPED = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
@@ -27,6 +28,7 @@ def normalize(graph_module: torch.fx.GraphModule) -> None:
     for target in _RESHAPED:
         for node in graph_module.graph.find_nodes(op="call_function", target=target):
             node.target = torch.ops.aten.reshape.default
+    reshape_restated_strides(graph_module)
     write_lifted_numbers(graph_module)
     merge_common_ops(graph_module)
     graph_module.recompile()
