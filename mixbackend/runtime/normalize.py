@@ -5,8 +5,9 @@ Invariants: values, shapes and strides as traced stay what they were, and so do 
 
 ``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
 eager could take would then fail; so does ``as_strided`` that only restates strides (``restated_strides``). Tensors of
-one element that tracing lifted out of the code become numbers again (``lifted``). Equal ops become one (``common_ops``).
-Where torch states other types than eager's kernels return, theirs are written down (``result_types``).
+one element that tracing lifted out of the code become numbers again (``lifted``). Equal ops become one
+(``common_ops``). Where torch states other types than eager's kernels return, theirs are written down
+(``result_types``).
 """
 
 from __future__ import annotations
