@@ -3,9 +3,10 @@
     python -m mixbackend.benchmarks.gpu --output rows.jsonl --minutes 9
 
 Place: a command of its own. Every row (``gpu_models``) runs in a process of its own (``gpu_worker``). A few of them
-compile side by side; when all are ready, they are timed one after the other, while the rest wait. Each result is one
-line of JSON, printed and appended to the output file at once. Run again with the same file, it goes on with the rows
-that are missing; rows are begun only if there is time left. ``--table`` prints what a file holds as a table.
+compile side by side; when all are ready, they are timed one after the other, while the rest wait. What a row tells is
+printed and appended to the output file at once, a line of JSON for each part of its record. Run again with the same
+file, it goes on with the rows that are missing; rows are begun only if there is time left. ``--table`` prints what a
+file holds as a table.
 Invariants: figures are compared within one row, whose ways took turns. The machine's rates are measured before the
 first row, so that no row's first call pays for them, or gone on with where an earlier run had no time for all of them;
 what inductor compiled for one way of a row it may find in its cache for the next.
@@ -15,21 +16,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
-import queue
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mixbackend.benchmarks.gpu_models import ROWS
-from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, READY, WAYS
+from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, READY, TIMED, WAYS
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
+from mixbackend.benchmarks.row_process import RowProcess
+from mixbackend.benchmarks.row_records import Part, keep, merged, read
 
 _LEAST_S = 45.0
 """Rows are not begun with less time left."""
@@ -37,26 +37,22 @@ _TIMING_S = 20.0
 """Seconds in which a row that is ready can be timed, even if its time to compile is over."""
 _WORKER = (sys.executable, "-m", "mixbackend.benchmarks.gpu_worker")
 
-Record = Mapping[str, Any]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rows that are missing; 0 if none failed."""
     given = _parser().parse_args(arguments)
     if given.table:
-        print(table(read(given.output)))
+        print(table(list(merged(read(given.output)).values())))
         return 0
     end = time.monotonic() + 60.0 * given.minutes
-    done = {record["row"] for record in read(given.output) if "ways" in record}
+    done = {name for name, record in merged(read(given.output)).items() if TIMED in record}
     left = [name for name in given.rows if name not in done]
     if left:
         calibrate(min(given.calibration, end - time.monotonic()))
     failed = False
     while left and end - time.monotonic() > _LEAST_S:
         batch, left = left[: given.jobs], left[given.jobs :]
-        for record in _run(batch, given.ways, given.turns, min(end, time.monotonic() + given.timeout)):
-            failed |= "failed" in record
-            keep(record, given.output)
+        failed |= not _run(batch, given, end)
     return 1 if failed else 0
 
 
@@ -87,21 +83,6 @@ def _names(known: Iterable[str]) -> Any:
     return parse
 
 
-def read(path: Path) -> list[Record]:
-    """The results in a file; none if it is not there yet."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-
-
-def keep(record: Record, path: Path) -> None:
-    """Print a result and add it to the file."""
-    line = json.dumps(record)
-    print(line, flush=True)
-    with path.open("a") as file:
-        file.write(f"{line}\n")
-
-
 def calibrate(budget_s: float) -> None:
     """Measure the GPU's rates in a process of its own, as its first graph would; rates that are known take no time."""
     try:
@@ -111,67 +92,30 @@ def calibrate(budget_s: float) -> None:
         print(f"rates were not measured: {error}", file=sys.stderr, flush=True)
 
 
-def _run(names: Sequence[str], ways: Sequence[str], turns: int, end: float) -> Iterator[dict[str, Any]]:
-    """Compile side by side, then measure one after the other."""
-    workers = [_Worker(name, ways, turns) for name in names]
-    try:
-        ready = [worker.answer(end) == READY for worker in workers]
-        for worker, is_ready in zip(workers, ready, strict=True):
-            if not is_ready:
-                yield worker.failure()
-                continue
-            worker.go()
-            line = worker.answer(max(end, time.monotonic() + _TIMING_S))
-            yield dict(json.loads(line)) if line else worker.failure()
-    finally:
-        for worker in workers:
-            worker.end()
+def _run(names: Sequence[str], given: argparse.Namespace, end: float) -> bool:
+    """Compile side by side, then measure one after the other; returns whether all were measured."""
+    end = min(end, time.monotonic() + given.timeout)
+    with contextlib.ExitStack() as stack:
+        rows = {name: stack.enter_context(_started(name, given)) for name in names}
+        ready = [row.wait_for(lambda part: READY in part, end - time.monotonic()) for row in rows.values()]
+        for row, is_ready in zip(rows.values(), ready, strict=True):
+            if is_ready:
+                row.go_on()
+                row.wait_for(lambda part: TIMED in part, max(end - time.monotonic(), _TIMING_S))
+        silent = {name: row for name, row in rows.items() if not row.wait_for(lambda part: TIMED in part, 0.0)}
+        for name, row in silent.items():
+            row.wait(0.0)
+            reason = "not done in time" if row.code is None else f"exit status {row.code}"
+            keep({"row": name, "failed": reason}, given.output)
+    return not silent
 
 
-class _Worker:
-    """One row's process."""
-
-    def __init__(self, name: str, ways: Sequence[str], turns: int) -> None:
-        self._name = name
-        command = [*_WORKER, name, ",".join(ways), str(turns)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **FROZEN_RATES}
-        )
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line.strip())
-        self._lines.put("")
-
-    def answer(self, end: float) -> str:
-        """Its next line; empty if it ended or the time is over."""
-        try:
-            return self._lines.get(timeout=max(end - time.monotonic(), 0.1))
-        except queue.Empty:
-            return ""
-
-    def go(self) -> None:
-        """Let it measure."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write("go\n")
-            self._process.stdin.flush()
-
-    def failure(self) -> dict[str, Any]:
-        """What to say of a row without figures."""
-        status = self._process.poll()
-        return {"row": self._name, "failed": "not done in time" if status is None else f"exit status {status}"}
-
-    def end(self) -> None:
-        """End the process, whatever it does."""
-        self._process.kill()
-        self._process.wait()
+def _started(name: str, given: argparse.Namespace) -> RowProcess:
+    command = [*_WORKER, name, ",".join(given.ways), str(given.turns)]
+    return RowProcess(command, {**os.environ, **FROZEN_RATES}, lambda part: keep(part, given.output))
 
 
-def table(records: Sequence[Record]) -> str:
+def table(records: Sequence[Part]) -> str:
     """Milliseconds by row and way, and what ours gains over inductor in the same mode and in its best one."""
     ways = [way for way in WAYS if any(way in record.get("ways", {}) for record in records)]
     head = ["row", *ways, "same mode", "with graphs", "best"]
@@ -186,14 +130,14 @@ def table(records: Sequence[Record]) -> str:
     return "\n".join(rows)
 
 
-def _cells(record: Record, ways: Sequence[str]) -> list[str]:
+def _cells(record: Part, ways: Sequence[str]) -> list[str]:
     found = [record["ways"].get(way, {}) for way in ways]
     times = [f"{item['ms']:.3f}" if "ms" in item else "failed" if "failed" in item else "" for item in found]
     gains = [_gain(record, kind) for kind in ("same", "graphs", "best")]
     return [*times, *(f"{gain:.3f}" if gain else "" for gain in gains)]
 
 
-def _gain(record: Record, kind: str) -> float:
+def _gain(record: Part, kind: str) -> float:
     """Inductor's time over ours; 0 where one of them is not known."""
     pairs = {"same": (["inductor"], ["ours"]), "graphs": (["inductor-graphs"], ["ours-graphs"])}
     all_of = ([way for way in WAYS if way.startswith("inductor")], [way for way in WAYS if way.startswith("ours")])
@@ -201,7 +145,7 @@ def _gain(record: Record, kind: str) -> float:
     return theirs / mine if theirs and mine else 0.0
 
 
-def _best(record: Record, ways: Iterable[str]) -> float:
+def _best(record: Part, ways: Iterable[str]) -> float:
     return min((record["ways"][way]["ms"] for way in ways if "ms" in record["ways"].get(way, {})), default=0.0)
 
 

@@ -1,7 +1,8 @@
 """One row of the GPU benchmark in a process of its own: every way of running it, checked and timed in turns.
 
-Place: started by ``benchmarks.gpu`` with the name of a row and of the ways. Output: a line that says it is ready; after
-a line on standard input, when nobody else uses the GPU, a line with one JSON object.
+Place: started by ``benchmarks.gpu`` with the name of a row and of the ways. Output: lines of JSON, each a part of the
+row's record: its numbers, each way once it is compiled, that all are ready; after a line on standard input, when nobody
+else uses the GPU, the times.
 Method: a way is warmed up; its results are held against float64, beside eager's; then all ways take turns, each turn a
 block of calls between two CUDA events; the median over the turns counts, and quartiles tell the spread. Inference runs
 under ``torch.no_grad``. A training step is forward with loss under autocast (bfloat16), backward, and plain SGD.
@@ -44,7 +45,8 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "ours-max": {"backend": "mixbackend", "mode": "max-autotune"},
 }
 """Arguments of ``torch.compile`` by name."""
-READY = "ready"
+READY, TIMED = "ready", "timed"
+"""Keys of the parts that say how far a row is."""
 CALIBRATE = "calibrate"
 """In place of a row: measure the machine's rates, in about as many seconds as the next word says."""
 DEFAULT_WAYS = ("eager", "inductor", "inductor-graphs", "ours", "ours-graphs")
@@ -57,25 +59,28 @@ Call = Callable[[], Sequence[Tensor]]
 
 
 def main(name: str, ways: Sequence[str], turns: int) -> None:
-    """Measure a row and print what was found."""
+    """Measure a row and tell what is found as it comes."""
     row = ROWS[name]
     module, inputs = row.load(torch.device("cuda:0"))
     reference = _reference(row, module, inputs)
-    record: dict[str, Any] = {"row": name, "phase": row.phase, **_numbers(row, module, inputs), "ways": {}}
+    _tell(name, {"phase": row.phase, **_numbers(row, module, inputs)})
     calls: dict[str, Call] = {}
     with tempfile.TemporaryDirectory() as folder:
         begin_anew(Path(folder))
         ours = mixbackend.auto({"cache": {"dir": folder}})
         for way in ways:
-            record["ways"][way], call = _prepared(way, row, module, inputs, reference, ours)
+            found, call = _prepared(way, row, module, inputs, reference, ours)
             if call is not None:
                 calls[way] = call
-            print(f"{name} {way}: {json.dumps(record['ways'][way])[:400]}", file=sys.stderr, flush=True)
-        print(READY, flush=True)
+            _tell(name, {"ways": {way: found}})
+        _tell(name, {READY: True})
         sys.stdin.readline()
-        for way, samples in timed_in_turns(calls, turns).items():
-            record["ways"][way] |= _summary(samples)
-    print(json.dumps(record), flush=True)
+        times = {way: _summary(samples) for way, samples in timed_in_turns(calls, turns).items()}
+        _tell(name, {"ways": times, TIMED: True})
+
+
+def _tell(name: str, found: Mapping[str, Any]) -> None:
+    print(json.dumps({"row": name, **found}), flush=True)
 
 
 def _prepared(

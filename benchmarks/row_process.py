@@ -1,7 +1,7 @@
 """A process that tells parts of a record, line by line, while it works.
 
-Place: below ``tensorrt_models``, whose rows may be ended at any time. Input: a command. Output: each line of its
-standard output that is a part of a record, handed on at once; other lines are left alone.
+Place: below ``gpu`` and ``tensorrt_models``, whose rows may be ended at any time. Input: a command. Output: each line
+of its standard output that is a part of a record, handed on at once; other lines are left alone.
 Invariants: what was told is known, however the process ends; whatever it started ends with it.
 """
 
@@ -14,10 +14,8 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-Part = Mapping[str, Any]
-"""Of a record: the name of its row as ``row``, and what is new."""
+from mixbackend.benchmarks.row_records import Part
 
 
 class RowProcess:

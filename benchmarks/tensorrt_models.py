@@ -21,15 +21,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mixbackend.benchmarks.gpu import calibrate, keep, read
+from mixbackend.benchmarks.gpu import calibrate
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
-from mixbackend.benchmarks.row_process import Part, RowProcess
+from mixbackend.benchmarks.row_process import RowProcess
+from mixbackend.benchmarks.row_records import Part, keep, merged, read
 from mixbackend.benchmarks.tensorrt_row import BUILT, WAYS, marker
 
 MODELS = ("resnet50", "mobilenetv3-large", "convnext-tiny", "vit-b16", "bert", "swin-tiny")
@@ -165,22 +165,6 @@ def _measure(run: _Run, names: Sequence[str]) -> list[RowProcess]:
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
-
-
-def merged(parts: Iterable[Part]) -> dict[str, dict[str, Any]]:
-    """Records by row. A way that is built or called for the first time begins anew, everything else is added."""
-    records: dict[str, dict[str, Any]] = {}
-    for part in parts:
-        record = records.setdefault(part["row"], {"row": part["row"], "ways": {}})
-        for key, value in part.items():
-            if key != "ways":
-                record[key] = {**record.get(key, {}), **value} if isinstance(value, dict) else value
-        for way, found in part.get("ways", {}).items():
-            anew = not found.keys() & {"ms", "left_out"}
-            before = record["ways"].get(way, {})
-            kept = {key: before[key] for key in ("built_s",) if key in before} if anew else before
-            record["ways"][way] = {**kept, **found}
-    return records
 
 
 def missing(records: Mapping[str, Part], names: Sequence[str]) -> tuple[str, ...]:

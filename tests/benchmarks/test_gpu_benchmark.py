@@ -9,6 +9,7 @@ import pytest
 
 from mixbackend.benchmarks import gpu
 from mixbackend.benchmarks.gpu_models import ROWS
+from mixbackend.benchmarks.row_records import merged, read
 
 _WORKER = """
 import json, sys, time
@@ -17,9 +18,16 @@ if name == "bert":
     sys.exit(3)
 if name == "gpt2":
     time.sleep(60)
-print("ready", flush=True)
+def tell(**found):
+    print(json.dumps({"row": name, **found}), flush=True)
+tell(phase="inference")
+for way in ways.split(","):
+    tell(ways={way: {"first_s": 1.0}})
+tell(ready=True)
 sys.stdin.readline()
-print(json.dumps({"row": name, "phase": "inference", "ways": {way: {"ms": len(way)} for way in ways.split(",")}}))
+if name == "swin-tiny":
+    sys.exit(4)
+tell(ways={way: {"ms": len(way)} for way in ways.split(",")}, timed=True)
 """
 
 
@@ -32,7 +40,8 @@ def command(monkeypatch, tmp_path):
     path = tmp_path / "rows.jsonl"
 
     def run(rows, *more):
-        return gpu.main(["--output", str(path), "--rows", rows, "--ways", "inductor,ours", *more]), gpu.read(path)
+        status = gpu.main(["--output", str(path), "--rows", rows, "--ways", "inductor,ours", *more])
+        return status, merged(read(path))
 
     return run
 
@@ -40,22 +49,25 @@ def command(monkeypatch, tmp_path):
 def test_it_goes_on_where_it_stopped(command, capsys):
     status, records = command("resnet50,llama")
     assert status == 0
-    assert [record["row"] for record in records] == ["resnet50", "llama"]
-    assert [json.loads(line)["row"] for line in capsys.readouterr().out.splitlines()] == ["resnet50", "llama"]
+    assert records.keys() == {"resnet50", "llama"}
+    assert records["llama"]["ways"] == {"inductor": {"first_s": 1.0, "ms": 8}, "ours": {"first_s": 1.0, "ms": 4}}
+    assert merged(map(json.loads, capsys.readouterr().out.splitlines())) == records
     _, records = command("resnet50,llama,vit-b16", "--jobs", "1")
-    assert [record["row"] for record in records] == ["resnet50", "llama", "vit-b16"]
+    assert records.keys() == {"resnet50", "llama", "vit-b16"}
+    assert {json.loads(line)["row"] for line in capsys.readouterr().out.splitlines()} == {"vit-b16"}
 
 
 def test_a_row_that_fails_costs_only_itself(command):
-    status, records = command("bert,gpt2,resnet50", "--timeout", "2")
+    status, records = command("bert,gpt2,swin-tiny,resnet50", "--timeout", "2")
     assert status == 1
-    assert {record["row"]: record.get("failed") for record in records} == {
+    assert {name: record.get("failed") for name, record in records.items()} == {
         "bert": "exit status 3",
         "gpt2": "not done in time",
+        "swin-tiny": "exit status 4",
         "resnet50": None,
     }
-    _, records = command("bert", "--timeout", "2")
-    assert [record["row"] for record in records].count("bert") == 2
+    assert records["swin-tiny"]["ways"]["ours"] == {"first_s": 1.0}, "what was told is kept"
+    assert command("bert", "--timeout", "2")[0] == 1, "what failed is tried again"
 
 
 def test_rates_get_their_time_before_rows(command, tmp_path):
@@ -68,7 +80,7 @@ def test_rates_get_their_time_before_rows(command, tmp_path):
 
 
 def test_no_row_is_begun_without_time(command):
-    assert command("resnet50", "--minutes", "0") == (0, [])
+    assert command("resnet50", "--minutes", "0") == (0, {})
 
 
 def test_the_table_compares_like_with_like():

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mixbackend.benchmarks import tensorrt_models
-from mixbackend.benchmarks.gpu import read
 from mixbackend.benchmarks.gpu_models import ROWS
 from mixbackend.benchmarks.gpu_timing import alone, beside_others
-from mixbackend.benchmarks.tensorrt_models import MODELS, main, merged, missing, table
+from mixbackend.benchmarks.row_records import merged, read
+from mixbackend.benchmarks.tensorrt_models import MODELS, main, missing, table
 
 
 def _record(row: str, ours: float | None, **others: float) -> dict[str, object]:
