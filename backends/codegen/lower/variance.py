@@ -46,10 +46,12 @@ def moments(lowering: Lowering, tensor: Tensor, axes: Axes, accumulator: torch.d
 def moments_of_rows(lowering: Lowering, tensor: Tensor, axes: Axes, accumulator: torch.dtype) -> Moments:
     """Both moments of rows: the mean from a plain sum, the distances from a second pass, which finds a row in cache.
 
-    Closer to the exact mean than a running one, and free of its divisions. Rows that no cache holds are read once.
+    Closer to the exact mean than a running one, and free of its divisions. Rows that no cache holds are read once, and
+    so are all on a GPU, where many blocks share a row and a second pass would be kernels of its own.
     """
     elements = axes.count
-    if elements.is_Integer and elements * tensor.dtype.itemsize > LONGEST_ROW:
+    is_long = elements.is_Integer and elements * tensor.dtype.itemsize > LONGEST_ROW
+    if is_long or lowering.output.device.type != "cpu":
         return moments(lowering, tensor, axes, accumulator)
     value = converted(lowering, tensor, accumulator)
     (total,) = fold(lowering, "sum", axes, value, [accumulator])

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 
 import sympy
 
+from mixbackend.backends.codegen.ir.stages import Reduce, Stage
 from mixbackend.backends.codegen.schedule.alignment import Cluster, OuterLoop
+from mixbackend.backends.codegen.schedule.hints import Hints, points
+from mixbackend.backends.codegen.schedule.rewrite import loops_of
 from mixbackend.backends.codegen.schedule.stage_facts import Access, StageFacts
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -28,6 +31,9 @@ LAUNCH = 1 << 15
 
 STRIDED = 4.0
 """What an element costs that is alone in its vector or cache line, against one among neighbours."""
+
+SECTOR = 32
+"""Bytes that memory gives threads of blocks at least, whatever one of them wants."""
 
 TILED = 1.25
 """What an element costs that is read in short runs of neighbours: a tile of outer points."""
@@ -163,11 +169,17 @@ def _factor(cluster: Cluster, fact: StageFacts, access: Access, way: int, around
         vector = next(symbol for symbol in fact.kept if cluster.place.get(symbol) == way)
         stride = access.strides.get(vector, 0)
         is_tile = any(access.strides.get(symbol, 0) for symbol in inner)
-        return STRIDED if stride > 1 else TILED if stride == 1 and is_tile else 1.0
+        return _alone(access, around) if stride > 1 else TILED if stride == 1 and is_tile else 1.0
     if not inner:
         return STRIDED
     unfilled = min(STRIDED, max(1.0, around.lanes / (2 * fact.extents[inner[0]])))
-    return STRIDED if access.strides.get(inner[0], 0) > 1 else unfilled * _jumps(fact, access, inner, around)
+    is_strided = access.strides.get(inner[0], 0) > 1
+    return _alone(access, around) if is_strided else unfilled * _jumps(fact, access, inner, around)
+
+
+def _alone(access: Access, around: Surroundings) -> float:
+    """What an element costs without neighbours."""
+    return STRIDED if around.traits.blocks is None else max(STRIDED, SECTOR / access.item_bytes)
 
 
 def _jumps(fact: StageFacts, access: Access, inner: Sequence[sympy.Symbol], around: Surroundings) -> float:
@@ -181,3 +193,19 @@ def _jumps(fact: StageFacts, access: Access, inner: Sequence[sympy.Symbol], arou
             return 1.0 if piece >= LONG_PIECE else min(STRIDED, 1.0 + JUMP / piece)
         run *= extent if step else 1
     return 1.0
+
+
+def are_two_passes(readers: Sequence[Stage], longest_column: int | None, hints: Hints) -> bool:
+    """Whether a tensor is read by long folds that are one kernel and by one other kernel at most.
+
+    Reading two tensors in each of them moves less than reading the two once, writing what is made of them, and reading
+    that twice.
+
+    Args:
+        longest_column: see ``simplify``.
+    """
+    folds = [reader for reader in readers if isinstance(reader, Reduce)]
+    passes = {tuple(loop.size for loop in loops_of(reader)) for reader in folds}
+    shortest = min((points((loop.size for loop in fold.reduced), hints) for fold in folds), default=0)
+    is_long = longest_column is not None and shortest > longest_column
+    return is_long and len(passes) + (len(folds) < len(readers)) <= 2

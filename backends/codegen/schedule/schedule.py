@@ -42,7 +42,8 @@ def schedule(
         fuel: number of fusions allowed; ``None`` for all. Used to find the fusion behind a wrong result.
     """
     hints = hints or {}
-    graph, refusals = simplify(join_concatenations(graph) if traits.blocks else graph, hints)
+    longest_column = None if traits.blocks is None else traits.blocks.resident // traits.blocks.least_columns
+    graph, refusals = simplify(join_concatenations(graph) if traits.blocks else graph, hints, longest_column)
     graph = split_loops(place_writes(graph))
     graph = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints, traits.blocks)
     layouts = choose_layouts(graph, hints)

@@ -32,6 +32,7 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import is_place
+from mixbackend.backends.codegen.schedule.fusion_cost import are_two_passes
 from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.rewrite import (
     inlined,
@@ -51,14 +52,20 @@ MAXIMUM_NODES = 160
 """Scalar nodes of one stage beyond which nothing more is inlined into it: registers and compile time are finite."""
 
 
-def simplify(graph: StageGraph, hints: Hints) -> tuple[StageGraph, tuple[Refusal, ...]]:
+def simplify(
+    graph: StageGraph, hints: Hints, longest_column: int | None = None
+) -> tuple[StageGraph, tuple[Refusal, ...]]:
     """Inline, rename and drop.
+
+    Args:
+        longest_column: points of a fold beyond which many blocks share it, so that nothing it read stays for others;
+            ``None`` where one thread folds all.
 
     Returns:
         The smaller graph, and why tensors that could have been inlined were not.
     """
     graph = _drop_dead(_store_into_outputs(graph))
-    inliner = _Inliner(graph, hints)
+    inliner = _Inliner(graph, hints, longest_column)
     stages = tuple(inliner.rewrite(stage) for stage in graph.stages)
     return write_through(_drop_dead(replace(graph, stages=stages))), tuple(inliner.refusals)
 
@@ -146,8 +153,9 @@ def _if_needed(result: Result, needed: set[str]) -> Result:
 class _Inliner:
     """Decides which maps are computed where they are read, and does it, stage by stage in order."""
 
-    def __init__(self, graph: StageGraph, hints: Hints) -> None:
+    def __init__(self, graph: StageGraph, hints: Hints, longest_column: int | None) -> None:
         self._hints = hints
+        self._longest_column = longest_column
         self._types = dict(graph.types)
         self._ranges = ranges_of(graph.stages)
         self._outputs = {output.tensor for output in graph.outputs if isinstance(output, GraphOutput)}
@@ -245,7 +253,11 @@ class _Inliner:
         if len(readers) == 1 and evaluations <= 1.5:
             return None
         big = self._big_loads(source, made)
-        if cost <= CHEAP and big <= 1 and evaluations <= 2.0 * len(readers) and loads <= 4:
+        is_small = cost <= CHEAP and evaluations <= 2.0 * len(readers) and loads <= 4
+        if is_small and (
+            big <= 1
+            or (big <= 2 and are_two_passes([reader for reader, _ in readers], self._longest_column, self._hints))
+        ):
             return None
         if cost <= 1.0 and loads <= 1:
             return None

@@ -10,6 +10,7 @@ from mixbackend.backends.codegen.interpret.stages import interpret_stages
 from mixbackend.backends.codegen.ir.stages import Reduce
 from mixbackend.backends.codegen.schedule.layout import choose_layouts
 from mixbackend.backends.codegen.schedule.split import split_reductions
+from mixbackend.backends.codegen.targets.target import Blocks
 
 
 def split(graph, width: int, hints: dict):
@@ -93,3 +94,25 @@ def test_a_prime_number_of_rows_stays_whole() -> None:
     drawing.fold("total", (), (65537,), lambda i: x.at((i,)))
     graph = drawing.graph("total")
     assert split(graph, 8, {}) == graph
+
+
+def test_blocks_have_pieces_of_two_loops_where_one_is_too_short() -> None:
+    """An image's channels are columns: of 8 x 24 x 24 points, a whole batch and a part of the rows are pieces."""
+    drawing = Drawing()
+    x = drawing.tensor("x", 8, 24, 24, 32)
+    results = drawing.called("moments").reduce(
+        "welford",
+        (32,),
+        (8, 24, 24),
+        lambda kept, inner: x.at((*inner, *kept)),
+        [torch.float32, torch.float32],
+    )
+    assert len(results) == 2
+    graph = drawing.graph("moments", "moments.r1")
+    blocks = Blocks(resident=16384, least_columns=16, piece=8192, columns=64, meeting=frozenset({"set", "add"}))
+    pieces = split_reductions(graph, choose_layouts(graph, {}), 32, {}, blocks)
+    first, *_ = reductions(pieces)
+    assert [loop.size for loop in first.loops] == [8, 8, 32] and [loop.size for loop in first.reduced] == [3, 24]
+    inputs = random_inputs(graph)
+    for one, other in zip(interpret_stages(graph, inputs), interpret_stages(pieces, inputs), strict=True):
+        torch.testing.assert_close(one, other)

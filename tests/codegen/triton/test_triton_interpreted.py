@@ -23,6 +23,7 @@ WALKED = (
     "row_sum",
     "column_sum",
     "variance",
+    "column_variance",
 )
 WALKED_TOO = ("extremes", "positions", "integer_sums", "cumulative_sum", "cumulative_sum_of_columns", "log_softmax")
 

@@ -98,6 +98,13 @@ def _batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
     return torch.ops.aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5)
 
 
+def _batch_norm_backward(g: torch.Tensor, x: torch.Tensor, out: torch.Tensor, w: torch.Tensor, m: torch.Tensor) -> Any:
+    """Behind a ReLU, as image networks have it."""
+    g = torch.ops.aten.threshold_backward(g, out, 0)
+    outputs = [True, True, True]
+    return torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, m, w.abs(), True, 1e-5, outputs)
+
+
 def _layer_norm_backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
     _, mean, rstd = torch.ops.aten.native_layer_norm(x, [x.shape[-1]], w, b, 1e-5)
     return torch.ops.aten.native_layer_norm_backward(g, x, [x.shape[-1]], mean, rstd, w, b, [True, True, True])
@@ -163,12 +170,21 @@ CASES: dict[str, Case] = {
     "mean_cross_entropy": Case(lambda x, t: F.cross_entropy(x, t), _with_places(_normal((6, 50)), 50, (6,)), kernels=2),
     "group_norm": Case(lambda x, w, b: F.group_norm(x, 2, w, b), _normal((3, 6, 4, 5), (6,), (6,)), FLOATS),
     "batch_norm": Case(_batch_norm, _normal((3, 6, 4, 5), (6,), (6,))),
+    "image_statistics": Case(
+        lambda x: torch.var_mean(x, (0, 2, 3)), _images((4, 16, 16, 20)), (torch.float32, torch.bfloat16), kernels=2
+    ),
+    "batch_norm_backward": Case(
+        _batch_norm_backward, _images(*[(4, 16, 16, 20)] * 3, (16,), (16,)), (torch.float32, torch.bfloat16), kernels=3
+    ),
     "layer_norm_backward": Case(_layer_norm_backward, _normal((19, 37), (19, 37), (37,), (37,))),
     "row_sum": Case(lambda x: x.sum(-1), _normal((7, 130)), FLOATS, kernels=1),
     "column_sum": Case(lambda x: x.sum(0), _normal((35, 70)), FLOATS, kernels=1),
     "middle_sum": Case(lambda x: x.sum(1), _normal((3, 50, 20)), kernels=1),
     "sum_of_all": Case(lambda x: x.sum(), _normal((70, 300)), kernels=2),
     "variance": Case(lambda x: torch.var_mean(x, -1), _normal((5, 130)), kernels=1),
+    "column_variance": Case(lambda x: torch.var_mean(x, 0), _normal((77, 21)), FLOATS, kernels=1),
+    "variance_of_few": Case(lambda x: torch.var_mean(x, 0), _normal((5, 21)), kernels=1),
+    "symbolic_variance": Case(lambda x: torch.var_mean(x, 0), _normal((77, 21)), dynamic=True, kernels=1),
     "extremes": Case(lambda x: (x.amax(-1), x.amin(-1), (x > 0).any(-1), (x > 2).all(0)), _nan_rows),
     "positions": Case(lambda x: (x.argmax(-1), x.argmin(0)), _nan_rows),
     "integer_sums": Case(lambda x: (x.sum(-1), x.prod(0), x.amax(1)), _integers(4, (5, 9)), (torch.int64, torch.int32)),

@@ -2,7 +2,8 @@
 
 Place: used by ``nests``. Three ways: a row that is in registers is folded at once; of a row in pieces every lane folds
 its own values, and the lanes are folded behind the loop; a row of points is folded point by point.
-Invariants: what lies outside of the row takes no part: it is replaced by what changes nothing.
+Invariants: what lies outside of the row takes no part: it is replaced by what changes nothing. Lanes see equally many
+values, but for the last piece, so that running statistics divide once per piece and not once per value.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ _COMBINE: Mapping[str, str] = {
     "all": "minimum",
     "argmax": "later_maximum",
     "argmin": "later_minimum",
-    "welford": "join_statistics",
     "logsumexp": "logaddexp",
 }
 
 _SUMS = frozenset({"sum", "dot"})
 
-_PARTS: Mapping[str, int] = {"argmax": 2, "argmin": 2, "welford": 3}
+_PARTS: Mapping[str, int] = {"argmax": 2, "argmin": 2, "welford": 2}
 """Values that a fold keeps, where it is more than one."""
 
 
@@ -69,7 +69,7 @@ class Fold:
         shape = self._printer.space.shape(self._axes)
         kind, dtype = self._statement.kind, NAMES[self._dtype]
         if kind == "welford":
-            starts = [f"tl.zeros({shape}, {dtype})"] * 3
+            starts = [f"tl.zeros({shape}, {dtype})"] * 2
         else:
             starts = [f"tl.full({shape}, {_identity(kind, self._dtype)}, {dtype})"]
         if kind in ("argmax", "argmin"):
@@ -82,9 +82,7 @@ class Fold:
         kind, lines = self._statement.kind, self._printer.lines
         first = self._names[0]
         if kind == "welford":
-            value, ones = self._inside("0.0"), self._inside_count()
-            joined = f"join_statistics({', '.join(self._names)}, {value}, {self._zeros()}, {ones})"
-            lines.add(f"{', '.join(self._names)} = {joined}")
+            self._continue_statistics()
         elif kind in ("argmax", "argmin"):
             value, place = self._inside(_identity(kind, self._dtype)), self._places()
             names = ", ".join(self._names)
@@ -96,9 +94,11 @@ class Fold:
 
     def finish(self) -> list[Value]:
         """Write the end of a fold over pieces or points: its results."""
+        if self._statement.kind == "welford":
+            return self._joined_statistics()
         if self._row.dimension is None:
             return self._results(self._names)
-        if self._statement.kind in ("argmax", "argmin", "welford"):
+        if self._statement.kind in ("argmax", "argmin"):
             parts = ", ".join(self._names)
             folded = ", ".join(self._names)
             self._printer.lines.add(f"{folded} = tl.reduce(({parts}), {self._row.dimension}, {self._combine})")
@@ -142,13 +142,6 @@ class Fold:
         text = f"tl.where({self._row.name}_in, {value.text}, {outside})"
         return self._printer.lines.value(text, value.dtype, value.axes | {self._row.name}, value.buffers).text
 
-    def _inside_count(self) -> str:
-        one = f"tl.full({self._printer.space.shape(self._axes)}, 1.0, {NAMES[self._dtype]})"
-        return f"tl.where({self._row.name}_in, {one}, 0.0)" if self._row.is_masked else one
-
-    def _zeros(self) -> str:
-        return f"tl.zeros({self._printer.space.shape(self._axes)}, {NAMES[self._dtype]})"
-
     def _places(self) -> str:
         """The place of every point in its row."""
         space = self._printer.space
@@ -172,6 +165,35 @@ class Fold:
         name = lines.value(apart, value.dtype, value.axes | {self._row.name}).text
         return self._results([mean.text, f"tl.sum({name} * {name}, {self._row.dimension}){self._slice}"])
 
+    def _continue_statistics(self) -> None:
+        """A value more for every lane: each has had one per turn."""
+        row, lines = self._row, self._printer.lines
+        turn = row.name if row.dimension is None else f"{row.name}_start // {row.block}"
+        one = f"tl.full({self._printer.space.shape(())}, 1.0, {NAMES[self._dtype]})"
+        share, value = lines.name(), self._value().text
+        lines.add(f"{share} = {one} / ({turn} + 1)")
+        names = ", ".join(self._names)
+        inside = f", {row.name}_in" if row.is_masked else ""
+        function = "continue_statistics_inside" if row.is_masked else "continue_statistics"
+        lines.add(f"{names} = {function}({names}, {value}, {share}{inside})")
+
+    def _joined_statistics(self) -> list[Value]:
+        """Those of all lanes together: distances inside of lanes, and of lanes' means from the mean of all."""
+        mean, squares = self._names
+        row, space = self._row, self._printer.space
+        extent = space.text(row.extent)
+        if row.dimension is None:
+            return self._results([mean if row.extent.is_positive else self._or_nothing(mean, extent), squares])
+        lanes = self._printer.lines.name()
+        turns = f"({extent} + {row.block - 1} - {space.arange(row)}) // {row.block}"
+        self._printer.lines.add(f"{lanes} = ({turns} + zero).to({NAMES[self._dtype]})")
+        folded = f"statistics_of_lanes({mean}, {squares}, {lanes}, {row.dimension})"
+        self._printer.lines.add(f"{mean}, {squares} = {folded}")
+        return self._results([f"{mean}{self._slice}", f"{squares}{self._slice}"])
+
+    def _or_nothing(self, mean: str, extent: str) -> str:
+        return f'tl.where({extent} == 0, float("nan"), {mean})'
+
     def _results(self, texts: list[str]) -> list[Value]:
         """The results that the statement names."""
         kind, lines = self._statement.kind, self._printer.lines
@@ -179,9 +201,6 @@ class Fold:
             return [lines.value(texts[1], torch.int64, self._outer)]
         if kind in ("any", "all"):
             return [lines.value(f"({texts[0]} > 0)", torch.bool, self._outer)]
-        if kind == "welford" and len(texts) == 3:
-            nothing = f'tl.where({texts[2]} == 0, float("nan"), {texts[0]})'
-            texts = [nothing, texts[1]]
         return [lines.value(text, self._dtype, self._outer) for text in texts]
 
 

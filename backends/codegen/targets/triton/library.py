@@ -209,9 +209,25 @@ def later_minimum(a, place, b, other):
 
 
 @triton.jit
-def join_statistics(mean, squares, count, other_mean, other_squares, other_count):
-    """Mean, squared distances and number of two sets of values together (Chan et al., 1979)."""
-    total = count + other_count
-    share = tl.where(total == 0, 0.0, other_count / tl.where(total == 0, 1.0, total))
-    apart = other_mean - mean
-    return mean + apart * share, squares + other_squares + apart * apart * count * share, total
+def continue_statistics(mean, squares, value, share):
+    """Mean and squared distances of one value more, whose share of all values so far is given (Welford, 1962)."""
+    apart = value - mean
+    mean = mean + apart * share
+    return mean, squares + apart * (value - mean)
+
+
+@triton.jit
+def continue_statistics_inside(mean, squares, value, share, inside):
+    """The same where ``inside`` is true; elsewhere nothing changes."""
+    apart = tl.where(inside, value - mean, 0.0)
+    mean = mean + apart * share
+    return mean, squares + apart * tl.where(inside, value - mean, 0.0)
+
+
+@triton.jit
+def statistics_of_lanes(mean, squares, count, axis: tl.constexpr):
+    """Mean and squared distances of all lanes along an axis, each of ``count`` values (Chan et al., 1979)."""
+    total = tl.sum(mean * count, axis, keep_dims=True) / tl.sum(count, axis, keep_dims=True)
+    apart = tl.where(count == 0, 0.0, mean - total)
+    distances = tl.sum(squares + apart * apart * count, axis)
+    return tl.sum(total, axis), distances

@@ -35,10 +35,11 @@ ROWS = 1024
 """Points of a block of columns, of flat points, along a side of a transpose, and of short rows together."""
 
 MANY = 6
-"""Loads for a point from which on a thread takes fewer points: each of them is in flight at once."""
+"""Loads for a point from which on a thread takes fewer points: each of them is in flight at once. What is read for a
+channel is not among them: neighbours share it."""
 
-PIECE, COLUMN_PIECE = 4096, 8
-"""Points of a row, and of a column, that a block takes at a time."""
+PIECE, COLUMN_PIECE = 4096, 32
+"""Points of a row, and of a column, that a block takes at a time; twice as many of 16 bits."""
 
 ONCE = 4096
 """Length up to which a row that is read once is taken as a whole."""
@@ -192,7 +193,11 @@ def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Pl
         sides = tuple(Side((loop,), _fitting(SQUARE, _number(loop.extent))) for loop in pair)
         warps = max(1, min(8, math.prod(side.block for side in sides) // 512))
         return Plan(sides, tuple(loop for loop in kernel.outer if loop not in pair), walks, warps, wide)
-    loads = {access for nest in kernel.nests for access in nest_accesses(nest) if not access.write}
+    outer = {loop.index for loop in kernel.outer}
+    accesses = {access for nest in kernel.nests for access in nest_accesses(nest)}
+    loads = [
+        access for access in accesses if not access.write and (access.dynamic or outer <= access.offset.free_symbols)
+    ]
     block = _spread(FLAT if len(loads) <= MANY else FLAT // 4, points, units, least=128)
     points_of_thread = 8 * _traffic(kernel).packed if len(loads) <= MANY else 2
     return Plan((Side(kernel.outer, block),), (), walks, max(1, block // (32 * points_of_thread)), wide)
@@ -220,14 +225,15 @@ def _by_rows(
     whole = in_registers or (all(rows) and longest * (LEAST_COLUMNS if strided else 1) <= limit)
     if strided:
         block = _spread(COLUMNS, points, units, least=LEAST_COLUMNS)
-        length = longest if whole else min(longest, COLUMN_PIECE)
+        length = longest if whole else min(longest, COLUMN_PIECE * traffic.packed)
         while whole and block > 1 and block * length > RESIDENT:
             block //= 2
     else:
         length = longest if whole else min(longest, PIECE * traffic.packed)
         block = _spread(max(ROWS * traffic.packed // length, 1), points, units, least=1)
     walks = tuple(_walk(nest, whole, length) for nest in kernel.nests)
-    warps = max(4 if strided else 1, _warps(block * length, traffic.packed))
+    area = block * length
+    warps = max(4, min(8, area // 256), _warps(area, traffic.packed)) if strided else _warps(area, traffic.packed)
     return Plan((Side(kernel.outer, block if kernel.outer else 1),), (), walks, warps, wide)
 
 
