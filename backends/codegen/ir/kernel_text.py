@@ -155,7 +155,8 @@ def call_text(call: KernelCall, name: str = "kernel") -> str:
     pairs += [f"{symbol} = {value}" for symbol, value in _pairs(call.kernel.numbers, call.numbers)]
     given = f" with {', '.join(pairs)}" if pairs else ""
     origins = f"  # from {', '.join(call.origins)}" if call.origins else ""
-    return f"call {name}({', '.join(call.buffers)}){given}{origins}"
+    at_once = "" if call.launch is None else f" in launch {call.launch}"
+    return f"call {name}({', '.join(call.buffers)}){given}{at_once}{origins}"
 
 
 def program_text(program: Program) -> str:

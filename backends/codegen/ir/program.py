@@ -53,6 +53,8 @@ class KernelCall(Printed):
         parameters: value of each of the kernel's parameters, over the program's number inputs.
         numbers: input symbol for each of the kernel's numbers.
         origins: graph nodes computed, for people.
+        launch: neighbours of one number touch nothing that another of them writes, and may run at once; ``None`` for a
+            call that is alone, as all are whose parameters depend on sizes.
     """
 
     kernel: AnyKernel
@@ -60,6 +62,7 @@ class KernelCall(Printed):
     parameters: tuple[sympy.Expr, ...]
     numbers: tuple[sympy.Symbol, ...] = ()
     origins: tuple[str, ...] = ()
+    launch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,19 @@ class Program(Printed):
         return tuple(dict.fromkeys(call.kernel for call in self.calls))
 
     @property
+    def launches(self) -> tuple[tuple[KernelCall, ...], ...]:
+        """Calls that may run at once, in order."""
+        made: list[list[KernelCall]] = []
+        for call in self.calls:
+            if made and call.launch is not None and made[-1][-1].launch == call.launch:
+                made[-1].append(call)
+            else:
+                made.append([call])
+        return tuple(map(tuple, made))
+
+    @property
     def call_table(self) -> CallTable:
-        """How the kernels are called, without the kernels."""
+        """How the kernels are called, without the kernels: calls that may run at once are one, under the first's."""
         tensors = [item.name for item in self.inputs if isinstance(item, StridedInput)]
         tensors += [item.name for item in self.outputs if isinstance(item, OutputBuffer)]
         slot_of = {name: slot for slot, name in enumerate([*tensors, *(piece.name for piece in self.workspace)])}
@@ -112,11 +126,11 @@ class Program(Printed):
         place_of = {kernel: place for place, kernel in enumerate(kernels)}
         calls = tuple(
             TabledCall(
-                place_of[call.kernel],
-                tuple(slot_of[name] for name in call.buffers),
-                len(call.parameters),
-                len(call.numbers),
+                place_of[together[0].kernel],
+                tuple(slot_of[name] for call in together for name in call.buffers),
+                sum(len(call.parameters) for call in together),
+                sum(len(call.numbers) for call in together),
             )
-            for call in self.calls
+            for together in self.launches
         )
         return CallTable(len(kernels), len(tensors), tuple(piece.dtype for piece in self.workspace), calls)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import sympy
+
 from mixbackend.backends.codegen.ir.kernel import AnyKernel, TemplateKernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, Refusal
 from mixbackend.backends.codegen.ir.stages import (
@@ -26,7 +28,7 @@ from mixbackend.backends.codegen.schedule.templates import canonical_template
 
 def assemble(
     graph: StageGraph,
-    kernels: Sequence[tuple[AnyKernel, tuple[str, ...]]],
+    kernels: Sequence[Sequence[tuple[AnyKernel, tuple[str, ...]]]],
     layouts: Mapping[str, Layout],
     refusals: Sequence[Refusal],
 ) -> Program:
@@ -34,28 +36,36 @@ def assemble(
 
     Args:
         graph: whose inputs and outputs the program has.
-        kernels: in order, each with the graph nodes it computes.
+        kernels: in order, those that may run at once together, each with the graph nodes it computes.
         layouts: of every tensor that lives in memory.
         refusals: of all passes, for the report.
     """
     results = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     inputs = {item.name for item in graph.inputs if isinstance(item, StridedInput)}
-    usages = [_usage(kernel) for kernel, _ in kernels]
+    usages = [_usage([kernel for kernel, _ in together]) for together in kernels]
     workspace, total = plan_workspace(usages, layouts, frozenset(inputs | results))
-    calls = []
-    for kernel, origins in kernels:
-        made = canonical_template(kernel) if isinstance(kernel, TemplateKernel) else canonical(kernel)
-        calls.append(KernelCall(made.kernel, made.buffers, made.parameters, made.numbers, origins))
+    calls = [
+        _call(kernel, origins, number if len(together) > 1 else None)
+        for number, together in enumerate(kernels)
+        for kernel, origins in together
+    ]
     returned = (item for item in graph.outputs if isinstance(item, AliasOutput) or item.destination is None)
     outputs = tuple(_output(item, layouts) for item in returned)
     written = tuple(destinations(graph).values())
     return Program(graph.inputs, outputs, workspace, total, tuple(calls), tuple(refusals), written, graph.draws)
 
 
-def _usage(kernel: AnyKernel) -> Usage:
+def _call(kernel: AnyKernel, origins: tuple[str, ...], launch: int | None) -> KernelCall:
+    made = canonical_template(kernel) if isinstance(kernel, TemplateKernel) else canonical(kernel)
+    is_known = all(sympy.sympify(value).is_Integer for value in made.parameters)
+    return KernelCall(made.kernel, made.buffers, made.parameters, made.numbers, origins, launch if is_known else None)
+
+
+def _usage(kernels: Sequence[AnyKernel]) -> Usage:
+    buffers = [buffer for kernel in kernels for buffer in kernel.buffers]
     return Usage(
-        reads=frozenset(buffer.name for buffer in kernel.buffers if buffer.access != "write"),
-        writes=frozenset(buffer.name for buffer in kernel.buffers if buffer.access != "read"),
+        reads=frozenset(buffer.name for buffer in buffers if buffer.access != "write"),
+        writes=frozenset(buffer.name for buffer in buffers if buffer.access != "read"),
     )
 
 

@@ -11,7 +11,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.kernel import AnyKernel
 from mixbackend.backends.codegen.ir.program import Program
-from mixbackend.backends.codegen.ir.stages import Stage, StageGraph, destinations
+from mixbackend.backends.codegen.ir.stages import GraphOutput, Stage, StageGraph, StridedInput, destinations
 from mixbackend.backends.codegen.schedule.assemble import assemble
 from mixbackend.backends.codegen.schedule.blocks import build_blocks
 from mixbackend.backends.codegen.schedule.build import build_kernel
@@ -20,6 +20,7 @@ from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_
 from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.schedule.in_place import in_place
 from mixbackend.backends.codegen.schedule.joined import join_concatenations
+from mixbackend.backends.codegen.schedule.launches import launches
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.split import split_reductions
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
@@ -55,7 +56,11 @@ def schedule(
         for kernel in _kernels(group, layouts, traits, hints, homes)
     ]
     kernels = [(kernel, origins) for kernel, origins in built if kernel is not None]
-    return assemble(graph, kernels, layouts, (*refusals, *apart))
+    memory = {item.name for item in graph.inputs if isinstance(item, StridedInput)}
+    memory |= {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
+    beside = 1 if traits.blocks is None else traits.blocks.beside
+    order = launches([kernel for kernel, _ in kernels], layouts, frozenset(memory), beside)
+    return assemble(graph, [[kernels[place] for place in part] for part in order], layouts, (*refusals, *apart))
 
 
 def _kernels(

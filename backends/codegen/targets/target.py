@@ -40,6 +40,7 @@ class Blocks:
         piece: points of a row that one block folds at least before it is cut into several.
         columns: neighbouring columns that one block keeps together.
         meeting: ways to combine updates that may meet at one element. Of updates that ``set`` it, any may win.
+        beside: independent kernels of points that one launch takes at most.
     """
 
     resident: int
@@ -47,6 +48,7 @@ class Blocks:
     piece: int
     columns: int
     meeting: frozenset[WriteMode]
+    beside: int = 1
 
 
 @dataclass(frozen=True, slots=True)

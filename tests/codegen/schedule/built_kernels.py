@@ -51,7 +51,7 @@ def build(
     layouts = layouts_of(graph)
     kernel = build_kernel(one_group(graph, outer), layouts, cpu_traits(parallel_width=width, **traits), sizes or {})
     check_kernel(kernel)
-    program = assemble(graph, [(kernel, ())], layouts, ())
+    program = assemble(graph, [[(kernel, ())]], layouts, ())
     check_program(program)
     inputs = random_inputs(graph, dict(sizes or {}))
     for one, other in zip(interpret_stages(graph, inputs), interpret_program(program, inputs), strict=True):

@@ -84,6 +84,11 @@ def _no_bias(dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.full((17,), float("nan")).to(dtype), *(torch.randn(20, 20).to(dtype), torch.randn(20, 17).to(dtype))]
 
 
+def _at_once(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, w: torch.Tensor) -> Any:
+    """Four computations that have nothing to do with each other."""
+    return x * 3, F.gelu(y), z.transpose(0, 1) * 2, w + 1
+
+
 def _rotary(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, -1)
     return x * cosine + torch.cat([-second, first], -1) * sine
@@ -126,6 +131,7 @@ def _float_arithmetic(a: torch.Tensor, b: torch.Tensor) -> Any:
 CASES: dict[str, Case] = {
     # points
     "gelu_bias_residual": Case(lambda x, b, r: F.gelu(x + b) + r, _normal((9, 33), (33,), (9, 33)), FLOATS, kernels=1),
+    "at_once": Case(_at_once, _normal((9, 33), (1100,), (3, 40, 2), (5,)), FLOATS, kernels=4),
     "silu_mul": Case(lambda x, y: F.silu(x) * y, _normal((7, 1, 29), (7, 5, 29)), FLOATS, kernels=1),
     "strided": Case(lambda x, y: x.exp() - y, lambda dtype: _strided(dtype), FLOATS, kernels=1),
     "transposed_copy": Case(lambda x: x.transpose(1, 2).contiguous(), _normal((3, 37, 70)), FLOATS, kernels=1),

@@ -121,6 +121,11 @@ def make_plan(kernel: Kernel, settings: Settings, wide: bool) -> Plan:
     return _by_rows(kernel, rows, points, units, wide, strided, in_registers)
 
 
+def make_plan_of_points(kernel: Kernel, wide: bool) -> Plan:
+    """Decide for a kernel of points that is launched with others: together they are enough for all units."""
+    return replace(_pointwise(kernel, _number(sympy.Mul(*(loop.extent for loop in kernel.outer))), 0, wide), warps=4)
+
+
 def candidates(kernel: Kernel, settings: Settings, wide: bool) -> list[Plan]:
     """Plans that may be faster than the model's, which comes first."""
     product = find_product(kernel)

@@ -26,19 +26,33 @@ def print_kernel(kernel: Kernel, plan: Plan) -> Text:
     """Text of a kernel."""
     product = None if plan.tile is None else find_product(kernel)
     lines = _lines(as_sums(kernel), plan) if product is None else product_lines(kernel, plan, product)
+    signature = _signature(kernel, plan)
+    body = f"@triton.jit\ndef {FUNCTION}({_names(signature)}):\n{lines.text}\n"
+    return Text(body, signature, plan.warps, 0 if plan.tile is None else plan.tile.stages)
+
+
+def print_part(kernel: Kernel, plan: Plan, name: str) -> str:
+    """Text of a function that does what one block of a kernel does, whose number is its first argument."""
+    arguments = f"block, {_names(_signature(kernel, plan))}"
+    return f"@triton.jit\ndef {name}({arguments}):\n{_lines(kernel, plan, 'block').text}\n"
+
+
+def _names(signature: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(name for name, _ in signature)
+
+
+def _signature(kernel: Kernel, plan: Plan) -> tuple[tuple[str, str], ...]:
     signature = [(item.name, POINTERS[item.dtype]) for item in kernel.buffers]
     signature += [(symbol.name, "i64" if plan.wide else "i32") for symbol in kernel.parameters]
     signature += [(symbol.name, "fp64") for symbol in kernel.numbers]
-    arguments = ", ".join(name for name, _ in signature)
-    body = f"@triton.jit\ndef {FUNCTION}({arguments}):\n{lines.text}\n"
-    return Text(body, tuple(signature), plan.warps, 0 if plan.tile is None else plan.tile.stages)
+    return tuple(signature)
 
 
-def _lines(kernel: Kernel, plan: Plan) -> Lines:
+def _lines(kernel: Kernel, plan: Plan, block: str = "tl.program_id(0)") -> Lines:
     space = make_space(kernel, plan)
     lines = Lines()
     lines.add(f"zero = tl.zeros({space.shape(())}, tl.int32)")
-    _outer_points(space, plan, lines)
+    _outer_points(space, plan, lines, block)
     nests = NestPrinter(kernel, ValuePrinter(kernel, space, lines))
     for nest in kernel.nests:
         nests.nest(nest)
@@ -55,9 +69,9 @@ def _blocks_along(side: Side) -> sympy.Expr:
     return FloorDiv(extent + side.block - 1, sympy.Integer(side.block))
 
 
-def _outer_points(space: Space, plan: Plan, lines: Lines) -> None:
+def _outer_points(space: Space, plan: Plan, lines: Lines, block: str) -> None:
     """Lines that give a block its place among the outer points, the last dimension running fastest."""
-    rest = "tl.program_id(0)" + (".to(tl.int64)" if plan.wide else "")
+    rest = block + (".to(tl.int64)" if plan.wide else "")
     names = [f"x{number}" for number, side in enumerate(plan.sides) if side.loops]
     for number, name in reversed(list(enumerate(names))):
         axis = space.axes[name]

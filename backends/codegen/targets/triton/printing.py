@@ -1,7 +1,7 @@
 """A program as text: every kernel under its plan, and what launches have to know of it.
 
 Place: used by ``target``. Steps for every call: ``specialised``, ``reach``, ``plan``, ``printer``. Equal texts are
-compiled once.
+compiled once. Calls that may run at once become one text (``together``).
 Where sizes are symbolic, indices have 32 bits, and there is a second text with 64 beside each: a launch whose sizes
 reach further takes that one, compiled when first needed.
 """
@@ -32,8 +32,8 @@ class Printed:
     Attributes:
         texts: distinct kernels.
         wide: for each of them the kernel with indices of 64 bits; itself where there is only one.
-        places: for every call the place of its kernel among them.
-        counts: for every call how many values it takes: its number of blocks, and its arguments.
+        places: for every launch the place of its kernel among them.
+        counts: for every launch how many values it takes: its number of blocks, and its arguments.
         values: Python text of these values, over ``p``, the parameters of a launch.
         reach: Python text of what indices reach at most, as far as the parameters decide that.
     """
@@ -75,15 +75,16 @@ def print_program(program: Program, settings: Settings, choose: Choose | None = 
     texts: dict[tuple[Text, Text], int] = {}
     places, counts, values, reach = [], [], [], ["0"]
     start = 0
-    for call in program.calls:
-        made = _print_call(call, settings, choose)
+    for calls in program.launches:
+        made = _print_call(calls[0], settings, choose) if len(calls) == 1 else _print_together(calls)
         places.append(texts.setdefault((made.text, made.wide), len(texts)))
-        names = {symbol: f"p[{start + place}]" for place, symbol in enumerate(call.kernel.parameters)}
+        symbols = calls[0].kernel.parameters if len(calls) == 1 else ()
+        names = {symbol: f"p[{start + place}]" for place, symbol in enumerate(symbols)}
         mine = [index_text(made.blocks, names), *(names[symbol] for symbol in made.kernel.parameters)]
         counts.append(len(mine))
         values += mine
         reach += [index_text(bound, names) for bound in made.bounds]
-        start += len(call.parameters)
+        start += sum(len(call.parameters) for call in calls)
     narrow, wide = (tuple(pair[place] for pair in texts) for place in range(2))
     listed = "".join(f"{item}, " for item in values)
     furthest = f"max({', '.join(dict.fromkeys(reach))})" if len(reach) > 1 else "0"
@@ -105,6 +106,23 @@ def _print_call(call: KernelCall, settings: Settings, choose: Choose | None) -> 
     given = tuple(int(value) if value.is_Integer else None for value in call.parameters)
     (first,) = _printed(kernel, given, settings, False)
     return first if choose is None else choose(first, lambda: _printed(kernel, given, settings, True))
+
+
+def _print_together(calls: Sequence[KernelCall]) -> PrintedKernel:
+    return _printed_together(tuple((call.kernel, tuple(map(int, call.parameters))) for call in calls))  # type: ignore[misc] # see above
+
+
+@lru_cache(maxsize=256)
+def _printed_together(kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]) -> PrintedKernel:
+    from mixbackend.backends.codegen.targets.triton.plan import make_plan_of_points
+    from mixbackend.backends.codegen.targets.triton.reach import needs_wide, reach_of
+    from mixbackend.backends.codegen.targets.triton.specialised import specialised
+    from mixbackend.backends.codegen.targets.triton.together import print_together
+
+    special = [specialised(kernel, given) for kernel, given in kernels]
+    plans = [make_plan_of_points(kernel, needs_wide(reach_of(kernel))) for kernel in special]
+    text, blocks = print_together(list(zip(special, plans, strict=True)))
+    return PrintedKernel(special[0], text, text, blocks, ())
 
 
 @lru_cache(maxsize=4096)

@@ -48,7 +48,7 @@ _ROW_BYTES = 192 * 1024
 _BLOCKS_PER_UNIT = 2
 _ATOMIC_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64})
 BLOCKS = Blocks(
-    resident=RESIDENT, least_columns=LEAST_COLUMNS, piece=8192, columns=64, meeting=frozenset({"set", "add"})
+    resident=RESIDENT, least_columns=LEAST_COLUMNS, piece=8192, columns=64, meeting=frozenset({"set", "add"}), beside=48
 )
 
 
