@@ -97,6 +97,8 @@ class Traits:
         shared_rows: rows of the rate tables (``contracts.rate_rows``), with all narrower ones, for which it calls the
             very kernels that the reference calls: on an accelerator these are as fast whoever calls them. Rows of
             unaligned products are shared only if they are named: some pad them.
+        gathers: whether ops of one region that have nothing to do with each other start at once, so that on a device
+            where starting takes longer than they do one region of many is better than many of one.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})
@@ -119,6 +121,7 @@ class Traits:
     row_major: bool = False
     thread_pool: str = "torch"
     shared_rows: frozenset[str] = frozenset()
+    gathers: bool = False
 
     def fused_on(self, device_type: str) -> frozenset[tuple[OpClass, OpClass]]:
         """Pairs of classes between which it keeps values of such devices out of memory."""

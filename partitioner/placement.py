@@ -26,6 +26,7 @@ from mixbackend.partitioner.assemble import assemble
 from mixbackend.partitioner.atoms import Atoms, form_atoms
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.energy import true_energy
+from mixbackend.partitioner.gather import gather
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import Claim, find_claims
 from mixbackend.partitioner.pricing import price
@@ -174,11 +175,13 @@ class _Priced:
         with self._clock.measure("search"):
             best = chosen(self.problem, solved, self.rules, self._orders, margin)
         with self._clock.measure("assemble"):
-            plan = assemble(self.problem, best.placement, best.refusals, self.rules)
+            placement = gather(self.problem, best.placement, self.rules, self._backends)
+            plan = assemble(self.problem, placement, best.refusals, self.rules)
             names = (backend.name for backend in self._backends)
             plan = replace(
                 plan,
-                lower_bound_s=solved.bound,
+                # The bound is that of plans whose regions are connected.
+                lower_bound_s=min(solved.bound, plan.estimated_s),
                 single_backend_s=tuple(zip(names, (item.seconds for item in solved.singles), strict=True)),
                 width=solved.labelling.width,
                 search=solved.labelling.search,

@@ -131,6 +131,7 @@ class CodegenBackend(Backend):
             keeps_random_stream=any(target.traits().drawing_threads is not None for target in self.targets.values()),
             writes_inputs=True,
             concurrent_compile=True,
+            gathers="cuda" in self.targets,
         )
 
     def judge(self, view: OpView) -> Verdict:
@@ -180,7 +181,7 @@ class CodegenBackend(Backend):
 
         program = self.program(region)
         target = self._target_of(region)
-        notes = (f"{len(program.calls)} kernels, {len(program.refusals)} refused fusions",)
+        notes = (f"{len(program.launches)} kernels, {len(program.refusals)} refused fusions",)
         parts = prepare(program, _constants(region))
         if parts is None:
             content, compiled = _compiled(target, program)
