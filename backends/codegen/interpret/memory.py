@@ -32,18 +32,6 @@ class Owners:
         return Owners(self.outer[where], self.lane[where])
 
 
-class _Span:
-    """Lowest and highest number that touched each element."""
-
-    def __init__(self, elements: int) -> None:
-        self.low = torch.full((elements,), torch.iinfo(torch.int64).max)
-        self.high = torch.full((elements,), -1)
-
-    def add(self, places: torch.Tensor, numbers: torch.Tensor) -> None:
-        self.low.scatter_reduce_(0, places, numbers, "amin")
-        self.high.scatter_reduce_(0, places, numbers, "amax")
-
-
 class Exclusive:
     """Finds elements that one party writes while another one touches them.
 
@@ -51,17 +39,22 @@ class Exclusive:
     """
 
     def __init__(self, elements: int) -> None:
-        self._spans = {kind: _Span(elements) for kind in ("reads", "writes", "combines")}
+        self._low = torch.full((elements,), torch.iinfo(torch.int64).max)
+        self._high = torch.full((elements,), -1)
+        self._touched = {kind: torch.zeros(elements, dtype=torch.bool) for kind in ("reads", "writes", "combines")}
 
     def conflicts(
         self, places: torch.Tensor, numbers: torch.Tensor, kind: Literal["reads", "writes", "combines"]
     ) -> torch.Tensor:
         """Note accesses; true where one of them meets another party's."""
-        self._spans[kind].add(places, numbers)
-        low = torch.stack([span.low[places] for span in self._spans.values()]).amin(0)
-        high = torch.stack([span.high[places] for span in self._spans.values()]).amax(0)
-        has = {name: span.high[places] >= 0 for name, span in self._spans.items()}
-        return (has["writes"] | (has["reads"] & has["combines"])) & (low != high)
+        self._low.scatter_reduce_(0, places, numbers, "amin")
+        self._high.scatter_reduce_(0, places, numbers, "amax")
+        self._touched[kind].index_fill_(0, places, True)
+        shared = self._low[places] != self._high[places]
+        if not bool(shared.any()):
+            return shared
+        reads, writes, combines = (touched[places] for touched in self._touched.values())
+        return shared & (writes | (reads & combines))
 
 
 class Memory:

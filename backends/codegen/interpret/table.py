@@ -16,6 +16,9 @@ from mixbackend.backends.codegen.interpret.indices import Values, evaluate_index
 from mixbackend.backends.codegen.interpret.memory import Owners
 from mixbackend.backends.codegen.ir.kernel import KernelLoop
 
+_SPAN_PER_VALUE = 16
+"""Up to so many possible values per value they are ranked by marking those that occur."""
+
 
 @dataclass(frozen=True)
 class PointTable:
@@ -81,8 +84,26 @@ class PointTable:
 
 def numbered(keys: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
     """A number for each distinct combination, in lexicographic order, and how many there are."""
-    distinct, numbers = torch.unique(torch.stack(list(keys), 1), dim=0, return_inverse=True)
-    return numbers, distinct.shape[0]
+    numbers, count = _ranked(keys[0])
+    for key in keys[1:]:
+        ranks, distinct = _ranked(key)
+        numbers, count = _ranked(numbers * distinct + ranks)
+    return numbers, count
+
+
+def _ranked(values: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The rank of each value among the distinct ones, and how many these are."""
+    if values.numel() == 0:
+        return values, 0
+    least, greatest = (int(value) for value in torch.aminmax(values))
+    if greatest - least > _SPAN_PER_VALUE * values.numel():
+        distinct, ranks = torch.unique(values, return_inverse=True)
+        return ranks, distinct.numel()
+    # Values that lie close together need no sorting.
+    places = values - least
+    present = torch.zeros(greatest - least + 1, dtype=torch.int64).index_fill_(0, places, 1)
+    below = present.cumsum(0)
+    return below[places] - 1, int(below[-1])
 
 
 def one_point() -> PointTable:
