@@ -12,6 +12,7 @@ import gc
 import inspect
 import operator
 import sys
+import threading
 import types
 import warnings
 import weakref
@@ -813,6 +814,42 @@ def test_copies_of():
 def test_forget_cuda_graphs():
     compat.forget_cuda_graphs()
     compat.forget_cuda_graphs()
+
+
+@pytest.fixture(scope="module")
+def compile_processes():
+    from torch._inductor import async_compile
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mixbackend.contracts.torch_compat.compile_processes._started", threading.Event())
+        compat.start_compile_processes()
+        yield async_compile.AsyncCompile
+        async_compile.shutdown_compile_workers()
+
+
+def test_start_compile_processes(compile_processes):
+    compile_processes.wait_pool_ready()
+    assert compat.compile_processes_ready()
+
+
+def test_compile_processes_ready(monkeypatch):
+    """Nobody starts processes by asking."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    asked: list[int] = []
+    monkeypatch.setattr("mixbackend.contracts.torch_compat.compile_processes._started", threading.Event())
+    monkeypatch.setattr(AsyncCompile, "use_process_pool", lambda: bool(asked.append(1)) or True)
+    assert not compat.compile_processes_ready()
+    assert asked == []
+    compat.start_compile_processes()
+    assert compat.compile_processes_ready()
+    assert len(asked) == 2
+
+
+def test_in_compile_process(compile_processes):
+    assert compat.in_compile_process(operator.add, 2, 3).result(timeout=120) == 5
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        compat.in_compile_process(operator.truediv, 2, 0).result(timeout=120)
 
 
 def test_raw_cuda_stream(monkeypatch):

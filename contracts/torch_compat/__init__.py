@@ -15,6 +15,11 @@ from mixbackend.contracts.torch_compat.capture import (
     partition_with_min_cut,
     source_name,
 )
+from mixbackend.contracts.torch_compat.compile_processes import (
+    compile_processes_ready,
+    in_compile_process,
+    start_compile_processes,
+)
 from mixbackend.contracts.torch_compat.cuda_graphs import (
     cuda_graph_obstacle,
     cuda_graph_recorded,
@@ -94,6 +99,7 @@ __all__ = [
     "assumptions",
     "backward_compiled_at_once",
     "boxed",
+    "compile_processes_ready",
     "composite_implicit",
     "copies_of",
     "cuda_graph_obstacle",
@@ -111,6 +117,7 @@ __all__ = [
     "fresh_symbol",
     "gpu_allocator",
     "has_fast_bfloat16",
+    "in_compile_process",
     "inductor_compile",
     "inductor_handling",
     "inductor_settings",
@@ -135,6 +142,7 @@ __all__ = [
     "schema_arguments",
     "shape_env_of",
     "source_name",
+    "start_compile_processes",
     "storage_key",
     "storage_users",
     "storages_in_use",

@@ -19,7 +19,7 @@ import torch.fx
 from mixbackend import registry
 from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
-from mixbackend.contracts.torch_compat import forget_cuda_graphs
+from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
 from mixbackend.reporting import Event, Report
@@ -62,6 +62,8 @@ class Mixture:
         self._sessions: dict[tuple[Config, bool], Session] = {}
         self._graphs = CompiledGraphs()
         self._cuts: dict[str, Cut] = {}
+        if torch.cuda.is_available():
+            _expect_kernels()
 
     def __call__(
         self,
@@ -187,3 +189,12 @@ class Mixture:
             if (config, records) not in self._sessions:
                 self._sessions[config, records] = Session(config, records)
             return self._sessions[config, records]
+
+
+def _expect_kernels() -> None:
+    """Start what the first graph on a GPU would wait for: processes that compile kernels take seconds to be ready."""
+    try:
+        start_compile_processes()
+    except Exception:
+        # Kernels are compiled in threads then.
+        logger.debug("no processes that compile kernels", exc_info=True)

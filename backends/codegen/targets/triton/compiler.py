@@ -1,30 +1,41 @@
 """Compiler: text of a kernel to machine code, by Triton, for hardware that need not be here.
 
-Place: between ``printer`` and ``launcher``. Input: a ``Text``. Output: a ``Binary``.
-Triton keeps what it compiled in a cache of its own, so that a text is compiled once per machine.
-Invariants: nothing here asks for a device; the function is made of text, and no file is written for it.
+Place: between ``printer`` and ``launcher``; ``machine_code`` does it. Input: a ``Text``. Output: a ``Binary``.
+Kernels are compiled in processes side by side where torch has such ready, in threads otherwise. Triton keeps what it
+compiled in a cache of its own, so that a text is compiled once per machine; a process compiles it once, whoever asks.
+Invariants: nothing here asks for a device; what is compiled does not depend on where.
 """
 
 from __future__ import annotations
 
-import hashlib
-import linecache
+import logging
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
+from mixbackend.backends.codegen.targets.triton.machine_code import (
+    MachineCode,
+    Order,
+    function_of,
+    machine_code,
+    machine_code_apart,
+    triton_environment,
+)
 from mixbackend.backends.codegen.targets.triton.text import FUNCTION, Text
 from mixbackend.contracts import CodegenError
+from mixbackend.contracts.torch_compat import compile_processes_ready, in_compile_process
+
+__all__ = ["FUNCTION", "WORKERS", "Architecture", "Binary", "compile_texts", "function_of"]
+
+logger = logging.getLogger("mixbackend")
 
 WORKERS = 8
-"""Kernels compiled at a time at most: the compiler leaves the GIL to others."""
+"""Kernels compiled at a time at most in threads: the compiler leaves the GIL to others for a part of its work."""
 
-_FRONT = threading.Lock()
-"""Held while Python text becomes Triton's first representation: ``ast.parse`` in several threads at once counts its
-recursion wrongly, and fails."""
+_TURNS = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -59,21 +70,6 @@ class Binary:
     shared: int
 
 
-def function_of(body: str) -> Any:
-    """The Triton function of a text: compiled, or interpreted where Triton was told so before it was imported."""
-    import triton
-    import triton.language as tl
-
-    from mixbackend.backends.codegen.targets.triton import library
-
-    file = f"<mixbackend kernel {hashlib.sha256(body.encode()).hexdigest()[:16]}>"
-    # Triton reads a function's text where Python looks for it.
-    linecache.cache[file] = (len(body), None, body.splitlines(keepends=True), file)
-    names = {**vars(library), "triton": triton, "tl": tl, "__name__": file}
-    exec(compile(body, file, "exec"), names)  # our own text
-    return names[FUNCTION]
-
-
 def compile_texts(texts: Sequence[Text], architecture: Architecture, aligned: bool = True) -> list[Binary]:
     """Machine code of kernels.
 
@@ -84,42 +80,46 @@ def compile_texts(texts: Sequence[Text], architecture: Architecture, aligned: bo
         CodegenError: Triton refused a text.
     """
     if len(texts) < 2:
-        return [_compiled(text, architecture, aligned) for text in texts]
-    with ThreadPoolExecutor(min(WORKERS, len(texts))) as pool:
-        return list(pool.map(lambda text: _compiled(text, architecture, aligned), texts))
+        return [_compiled_once(text, architecture, aligned) for text in texts]
+    # Threads that wait for processes cost nothing.
+    most = max(WORKERS, os.cpu_count() or 1) if compile_processes_ready() else WORKERS
+    with ThreadPoolExecutor(min(most, len(texts))) as pool:
+        return list(pool.map(lambda text: _compiled_once(text, architecture, aligned), texts))
+
+
+def _compiled_once(text: Text, architecture: Architecture, aligned: bool) -> Binary:
+    """Who wants what is being compiled waits for it: layers that are compiled side by side share kernels."""
+    with _TURNS:
+        turn = _turn_of(text, architecture, aligned)
+    with turn:
+        return _compiled(text, architecture, aligned)
+
+
+@lru_cache(maxsize=4096)
+def _turn_of(text: Text, architecture: Architecture, aligned: bool) -> threading.Lock:
+    return threading.Lock()
 
 
 @lru_cache(maxsize=4096)
 def _compiled(text: Text, architecture: Architecture, aligned: bool) -> Binary:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    class Source(ASTSource):  # type: ignore[misc] # Triton has no types
-        def hash(self) -> Any:
-            with _FRONT:
-                return super().hash()
-
-        def make_ir(self, *arguments: Any, **keywords: Any) -> Any:
-            with _FRONT:
-                return super().make_ir(*arguments, **keywords)
-
     whole = int(architecture.name) if architecture.name.isdigit() else architecture.name
-    pointers = [place for place, (_, kind) in enumerate(text.signature) if kind.startswith("*")]
-    attributes = {(place,): [["tt.divisibility", 16]] for place in pointers} if aligned else {}
-    options = {
-        "num_warps": text.warps,
-        "enable_fp_fusion": True,
-        **({"num_stages": text.stages} if text.stages else {}),
-    }
+    backend, warp = architecture.backend, architecture.warp
+    order = Order(text.body, text.signature, text.warps, text.stages, aligned, backend, whole, warp)
     try:
-        source = Source(fn=function_of(text.body), signature=dict(text.signature), constexprs={}, attrs=attributes)
-        target = GPUTarget(architecture.backend, whole, architecture.warp)
-        made = triton.compile(source, target=target, options=options)
+        made = _made_apart(order) or machine_code(order)
     except Exception as error:
         raise CodegenError(f"Triton refused a kernel: {type(error).__name__}: {error}\n{text.body}") from error
-    code = made.asm["cubin" if architecture.backend == "cuda" else "hsaco"]
-    metadata = made.metadata
-    if getattr(metadata, "global_scratch_size", 0):
+    if made.own_memory:
         raise CodegenError(f"Triton wants memory of its own for a kernel:\n{text.body}")
-    return Binary(code, metadata.name, text.warps * architecture.warp, metadata.shared)
+    return Binary(made.code, made.symbol, text.warps * architecture.warp, made.shared)
+
+
+def _made_apart(order: Order) -> MachineCode | None:
+    """Made in a process; ``None`` where there is none, or if that failed: whoever tries it here sees why."""
+    if not compile_processes_ready():
+        return None
+    try:
+        return in_compile_process(machine_code_apart, order, triton_environment()).result()
+    except Exception:
+        logger.debug("a kernel could not be compiled in a process", exc_info=True)
+        return None

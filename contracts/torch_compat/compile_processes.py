@@ -1,0 +1,49 @@
+"""Processes that compile kernels: torch's own, which inductor uses, for every backend that compiles with Triton.
+
+Place: a part of the door; see ``contracts.torch_compat``.
+Triton's compiler is Python for a good part: in threads of one process its kernels wait for one another. Starting
+processes takes seconds, so they are started before they are needed, and nobody waits for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+_started = threading.Event()
+
+
+def start_compile_processes() -> None:
+    """Begin to start them, unless torch was told to have none; loads inductor meanwhile, which the first call needs."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    # Asking whether they are ready starts them.
+    AsyncCompile.use_process_pool()
+    _started.set()
+    import torch._inductor.compile_fx  # noqa: F401
+
+
+def compile_processes_ready() -> bool:
+    """Whether work that is handed over now begins at once; never starts them."""
+    if not _started.is_set():
+        return False
+    from torch._inductor.async_compile import AsyncCompile
+
+    return bool(AsyncCompile.use_process_pool())
+
+
+def in_compile_process(function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+    """Call a function in one of the processes.
+
+    Args:
+        function: of a module that is quick to import; each process imports it.
+        arguments: can be pickled.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+
+    future: Future[Result] = AsyncCompile.process_pool().submit(function, *arguments)
+    return future
