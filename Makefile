@@ -2,13 +2,14 @@
 #   make demo    environment, then the main job
 #   make test    environment, then the whole test suite
 # Stamp files make reruns instant. Variables: PYTHON, VENV, MIXBACKEND_TORCH (what pip shall install as torch),
-# ARGS (for demo and bench), PYTEST_ARGS.
+# ARGS (for demo and bench), PYTEST_ARGS, TEST_WORKERS (how many tests run at once: a number, or logical for one a core).
 
 PYTHON ?= python3
 VENV ?= .venv
 MIXBACKEND_TORCH ?= torch==2.13.0
 ARGS ?=
 PYTEST_ARGS ?=
+TEST_WORKERS ?= logical
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
@@ -22,7 +23,7 @@ demo: venv
 	$(VENV)/bin/mixbackend demo $(ARGS)
 
 test: venv
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) -m pytest --numprocesses $(TEST_WORKERS) --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 bench: venv
 	$(VENV)/bin/mixbackend bench suite $(ARGS)

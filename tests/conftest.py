@@ -1,22 +1,63 @@
-"""For all tests: no probing (priors instead), caches of the test run alone, what tests with and without a GPU share."""
+"""For all tests: no probing (priors instead), caches of the test run alone, what tests with and without a GPU share.
+
+``pytest -n N`` runs N tests at once. What cannot be right beside others, because it times, is marked ``alone``: it
+waits until the others are done, and they for it.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mixbackend.calibration import SWITCH
+from mixbackend.runtime.thread_environment import make_threads_sleep
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Before torch is imported: threads that wait in loops would take the cores from the other worker's.
+    make_threads_sleep(os.environ)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _isolated_machine_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Subprocesses of tests inherit both."""
+    # Torch comes with it, and is not to be loaded before it is decided how threads wait.
+    from mixbackend.calibration import SWITCH
+
     folder: Path = tmp_path_factory.mktemp("cache")
     folder.chmod(0o700)
     os.environ.setdefault(SWITCH, "0")
     os.environ["XDG_CACHE_HOME"] = str(folder)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_traces_of_torch(_isolated_machine_state: None) -> None:
+    """pytest listens to every logger that does not propagate, and for whoever listens to this one torch writes down
+    all it does, with stacks: a twentieth of the time of tests that trace."""
+    logging.getLogger("torch.__trace").propagate = True
+
+
+@pytest.fixture(autouse=True)
+def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests of all workers hold one lock together, and those that are marked ``alone`` hold it alone."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    mode = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
+    shared = tmp_path_factory.getbasetemp().parent
+    with (shared / "turn").open("a") as turn, (shared / "door").open("a") as door:
+        # Whoever waits for the others stands in the door, so that nobody else begins meanwhile.
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(turn, mode)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            # Said, because closing is not enough where a process that a test has forked lives on.
+            fcntl.flock(turn, fcntl.LOCK_UN)
 
 
 @pytest.fixture

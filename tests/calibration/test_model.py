@@ -144,6 +144,7 @@ def test_backends_of_other_devices_are_not_probed(database: Database, monkeypatc
     assert not backend.compiled
 
 
+@pytest.mark.alone
 def test_the_real_device_is_measured_in_seconds() -> None:
     device, _ = measure_device("cpu")
     assert device.provenance == "probed"

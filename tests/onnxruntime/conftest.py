@@ -90,7 +90,10 @@ class Workbench:
     ) -> Built:
         """Compile a function as one region; every op must be claimed."""
         roles = {index: PlaceholderRole(InputRole.PARAMETER) for index in weights}
-        module, graph = trace_graph(function, inputs, dynamic=dynamic, roles=roles)
+        return self.built(*trace_graph(function, inputs, dynamic=dynamic, roles=roles))
+
+    def built(self, module: torch.fx.GraphModule, graph: OpGraph) -> Built:
+        """Compile a traced function."""
         for node in graph.placed_nodes:
             verdict = self.backend.judge(graph.view(node.name))
             assert not isinstance(verdict, Unsupported), f"{node.op}: {verdict}"
