@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from mixbackend.runtime.openmp import loaded_runtimes
 from mixbackend.runtime.thread_environment import without_decisions
 
@@ -57,6 +59,7 @@ def run(program: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.alone
 def test_the_policy_does_it_for_mixed_pools_only() -> None:
     alone, mixed, after = run(
         """
@@ -76,6 +79,7 @@ def test_the_policy_does_it_for_mixed_pools_only() -> None:
     assert int(alone) >= 8 and int(after) >= 8 and int(mixed) <= 2, (alone, mixed, after)
 
 
+@pytest.mark.alone
 def test_the_environment_makes_threads_sleep() -> None:
     ticks, outcome = run(
         """
