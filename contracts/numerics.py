@@ -17,6 +17,9 @@ from mixbackend.contracts.backend import ErrorBudget
 _COMPARED_AT_ONCE = 1 << 22
 """So many elements are compared at a time: the comparison has a dozen values of each in float64."""
 
+_Distances = tuple[float, float, float, float, float, float, float]
+"""See ``_tally``."""
+
 _PEAK_SLACK = 4.0
 """A single element may be this many times farther off than the root mean square allows."""
 
@@ -91,10 +94,9 @@ def _floating(
     budget: ErrorBudget,
     noise: torch.Tensor | None,
 ) -> Deviation | None:
-    tensors = (result, eager, reference) if noise is None else (result, eager, reference, noise)
-    tallies = torch.stack([_tally(*parts) for parts in zip(*map(_slices, tensors), strict=True)])
-    odd, measured, squares, eager_squares = tallies[:, :4].sum(0).tolist()
-    peak, eager_peak, scale = tallies[:, 4:].amax(0).tolist()
+    finite = _finite_distances(result, eager, reference) if noise is None else None
+    distances = finite or _distances(result, eager, reference, noise)
+    odd, measured, squares, eager_squares, peak, eager_peak, scale = distances
     if odd:
         return Deviation(index, odd, 0.0, 0.0, "nonfinite")
     if not measured:
@@ -108,6 +110,41 @@ def _floating(
         if not off <= allowed:
             return Deviation(index, off, eager_off, allowed, measure)
     return None
+
+
+def _finite_distances(result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> _Distances | None:
+    """What ``_distances`` says where everything is finite, ``None`` where something is not.
+
+    Three kinds of kernels instead of a dozen: on a GPU each kind is loaded at its first use, which takes longer than
+    running it.
+    """
+    pieces = zip(*map(_slices, (result, eager, reference)), strict=True)
+    rows = torch.stack([_norms(*parts) for parts in pieces]).tolist()
+    if not all(math.isfinite(value) for row in rows for value in row):
+        return None
+    lengths, eager_lengths, peaks, eager_peaks, scales = zip(*rows, strict=True)
+    squares, eager_squares = (sum(length * length for length in item) for item in (lengths, eager_lengths))
+    return 0.0, float(result.numel()), squares, eager_squares, max(peaks), max(eager_peaks), max(scales)
+
+
+def _norms(result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Lengths of the result's error and of eager's, the largest of both, and the largest magnitude of the reference."""
+    wide = torch.complex128 if result.is_complex() else torch.float64
+    exact = reference.to(wide)
+    errors = [part.to(wide) - exact for part in (result, eager)]
+    lengths = [torch.linalg.vector_norm(error) for error in errors]
+    return torch.stack([*lengths, *(torch.linalg.vector_norm(item, math.inf) for item in (*errors, exact))])
+
+
+def _distances(
+    result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor, noise: torch.Tensor | None
+) -> _Distances:
+    """The tallies of all pieces."""
+    tensors = (result, eager, reference) if noise is None else (result, eager, reference, noise)
+    tallies = torch.stack([_tally(*parts) for parts in zip(*map(_slices, tensors), strict=True)])
+    odd, measured, squares, eager_squares = tallies[:, :4].sum(0).tolist()
+    peak, eager_peak, scale = tallies[:, 4:].amax(0).tolist()
+    return odd, measured, squares, eager_squares, peak, eager_peak, scale
 
 
 def _slices(values: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixbackend.contracts import ErrorBudget, numerics
 from mixbackend.contracts.numerics import find_deviation
@@ -77,3 +78,47 @@ def test_pieces_are_small_and_no_copies(monkeypatch):
     assert max(piece.numel() for piece in pieces) <= 30
     assert torch.equal(torch.cat(pieces), value)
     assert {piece.untyped_storage().data_ptr() for piece in pieces} == {value.untyped_storage().data_ptr()}
+
+
+class _Operators(TorchDispatchMode):
+    """Names of the operators that were called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.names.add(function.overloadpacket.__name__)
+        return function(*arguments, **(keywords or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex64])
+def test_finite_results_are_compared_with_few_kinds_of_kernels(dtype):
+    """Each kind is loaded at its first use, in the first call of a model."""
+    exact = torch.randn(8, 5, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+    result, eager = exact.to(dtype), exact.to(dtype)
+    with _Operators() as called:
+        assert find_deviation(0, result, eager, exact, BUDGET) is None
+    kinds = called.names - {"stack", "cat", "unbind", "select", "unsqueeze", "view", "detach", "split"}
+    assert kinds <= {"_to_copy", "sub", "linalg_vector_norm"}
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+def test_finite_results_are_told_the_same_either_way(dtype, pieces, monkeypatch):
+    if pieces:
+        monkeypatch.setattr(numerics, "_COMPARED_AT_ONCE", 16)
+    generator = torch.Generator().manual_seed(3)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    exact, noise = (torch.randn(7, 11, dtype=wide, generator=generator) for _ in range(2))
+    result, eager = (exact + 1e-2 * noise).to(dtype), (exact - 3e-3 * noise).to(dtype)
+    quick = numerics._finite_distances(result, eager, exact)
+    assert quick == pytest.approx(numerics._distances(result, eager, exact, None), rel=1e-12)
+
+
+@pytest.mark.parametrize("place", ["result", "eager", "reference"])
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_looked_at_element_by_element(place, odd):
+    values = {name: torch.ones(4, dtype=torch.float64) for name in ("result", "eager", "reference")}
+    values[place][2] = odd
+    assert numerics._finite_distances(**values) is None
