@@ -22,8 +22,7 @@ Provenance = Literal["measured", "backend", "probed", "prior"]
 """Where a cost came from, best first: this region timed here; the backend's own word; a rate probed here; a guess."""
 
 _OVERLAPPING = frozenset({"matmul", "convolution", "attention"})
-"""Classes of ops that compute far more than they move: kernels of accelerators fetch one tile while they multiply
-another."""
+"""Classes of ops that compute far more than they move: their kernels fetch one tile while they multiply another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,8 @@ class DeviceModel:
         return rates.get(dtype, rates["float32"])
 
     def hides_traffic(self, op_class: str) -> bool:
-        """Whether an op of this class takes the longer of its arithmetic and its traffic here, and not their sum."""
-        return op_class in _OVERLAPPING and self.place.type != "cpu"
+        """Whether an op of this class takes the longer of its arithmetic and its traffic, and not their sum."""
+        return op_class in _OVERLAPPING
 
     def transfer(self, amount: float) -> float:
         """Seconds of copying this many bytes between the device and the processor."""
@@ -89,6 +88,20 @@ class DeviceModel:
     def bandwidth(self, amount: float) -> float:
         """Bytes per second for a value of this many bytes."""
         return self.cache_bytes_per_s if amount <= self.cache_bytes else self.bytes_per_s
+
+    def traffic(self, amount: float, scale: float) -> float:
+        """Seconds of moving a value of this many bytes for somebody who takes ``scale`` times the device's.
+
+        On a processor that is what it takes in cache: main memory is no slower for those who are slow there.
+        """
+        if self.place.type != "cpu" or amount <= self.cache_bytes:
+            return scale * amount / self.bandwidth(amount)
+        return max(scale * amount / self.cache_bytes_per_s, amount / self.bytes_per_s)
+
+    def weight_traffic(self, amount: float, scale: float) -> float:
+        """The same of a weight, which waits from one call to the next: everything else that a model has passes through
+        a processor's cache meanwhile, so that main memory decides."""
+        return scale * amount / (self.bytes_per_s if self.place.type == "cpu" else self.bandwidth(amount))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +155,15 @@ class BackendRates:
         backend: its name.
         entry_s: calling one region, without its work (argument passing, session entry, allocation of one output).
         crossing_s: extra seconds per tensor that crosses the region's boundary.
-        memory_scale: its seconds per byte over the device model's (1.0 is at full bandwidth).
+        memory_scale: its seconds per byte over the device model's (1.0 is at full bandwidth); on a processor those of
+            values in cache, since main memory is the same for all.
         rates: by (row, dtype name), see ``contracts.rate_rows``; what is missing falls back to wider rows, then to
             ``float32``, then to the device's peak.
         provenance: of entry and crossing.
         switch_s: once more per region in plans that mix pools of threads: torch's pool falls asleep and this backend's
             wakes, and the other way round; 0 for backends on torch's pool.
-        weight_scale: like ``memory_scale``, of weights that are known when code is bound: packed, and read ahead while
-            the kernel computes.
+        weight_scale: like ``memory_scale``, of weights; on accelerators of those alone that are known when code is
+            bound.
         host: what it costs the processor beside the device; ``None`` where the processor itself computes.
     """
 
@@ -199,8 +213,8 @@ class CostModel(Protocol):
         """Seconds for an op of this backend to read a materialised tensor."""
         ...
 
-    def constant(self, backend: str, meta: TensorMeta) -> float:
-        """Seconds for an op of this backend to read a weight that was known when its code was bound."""
+    def weight(self, backend: str, meta: TensorMeta, known: bool) -> float:
+        """Seconds for an op of this backend to read a weight, which was known when its code was bound, or not."""
         return self.read(backend, meta)
 
     def write(self, backend: str, meta: TensorMeta) -> float:

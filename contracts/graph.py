@@ -10,7 +10,7 @@ Non-goals: execution. The executable graph stays with the pipeline; regions are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,23 +95,25 @@ class OpGraph:
         return any(isinstance(meta, TensorMeta) and meta.dynamic for meta in metas)
 
     def value(self, name: str) -> InputView:
-        """A value as an op sees it; a view of a constant is a constant."""
+        """A value as an op sees it; a view of a weight is a weight, and of a constant a constant."""
         source = self.input_by_name.get(name)
         if source is not None:
             return InputView(name, source.meta, source.role)
         node = self.node_by_name[name]
-        role = InputRole.CONSTANT if name in self._constant_views else InputRole.ACTIVATION
+        role = self._weight_views.get(name, InputRole.ACTIVATION)
         return InputView(name, node.outputs[0] if node.outputs else None, role)
 
     @cached_property
-    def _constant_views(self) -> frozenset[str]:
-        """Nodes that are views of constants: their values are as well known."""
-        constants = {item.name for item in self.inputs if item.role is InputRole.CONSTANT}
-        views: set[str] = set()
-        for node in self.nodes if constants else ():
-            if OpTag.MUTATES not in node.tags and (node.aliased() in constants or node.aliased() in views):
-                views.add(node.name)
-        return frozenset(views)
+    def _weight_views(self) -> Mapping[str, InputRole]:
+        """Nodes that are views of weights, with the role of these: their values are as well known."""
+        roles = {item.name: item.role for item in self.inputs if item.role.is_weight}
+        views: dict[str, InputRole] = {}
+        for node in self.nodes if roles else ():
+            source = node.aliased() if OpTag.MUTATES not in node.tags else None
+            role = None if source is None else roles.get(source) or views.get(source)
+            if role is not None:
+                views[node.name] = role
+        return views
 
     def view(self, name: str) -> OpView:
         """One node as a backend sees it."""

@@ -50,6 +50,12 @@ class _Layer:
         padding = [self.kernel // 2] * 2
         return torch.ops.aten.convolution(image, weight, None, [1, 1], padding, [1, 1], False, [0, 0], self.groups)
 
+    def gradients(self, gradient: Any, image: Any, weight: Any) -> Any:
+        """Those of the image and of the weight."""
+        padding, wanted = [self.kernel // 2] * 2, [True, True, False]
+        steps = ([1, 1], padding, [1, 1], False, [0, 0], self.groups)
+        return torch.ops.aten.convolution_backward(gradient, image, weight, None, *steps, wanted)[:2]
+
 
 _CHAINS = (
     (_Layer(64, 64, 3, 56), _Layer(64, 64, 3, 56)),
@@ -80,7 +86,7 @@ def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
         halves = [probe for kind in kinds for probe in kind(place, scale, half)]
         others = [probe for kind in (_products, _attention, _loops, _grouped) for probe in kind(place, scale, single)]
         return (*halves, *others)
-    probes = [*_products(place, scale, "float32"), *_attention(place, scale, "float32")]
+    probes = [*_products(place, scale, "float32"), *_gradients_of_layers(place), *_attention(place, scale, "float32")]
     probes += [*_grouped(place, scale, "float32"), *_loops(place, scale, "float32")]
     return (*probes, *_products(place, scale, "bfloat16")) if has_fast_bfloat16() else tuple(probes)
 
@@ -161,6 +167,32 @@ def _gradients(place: torch.device, scale: int, dtype: str) -> list[Probe]:
 
     operands = _tensors(place, dtype, (rows, 1536), (rows, 768), (rows, 768))
     return [Probe("matmul", dtype, gradients, operands, 2.0 * rows * (1536 + 768) * 768)]
+
+
+def _gradients_of_layers(place: torch.device) -> list[Probe]:
+    """On a processor: the gradient of a weight of a linear layer, and both gradients of convolutions."""
+    from mixbackend.contracts.backend import Probe
+
+    rows, width = 256, 768
+    layers = [first for first, _ in _CHAINS]
+    count = len(layers)
+
+    def of_weight(gradient: Any, value: Any) -> Any:
+        return torch.ops.aten.mm(torch.ops.aten.t(gradient), value)
+
+    def of_convolutions(*values: Any) -> Any:
+        rows = zip(layers, values[:count], values[count : 2 * count], values[2 * count :], strict=True)
+        return tuple(made for layer, *tensors in rows for made in layer.gradients(*tensors))
+
+    product = Probe(
+        "matmul", "float32", of_weight, _tensors(place, "float32", (rows, width), (rows, width)), 2.0 * rows * width**2
+    )
+    made = [(1, layer.made, layer.size, layer.size) for layer in layers]
+    shapes = [*made, *(layer.image(1) for layer in layers), *(layer.weight for layer in layers)]
+    plain = _tensors(place, "float32", *shapes)
+    flops, weights = 2.0 * sum(layer.flops(1) for layer in layers), tuple(range(2 * count, 3 * count))
+    layouts = (plain, _channels_last(plain, 2 * count))
+    return [product, *(Probe("convolution", "float32", of_convolutions, inputs, flops, weights) for inputs in layouts)]
 
 
 _VOCABULARY = 16385

@@ -22,6 +22,9 @@ vocabulary of odd size: libraries' quick kernels refuse them, so that who pads t
 DEEP = "deep"
 """On an accelerator, a product whose sums are long and whose results are few, as of the gradient of a weight: there is
 work for all units only if the sums are split."""
+TURNED = "turned"
+"""On a processor, a product whose left matrix lies column by column, as of the gradient of a weight: kernels that go
+along rows copy it first."""
 GROUPED = "grouped"
 """A convolution with few channels per group (a depthwise one): each output is a short sum, and the kernels for large
 products do not help."""
@@ -31,7 +34,9 @@ POINT = "point"
 """On an accelerator, such a convolution whose kernel has one point: a product of matrices, with kernels of its own."""
 CONSTANT = "constant"
 """A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
-QUALIFIERS = (BATCHED, UNALIGNED, DEEP, GROUPED, CHANNELS_LAST, POINT, CONSTANT)
+GRADIENT = "gradient"
+"""On a processor, the gradients of a convolution: kernels of their own, with sums over all positions of an image."""
+QUALIFIERS = (BATCHED, UNALIGNED, DEEP, TURNED, GROUPED, CHANNELS_LAST, POINT, GRADIENT, CONSTANT)
 """In the order in which a row names them."""
 
 SMALL_GROUP = 8
@@ -54,6 +59,8 @@ _RIGHT_OPERAND = {
     "_scaled_mm": "mat2",
 }
 
+_LEFT_OPERAND = {"mm": "self", "matmul": "self", "linear": "input", "addmm": "mat1", "_addmm_activation": "mat1"}
+
 _BATCHED = frozenset({"bmm", "baddbmm"})
 
 
@@ -62,13 +69,14 @@ def rate_row(view: OpView) -> str:
     if view.op_class == "matmul":
         known = _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))
         batched = _base(view) in _BATCHED
-        shapes = {} if batched else {UNALIGNED: _is_unaligned(view), DEEP: _is_deep(view)}
+        shapes = {} if batched else {UNALIGNED: _is_unaligned(view), DEEP: _is_deep(view), TURNED: _is_turned(view)}
         return _joined("matmul", {BATCHED: batched, **shapes, CONSTANT: known})
     if view.op_class == "convolution":
         holds = {
             GROUPED: _in_small_groups(view),
             CHANNELS_LAST: _has_channels_last_image(view),
             POINT: _is_point(view),
+            GRADIENT: _base(view) == "convolution_backward" and _is_on_processor(view),
             CONSTANT: _is_constant(view, "weight"),
         }
         return _joined("convolution", holds)
@@ -134,6 +142,18 @@ def _is_deep(view: OpView) -> bool:
         return False
     terms = hint_of(right.shape[1] if _base(view) == "linear" else right.shape[0])
     return terms * terms >= DEEP_FACTOR**2 * result.elements()
+
+
+def _is_turned(view: OpView) -> bool:
+    name = _LEFT_OPERAND.get(_base(view), "")
+    left = view.tensor(name) if view.has_argument(name) else None
+    if left is None or left.rank != 2 or not _is_on_processor(view):
+        return False
+    return all(hint_of(size) > 1 for size in left.shape) and hint_of(left.stride[0]) == 1
+
+
+def _is_on_processor(view: OpView) -> bool:
+    return all(meta.device.type == "cpu" for meta in view.output_tensors)
 
 
 def _is_unaligned(view: OpView) -> bool:

@@ -42,9 +42,9 @@ class AmortizedCosts(CostModel):
         """As in running."""
         return self.running.read(backend, meta)
 
-    def constant(self, backend: str, meta: TensorMeta) -> float:
+    def weight(self, backend: str, meta: TensorMeta, known: bool) -> float:
         """As in running."""
-        return self.running.constant(backend, meta)
+        return self.running.weight(backend, meta, known)
 
     def write(self, backend: str, meta: TensorMeta) -> float:
         """As in running."""

@@ -52,11 +52,11 @@ class MixedCosts(CostModel):
             return self.accelerator.read(backend, meta)
         return self.processor_share * self.processor.read(backend, meta)
 
-    def constant(self, backend: str, meta: TensorMeta) -> float:
+    def weight(self, backend: str, meta: TensorMeta, known: bool) -> float:
         """From the memory that the weight is in."""
         if _is_remote(meta):
-            return self.accelerator.constant(backend, meta)
-        return self.processor_share * self.processor.constant(backend, meta)
+            return self.accelerator.weight(backend, meta, known)
+        return self.processor_share * self.processor.weight(backend, meta, known)
 
     def write(self, backend: str, meta: TensorMeta) -> float:
         """Into the memory that the tensor is in."""

@@ -56,7 +56,7 @@ class _Tariff:
         self._costs = costs
         self._number_of = MetaNumbers()
         self._reads: dict[int, tuple[float, ...]] = {}
-        self._constants: dict[int, tuple[float, ...]] = {}
+        self._weights: dict[tuple[int, bool], tuple[float, ...]] = {}
         self._writes: dict[int, tuple[float, ...]] = {}
         self._crossings: dict[int, tuple[tuple[float, ...], ...]] = {}
         self._ops: dict[tuple[int, Hashable], float] = {}
@@ -69,11 +69,11 @@ class _Tariff:
             self._reads[number] = tuple(self._costs.read(name, meta) for name in self._names)
         return self._reads[number]
 
-    def constants(self, meta: TensorMeta) -> tuple[float, ...]:
-        number = self._number_of(meta)
-        if number not in self._constants:
-            self._constants[number] = tuple(self._costs.constant(name, meta) for name in self._names)
-        return self._constants[number]
+    def weights(self, meta: TensorMeta, known: bool) -> tuple[float, ...]:
+        key = (self._number_of(meta), known)
+        if key not in self._weights:
+            self._weights[key] = tuple(self._costs.weight(name, meta, known) for name in self._names)
+        return self._weights[key]
 
     def writes(self, meta: TensorMeta) -> tuple[float, ...]:
         number = self._number_of(meta)
@@ -263,8 +263,8 @@ class _Builder:
             is_input = base in self._graph.input_by_name
             if not is_input and base not in self._atoms.replicable:
                 continue
-            if self._is_constant(base):
-                seconds += self._tariff.constants(meta)[slot]
+            if self._is_weight(base):
+                seconds += self._tariff.weights(meta, self._is_constant(base))[slot]
             elif is_input or not self._fusion(base, core) >> slot & 1:
                 seconds += self._tariff.reads(meta)[slot]
             if is_input:
@@ -277,6 +277,10 @@ class _Builder:
         if self._is_constant(name) or not isinstance(meta, TensorMeta):
             return 0.0
         return self._tariff.entering(slot, meta)
+
+    def _is_weight(self, name: str) -> bool:
+        given = self._graph.input_by_name.get(name)
+        return given is not None and given.role.is_weight
 
     def _is_constant(self, name: str) -> bool:
         given = self._graph.input_by_name.get(name)

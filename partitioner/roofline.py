@@ -3,9 +3,10 @@
 Place: what the planner asks, between a measurement of the very region (better) and nothing (worse).
 Input: a ``DeviceModel``, ``BackendRates`` by backend name, and known measurements. Output: ``CostModel`` answers.
 An op costs its overhead plus its arithmetic; a channels-last convolution also the copy of a row-major weight. Moving
-its tensors is charged where they are materialised, by ``read`` and ``write``, so that fused values cost nothing. Small
-products of matrices are slow because of their traffic. Where arithmetic hides traffic (``DeviceModel.hides_traffic``),
-an op costs what its arithmetic takes longer than moving its tensors: with what these cost it is the longer of both.
+its tensors is charged where they are materialised, by ``read`` and ``write``, so that fused values cost nothing; of
+weights by ``weight``. Where arithmetic hides traffic (``DeviceModel.hides_traffic``), an op costs what its arithmetic
+takes longer than moving its tensors: with what these cost it is the longer of both. Products of few rows are slow
+because of their weights.
 Invariants: pure; a backend without a rate for a class gets the device's peak times an efficiency of the class.
 """
 
@@ -87,8 +88,9 @@ class RooflineCostModel:
         seconds = 0.0
         for item in inputs.values():
             if isinstance(item.meta, TensorMeta):
+                waits = item.role is not None and item.role.is_weight
                 known = item.role is InputRole.CONSTANT
-                seconds += self.constant(backend, item.meta) if known else self.read(backend, item.meta)
+                seconds += self.weight(backend, item.meta, known) if waits else self.read(backend, item.meta)
         return seconds + sum(self.write(backend, meta) for meta in view.output_tensors)
 
     def _relaying(self, backend: str, row: str, view: OpView) -> float:
@@ -110,10 +112,12 @@ class RooflineCostModel:
         """Traffic of reading a tensor."""
         return self._traffic(backend, stored_bytes(meta))
 
-    def constant(self, backend: str, meta: TensorMeta) -> float:
-        """Traffic of reading a packed weight, as far as computing does not hide it."""
+    def weight(self, backend: str, meta: TensorMeta, known: bool) -> float:
+        """Traffic of reading a weight. To kernels of accelerators, which pack nothing, live ones are as any tensor."""
         amount = stored_bytes(meta)
-        return self.rates[backend].weight_scale * amount / self.device.bandwidth(amount)
+        if not known and self.device.place.type != "cpu":
+            return self._traffic(backend, amount)
+        return self.device.weight_traffic(amount, self.rates[backend].weight_scale)
 
     def write(self, backend: str, meta: TensorMeta) -> float:
         """Traffic of making a tensor."""
@@ -136,7 +140,7 @@ class RooflineCostModel:
         return self._measured(backend, key)
 
     def _traffic(self, backend: str, amount: float) -> float:
-        return self.rates[backend].memory_scale * amount / self.device.bandwidth(amount)
+        return self.device.traffic(amount, self.rates[backend].memory_scale)
 
 
 def _as_function(measured: Mapping[tuple[str, str], Estimate] | Measured | None) -> Measured:

@@ -96,7 +96,8 @@ def _prepare(
     block: Block, backend: Backend, reference: Backend, costs: CostModel, device: torch.device
 ) -> Iterator[tuple[str, OpGraph, Plan, Callable[[], object]]]:
     arguments = block.inputs(device)
-    roles = {position: PlaceholderRole(InputRole.CONSTANT) for position in range(1, len(arguments))}
+    role = InputRole.PARAMETER if block.live else InputRole.CONSTANT
+    roles = {position: PlaceholderRole(role) for position in range(1, len(arguments))}
     graph_module, graph = trace_graph(block.function, arguments, roles=roles)
     both = (backend,) if backend is reference else (backend, reference)
     for name, plan in _plans(block, graph, both, costs):

@@ -32,6 +32,7 @@ class Block:
         shapes: of the value and the weights.
         channels_last: layout of the value.
         divided: whether it also runs in turns with the reference, to learn what each change of regions costs.
+        live: whether the weights change from call to call, as in training: nobody may pack them ahead.
         dtype: of all values and weights.
     """
 
@@ -41,6 +42,7 @@ class Block:
     channels_last: bool = False
     divided: bool = False
     dtype: str = DTYPE
+    live: bool = False
 
     def inputs(self, place: torch.device) -> list[torch.Tensor]:
         """The value and the weights, small enough for values to stay in range."""
@@ -83,11 +85,15 @@ def accelerator_blocks() -> tuple[Block, ...]:
     return (*halves, transformer(DTYPE), image(DTYPE))
 
 
+_RELAID = ("resnet/56", "resnet/7", "efficientnet/14")
+"""Blocks that run channels-last as well: early, late, and with a convolution per channel."""
+
+
 def standard_blocks(scale: int) -> tuple[Block, ...]:
     """Blocks of transformers and of image networks, early and late, as processors get them.
 
     Args:
-        scale: how many samples at once.
+        scale: how many samples at once, but for those that are batches.
     """
     transformers = (
         Block("transformer/feed-forward-384", _feed_forward, _feed_forward_shapes(128 * scale, 384, 3)),
@@ -95,6 +101,11 @@ def standard_blocks(scale: int) -> tuple[Block, ...]:
         Block("transformer/feed-forward-768/few", _feed_forward, _feed_forward_shapes(16 * scale, 768, 2)),
         Block("transformer/attention-384", _attention, _attention_shapes(128 * scale, 384, 3), divided=True),
         Block("swin/14", _windows, _windows_shapes(4 * scale, 384, 2)),
+        Block("transformer/feed-forward-384/batch", _feed_forward, _feed_forward_shapes(1024 * scale, 384, 1)),
+        Block("transformer/feed-forward-384/live", _feed_forward, _feed_forward_shapes(128 * scale, 384, 2), live=True),
+        Block("transformer/gradients-384", _gradients, _gradients_shapes(256 * scale, 384, 1), live=True),
+        Block("resnet/28/batch", _bottleneck, _bottleneck_shapes(8 * scale, 512, 128, 28, 1)),
+        Block("resnet/14/live", _bottleneck, _bottleneck_shapes(2 * scale, 1024, 256, 14, 1), live=True),
     )
     images = (
         ("resnet/56", _bottleneck, _bottleneck_shapes(scale, 256, 64, 56, 2), True),
@@ -105,7 +116,8 @@ def standard_blocks(scale: int) -> tuple[Block, ...]:
         ("convnext/28", _separable, _separable_shapes(scale, 192, 28, 2), False),
     )
     plain = [Block(name, function, shapes, False, divided) for name, function, shapes, divided in images]
-    relaid = [Block(f"{name}/channels_last", function, shapes, True) for name, function, shapes, _ in images]
+    named = ((name, function, shapes) for name, function, shapes, _ in images if name in _RELAID)
+    relaid = [Block(f"{name}/channels_last", function, shapes, True) for name, function, shapes in named]
     return (*transformers, *plain, *relaid)
 
 

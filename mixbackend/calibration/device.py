@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -190,12 +190,15 @@ def _product_seconds(place: torch.device, dtype: str, size: int, timer: _Timer) 
 def _bandwidths(place: torch.device, timer: _Timer) -> tuple[float, float, float]:
     """(bytes/s in cache, bytes/s of main memory, bytes up to which values count as in cache).
 
-    Copies are made as operators make their results, into memory that is asked for each time. A GPU makes plain copies
-    without a kernel, more slowly than kernels move data.
+    On a processor copies go into memory that is there, since freed memory stays in the process (``runtime.memory``):
+    fresh pages would cost several times what the copy does. A GPU makes plain copies without a kernel, more slowly than
+    kernels move data.
     """
     amounts = _COPY_BYTES if place.type == "cpu" else _GPU_COPY_BYTES
     values = [torch.zeros(amount // 4, dtype=torch.float32, device=place) for amount in amounts]
-    calls = [value.clone if place.type == "cpu" else value.neg for value in values]
+    calls: list[Call] = [
+        partial(torch.zeros_like(value).copy_, value) if place.type == "cpu" else value.neg for value in values
+    ]
     seconds = timer(_COPY_SLICE_S, *calls)
     rates = {amount: 2.0 * amount / once for amount, once in zip(amounts, seconds, strict=True)}
     large = rates[amounts[-1]]

@@ -2,12 +2,12 @@
 
 Place: last step of calibration. Input: rates from probes of single ops, and timed runs of blocks. Output: the rates,
 scaled.
-Method: a handful of factors per backend (see ``FACTORS``) multiply groups of its rates; the estimate of a run is linear
-in them, and the partitioner itself tells the coefficients. On an accelerator, where arithmetic hides traffic, it is
-linear piece by piece: there the coefficients are told from small steps, and anew from where these lead. Factors are
-chosen so that the logarithms of measured over estimated seconds become small, with Huber's weights against outliers,
-and with a Gaussian prior on the logarithm of each factor, which keeps what no block tells about (maximum a posteriori
-by Gauss and Newton's method).
+Method: a handful of factors per backend (see ``FACTORS``) multiply groups of its rates. Since arithmetic hides traffic,
+the estimate of a run is linear in them piece by piece; the partitioner itself tells the coefficients from small steps,
+and anew from where these lead. Factors are chosen so that the logarithms of measured over estimated seconds become
+small, with Huber's weights against outliers, and with a Gaussian prior on the logarithm of each factor (maximum a
+posteriori by Gauss and Newton's method). The prior is what was probed, and where no probe tells, the device: bytes cost
+what they cost the device. What hardly any block tells about stays near it, and does not make up for what else is wrong.
 Invariants: pure and deterministic; rates of the backend itself only, and not of kernels that it shares with the
 reference; no factor leaves its limits.
 """
@@ -25,7 +25,8 @@ from mixbackend.calibration.block_runs import BlockRun
 from mixbackend.calibration.blocks import DTYPE, HALF
 from mixbackend.calibration.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
-from mixbackend.partitioner.appraise import appraise
+from mixbackend.contracts.rate_rows import BATCHED, CONSTANT, GROUPED
+from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 LIMITS = (0.1, 10.0)
@@ -77,6 +78,21 @@ def _arithmetic(dtypes: frozenset[str], prefix: str, without: tuple[str, ...] = 
     return scale
 
 
+def _live(rates: BackendRates, factor: float) -> BackendRates:
+    """Scales products and convolutions whose weights may not be packed ahead."""
+    rows = (
+        (row, dtype, replace(rate, flops_per_s=rate.flops_per_s / factor) if is_live(row) and dtype == DTYPE else rate)
+        for row, dtype, rate in rates.rates
+    )
+    return replace(rates, rates=tuple(rows))
+
+
+def is_live(row: str) -> bool:
+    """Whether a row is of ops with a weight of their own that changes from call to call."""
+    op_class, *qualifiers = row.split("/")
+    return op_class in ("matmul", "convolution") and not {CONSTANT, BATCHED, GROUPED}.intersection(qualifiers)
+
+
 def _overheads(rates: BackendRates, factor: float) -> BackendRates:
     rows = ((row, dtype, replace(rate, overhead_s=rate.overhead_s * factor)) for row, dtype, rate in rates.rates)
     return replace(rates, rates=tuple(rows))
@@ -111,12 +127,13 @@ def _within(scales: tuple[float, float], scale: float) -> tuple[float, float]:
 
 
 FACTORS: tuple[Factor, ...] = (
-    Factor("entry", 1.0, _entry),
-    Factor("switch", 1.5, lambda rates, factor: replace(rates, switch_s=rates.switch_s * factor)),
-    Factor("memory", 1.0, _memory),
-    Factor("weights", 1.0, _weights),
-    Factor("overhead", 0.5, _overheads),
-    *_kinds(frozenset({DTYPE})),
+    Factor("entry", 0.5, _entry),
+    Factor("switch", 1.0, lambda rates, factor: replace(rates, switch_s=rates.switch_s * factor)),
+    Factor("memory", 0.35, _memory),
+    Factor("weights", 0.5, _weights),
+    Factor("overhead", 0.3, _overheads),
+    Factor("live", 0.3, _live),
+    *_kinds(frozenset({DTYPE}), share=0.6),
 )
 ACCELERATOR_FACTORS: tuple[Factor, ...] = (
     Factor("entry", 0.5, _entry),
@@ -171,24 +188,25 @@ def fit(
         return None
     name = backends[0].name
     beside = device.place.type != "cpu"
-    factors, step, rounds = (ACCELERATOR_FACTORS, _SMALL_STEP, _ROUNDS) if beside else (FACTORS, 2.0, 1)
+    factors = ACCELERATOR_FACTORS if beside else FACTORS
     shared = backends[0].traits().shared_rows if beside and len(backends) > 1 else frozenset()
     own = with_shared(rates[name], rates[name], shared)
     limits = np.log([factor.limits(own) for factor in factors])
+    placements = [Placements(run.graph, backends) for run in runs]
 
     def scaled(before: BackendRates, factor: Factor, value: float) -> BackendRates:
         return with_shared(factor.scale(before, value), own, shared)
 
     def estimates(mine: BackendRates) -> np.ndarray:
         costs = RooflineCostModel(device, {**rates, name: mine})
-        return np.array([appraise(run.graph, [run.plan], backends, costs).seconds[0] for run in runs], dtype=float)
+        return np.array([item.seconds(run.plan, costs) for item, run in zip(placements, runs, strict=True)])
 
     measured = np.array([run.seconds for run in runs])
     before = base = estimates(own)
     found, fitted = np.ones(len(factors)), own
-    for _ in range(rounds):
-        changed = [scaled(fitted, factor, step) for factor in factors]
-        columns = [(estimates(item) - base) / (step - 1.0) if item != fitted else 0.0 * base for item in changed]
+    for _ in range(_ROUNDS):
+        changed = [scaled(fitted, factor, _SMALL_STEP) for factor in factors]
+        columns = [(estimates(item) - base) / (_SMALL_STEP - 1.0) if item != fitted else 0.0 * base for item in changed]
         found = _solve(factors, limits, found, measured, base, np.stack(columns, axis=1))
         fitted = own
         for factor, value in zip(factors, found, strict=True):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from mixbackend.calibration.probing import CompiledProbe
 from mixbackend.calibration.structural import Fixed
-from mixbackend.contracts import BackendRates, DeviceModel, InputRole, OpRate, OpTag, OpView, TensorMeta
+from mixbackend.contracts import BackendRates, DeviceModel, InputRole, InputView, OpRate, OpTag, OpView, TensorMeta
 from mixbackend.partitioner.roofline import default_rate
 from mixbackend.partitioner.work import stored_bytes, work_of
 
@@ -136,13 +136,18 @@ class RatesFromProbes:
         return sum(self._traffic_of(view, scale) for view in _moving(done))
 
     def _traffic_of(self, view: OpView, scale: float) -> float:
-        amounts = [
-            (1.0 if item.role is InputRole.CONSTANT else scale, stored_bytes(item.meta))
-            for item in view.inputs
-            if isinstance(item.meta, TensorMeta)
-        ]
-        amounts += [(scale, meta.bytes()) for meta in view.node.outputs[:1] if isinstance(meta, TensorMeta)]
-        return sum(factor * amount / self._device.bandwidth(amount) for factor, amount in amounts)
+        seconds = sum(self._read(item, scale) for item in view.inputs if isinstance(item.meta, TensorMeta))
+        written = (meta.bytes() for meta in view.node.outputs[:1] if isinstance(meta, TensorMeta))
+        return seconds + sum(self._device.traffic(amount, scale) for amount in written)
+
+    def _read(self, item: InputView, scale: float) -> float:
+        """Weights wait in memory while the other probes run, as the cost model has it."""
+        assert isinstance(item.meta, TensorMeta)
+        amount = stored_bytes(item.meta)
+        known = item.role is InputRole.CONSTANT
+        if known or (self._device.place.type == "cpu" and item.role is not None and item.role.is_weight):
+            return self._device.weight_traffic(amount, 1.0)
+        return self._device.traffic(amount, scale)
 
 
 def _moving(done: CompiledProbe) -> list[OpView]:

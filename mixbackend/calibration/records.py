@@ -16,11 +16,11 @@ from mixbackend.calibration.structural import Fixed
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, Provenance
 from mixbackend.contracts.rate_rows import is_rate_row
 
-_RATES_VERSION = 9
+_RATES_VERSION = 10
 _ACCELERATOR_VERSION = 11
 """Of the form and meaning of a backend's rates, on the processor and beside it; others are measured again."""
-_DEVICE_VERSION = 2
-"""The same of accelerators' models."""
+_PROCESSOR_VERSION, _DEVICE_VERSION = 1, 2
+"""The same of processors' and accelerators' models."""
 _NUMBERS = ("bytes_per_s", "cache_bytes", "cache_bytes_per_s", "launch_s")
 _TRANSFER = ("transfer_s", "transfer_bytes_per_s")
 
@@ -32,7 +32,7 @@ def device_record(device: DeviceModel) -> dict[str, Any]:
         "flops_per_s": dict(device.flops_per_s),
         "threads": device.threads,
         "provenance": device.provenance,
-        **({} if device.place.type == "cpu" else {"version": _DEVICE_VERSION}),
+        "version": _PROCESSOR_VERSION if device.place.type == "cpu" else _DEVICE_VERSION,
         **{name: getattr(device, name) for name in (*_NUMBERS, *(_TRANSFER if device.transfer_s else ()))},
     }
 
@@ -44,7 +44,7 @@ def read_device(record: Mapping[str, Any] | None) -> DeviceModel | None:
     try:
         rates = tuple((str(dtype), _positive(rate)) for dtype, rate in record["flops_per_s"].items())
         beside = not str(record["device"]).startswith("cpu")
-        if beside and record["version"] != _DEVICE_VERSION:
+        if record["version"] != (_DEVICE_VERSION if beside else _PROCESSOR_VERSION):
             return None
         numbers = {name: _positive(record[name]) for name in (*_NUMBERS, *(_TRANSFER if beside else ()))}
         device = DeviceModel(

@@ -14,10 +14,12 @@ from mixbackend.contracts import (
     Backend,
     CompiledRegion,
     DeviceModel,
+    InputRole,
     OpTag,
     OpView,
     Region,
     Supported,
+    TensorMeta,
     Traits,
     Unsupported,
     Verdict,
@@ -72,7 +74,7 @@ class KnownBackend(Backend):
         self.clock.advance(self.compile_s)
         if any(view.op in self.broken for view in region.views):
             raise RuntimeError("no kernel\nand a long story")
-        seconds = self._seconds(region)
+        seconds = self.seconds(region)
         last: tuple[Sequence[Any], Sequence[torch.Tensor]] | None = None
 
         def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
@@ -85,17 +87,28 @@ class KnownBackend(Backend):
 
         return CompiledRegion(run)
 
-    def _seconds(self, region: Region) -> float:
-        traffic = RooflineCostModel(DEVICE, {self.name: _rates(self.name)})
+    def seconds(self, region: Region, flops_per_s: float = FLOPS_PER_S) -> float:
+        """What a call of a region takes."""
+        model = RooflineCostModel(DEVICE, {self.name: _rates(self.name)})
         seconds = ENTRY_S + CROSSING_S * (len(region.inputs) + len(region.outputs))
         for view in region.views:
             if OpTag.VIEW in view.node.tags or view.op == "getitem":
                 continue
             # Clamping is traffic alone, as it is on real machines.
             flops = 0.0 if view.op == "aten.relu.default" else work_of(view).flops
-            seconds += OVERHEAD_S + flops / FLOPS_PER_S
-            seconds += sum(traffic.read(self.name, meta) for meta in view.input_tensors)
-            seconds += sum(traffic.write(self.name, meta) for meta in view.output_tensors[:1])
+            arithmetic, traffic = flops / flops_per_s, self._traffic(model, view)
+            hidden = DEVICE.hides_traffic(view.op_class)
+            seconds += OVERHEAD_S + (max(arithmetic, traffic) if hidden else arithmetic + traffic)
+        return seconds
+
+    def _traffic(self, model: RooflineCostModel, view: OpView) -> float:
+        """Weights come from main memory, all else from where its size puts it."""
+        seconds = sum(model.write(self.name, meta) for meta in view.output_tensors[:1])
+        for item in view.inputs:
+            if isinstance(item.meta, TensorMeta):
+                waits, known = item.role.is_weight, item.role is InputRole.CONSTANT
+                read = model.weight(self.name, item.meta, known) if waits else model.read(self.name, item.meta)
+                seconds += read
         return seconds
 
 

@@ -11,7 +11,6 @@ from mixbackend.calibration import measure_rates, prior_rates
 from mixbackend.contracts import OP_CLASSES, BoundRun, CompiledRegion, DeviceModel, Probe, Traits
 from mixbackend.contracts import probes as probes_module
 from mixbackend.contracts.probes import standard_probes
-from mixbackend.partitioner.work import work_of
 
 from .conftest import (
     CROSSING_S,
@@ -48,6 +47,9 @@ def test_known_speeds_are_found(backend: KnownBackend) -> None:
 
 
 LIVE_ROWS = (
+    "matmul/turned",
+    "convolution/gradient",
+    "convolution/channels_last/gradient",
     "matmul",
     "convolution",
     "convolution/channels_last",
@@ -87,7 +89,7 @@ class Binding(KnownBackend):
 
         def bind(constants: Any) -> BoundRun:
             self.bound.append([place for place, value in enumerate(constants) if value is not None])
-            saved = sum(work_of(view).flops for view in region.views) / FLOPS_PER_S / 2
+            saved = self.seconds(region) - self.seconds(region, 2 * FLOPS_PER_S)
 
             def run(inputs: Any) -> Any:
                 results = compiled.run(inputs)
@@ -104,7 +106,10 @@ def test_bound_code_is_timed_where_constants_are_known(clock: Clock) -> None:
     for row in LIVE_ROWS:
         assert rates.rate(row, "float32").flops_per_s == pytest.approx(FLOPS_PER_S, rel=0.05), row
     for row in CONSTANT_ROWS:
-        assert rates.rate(row, "float32").flops_per_s == pytest.approx(2 * FLOPS_PER_S, rel=0.05), row
+        found = rates.rate(row, "float32").flops_per_s
+        # Depthwise convolutions at this speed take what their images take, so that no more is known than a bound.
+        hidden = "grouped" in row
+        assert found > FLOPS_PER_S if hidden else found == pytest.approx(2 * FLOPS_PER_S, rel=0.05), row
     assert [0, 1] in Binding.bound
     assert [1, 2, 4, 5, 7, 8] in Binding.bound
 
@@ -276,9 +281,9 @@ def test_priors_cover_every_class_and_rank_the_reference_first(backend: KnownBac
 
 def test_stalls_of_a_busy_machine_are_not_believed(clock: Clock) -> None:
     class Stalled(KnownBackend):
-        def _seconds(self, region: Any) -> float:
+        def seconds(self, region: Any, flops_per_s: float = FLOPS_PER_S) -> float:
             stalls = any(view.op == "aten.addmm.default" for view in region.views)
-            return super()._seconds(region) + (0.05 if stalls else 0.0)
+            return super().seconds(region, flops_per_s) + (0.05 if stalls else 0.0)
 
     backend = Stalled(clock=clock)
     prior = prior_rates(backend, DEVICE)

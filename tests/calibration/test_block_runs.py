@@ -13,7 +13,7 @@ from mixbackend import registry
 from mixbackend.calibration.block_runs import run_blocks
 from mixbackend.calibration.blocks import Block, accelerator_blocks, standard_blocks
 from mixbackend.calibration.priors import prior_rates
-from mixbackend.contracts import Backend, CompiledRegion, Region
+from mixbackend.contracts import Backend, CompiledRegion, InputRole, Region
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 from .conftest import DEVICE, Clock, KnownBackend
@@ -41,11 +41,19 @@ def names_of(runs: Sequence[Any]) -> list[str]:
 @pytest.mark.parametrize("block", standard_blocks(1), ids=lambda block: block.name)
 def test_blocks_compute_something(block: Block) -> None:
     values = block.inputs(CPU)
-    result = block.function(*values)
+    made = block.function(*values)
+    result = made[0] if isinstance(made, tuple) else made
     assert result.shape == values[0].shape and torch.isfinite(result).all()
     assert result.stride() == values[0].stride() or not block.channels_last
     again = block.inputs(CPU)
     assert all(map(torch.equal, values, again))
+
+
+def test_blocks_are_what_their_names_say() -> None:
+    for block in standard_blocks(1):
+        assert block.channels_last == block.name.endswith("/channels_last")
+        assert block.live == (block.name.endswith("/live") or "/gradients" in block.name)
+    assert sum(block.channels_last for block in standard_blocks(1)) == 3
 
 
 def test_gradients_of_layers_run_too() -> None:
@@ -110,3 +118,14 @@ def test_what_does_not_compile_is_noted() -> None:
 def test_compiling_stops_when_its_time_is_spent() -> None:
     runs, notes = run(KnownBackend(), budget_s=-1.0)
     assert runs == [] and notes == ["block small: not run, -1 s of compiling are spent"]
+
+
+def test_live_blocks_bind_nothing() -> None:
+    """What changes from call to call may not be packed ahead."""
+    roles: list[set[Any]] = []
+    for live in (False, True):
+        backend = KnownBackend()
+        run(backend, (replace(SMALL, live=live, divided=False),))
+        roles.append({item.role for region in backend.compiled for item in region.inputs})
+    assert InputRole.CONSTANT in roles[0] and InputRole.PARAMETER not in roles[0]
+    assert InputRole.PARAMETER in roles[1] and InputRole.CONSTANT not in roles[1]

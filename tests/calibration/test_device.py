@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.calibration import device as device_module
 from mixbackend.calibration.device import TENSOR_FLOAT, under_settings
 from mixbackend.calibration.priors import prior_rates
+from mixbackend.calibration.records import device_record, read_device
 from mixbackend.contracts import DeviceModel
 from mixbackend.contracts.probes import standard_probes
 
@@ -44,3 +48,28 @@ def test_a_gpu_is_probed_with_its_narrow_type_first():
     assert set(names) == {"float16", "float32"}
     halves = {probe.op_class for probe in probes if probe.dtype == "float16"}
     assert {"matmul", "convolution", "attention", "pointwise", "normalization"} <= halves
+
+
+def test_bandwidth_is_that_of_memory_that_is_there(monkeypatch):
+    """Fresh pages cost several times what a copy does, and values between regions do not have any."""
+    made: set[int] = set()
+
+    def seconds(_, *calls):
+        for call in calls:
+            first, second = call(), call()
+            assert first.data_ptr() == second.data_ptr()
+            made.add(first.nbytes)
+        return [1e-3 for _ in calls]
+
+    monkeypatch.setattr(device_module, "_COPY_BYTES", (1 << 10, 1 << 20))
+    assert device_module._bandwidths(torch.device("cpu"), seconds) == (2e3 * (1 << 20), 2e3 * (1 << 20), 1 << 20)
+    assert made == {1 << 10, 1 << 20}
+
+
+def test_devices_that_were_measured_otherwise_are_measured_again():
+    for device in (DeviceModel("cpu synthetic", (("float32", 1e11),), 1e10, 1e6, 5e10, 2e-6, 2, "probed"), GPU):
+        device = replace(device, transfer_s=1e-5, transfer_bytes_per_s=1e10) if device is GPU else device
+        record = device_record(device)
+        assert read_device(record) == device
+        assert read_device({**record, "version": 0}) is None
+        assert read_device({name: value for name, value in record.items() if name != "version"}) is None

@@ -11,7 +11,7 @@ import torch
 from mixbackend import registry
 from mixbackend.calibration.block_runs import BlockRun
 from mixbackend.calibration.blocks import standard_blocks
-from mixbackend.calibration.fitting import FACTORS, LIMITS, Fit, fit
+from mixbackend.calibration.fitting import FACTORS, LIMITS, Fit, fit, is_live
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, OpRate, Plan
 from mixbackend.partitioner.appraise import appraise
@@ -34,11 +34,19 @@ def placed() -> list[tuple[str, OpGraph, Plan]]:
     found = []
     for block in standard_blocks(1):
         arguments = block.inputs(torch.device("cpu"))
-        roles = {place: PlaceholderRole(InputRole.CONSTANT) for place in range(1, len(arguments))}
+        role = InputRole.PARAMETER if block.live else InputRole.CONSTANT
+        roles = {place: PlaceholderRole(role) for place in range(1, len(arguments))}
         _, graph = trace_graph(block.function, arguments, roles=roles)
         costs = RooflineCostModel(DEVICE, {"eager": prior_rates(eager(), DEVICE)})
         found.append((block.name, graph, place(graph, [eager()], costs)))
     return found
+
+
+def stated() -> BackendRates:
+    """Rates of somebody who packs weights that are known."""
+    rates = prior_rates(eager(), DEVICE)
+    packed = ((f"{row}/constant", dtype, rate) for row, dtype, rate in rates.rates if row in ("matmul", "convolution"))
+    return replace(rates, rates=(*rates.rates, *packed))
 
 
 def runs_at(placed: list[tuple[str, OpGraph, Plan]], rates: BackendRates) -> list[BlockRun]:
@@ -68,9 +76,9 @@ def test_right_rates_stay(placed: list[tuple[str, OpGraph, Plan]]) -> None:
     assert found.error_before == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("wrong", ["depthwise", "convolutions", "products", "memory", "weights"])
+@pytest.mark.parametrize("wrong", ["depthwise", "convolutions", "products", "weights", "live"])
 def test_what_was_probed_wrong_is_found(placed: list[tuple[str, OpGraph, Plan]], wrong: str) -> None:
-    rates = prior_rates(eager(), DEVICE)
+    rates = stated()
     runs = runs_at(placed, scaled(rates, **{wrong: 0.5}))
     found = fitted(runs, rates)
     # A little of it may be explained otherwise, but what blocks take is explained.
@@ -79,8 +87,44 @@ def test_what_was_probed_wrong_is_found(placed: list[tuple[str, OpGraph, Plan]],
     assert after < 0.25 * before
 
 
+def test_bytes_that_were_probed_too_cheap_are_explained(placed: list[tuple[str, OpGraph, Plan]]) -> None:
+    """Of what blocks take they are a small part: some of it loops explain as well, but blocks take what they take."""
+    rates = stated()
+    runs = runs_at(placed, scaled(rates, memory=6.0))
+    found = fitted(runs, rates)
+    assert found.factors["memory"] > 1.5
+    assert {"memory", "loops"} == {name for name in NAMES if found.factors[name] > 1.15}
+    assert found.error_before > 0.05 and found.error_after < 0.35 * found.error_before
+
+
 def worst(runs: list[BlockRun], estimated: list[BlockRun]) -> float:
     return max(abs(other.seconds / run.seconds - 1.0) for run, other in zip(runs, estimated, strict=True))
+
+
+def test_live_weights_are_told_from_packed_ones(placed: list[tuple[str, OpGraph, Plan]]) -> None:
+    """Whoever packs weights at each call is slower in training, and in training alone."""
+    found = fitted(runs_at(placed, scaled(stated(), live=2.0)), stated()).rates
+    for row in ("matmul", "convolution"):
+        live, packed = (stated().rate(name, "float32") for name in (row, f"{row}/constant"))
+        now_live, now_packed = (found.rate(name, "float32") for name in (row, f"{row}/constant"))
+        assert live and packed and now_live and now_packed
+        assert live.flops_per_s / now_live.flops_per_s == pytest.approx(2.0, rel=0.2)
+        assert packed.flops_per_s / now_packed.flops_per_s == pytest.approx(1.0, rel=0.1)
+
+
+def test_products_alone_do_not_tell_of_memory(placed: list[tuple[str, OpGraph, Plan]]) -> None:
+    """They hide what they move: slow ones are slow products, and bytes keep their price."""
+    rates, names = stated(), ("feed-forward", "attention", "gradients")
+    slow = [run for run in runs_at(placed, scaled(rates, products=2.0)) if any(name in run.name for name in names)]
+    found = fitted(slow, rates)
+    assert found.factors["products"] == pytest.approx(2.0, rel=0.1)
+    assert found.rates.memory_scale == pytest.approx(rates.memory_scale, rel=0.1)
+
+
+def test_rows_with_live_weights() -> None:
+    live = ("matmul", "matmul/turned", "convolution", "convolution/channels_last", "convolution/gradient")
+    others = ("matmul/constant", "matmul/batched", "convolution/grouped", "convolution/channels_last/constant", "copy")
+    assert all(map(is_live, live)) and not any(map(is_live, others))
 
 
 def test_one_disturbed_run_does_not_count_much(placed: list[tuple[str, OpGraph, Plan]]) -> None:

@@ -85,8 +85,23 @@ def test_the_backward_of_a_convolution_has_its_layout() -> None:
             gradient, image, weight, [8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
         )[:2]
 
-    assert rate_row(view_of(backward, torch.randn(2, 8, 6, 6), IMAGE, WEIGHT)) == "convolution"
-    assert rate_row(view_of(backward, torch.randn(2, 8, 6, 6), last(IMAGE), WEIGHT)) == "convolution/channels_last"
+    gradient = torch.randn(2, 8, 6, 6)
+    assert rate_row(view_of(backward, gradient, IMAGE, WEIGHT)) == "convolution/gradient"
+    assert rate_row(view_of(backward, gradient, last(IMAGE), WEIGHT)) == "convolution/channels_last/gradient"
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "row"),
+    [
+        (lambda x, y: aten.mm(aten.t(x), y), ((6, 4), (6, 5)), "matmul/turned"),
+        (lambda x, y: aten.mm(x, aten.t(y)), ((4, 6), (5, 6)), "matmul"),
+        (lambda x, y: aten.mm(aten.t(x), y), ((1, 4), (1, 5)), "matmul"),
+        (lambda x, y: aten.mm(aten.t(x), y), ((6, 1), (6, 5)), "matmul"),
+        (lambda x, y: aten.bmm(aten.transpose(x, 1, 2), y), ((2, 6, 4), (2, 6, 5)), "matmul/batched"),
+    ],
+)
+def test_products_with_a_turned_left_matrix_have_a_row(function: Any, shapes: Any, row: str) -> None:
+    assert rate_row(view_of(function, *map(torch.randn, shapes))) == row
 
 
 def test_symbolic_sizes_count_with_their_hints() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta
+from mixbackend.partitioner import place
 from mixbackend.partitioner.roofline import RooflineCostModel, default_rate
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.trace import trace_graph
@@ -42,22 +45,28 @@ def meta(*shape: int, stride: tuple[int, ...] | None = None) -> TensorMeta:
     return TensorMeta(shape, stride or value.stride(), torch.float32, torch.device("cpu"))
 
 
+def beside_traffic(backend: str, view: OpView, arithmetic: float) -> float:
+    """Arithmetic hides the traffic of a product."""
+    return max(arithmetic - MODEL.traffic(backend, view), 0.0)
+
+
 def test_a_stated_rate_is_used() -> None:
     view = view_of(aten.mm, torch.randn(100, 200), torch.randn(200, 50))
-    assert MODEL.op("fast", view) == Estimate(1e-6 + 2e6 / 8e10, "probed")
+    assert MODEL.op("fast", view) == Estimate(1e-6 + beside_traffic("fast", view, 2e6 / 8e10), "probed")
 
 
 def test_the_rate_of_the_dtype_is_used() -> None:
     view = view_of(aten.mm, torch.randn(100, 200).bfloat16(), torch.randn(200, 50).bfloat16())
-    assert MODEL.op("fast", view).seconds == 1e-6 + 2e6 / 3e11
+    assert MODEL.op("fast", view).seconds == 1e-6 + beside_traffic("fast", view, 2e6 / 3e11)
     view = view_of(aten.mm, torch.randn(100, 200).double(), torch.randn(200, 50).double())
-    assert MODEL.op("fast", view).seconds == 1e-6 + 2e6 / 8e10
+    assert MODEL.op("fast", view).seconds == 1e-6 + beside_traffic("fast", view, 2e6 / 8e10)
 
 
 def test_without_a_rate_the_device_answers() -> None:
     view = view_of(aten.mm, torch.randn(100, 200), torch.randn(200, 50))
     expected = default_rate(DEVICE, "matmul", "float32")
-    assert MODEL.op("bare", view) == Estimate(expected.overhead_s + 2e6 / expected.flops_per_s, "prior")
+    arithmetic = beside_traffic("bare", view, 2e6 / expected.flops_per_s)
+    assert MODEL.op("bare", view) == Estimate(expected.overhead_s + arithmetic, "prior")
 
 
 def test_depthwise_convolutions_use_their_own_rate() -> None:
@@ -65,7 +74,7 @@ def test_depthwise_convolutions_use_their_own_rate() -> None:
         return aten.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 8)
 
     view = view_of(depthwise, torch.randn(1, 8, 10, 10), torch.randn(8, 1, 3, 3))
-    assert MODEL.op("fast", view).seconds == 1e-6 + 2 * 8 * 100 * 9 / 1e9
+    assert MODEL.op("fast", view).seconds == 1e-6 + beside_traffic("fast", view, 2 * 8 * 100 * 9 / 1e9)
 
 
 def test_channels_last_convolutions_copy_row_major_weights_unless_bound() -> None:
@@ -101,7 +110,16 @@ def test_traffic_follows_bandwidth_and_memory_scale() -> None:
     small, large = meta(1000), meta(1_000_000)
     assert MODEL.read("bare", small) == 4000 / 1e11
     assert MODEL.read("bare", large) == 4_000_000 / 1e10
-    assert MODEL.write("fast", large) == 2 * MODEL.write("bare", large)
+    assert MODEL.write("fast", small) == 2 * MODEL.write("bare", small)
+
+
+def test_main_memory_is_the_same_for_those_who_are_slow_in_cache() -> None:
+    large = meta(1_000_000)
+    assert MODEL.write("fast", large) == MODEL.write("bare", large)
+    slow = RooflineCostModel(DEVICE, {"b": BackendRates("b", 0.0, 0.0, memory_scale=30.0)})
+    assert slow.write("b", large) == 30 * 4_000_000 / 1e11
+    gpu = replace(DEVICE, device="cuda:0 test")
+    assert RooflineCostModel(gpu, {"fast": FAST}).write("fast", large) == 2 * 4_000_000 / 1e10
 
 
 def test_expanded_inputs_are_read_once() -> None:
@@ -145,7 +163,42 @@ def test_equal_questions_have_equal_answers() -> None:
     assert MODEL.op("bare", view) == MODEL.op("bare", twin)
 
 
-def test_known_weights_are_read_at_the_speed_of_the_device() -> None:
-    weight = meta(1000, 1000)
-    assert MODEL.read("fast", weight) == pytest.approx(2.0 * MODEL.constant("fast", weight))
-    assert MODEL.constant("fast", weight) == MODEL.constant("bare", weight)
+@pytest.mark.parametrize("known", [False, True])
+def test_weights_come_from_main_memory_however_small(known: bool) -> None:
+    weight = meta(1000)
+    assert MODEL.weight("fast", weight, known) == MODEL.weight("bare", weight, known) == 4000 / 1e10
+    half = RooflineCostModel(DEVICE, {"b": BackendRates("b", 0.0, 0.0, weight_scale=0.5)})
+    assert half.weight("b", weight, known) == 2000 / 1e10
+
+
+def test_weights_of_accelerators_are_packed_if_they_are_known() -> None:
+    gpu, weight = replace(DEVICE, device="cuda:0 test"), meta(1000)
+    model = RooflineCostModel(gpu, {"fast": replace(FAST, weight_scale=0.5)})
+    assert model.weight("fast", weight, True) == 0.5 * 4000 / 1e11
+    assert model.weight("fast", weight, False) == model.read("fast", weight) == 2 * 4000 / 1e11
+
+
+@pytest.mark.parametrize("role", [InputRole.PARAMETER, InputRole.BUFFER, InputRole.CONSTANT, InputRole.ACTIVATION])
+def test_plans_read_weights_from_main_memory_through_views_too(role: InputRole) -> None:
+    def linear(value: Any, weight: Any) -> Any:
+        return aten.mm(value, aten.t(weight))
+
+    inputs = [torch.randn(8, 16), torch.randn(32, 16)]
+    _, graph = trace_graph(linear, inputs, roles={1: PlaceholderRole(role)})
+    rates = BackendRates("eager", 0.0, 0.0, rates=(("matmul", "float32", OpRate(1e-6, 1e20)),))
+    model = RooflineCostModel(DEVICE, {"eager": rates})
+    view = next(graph.view(node.name) for node in graph.placed_nodes if "mm" in node.op)
+    assert [item.role for item in view.inputs] == [InputRole.ACTIVATION, role]
+    bandwidth = 1e11 if role is InputRole.ACTIVATION else 1e10
+    moved = 4 * (8 * 16 + 8 * 32) / 1e11 + 4 * 32 * 16 / bandwidth
+    assert place(graph, [EagerBackend()], model).estimated_s == pytest.approx(1e-6 + moved)
+
+
+def test_products_of_few_rows_take_what_their_weights_take() -> None:
+    """Of a processor, too, the longer of arithmetic and traffic counts."""
+    for rows, expected in ((1, 4_000_000 / 1e10), (4000, 2.0 * 4000 * 1000**2 / 8e10)):
+        roles = {1: PlaceholderRole(InputRole.PARAMETER)}
+        linear = lambda value, weight: aten.mm(value, aten.t(weight))  # noqa: E731
+        _, graph = trace_graph(linear, [torch.randn(rows, 1000), torch.randn(1000, 1000)], roles=roles)
+        view = next(graph.view(node.name) for node in graph.placed_nodes if "mm" in node.op)
+        assert MODEL.op("fast", view).seconds + MODEL.traffic("fast", view) == pytest.approx(1e-6 + expected, rel=0.02)
