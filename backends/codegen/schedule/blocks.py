@@ -142,18 +142,22 @@ def _is_row(nest: Nest) -> bool:
 
 
 def are_strided(outer_loops: Sequence[KernelLoop], nests: Sequence[Nest]) -> bool:
-    """Whether most accesses are contiguous along an outer loop, and not along a row."""
+    """Whether most accesses are contiguous along an outer loop, and not along a row.
+
+    Those of the most loops count: a statistic of each row is small beside what is folded.
+    """
     outer = {loop.index for loop in outer_loops}
-    votes = 0
+    votes: dict[int, int] = {}
     for nest in nests:
         inner = {loop.index for loop in inner_loops(nest)}
         for access in nest_accesses(nest):
-            if not access.offset.free_symbols & inner or not access.offset.free_symbols & outer:
+            used = access.offset.free_symbols & (inner | outer)
+            if not used & inner or not used & outer:
                 continue
-            steps = {index: access.stride(index) for index in access.offset.free_symbols & (inner | outer)}
-            votes += sum(1 for index, step in steps.items() if step == 1 and index in outer)
-            votes -= sum(1 for index, step in steps.items() if step == 1 and index in inner)
-    return votes > 0
+            steps = [index for index in used if access.stride(index) == 1]
+            vote = sum(1 if index in outer else -1 for index in steps)
+            votes[len(used)] = votes.get(len(used), 0) + vote
+    return bool(votes) and votes[max(votes)] > 0
 
 
 # -- scratch ------------------------------------------------------------------------------------------------------

@@ -46,7 +46,9 @@ def schedule(
     longest_column = None if traits.blocks is None else traits.blocks.resident // traits.blocks.least_columns
     graph, refusals = simplify(join_concatenations(graph) if traits.blocks else graph, hints, longest_column)
     graph = split_loops(place_writes(graph))
-    graph = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints, traits.blocks)
+    cut = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints, traits.blocks)
+    # What a cut fold reads is made in pieces as well, and can be made by its kernel.
+    graph = split_loops(cut) if traits.blocks is not None and cut.stages != graph.stages else cut
     layouts = choose_layouts(graph, hints)
     groups, apart = group_stages(graph, layouts, traits, fuel, hints)
     homes = destinations(graph)

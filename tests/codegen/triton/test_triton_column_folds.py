@@ -1,4 +1,4 @@
-"""Batch norms of image networks on a GPU: few passes over images, each by blocks that fill the GPU."""
+"""Folds of columns on a GPU, as of batch norms of images: few passes, each by blocks that fill the GPU."""
 
 from __future__ import annotations
 
@@ -70,6 +70,21 @@ def test_gradients_read_each_image_twice(channels: int, side: int) -> None:
 
 
 @pytest.mark.parametrize(("channels", "side"), SHAPES)
+def test_what_gradients_make_together_is_made_by_the_kernel_that_folds_it(channels: int, side: int) -> None:
+    """It goes on beside the norm, so it is written: where its pieces are folded, and read once more."""
+
+    def residual(g: torch.Tensor, h: torch.Tensor, *rest: torch.Tensor) -> Any:
+        made = torch.ops.aten.threshold_backward(g + h, rest[1], 0)
+        outputs = [True, True, True]
+        w, m = rest[2:]
+        return made, *torch.ops.aten.native_batch_norm_backward(made, rest[0], w, None, None, m, m, True, 1e-5, outputs)
+
+    program = program_of(residual, 4, 2, channels, side)
+    assert len(program.calls) == 3, str(program)
+    assert sorted(reads_of(program)) == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(("channels", "side"), SHAPES)
 def test_blocks_fill_the_gpu_with_enough_under_way(channels: int, side: int) -> None:
     """Each unit has a few blocks, and all their threads together wait for at least 16 KiB at a time."""
     program = program_of(norm, 1, 4, channels, side)
@@ -81,6 +96,22 @@ def test_blocks_fill_the_gpu_with_enough_under_way(channels: int, side: int) -> 
     under_way = min(columns * rows, BATCH * channels * side * side // blocks) * 2 * blocks // HARDWARE.units
     assert under_way >= min(16 << 10, BATCH * channels * side * side * 2 // HARDWARE.units)
     assert columns * 2 >= 64, "neighbours fill whole sectors of memory"
+
+
+@pytest.mark.parametrize("rows", [2048, 6304])
+def test_statistics_of_rows_do_not_turn_columns_into_rows(rows: int) -> None:
+    """The gradient of a layer norm's weight folds columns; each row's mean and deviation lie along the fold."""
+
+    def weights(g: torch.Tensor, x: torch.Tensor, m: torch.Tensor, d: torch.Tensor) -> Any:
+        return (g * (x - m) * d).sum(0), g.sum(0)
+
+    with fresh_fake_mode():
+        values = [torch.empty((rows, 768), dtype=dtype, device="cuda") for dtype in (torch.bfloat16, torch.float32)]
+        values += [torch.empty((rows, 1), device="cuda") for _ in range(2)]
+        region = trace_region(weights, values)
+    program = schedule(lower_region(region), TritonTarget(HARDWARE).traits())
+    printed = print_program(program, Settings(HARDWARE.units))
+    assert _block(printed.texts[printed.places[0]].body)[0] == "64"
 
 
 def _block(body: str) -> tuple[str, str]:

@@ -110,6 +110,22 @@ def _batch_norm_backward(g: torch.Tensor, x: torch.Tensor, out: torch.Tensor, w:
     return torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, m, w.abs(), True, 1e-5, outputs)
 
 
+def _gelu_backward(g: torch.Tensor, x: torch.Tensor) -> Any:
+    """Behind a linear layer, whose bias has the sum of all rows."""
+    made = torch.ops.aten.gelu_backward(g, x)
+    return made, made.sum(0)
+
+
+def _residual_backward(
+    g: torch.Tensor, h: torch.Tensor, x: torch.Tensor, out: torch.Tensor, *rest: torch.Tensor
+) -> Any:
+    """Two gradients meet behind a ReLU: what they make together goes on beside the batch norm as well."""
+    made = torch.ops.aten.threshold_backward(g + h, out, 0)
+    w, m = rest
+    outputs = [True, True, True]
+    return made, *torch.ops.aten.native_batch_norm_backward(made, x, w, None, None, m, w.abs(), True, 1e-5, outputs)
+
+
 def _layer_norm_backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
     _, mean, rstd = torch.ops.aten.native_layer_norm(x, [x.shape[-1]], w, b, 1e-5)
     return torch.ops.aten.native_layer_norm_backward(g, x, [x.shape[-1]], mean, rstd, w, b, [True, True, True])
@@ -182,6 +198,10 @@ CASES: dict[str, Case] = {
     "batch_norm_backward": Case(
         _batch_norm_backward, _images(*[(4, 16, 16, 20)] * 3, (16,), (16,)), (torch.float32, torch.bfloat16), kernels=3
     ),
+    "residual_backward": Case(
+        _residual_backward, _images(*[(4, 16, 16, 20)] * 4, (16,), (16,)), (torch.float32, torch.bfloat16), kernels=3
+    ),
+    "gelu_backward": Case(_gelu_backward, _normal((1040, 20), (1040, 20)), (torch.float32, torch.bfloat16), kernels=2),
     "layer_norm_backward": Case(_layer_norm_backward, _normal((19, 37), (19, 37), (37,), (37,))),
     "row_sum": Case(lambda x: x.sum(-1), _normal((7, 130)), FLOATS, kernels=1),
     "column_sum": Case(lambda x: x.sum(0), _normal((35, 70)), FLOATS, kernels=1),
