@@ -21,8 +21,11 @@ import ctypes
 import os
 import re
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
+
+import torch
 
 from mixbackend.runtime.thread_environment import Runtime
 
@@ -51,6 +54,13 @@ def loaded_runtimes() -> tuple[str, ...]:
         return ()
     found = (_LIBRARY.search(line) for line in lines)
     return tuple(sorted({match[1] for match in found if match}))
+
+
+def runtime_of_torch(paths: Sequence[str]) -> str | None:
+    """Which of the loaded runtimes torch's kernels run on: the only one, or the one that torch brought along."""
+    own = [path for path in paths if Path(torch.__file__).parent in Path(path).parents]
+    found = own if own else paths
+    return found[0] if len(found) == 1 else None
 
 
 def kind_of(path: str) -> Runtime:

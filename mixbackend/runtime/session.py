@@ -255,7 +255,7 @@ class Session:
 
     def _share_cores(self, pools: Iterable[str]) -> None:
         """Keep the pools of these regions from fighting while this session lives."""
-        done = sharing.use(self, pools)
+        done = sharing.use(self, pools, rested=True)
         if done.outcome != "alone":
             self.events.append(Event("threads", "", "", "", str(done)))
 

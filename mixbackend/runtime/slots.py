@@ -34,6 +34,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.numerics import Deviation
 from mixbackend.contracts.region import RunFunction
 from mixbackend.runtime.strides import Restride, restrider
+from mixbackend.runtime.threads import sharing
 from mixbackend.runtime.verify import (
     TF32_FLOOR,
     before_writing,
@@ -101,7 +102,7 @@ class RegionSlot:
         self._on_verified = on_verified
         self._traits = backend.traits()
         self._written = region.written
-        self._run = self._prepared(compiled.run)
+        self._run = self._prepared(self._rested(compiled.run))
         self._restriders = _restriders(region, compiled)
         self._conditions = tuple((_size_reader(region, item), item) for item in compiled.preconditions)
         self._bound: BoundRun | None = None
@@ -152,7 +153,7 @@ class RegionSlot:
         if self.compiled.bind is None or all(value is None for value in constants):
             return
         self._bound = self.compiled.bind(constants)
-        self._run = self._prepared(self._bound.run)
+        self._run = self._prepared(self._rested(self._bound.run))
         if self._paused is not None:
             self._call, self._paused = self._paused, None
 
@@ -162,6 +163,10 @@ class RegionSlot:
         self._paused = self._paused or self._call
         self._run = self._prepared(lambda inputs: eager_result(self.region, inputs))
         self._call = lambda inputs: self._restride(self._run(inputs))
+
+    def _rested(self, run: RunFunction) -> RunFunction:
+        """The backend's code, while torch's threads do not take the cores from its own."""
+        return sharing.rested(self._traits.thread_pool, run)
 
     def _prepared(self, run: RunFunction) -> RunFunction:
         run = run if self._traits.reentrant else _serialised(run)

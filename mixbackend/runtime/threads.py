@@ -1,13 +1,16 @@
 """One policy for the threads of all pools of this process: no pool spins while another works.
 
-Place: told by sessions which pools their compiled regions run on; acts on torch's own pool, the one that spins.
+Place: told by sessions which pools their compiled regions run on, asked by slots how to call a region; acts on torch's
+own pool, the one that spins.
 Input: names of pools (``Traits.thread_pool``). Output: a ``Sharing`` that says what was done; it becomes an event.
 
 - Size: every pool gets torch's number of threads (``contracts.threads``), so ``OMP_NUM_THREADS`` and
   ``torch.set_num_threads`` rule them all; fingerprints contain the number.
 - Spinning: backends' own pools do not spin after a region (the contract's rule). Torch's pool does, by default of its
   OpenMP runtime, for milliseconds. The command line settles that before torch is loaded (``thread_environment``). In a
-  process that loaded torch with nothing set, it is stopped here, as long as something runs on another pool.
+  process that loaded torch with nothing set, torch's threads rest while a region runs on another pool (``resting``) and
+  spin before and after it. Where that cannot be had (other runtimes), and where no region is in sight (blocks that are
+  timed), they are kept from spinning altogether as long as something runs on another pool.
 
 Invariants: nothing happens in a process whose regions all run on torch's pool, where spinning is what makes kernels
 start quickly; nor if the user decided (environment); nor if all pools together have cores enough. What was done is
@@ -25,10 +28,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mixbackend.contracts.threads import TORCH_POOL, thread_policy
-from mixbackend.runtime.openmp import Quiet, cores, keep_quiet, kind_of, loaded_runtimes
+from mixbackend.runtime.openmp import Quiet, cores, keep_quiet, kind_of, loaded_runtimes, runtime_of_torch
+from mixbackend.runtime.resting import Code, Resting
 from mixbackend.runtime.thread_environment import decided_by_user
 
-Outcome = Literal["alone", "environment", "enough cores", "quiet", "unknown runtime"]
+Outcome = Literal["alone", "environment", "enough cores", "resting", "quiet", "unknown runtime"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,8 @@ class Sharing:
         pools: their names, torch's included, in order.
         threads: of each.
         outcome: ``alone`` (torch's pool only), ``environment`` (decided there), ``enough cores`` (for all pools at
-            once), ``quiet`` (torch's pool does not spin any more), ``unknown runtime`` (it could not be stopped).
+            once), ``resting`` (torch's pool sleeps during regions of others), ``quiet`` (it does not spin any more),
+            ``unknown runtime`` (it could not be stopped).
         detail: in words.
     """
 
@@ -58,15 +63,19 @@ class ThreadSharing:
     Args:
         runtimes: finds the OpenMP runtimes of the process.
         quieten: keeps one of them from spinning.
+        rest: makes the threads of torch's own sleep while code runs.
     """
 
     def __init__(
         self,
         runtimes: Callable[[], Sequence[str]] = loaded_runtimes,
         quieten: Callable[[str], Quiet] = keep_quiet,
+        rest: Callable[[str], Resting] = Resting,
     ) -> None:
         self._runtimes = runtimes
         self._quieten = quieten
+        self._rest = rest
+        self._found: tuple[Resting | None] | None = None
         # Reentrant: an owner may be collected, and so released, by the very thread that holds the lock.
         self._lock = threading.RLock()
         self._owners: set[int] = set()
@@ -78,22 +87,31 @@ class ThreadSharing:
         """Whether torch's pool is being kept from spinning by this object."""
         return bool(self._quiet)
 
-    def use(self, owner: object, pools: Iterable[str]) -> Sharing:
+    def use(self, owner: object, pools: Iterable[str], *, rested: bool = False) -> Sharing:
         """Say that an object's code runs on these pools, until it is collected.
 
         Args:
             owner: weakly referenced; asking again for the same owner adds pools and takes none away.
             pools: names; torch's own is always there, since the user's code around the regions runs on it.
+            rested: whether all code on other pools is called as ``rested`` gives it.
         """
         names = tuple(sorted({TORCH_POOL, *pools}))
         threads = thread_policy().threads
         if len(names) == 1:
             return Sharing(names, threads, "alone", "there is only torch's pool, which waits as it always does")
-        # The calling thread works in every pool.
-        if 1 + (threads - 1) * len(names) <= cores():
+        if not _crowded(len(names)):
             return Sharing(names, threads, "enough cores", "all of them have cores of their own")
+        resting = self._resting() if rested else None
+        if resting is not None:
+            detail = f"{resting.means} lets torch's threads sleep while a region runs on another pool"
+            return Sharing(names, threads, "resting", detail)
         outcome, detail = self._hold(owner)
         return Sharing(names, threads, outcome, detail)
+
+    def rested(self, pool: str, code: Code) -> Code:
+        """Code of a region on a pool as it is to be called: while others work, torch's threads rest where they can."""
+        resting = self._resting() if pool != TORCH_POOL and _crowded(2) else None
+        return code if resting is None else resting.around(code)
 
     @contextmanager
     def during(self, pools: Iterable[str]) -> Iterator[Sharing]:
@@ -101,6 +119,22 @@ class ThreadSharing:
         block = _Block()
         yield self.use(block, pools)
         del block
+
+    def _resting(self) -> Resting | None:
+        """How torch's threads rest; ``None`` if nobody knows, or if the user decided how they wait."""
+        with self._lock:
+            if self._found is None:
+                self._found = (self._find_resting(),)
+            return self._found[0]
+
+    def _find_resting(self) -> Resting | None:
+        path = runtime_of_torch(self._runtimes())
+        if path is None or kind_of(path) != "gnu" or decided_by_user("gnu", os.environ):
+            return None
+        try:
+            return self._rest(path)
+        except (OSError, AttributeError):
+            return None
 
     def _hold(self, owner: object) -> tuple[Outcome, str]:
         with self._lock:
@@ -154,6 +188,11 @@ class ThreadSharing:
         self._lock = threading.RLock()
         if self._quiet:
             self._quiet = [_Inherited()]
+
+
+def _crowded(pools: int) -> bool:
+    """Whether so many pools have not cores enough for all at once; the calling thread works in every pool."""
+    return 1 + (thread_policy().threads - 1) * pools > cores()
 
 
 class _Block:

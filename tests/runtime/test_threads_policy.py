@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ import torch
 from mixbackend.contracts import Traits, thread_policy
 from mixbackend.runtime import threads as threads_module
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.openmp import kind_of
+from mixbackend.runtime.openmp import kind_of, runtime_of_torch
+from mixbackend.runtime.resting import Code
 from mixbackend.runtime.thread_environment import decided_by_user, make_threads_sleep, without_decisions
 from mixbackend.runtime.threads import ThreadSharing
 
@@ -31,6 +34,18 @@ class Quiet:
         self.ended += 1
 
 
+class Rest:
+    """Stands for ``Resting``: says where code was called."""
+
+    means = "a stand-in"
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def around(self, code: Code) -> Code:
+        return lambda inputs: [self.path, *code(inputs)]
+
+
 class Owner:
     pass
 
@@ -38,10 +53,16 @@ class Owner:
 class Made:
     """A policy object over runtimes that are not there, and what it did to them."""
 
-    def __init__(self, *paths: str, problem: Exception | None = None) -> None:
+    def __init__(self, *paths: str, problem: Exception | None = None, rests: bool = True) -> None:
         self.quiet: dict[str, Quiet] = {}
         self._problem = problem
-        self.sharing = ThreadSharing(lambda: paths, self._quieten)
+        self._rests = rests
+        self.sharing = ThreadSharing(lambda: paths, self._quieten, self._rest)
+
+    def _rest(self, path: str) -> Any:
+        if not self._rests:
+            raise AttributeError("no such function")
+        return Rest(path)
 
     def _quieten(self, path: str) -> Quiet:
         if self._problem is not None:
@@ -127,6 +148,39 @@ def test_a_decision_of_the_user_is_heeded_for_its_runtime_alone(monkeypatch: pyt
     assert not decided_by_user("intel", {"GOMP_SPINCOUNT": "5000"})
 
 
+def code(inputs: Sequence[Any]) -> list[Any]:
+    return list(inputs)
+
+
+def test_code_on_other_pools_is_called_while_torchs_threads_rest() -> None:
+    made = Made(GNU)
+    done = made.sharing.use(Owner(), ["onnxruntime"], rested=True)
+    assert (done.outcome, made.quiet, made.sharing.active) == ("resting", {}, False) and "a stand-in" in done.detail
+    assert made.sharing.rested("onnxruntime", code)([1]) == [GNU, 1]
+    assert made.sharing.rested("torch", code) is code
+
+
+def test_threads_rest_only_where_that_is_known_and_nobody_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner()
+    for made in (Made(INTEL), Made(GNU, rests=False), Made(GNU, "/elsewhere/libgomp.so.1")):
+        assert made.sharing.rested("openvino", code) is code
+        assert made.sharing.use(owner, ["openvino"], rested=True).outcome == "quiet"
+    monkeypatch.setattr(threads_module, "cores", lambda: 3)
+    assert Made(GNU).sharing.rested("openvino", code) is code
+    monkeypatch.setattr(threads_module, "cores", lambda: 2)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    decided = Made(GNU)
+    assert decided.sharing.rested("openvino", code) is code
+    assert decided.sharing.use(owner, ["openvino"], rested=True).outcome == "environment"
+
+
+def test_of_several_runtimes_torchs_own_is_the_one_that_it_brought_along() -> None:
+    own = str(Path(torch.__file__).parent / "lib" / "libgomp.so.1")
+    assert runtime_of_torch([GNU, own]) == own
+    assert runtime_of_torch([GNU]) == GNU
+    assert runtime_of_torch([GNU, INTEL]) is None and runtime_of_torch([]) is None
+
+
 @pytest.mark.parametrize(("threads", "cores"), [(2, 3), (1, 1)])
 def test_nothing_happens_where_all_pools_have_cores(monkeypatch: pytest.MonkeyPatch, threads: int, cores: int) -> None:
     torch.set_num_threads(threads)
@@ -165,20 +219,29 @@ class Foreign(Loopback):
 
 
 @pytest.mark.parametrize(("backend", "acts"), [(Foreign, True), (Loopback, False)])
+@pytest.mark.parametrize("rests", [True, False])
 def test_a_session_says_which_pools_it_uses(
     backend: type[Loopback],
     acts: bool,
+    rests: bool,
     monkeypatch: pytest.MonkeyPatch,
     make_mixture: Callable[..., Mixture],
 ) -> None:
-    made = Made(GNU)
+    made = Made(GNU, rests=rests)
+    rested: list[str] = []
+    monkeypatch.setattr(Rest, "around", lambda self, code: lambda inputs: (rested.append(self.path), code(inputs))[1])
     monkeypatch.setattr("mixbackend.runtime.session.sharing", made.sharing)
+    monkeypatch.setattr("mixbackend.runtime.slots.sharing", made.sharing)
     mixture = make_mixture(backend())
     value = torch.randn(4, 8)
-    assert torch.equal(torch.compile(lambda x: x.sin() + 1, backend=mixture)(value), value.sin() + 1)
-    assert made.sharing.active is acts
+    compiled = torch.compile(lambda x: x.sin() + 1, backend=mixture)
+    for _ in range(2):
+        assert torch.equal(compiled(value), value.sin() + 1)
+    assert made.sharing.active is (acts and not rests)
+    assert rested == [GNU] * 2 * (acts and rests)
     told = [event.detail for event in mixture.report().events if event.kind == "threads"]
     assert len(told) == acts and all("foreign, torch" in detail for detail in told)
+    del compiled
     mixture.reset()
     torch._dynamo.reset()
     gc.collect()
