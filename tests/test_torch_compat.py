@@ -202,11 +202,14 @@ def test_has_fast_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
         assert compat.has_fast_bfloat16() is (first or second)
 
 
-def test_operator_database() -> None:
+def test_operator_database(monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {item.name: item for item in compat.operator_database()}
+    stacks: list[Any] = []
+    monkeypatch.setattr(inspect, "stack", lambda *given: stacks.append(given) or [])
     samples = list(by_name["nn.functional.gelu"].sample_inputs("cpu", torch.float32))
     assert len(by_name) > 500
     assert all(isinstance(sample.input, torch.Tensor) for sample in samples)
+    assert not stacks, "no sample looks through the stack"
 
 
 # --- symbolic sizes --------------------------------------------------------------------------------------------------
