@@ -122,10 +122,9 @@ class FrozenGraph:
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
-        weights = self._weights(arguments)
         variant = self._latest
-        if variant is None or not variant.watch.holds(weights) or variant.watch.change():
-            variant = self._renew(weights)
+        if variant is None or not variant.watch.unchanged(arguments):
+            variant = self._renew(self._weights(arguments))
         if variant is None:
             assert self._live is not None
             return self._live(arguments)
@@ -161,7 +160,7 @@ class FrozenGraph:
 
     def _watch(self, weights: Sequence[torch.Tensor]) -> WeightWatch:
         # Frozen weights were promised not to change unseen, and looking at them would bring them back to memory.
-        return WeightWatch(weights, content=not self._frozen)
+        return WeightWatch(weights, self._split.weights, content=not self._frozen)
 
     def _move_to_file(self, weights: Sequence[torch.Tensor]) -> FileBackedWeights | None:
         try:

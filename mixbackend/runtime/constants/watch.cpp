@@ -1,5 +1,6 @@
 // Whether watched tensors are what they were. One call per call of a graph; holds the GIL, touches no Python object
-// but through torch's own accessor, allocates nothing.
+// but through Python's and torch's own accessors, allocates nothing. Between two calls a model runs and drives all of
+// this out of the caches: what is looked at next is fetched while something else is looked at.
 #include <cstdint>
 #include <cstring>
 
@@ -16,10 +17,13 @@ struct Region {  // memory whose checksum is known
 struct Watch {
     std::int64_t tensors;
     void* const* objects;           // Python objects of the tensors
+    const std::int64_t* places;     // theirs in the list of a call's arguments
     void* const* pointers;          // their data pointers
+    void* const* owners;            // implementation and storage of each
     std::int64_t versioned;
     void* const* implementations;   // of aliases that share the version counters
     const std::int64_t* versions;
+    void* (*item)(void* list, std::int64_t place);
     void* (*data_pointer)(void* object);
     std::int64_t (*version)(void* const* implementation);
     std::int64_t whole;             // regions that are looked at in every call
@@ -31,6 +35,16 @@ struct Watch {
     std::int64_t chunks_per_call;
     const Region* chunk_regions;
 };
+
+constexpr std::int64_t AHEAD = 16;  // so many tensors or regions are on their way while one is looked at
+constexpr std::int64_t LINE = 64;
+constexpr std::int64_t IMPLEMENTATION_BYTES = 4 * LINE;
+
+// Only a hint: the address need not be valid.
+void fetch(const void* place, std::int64_t bytes) {
+    for (std::int64_t offset = 0; offset < bytes; offset += LINE)
+        __builtin_prefetch(static_cast<const char*>(place) + offset);
+}
 
 Word load(const char* place, std::int64_t bytes) {
     Word word = 0;
@@ -53,16 +67,44 @@ Word checksum_of(const Region& region) {
 }
 
 bool differs(const Region* regions, std::int64_t count) {
-    for (std::int64_t place = 0; place < count; ++place)
+    for (std::int64_t place = 0; place < count; ++place) {
+        if (place + AHEAD < count) fetch(regions[place + AHEAD].begin, regions[place + AHEAD].bytes);
         if (checksum_of(regions[place]) != regions[place].checksum) return true;
+    }
+    return false;
+}
+
+bool others(const Watch* watch, void* arguments) {
+    for (std::int64_t place = 0; place < watch->tensors; ++place)
+        if (watch->item(arguments, watch->places[place]) != watch->objects[place]) return true;
+    return false;
+}
+
+bool moved(const Watch* watch) {
+    for (std::int64_t place = 0; place < watch->tensors; ++place) {
+        if (const std::int64_t next = place + AHEAD; next < watch->tensors) {
+            fetch(watch->objects[next], LINE);
+            fetch(watch->owners[2 * next], IMPLEMENTATION_BYTES);
+            fetch(watch->owners[2 * next + 1], LINE);
+        }
+        if (watch->data_pointer(watch->objects[place]) != watch->pointers[place]) return true;
+    }
+    return false;
+}
+
+bool written(const Watch* watch) {
+    for (std::int64_t place = 0; place < watch->versioned; ++place) {
+        if (place + AHEAD < watch->versioned) fetch(watch->implementations[place + AHEAD], IMPLEMENTATION_BYTES);
+        if (watch->version(&watch->implementations[place]) != watch->versions[place]) return true;
+    }
     return false;
 }
 
 }  // namespace
 
 // With `call` below zero: fills the checksums of all regions and returns 0. Else: 0 if nothing changed, else what did:
-// 1 address, 2 version, 3 content.
-extern "C" std::int64_t mb_function(Watch* watch, std::int64_t call) {
+// 1 address, 2 version, 3 content; 4 if the list of arguments, where one is given, holds other tensors.
+extern "C" std::int64_t mb_function(Watch* watch, std::int64_t call, void* arguments) {
     if (call < 0) {
         Region* tables[3] = {const_cast<Region*>(watch->whole_regions), const_cast<Region*>(watch->sampled_regions),
                              const_cast<Region*>(watch->chunk_regions)};
@@ -72,10 +114,9 @@ extern "C" std::int64_t mb_function(Watch* watch, std::int64_t call) {
                 tables[table][place].checksum = checksum_of(tables[table][place]);
         return 0;
     }
-    for (std::int64_t place = 0; place < watch->tensors; ++place)
-        if (watch->data_pointer(watch->objects[place]) != watch->pointers[place]) return 1;
-    for (std::int64_t place = 0; place < watch->versioned; ++place)
-        if (watch->version(&watch->implementations[place]) != watch->versions[place]) return 2;
+    if (arguments && others(watch, arguments)) return 4;
+    if (moved(watch)) return 1;
+    if (written(watch)) return 2;
     if (differs(watch->whole_regions, watch->whole)) return 3;
     if (watch->turns && differs(watch->sampled_regions + (call % watch->turns) * watch->sampled, watch->sampled)) return 3;
     if (!watch->chunks) return 0;

@@ -44,6 +44,7 @@ SAMPLE_TURNS = 16
 CHUNK_BYTES = 4096
 """Size of the pieces in which all memory is covered; one piece in every call."""
 
+_LIST_ITEM = ctypes.cast(ctypes.pythonapi.PyList_GetItem, ctypes.c_void_p).value
 _TEXT = (Path(__file__).parent / "watch.cpp").read_text()
 _CHANGES = {1: "another address", 2: "a counted write", 3: "other content"}
 
@@ -57,23 +58,26 @@ class WeightWatch:
 
     Args:
         weights: tensors as they are passed; equal objects may occur several times.
+        places: theirs in the list of a call's arguments; one after the other where not given.
         content: whether to look at what they hold, for writes that torch does not tell.
 
     Raises:
         UnwatchableError: no compiler, or a torch without the accessors.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor], content: bool = True) -> None:
+    def __init__(
+        self, weights: Sequence[torch.Tensor], places: Sequence[int] | None = None, content: bool = True
+    ) -> None:
         self._check = _native_check()
-        self._objects = [id(weight) for weight in weights]
+        self._objects = frozenset(map(id, weights))
         self._stale = ""
         self._call = 0
         self._users = [storage_users(weight) for weight in weights]
         self._aliases = [weight.detach() for weight in weights]
         self._ours = [1] * len(self._aliases)
-        self._tables = _Tables(weights, self._aliases, content)
+        self._tables = _Tables(weights, places or range(len(weights)), self._aliases, content)
         self._watch = ctypes.addressof(self._tables.watch)
-        self._check(self._watch, -1)
+        self._check(self._watch, -1, None)
         _watches.add(self)
 
     def settle(self) -> None:
@@ -96,19 +100,23 @@ class WeightWatch:
         """After this many calls every byte was compared."""
         return self._tables.chunks
 
-    def holds(self, weights: Sequence[torch.Tensor]) -> bool:
-        """Whether these are its very tensors, whatever they hold now."""
-        return list(map(id, weights)) == self._objects
+    def unchanged(self, arguments: list[Any]) -> bool:
+        """Whether a call comes with its very tensors, and nothing of them changed since it was made."""
+        return not self._stale and not self._look(id(arguments))
 
     def change(self) -> str:
-        """What changed since it was made, in words; empty if nothing did. Asked only where ``holds``."""
-        if self._stale:
-            return self._stale
-        self._call += 1
-        code = self._check(self._watch, self._call)
-        if code:
-            self._stale = _CHANGES[code]
+        """What changed since it was made, in words; empty if nothing did."""
+        if not self._stale:
+            self._look(None)
         return self._stale
+
+    def _look(self, arguments: int | None) -> int:
+        """The native answer; a change is remembered, other arguments are not."""
+        self._call += 1
+        code: int = self._check(self._watch, self._call, arguments)
+        if code in _CHANGES:  # written only then: another thread may say meanwhile that something changed
+            self._stale = _CHANGES[code]
+        return code
 
     def expire(self, reason: str) -> None:
         """The next call is to find a change, for this reason."""
@@ -154,21 +162,30 @@ def _after_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: An
 class _Tables:
     """The native structure and everything that it points to."""
 
-    def __init__(self, weights: Sequence[torch.Tensor], aliases: Sequence[torch.Tensor], content: bool) -> None:
+    def __init__(
+        self,
+        weights: Sequence[torch.Tensor],
+        places: Sequence[int],
+        aliases: Sequence[torch.Tensor],
+        content: bool,
+    ) -> None:
         data_pointer, version = native_tensor_accessors() or (0, 0)
         counted = [alias for alias in aliases if not alias.is_inference()]
         whole, sampled, chunks = _regions(aliases if content else ())
         self.chunks = len(chunks)
         self._objects = _pointers([id(weight) for weight in weights])
+        self._places = (ctypes.c_int64 * max(len(weights), 1))(*places)
         self._pointers = _pointers([weight.data_ptr() for weight in weights])
+        self._owners = _pointers([owner for weight in weights for owner in _owners(weight)])
         self._implementations = _pointers([tensor_implementation(alias) for alias in counted])
         self._versions = (ctypes.c_int64 * max(len(counted), 1))(*[alias._version for alias in counted])
         self._whole, self._sampled, self._chunks = _table(whole), _table(sampled), _table(chunks)
         address = ctypes.addressof
         self.watch = _Watch(
-            *(len(weights), address(self._objects), address(self._pointers)),
+            *(len(weights), address(self._objects), address(self._places)),
+            *(address(self._pointers), address(self._owners)),
             *(len(counted), address(self._implementations), address(self._versions)),
-            *(data_pointer, version),
+            *(_LIST_ITEM, data_pointer, version),
             *(len(whole), address(self._whole)),
             *(len(sampled) // SAMPLE_TURNS, SAMPLE_TURNS if sampled else 0, address(self._sampled)),
             *(len(chunks), 1, address(self._chunks)),
@@ -194,6 +211,11 @@ def _regions(tensors: Sequence[torch.Tensor]) -> tuple[list[tuple[int, int]], ..
     return small, sampled, chunks
 
 
+def _owners(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor's implementation and its storage lie: to be fetched early, never read through."""
+    return tensor_implementation(tensor), int(tensor.untyped_storage()._cdata)
+
+
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     """Address and bytes from the first to the last element, gaps included."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -206,9 +228,10 @@ class _Region(ctypes.Structure):
 
 class _Watch(ctypes.Structure):
     _fields_ = (
-        *(("tensors", ctypes.c_int64), ("objects", ctypes.c_void_p), ("pointers", ctypes.c_void_p)),
+        *(("tensors", ctypes.c_int64), ("objects", ctypes.c_void_p), ("places", ctypes.c_void_p)),
+        *(("pointers", ctypes.c_void_p), ("owners", ctypes.c_void_p)),
         *(("versioned", ctypes.c_int64), ("implementations", ctypes.c_void_p), ("versions", ctypes.c_void_p)),
-        *(("data_pointer", ctypes.c_void_p), ("version", ctypes.c_void_p)),
+        *(("item", ctypes.c_void_p), ("data_pointer", ctypes.c_void_p), ("version", ctypes.c_void_p)),
         *(("whole", ctypes.c_int64), ("whole_regions", ctypes.c_void_p)),
         *(("sampled", ctypes.c_int64), ("turns", ctypes.c_int64), ("sampled_regions", ctypes.c_void_p)),
         *(("chunks", ctypes.c_int64), ("chunks_per_call", ctypes.c_int64), ("chunk_regions", ctypes.c_void_p)),
@@ -233,4 +256,4 @@ def _native_check() -> Any:
         raise UnwatchableError(f"watching weights needs a C++ compiler: {error}") from error
     register_optimizer_step_post_hook(_after_step)
     # With the GIL: the tensors cannot go away meanwhile.
-    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(address)
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(address)
