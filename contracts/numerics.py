@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -17,8 +18,26 @@ from mixbackend.contracts.backend import ErrorBudget
 _COMPARED_AT_ONCE = 1 << 22
 """So many elements are compared at a time: the comparison has a dozen values of each in float64."""
 
-_Distances = tuple[float, float, float, float, float, float, float]
-"""See ``_tally``."""
+
+class _Distances(NamedTuple):
+    """How far a tensor is from what it should be, and eager's from the same.
+
+    Attributes:
+        odd: elements that are infinite or NaN and should not be.
+        measured: elements whose distance counts.
+        squares, eager_squares: sums over these.
+        peak, eager_peak: the largest distances.
+        scale: largest magnitude of the reference.
+    """
+
+    odd: float
+    measured: float
+    squares: float
+    eager_squares: float
+    peak: float
+    eager_peak: float
+    scale: float
+
 
 _PEAK_SLACK = 4.0
 """A single element may be this many times farther off than the root mean square allows."""
@@ -95,16 +114,16 @@ def _floating(
     noise: torch.Tensor | None,
 ) -> Deviation | None:
     finite = _finite_distances(result, eager, reference) if noise is None else None
-    distances = finite or _distances(result, eager, reference, noise)
-    odd, measured, squares, eager_squares, peak, eager_peak, scale = distances
-    if odd:
-        return Deviation(index, odd, 0.0, 0.0, "nonfinite")
-    if not measured:
+    found = finite or _distances(result, eager, reference, noise)
+    if found.odd:
+        return Deviation(index, found.odd, 0.0, 0.0, "nonfinite")
+    if not found.measured:
         return None
-    floor = budget.floor * torch.finfo(result.dtype).eps * scale
+    floor = budget.floor * torch.finfo(result.dtype).eps * found.scale
+    rms, eager_rms = (math.sqrt(squares / result.numel()) for squares in (found.squares, found.eager_squares))
     for measure, off, eager_off, slack in (
-        ("rms", math.sqrt(squares / result.numel()), math.sqrt(eager_squares / result.numel()), 1.0),
-        ("max", peak, eager_peak, _PEAK_SLACK),
+        ("rms", rms, eager_rms, 1.0),
+        ("max", found.peak, found.eager_peak, _PEAK_SLACK),
     ):
         allowed = slack * (budget.factor * eager_off + floor)
         if not off <= allowed:
@@ -124,7 +143,7 @@ def _finite_distances(result: torch.Tensor, eager: torch.Tensor, reference: torc
         return None
     lengths, eager_lengths, peaks, eager_peaks, scales = zip(*rows, strict=True)
     squares, eager_squares = (sum(length * length for length in item) for item in (lengths, eager_lengths))
-    return 0.0, float(result.numel()), squares, eager_squares, max(peaks), max(eager_peaks), max(scales)
+    return _Distances(0.0, float(result.numel()), squares, eager_squares, max(peaks), max(eager_peaks), max(scales))
 
 
 def _norms(result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
@@ -142,9 +161,7 @@ def _distances(
     """The tallies of all pieces."""
     tensors = (result, eager, reference) if noise is None else (result, eager, reference, noise)
     tallies = torch.stack([_tally(*parts) for parts in zip(*map(_slices, tensors), strict=True)])
-    odd, measured, squares, eager_squares = tallies[:, :4].sum(0).tolist()
-    peak, eager_peak, scale = tallies[:, 4:].amax(0).tolist()
-    return odd, measured, squares, eager_squares, peak, eager_peak, scale
+    return _Distances(*tallies[:, :4].sum(0).tolist(), *tallies[:, 4:].amax(0).tolist())
 
 
 def _slices(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -158,8 +175,7 @@ def _slices(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def _tally(
     result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor, noise: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Of some elements: how many are odd and how many measured, the sums of squares of the result's errors and of
-    eager's, the largest of both, and the largest magnitude of the reference."""
+    """Of some elements: the fields of ``_Distances``, in order."""
     wide = torch.complex128 if result.is_complex() else torch.float64
     mine, theirs, exact = result.to(wide), eager.to(wide), reference.to(wide)
     rounded = exact.to(result.dtype).to(wide)

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
 import torch
 import torch.fx
 
-from mixbackend.contracts.torch_compat import symbolic_expression
+from mixbackend.contracts.describe_op import size_of
 
 _AS_STRIDED = torch.ops.aten.as_strided.default
 
@@ -34,16 +33,12 @@ def _restates(node: torch.fx.Node) -> bool:
     offset = _values(node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset"))
     if not isinstance(source, torch.Tensor) or source.layout is not torch.strided:
         return False
-    if offset is not None and _number(offset) != _number(source.storage_offset()):
+    if offset is not None and size_of(offset) != size_of(source.storage_offset()):
         return False
-    shape = tuple(map(_number, source.shape))
-    steps = zip(shape, map(_number, strides), map(_number, source.stride()), strict=False)
-    return tuple(map(_number, sizes)) == shape and all(stated == own for size, stated, own in steps if size != 1)
+    shape = tuple(map(size_of, source.shape))
+    steps = zip(shape, map(size_of, strides), map(size_of, source.stride()), strict=False)
+    return tuple(map(size_of, sizes)) == shape and all(stated == own for size, stated, own in steps if size != 1)
 
 
 def _values(argument: Any) -> Any:
     return torch.fx.node.map_arg(argument, lambda node: node.meta.get("val"))
-
-
-def _number(size: int | torch.SymInt) -> int | sympy.Expr:
-    return symbolic_expression(size) if isinstance(size, torch.SymInt) else size
