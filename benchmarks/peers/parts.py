@@ -21,7 +21,8 @@ _MOST_OPS = 12
 def summarise_parts(report: Mapping[str, Any]) -> dict[str, Any]:
     """Ops and modules by backend, the regions that take longest, and how sure that is; empty without graphs.
 
-    ``placement`` is equal for equal placements of a model, whatever was estimated; ``chosen`` is what tuning took.
+    ``placement`` is equal for equal placements of a model, whatever was estimated; ``chosen`` is what tuning took,
+    ``compared`` the milliseconds of all that it compared.
     ``measured_s`` of a region is what its first calls took. ``measured_s`` of the whole is their sum: what a call takes
     beyond it is spent between regions; regions without a time are counted.
     """
@@ -35,6 +36,7 @@ def summarise_parts(report: Mapping[str, Any]) -> dict[str, Any]:
         "graphs": len(graphs),
         "placement": placement_digest(graphs),
         "chosen": [graph["tuning"]["chosen"] if graph["tuning"] else "" for graph in graphs],
+        "compared": [_compared(graph["tuning"]) for graph in graphs],
         "backends": {name: _backend(regions, name) for name in sorted({region["backend"] for region in regions})},
         "profile": [_region(region) for region in slowest],
         "measured_s": sum(region["measured_s"] for region in timed),
@@ -57,6 +59,12 @@ def placement_digest(graphs: Sequence[Mapping[str, Any]]) -> str:
         for graph in graphs
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _compared(tuning: Mapping[str, Any] | None) -> dict[str, float | None]:
+    trials = tuning["trials"] if tuning else ()
+    seconds = {trial["choice"]: trial["median_s"] for trial in trials}
+    return {choice: None if taken is None else round(1e3 * taken, 3) for choice, taken in seconds.items()}
 
 
 def _backend(regions: list[dict[str, Any]], name: str) -> dict[str, Any]:

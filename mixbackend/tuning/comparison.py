@@ -4,7 +4,8 @@ Place: beside ``tuner``, asked by ``runtime.compiling`` for graphs that nothing 
 Input: the graph as it was placed, a way to build it as another choice says, the values of the first call. Output: the
 quickest of them; what was found is remembered under the key of the graph, apart for calls that are replayed.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
-``comparison_gpu`` choose, are compiled as well, and all take turns in this process.
+``comparison_gpu`` choose, are compiled as well, and all take turns in this process, until the quickest is told from the
+others or they have had enough.
 Where: on processors; on GPUs in modes whose first call may take longer. Inference, forward and backward.
 Invariants: nothing is called more often than the user asked unless that can be put back; the time is bounded, but for
 one compilation. Candidates verify their regions like any other graph.
@@ -15,6 +16,7 @@ Units: seconds.
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
 from mixbackend.tuning.comparison_gpu import GpuGround
 from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.decision import MEASURED, Decision, Trial, decide
+from mixbackend.tuning.decision import MEASURED, TIE, Decision, Trial, decide
 
 FAR_BEHIND = 1.3
 """Who is this many times slower than the quickest in the first turn has no second one."""
@@ -48,7 +50,11 @@ class Ground(Protocol):
 
     @property
     def turns(self) -> int:
-        """Of each candidate that is not far behind."""
+        """Of each candidate that is not far behind, at least."""
+
+    @property
+    def most_turns(self) -> int:
+        """While noise may hide who is the quickest."""
 
     def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
@@ -227,14 +233,27 @@ def compare(candidates: Sequence[Candidate], values: Sequence[Any], ground: Grou
             failed[number] = _failed(candidate.choice, candidate.estimated_s, error)
     best = min(found[0] for found in rounds.values())
     near = [number for number, found in rounds.items() if found[0] <= FAR_BEHIND * best]
-    for number in near * (ground.turns - 1) if len(near) > 1 else ():
-        rounds[number].append(ground.turn(candidates[number].run, values))
+    for turn in range(1, ground.most_turns if len(near) > 1 else 1):
+        if turn >= ground.turns and told_apart([rounds[number] for number in near]):
+            break
+        # Now forwards, now backwards: a machine that becomes slower by and by is no candidate's disadvantage.
+        for number in reversed(near) if turn % 2 else near:
+            rounds[number].append(ground.turn(candidates[number].run, values))
     return tuple(
         failed[number]
         if number in failed
         else Trial(candidate.choice, candidate.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
         for number, candidate in enumerate(candidates)
     )
+
+
+def told_apart(rounds: Sequence[Sequence[float]]) -> bool:
+    """Whether the turns of the quickest lie below those of all that are not as quick, by the quartiles of both."""
+    leader = min(rounds, key=statistics.median)
+    as_quick = statistics.median(leader) * (1.0 + TIE)
+    others = [found for found in rounds if statistics.median(found) > as_quick]
+    high = statistics.quantiles(leader, n=4, method="inclusive")[2]
+    return all(high < statistics.quantiles(found, n=4, method="inclusive")[0] for found in others)
 
 
 def _failed(choice: Choice, estimated_s: float, error: Exception) -> Trial:

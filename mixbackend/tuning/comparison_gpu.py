@@ -66,7 +66,7 @@ class GpuGround:
     device: int
     replayed: bool
     placeholders: tuple[str, ...]
-    turns = 5
+    turns, most_turns = 5, 15
 
     def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first.

@@ -27,7 +27,7 @@ from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.calls import LEAST_CALLS, timed_calls
+from mixbackend.tuning.calls import timed_calls
 from mixbackend.tuning.repeating import may_repeat, put_back
 from mixbackend.tuning.rivals import alone, mixtures_without_owners
 
@@ -61,7 +61,7 @@ class ProcessorGround:
     compiling_s: float
     placeholders: tuple[str, ...]
     training: bool
-    turns = 3
+    turns, most_turns = 3, 9
 
     def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
@@ -89,7 +89,7 @@ class ProcessorGround:
         run(list(values))
 
     def turn(self, run: Run, values: Sequence[Any]) -> float:
-        """Median seconds of a call, without the first one, which wakes the threads, where calls are short."""
+        """Median seconds of a call, after one that wakes the threads and finds the caches full of others' weights."""
         stirring = torch.ones(_STIRRED) if self.training else None
 
         def call() -> None:
@@ -97,8 +97,8 @@ class ProcessorGround:
             if stirring is not None:
                 stirring.mul_(1.0)
 
-        taken = timed_calls(call, TURN_S)
-        return statistics.median(taken[1:] if len(taken) > LEAST_CALLS else taken)
+        call()
+        return statistics.median(timed_calls(call, TURN_S))
 
     def give_back(self) -> None:
         """Memory of those that were slower goes back by itself."""

@@ -1,0 +1,88 @@
+"""Turns of a comparison at the first call: as many as noise asks for, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from mixbackend.runtime.choice import Choice
+from mixbackend.tuning.comparison import Candidate, compare, told_apart
+
+
+@dataclass
+class ScriptedGround:
+    """Candidates are iterators over the seconds of their turns.
+
+    Attributes:
+        order: whose turn it was.
+    """
+
+    compiling_s: float = 1.0
+    turns: int = 3
+    most_turns: int = 7
+    order: list[Any] = field(default_factory=list)
+
+    def warm(self, run: Any, values: Sequence[Any]) -> None:
+        pass
+
+    def turn(self, run: Any, values: Sequence[Any]) -> float:
+        self.order.append(run)
+        return next(run)
+
+    def prepared(self, graphs: Any, values: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def candidates(*seconds: Iterator[float]) -> list[Candidate]:
+    return [Candidate(Choice(single=str(number)), run, ()) for number, run in enumerate(seconds)]
+
+
+def turns_of(*seconds: Iterator[float]) -> list[int]:
+    return [len(trial.rounds_s) for trial in compare(candidates(*seconds), (), ScriptedGround())]
+
+
+def test_clear_differences_need_no_more_than_the_usual_turns():
+    assert turns_of(itertools.repeat(1.0), itertools.repeat(1.1)) == [3, 3]
+
+
+def test_noise_as_large_as_the_difference_asks_for_more():
+    assert turns_of(itertools.cycle([1.0, 1.2, 1.1]), itertools.cycle([1.15, 1.05, 1.3])) == [7, 7]
+
+
+def test_more_turns_end_when_the_quickest_is_told_from_the_others():
+    noisy = itertools.chain([1.25, 1.0, 1.0], itertools.repeat(1.0))
+    assert turns_of(noisy, itertools.repeat(1.1)) == [4, 4]
+
+
+def test_who_is_as_quick_asks_for_no_more():
+    assert turns_of(itertools.cycle([1.0, 1.1]), itertools.cycle([1.004, 1.1])) == [3, 3]
+
+
+def test_who_is_far_behind_has_one_turn_and_one_alone_needs_no_second():
+    assert turns_of(itertools.repeat(1.0), itertools.repeat(2.0)) == [1, 1]
+
+
+def test_turns_go_forwards_and_backwards():
+    ground = ScriptedGround()
+    runs = [itertools.repeat(1.0), itertools.repeat(1.1), itertools.repeat(1.2)]
+    compare(candidates(*runs), (), ground)
+    first, second, third = runs
+    assert ground.order == [first, second, third, third, second, first, first, second, third]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "apart"),
+    [
+        ([[1.0, 1.0, 1.3], [1.2, 1.2, 1.2]], True),
+        ([[1.0, 1.0, 1.5], [1.2, 1.2, 1.2]], False),
+        ([[1.0, 1.0, 1.0], [1.2, 1.2, 1.0], [1.2, 1.2, 1.2]], True),
+        ([[1.0, 1.0, 1.2], [1.2, 1.2, 0.9], [1.2, 1.2, 1.2]], False),
+    ],
+)
+def test_told_apart_by_quartiles(rounds: Sequence[Sequence[float]], apart: bool):
+    assert told_apart(rounds) == apart
