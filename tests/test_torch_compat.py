@@ -452,6 +452,15 @@ def test_exact_outputs_of_inductor_hold_for_a_graph_that_was_compiled_without_be
     assert strides([0]) == (2304, 144, 12, 1)
 
 
+def test_kernels_later() -> None:
+    with compat.kernels_later() as late:
+        compiled = compiled_by_inductor([0])
+    late.finish()
+    assert not late.pending
+    x, y = torch.randn(6, 4), torch.randn(4)
+    torch.testing.assert_close(compiled([x, y])[0], torch.relu(x + y).t())
+
+
 def test_inductor_source() -> None:
     assert "def call" in compat.inductor_source(compiled_by_inductor([0]))
     assert compat.inductor_source(len) == ""

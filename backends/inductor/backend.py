@@ -5,11 +5,13 @@ Input: regions of every phase, static or dynamic. Output: compiled regions with 
 A region is re-traced with inductor's decompositions under symbols of its own, passes inductor's joint-graph passes and
 is then compiled as torch compiles a forward, backward or inference graph. What inductor assumes about sizes on the way
 becomes preconditions of the region, never a guard of the captured graph.
+On a GPU its kernels are waited for when the region first runs: the next region is written meanwhile.
 Non-goals: storing artifacts (inductor keeps a cache of its own), freezing, CUDA graphs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -50,10 +52,13 @@ from mixbackend.contracts import (
     refuse_special,
 )
 from mixbackend.contracts.gpu import gpu_fingerprint
+from mixbackend.contracts.graph import accelerator
 from mixbackend.contracts.torch_compat import (
+    LateKernels,
     inductor_compile,
     inductor_settings,
     inductor_source,
+    kernels_later,
     tracing_apart,
 )
 
@@ -122,13 +127,13 @@ class InductorBackend(Backend):
         traced = retrace_apart(region, "inductor")
         exact = [index for index, output in enumerate(region.outputs) if output.exact_stride]
         kept = _keeps_strides(region.outputs, traced)
-        with tracing_apart(traced.fake_mode):
+        with tracing_apart(traced.fake_mode), _late_kernels(region) as late:
             static = _static_places(region, len(traced.inputs))
             compiled = inductor_compile(
                 traced.graph_module, traced.inputs, traced.fake_mode, exact, region.phase, static
             )
         return CompiledRegion(
-            run=_runner(compiled),
+            run=_runner(compiled, late),
             source=inductor_source(compiled),
             preconditions=traced.preconditions(),
             strides="as_traced" if kept else "unknown",
@@ -146,8 +151,20 @@ def _static_places(region: Region, count: int) -> tuple[int, ...]:
     )
 
 
-def _runner(compiled: Any) -> Any:
+def _late_kernels(region: Region) -> contextlib.AbstractContextManager[LateKernels | None]:
+    """On a GPU the next region is written while kernels of this one are compiled; on the processor, what compiles
+    would disturb whoever times something there."""
+    metas = [item.meta for item in region.inputs] + [item.meta for item in region.outputs]
+    return kernels_later() if accelerator(metas) == "cuda" else contextlib.nullcontext()
+
+
+def _runner(compiled: Any, late: LateKernels | None) -> Any:
     def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        nonlocal late
+        kernels = late
+        if kernels is not None:
+            kernels.finish()
+            late = None
         # Inductor empties the list it is given.
         return compiled(list(inputs))
 

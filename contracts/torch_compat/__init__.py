@@ -42,6 +42,7 @@ from mixbackend.contracts.torch_compat.inductor import (
     inductor_settings,
     inductor_source,
 )
+from mixbackend.contracts.torch_compat.late_kernels import LateKernels, kernels_later
 from mixbackend.contracts.torch_compat.memory import (
     copies_of,
     native_tensor_accessors,
@@ -91,6 +92,7 @@ from mixbackend.contracts.torch_compat.tracing import (
 __all__ = [
     "MISSTATED",
     "GraphTree",
+    "LateKernels",
     "ResultsOfGraph",
     "SchemaArgument",
     "SymbolFacts",
@@ -129,6 +131,7 @@ __all__ = [
     "is_operator",
     "is_static_input",
     "is_tangent",
+    "kernels_later",
     "native_tensor_accessors",
     "operator_by_name",
     "operator_database",
