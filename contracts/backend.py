@@ -73,7 +73,8 @@ class Traits:
         device_types: devices whose tensors it takes.
         weights: see ``WeightPolicy``.
         decomposition: see ``DecompositionLevel``.
-        capturable: whether a region may be recorded into a CUDA graph.
+        capturable: whether a region may be recorded into a CUDA graph. What torch allocates for it and it keeps is then
+            allocated when it is compiled or bound, or in the first call of each set of sizes: later ones keep nothing.
         uses_current_stream: whether GPU work is queued on torch's current stream.
         deterministic: whether equal inputs give bitwise equal outputs where ``OpView.deterministic`` asks for that, and
             ops that cannot are refused. Without it no op comes then; the reference follows torch's switch by itself.

@@ -1,9 +1,10 @@
 """Engines while they run: memory, streams, sizes.
 
 Place: the ``run`` of a ``CompiledRegion``. Input: tensors of a call. Output: results in memory of torch's.
-Invariants: work is queued on the caller's current stream; results and scratch memory are torch's, so they are counted
-and may be recorded into CUDA graphs; nothing waits for the GPU. Calls come one at a time (``Traits.reentrant``); a call
-on another stream than the last one waits for that one on the GPU, since scratch memory is shared.
+Invariants: work is in the order of the caller's current stream; results and scratch memory are torch's, so they are
+counted and may be recorded into CUDA graphs; nothing waits for the GPU. A call keeps no memory: scratch memory is there
+from the beginning. Calls come one at a time (``Traits.reentrant``); a call on another stream than the last one waits
+for that one on the GPU, since scratch memory is shared.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class Engine:
         self._device = device
         self._engine = api.open(serialised)
         self._check()
-        self._scratch: torch.Tensor | None = None
+        self._scratch = torch.empty(max(self.scratch_bytes, 1), dtype=torch.uint8, device=device)
         self._contexts: dict[_ShapeKey, _Context] = {}
         self._order = StreamOrder(device)
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch memory that it holds from its first call on."""
+        """Scratch memory that it holds."""
         return self._api.scratch_bytes(self._engine)
 
     def refit(self, constants: Sequence[torch.Tensor | None]) -> None:
@@ -74,8 +75,9 @@ class Engine:
         tensors = [entering(entrance, inputs[entrance.place]) for entrance in self._prepared.entrances]
         context = self._context(tensors)
         results = [torch.empty(shape, dtype=item.dtype, device=self._device) for item, shape in context.results()]
-        if not context.queue(tensors, results, self._order.enter()):
-            raise RuntimeError("TensorRT refused to run the engine")
+        with self._order as stream:
+            if not context.queue(tensors, results, stream):
+                raise RuntimeError("TensorRT refused to run the engine")
         return [
             result if item.dtype is item.wanted else result.to(item.wanted)
             for item, result in zip(self._prepared.exits, results, strict=True)
@@ -102,8 +104,6 @@ class Engine:
 
     def _made(self, key: _ShapeKey) -> _Context:
         context = self._api.context(self._engine)
-        if self._scratch is None:
-            self._scratch = torch.empty(max(self.scratch_bytes, 1), dtype=torch.uint8, device=self._device)
         self._api.give_scratch(context, self._scratch.data_ptr(), self._scratch.numel())
         names = [item.name for item in self._prepared.entrances]
         if key:
@@ -114,8 +114,9 @@ class Engine:
         place = next((place for place, item in enumerate(self._profiles) if item.serves(shapes)), None)
         if place is None:
             raise RuntimeError(f"no optimisation profile serves {shapes}")
-        if not context.set_optimization_profile_async(place, self._order.enter()):
-            raise RuntimeError(f"TensorRT refused the optimisation profile {place}")
+        with self._order as stream:
+            if not context.set_optimization_profile_async(place, stream):
+                raise RuntimeError(f"TensorRT refused the optimisation profile {place}")
         for name, *_ in self._profiles[place].shapes:
             if name in self._taken and not context.set_input_shape(name, shapes[name]):
                 raise RuntimeError(f"TensorRT refused the sizes {shapes[name]} of {name}")
@@ -156,7 +157,10 @@ class _Context:
 
 
 class StreamOrder:
-    """Keeps calls in order where their stream changes.
+    """The stream to queue a call on: after the calls before it, and between what the current stream does.
+
+    That is the current stream, unless it is the default one: there TensorRT waits for the GPU before and after a call,
+    so it has a stream of its own, which the two wait for each other on.
 
     Args:
         device: of the tensors; without a GPU there are no streams.
@@ -164,19 +168,35 @@ class StreamOrder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._own: torch.cuda.Stream | None = None
         self._last: torch.cuda.Stream | None = None
+        self._waiting: torch.cuda.Stream | None = None
 
-    def enter(self) -> int:
-        """Handle of the current stream, which waits for the call before this one."""
+    def __enter__(self) -> int:
+        """Its handle."""
         if self._device.type != "cuda":
             return 0
-        stream = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self._device)
         # A recording must not wait for streams outside of it; whoever records has waited before.
-        if not torch.cuda.is_current_stream_capturing():
-            if self._last is not None and self._last != stream:
-                stream.wait_stream(self._last)
-            self._last = stream
+        if torch.cuda.is_current_stream_capturing():
+            return int(current.cuda_stream)
+        stream = self._beside(current) if current.cuda_stream == 0 else current
+        if self._last is not None and self._last != stream:
+            stream.wait_stream(self._last)
+        self._last = stream
         return int(stream.cuda_stream)
+
+    def __exit__(self, *_: object) -> None:
+        if self._waiting is not None and self._own is not None:
+            self._waiting.wait_stream(self._own)
+            self._waiting = None
+
+    def _beside(self, current: torch.cuda.Stream) -> torch.cuda.Stream:
+        if self._own is None:
+            self._own = torch.cuda.Stream(self._device)
+        self._own.wait_stream(current)
+        self._waiting = current
+        return self._own
 
 
 def entering(entrance: Entrance, value: torch.Tensor) -> torch.Tensor:

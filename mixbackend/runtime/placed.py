@@ -140,7 +140,7 @@ class PlacedGraph:
     def rehearse(self, on: bool) -> None:
         """Record CUDA graphs for a trial from now on, or for good again; what was recorded before is let go.
 
-        In a trial, calls come with the same tensors, and nothing is told.
+        In a trial, calls come with the same tensors, and nothing is told but what cannot be recorded.
         """
         with self._lock:
             self._rehearsing = on
@@ -227,9 +227,11 @@ class PlacedGraph:
             self._event("fallback", "", "", "no CUDA graphs: later calls are to be verified, too")
             return stitched.run
         subject = Subject(self._module, self.graph, regions, slots, stitched, self._constants)
-        if self._rehearsing:
-            return RecordedGraph(subject, device, lambda region, detail: None, fixed=True)
-        return RecordedGraph(subject, device, lambda region, detail: self._event("cuda_graphs", region, "", detail))
+
+        def tell(region: str, detail: str) -> None:
+            self._event("cuda_graphs", region, "", detail)
+
+        return RecordedGraph(subject, device, tell, trial=self._rehearsing)
 
     def _recorded_device(self) -> int | None:
         """Number of the GPU whose kernels are to be recorded, if there is one."""

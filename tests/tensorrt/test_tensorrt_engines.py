@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, gelu, layer_norm, linear, softmax
 from mixbackend.backends.tensorrt.api import Api
 from mixbackend.backends.tensorrt.artifact import EngineArtifact
 from mixbackend.backends.tensorrt.building import BuildError
-from mixbackend.backends.tensorrt.running import MOST_CONTEXTS
+from mixbackend.backends.tensorrt.running import MOST_CONTEXTS, StreamOrder
 from mixbackend.contracts import Region
 
 from .conftest import GIVEN_ANEW, NEWEST, OLDEST, RELEASES, close, given, known
@@ -324,3 +324,56 @@ def test_tf32_is_allowed_where_torch_allows_it(bench, monkeypatch) -> None:
     assert "BuilderFlag.TF32" not in flags()
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert "BuilderFlag.TF32" in flags()
+
+
+def test_a_call_allocates_nothing_but_its_results(bench, monkeypatch) -> None:
+    """What else it allocated and kept would lie in the memory of a CUDA graph if the call warms one up."""
+    made, values = bench(), _image_values()
+    region = made.region(_image, values, constants=(1, 2))
+    inputs = given(region, values)
+    bound = made.compile(region).bind(known(region, inputs))
+    sizes, empty = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **rest: sizes.append(size) or empty(*size, **rest))
+    (result,) = bound.run(inputs)
+    assert sizes == [(tuple(result.shape),)]
+
+
+class _Stream:
+    """A stream of the GPU's that remembers whom it waited for."""
+
+    def __init__(self, handle: int) -> None:
+        self.cuda_stream = handle
+        self.waited: list[int] = []
+
+    def wait_stream(self, other: _Stream) -> None:
+        self.waited.append(other.cuda_stream)
+
+
+def test_calls_are_queued_beside_the_default_stream(monkeypatch) -> None:
+    """TensorRT waits for the GPU before and after a call there."""
+    default, mine, own = _Stream(0), _Stream(1), _Stream(2)
+    now = {"stream": default, "capturing": False}
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: now["stream"])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now["capturing"])
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: own)
+    order = StreamOrder(torch.device("cuda:0"))
+
+    def queued() -> int:
+        for stream in (default, mine, own):
+            stream.waited.clear()
+        with order as handle:
+            assert not default.waited
+        return handle
+
+    for _ in range(2):
+        assert queued() == 2
+        assert (own.waited, default.waited) == ([0], [2])
+    now["stream"] = mine
+    assert queued() == 1
+    assert (mine.waited, own.waited, default.waited) == ([2], [], [])
+    now["stream"] = default
+    assert queued() == 2
+    assert (own.waited, default.waited) == ([0, 1], [2])
+    now.update(stream=mine, capturing=True)
+    assert queued() == 1
+    assert (mine.waited, own.waited, default.waited) == ([], [], [])

@@ -2,10 +2,11 @@
 
 Place: between ``runtime.stitch`` and the caller, where a session records. Input: the regions of a placed graph and what
 they run. Output: a callable like the stitched function.
-The first calls run as ever, until every region's result was held against eager's. Then neighbouring regions that can be
-recorded become one CUDA graph of torch's own trees: these share one pool of memory among forward, backward and
-graph breaks, know which results still live, and record again if weights have moved. Each set of sizes has graphs of its
-own, up to ``MOST_SIZES``. What cannot be recorded runs between them.
+The first calls run as ever, until every region's result was held against eager's, one of each set of sizes at least:
+what a backend makes then and keeps, scratch memory say, must not lie in the memory of graphs. Then neighbouring regions
+that can be recorded become one CUDA graph of torch's own trees: these share one pool of memory among forward, backward
+and graph breaks, know which results still live, and record again if weights have moved. Each set of sizes has graphs of
+its own, up to ``MOST_SIZES``. What cannot be recorded runs between them.
 Invariants: results are those of the regions' code; as with torch's own mode, those of a forward are valid until the
 model is called again. Gradients that are kept over calls have memory of their own, see ``gradients``. A region whose
 recording fails is left out of the graphs from then on, with an event, and that call is answered by running the piece
@@ -28,6 +29,7 @@ from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
 from mixbackend.runtime.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.runtime.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
+from mixbackend.runtime.cuda_graphs.recording import RecordedPiece, Recording, Tell
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.regions import BoundRegion
 from mixbackend.runtime.slots import RegionSlot
@@ -36,11 +38,8 @@ from mixbackend.runtime.stitch import Stitched, call_text, function_text, load_f
 MOST_SIZES = 8
 """So many sets of sizes of one graph are recorded; calls of further ones run without CUDA graphs."""
 
-_RECORDED_AFTER = 2
-"""Calls of a piece until it is replayed: one to warm up, one to record."""
-
-Tell = Callable[[str, str], None]
-"""Takes the id of a region (empty for the whole graph) and what happened."""
+_MOST_CALLED = 64
+"""So many sets of sizes that were called once are remembered."""
 
 
 @dataclass(frozen=True)
@@ -68,22 +67,24 @@ class RecordedGraph:
     Args:
         subject: what is recorded.
         device: number of its GPU, see ``device_of``.
-        tell: told what is recorded, and what fails.
-        fixed: whether all inputs are the same memory at every call, so that none needs to be copied.
+        tell: told what is recorded, and what fails; only the latter in a trial.
+        trial: whether all inputs are the same memory at every call, so that none needs to be copied.
     """
 
-    def __init__(self, subject: Subject, device: int, tell: Tell, fixed: bool = False) -> None:
+    def __init__(self, subject: Subject, device: int, tell: Tell, trial: bool = False) -> None:
         self._subject = subject
         self._device = device
-        self._tell = tell
-        self._fixed = fixed
+        self._tell_failure = tell
+        self._tell: Tell = tell if not trial else lambda region, detail: None
+        self._trial = trial
         self._lock = threading.RLock()
         self._sizes = _size_reader(subject)
         self._runs: dict[tuple[int, ...], Run] = {}
+        self._called: set[tuple[int, ...]] = set()
         self._refused: dict[int, str] = {}
         self._backward = subject.graph.phase == "backward"
         # What is recorded for a trial ends before anybody could be done with its gradients.
-        self._giver = Giver(lambda detail: tell("", detail)) if self._backward and not fixed else None
+        self._giver = Giver(lambda detail: tell("", detail)) if self._backward and not trial else None
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -92,16 +93,24 @@ class RecordedGraph:
         return run(arguments)
 
     def _made(self, sizes: tuple[int, ...]) -> Run:
-        """What runs calls of these sizes from now on; the stitched function while results are still verified."""
+        """What runs calls of these sizes from now on; the stitched function where it is too early for a recording."""
         with self._lock:
-            if not all(slot.settled for slot in self._subject.slots):
-                return self._plain
             if sizes not in self._runs and len(self._runs) >= MOST_SIZES:
                 self._tell("", f"further sizes run without CUDA graphs: those of {MOST_SIZES} are recorded")
+                return self._plain
+            if not self._are_prepared(sizes) or not all(slot.settled for slot in self._subject.slots):
                 return self._plain
             if sizes not in self._runs:
                 self._runs[sizes] = self._recording()
             return self._runs[sizes]
+
+    def _are_prepared(self, sizes: tuple[int, ...]) -> bool:
+        """Whether a call of these sizes was let run without a graph; the one that asks is, otherwise."""
+        prepared = sizes in self._called
+        if len(self._called) >= _MOST_CALLED:
+            self._called.clear()
+        self._called.add(sizes)
+        return prepared
 
     def _plain(self, arguments: list[Any]) -> Sequence[Any]:
         if self._backward:
@@ -116,7 +125,7 @@ class RecordedGraph:
         count = sum(piece.is_recorded for piece in pieces)
         if count == 0:
             return self._plain
-        recording = _Recording(count, self._device, self._tell)
+        recording = Recording(count, self._device, self._tell)
         calls = [self._recorded(piece, recording) if piece.is_recorded else self._as_is(piece) for piece in pieces]
         run = stitch(subject.module, subject.graph, pieces, calls).run
         if self._backward and not pieces[0].is_recorded:
@@ -147,10 +156,10 @@ class RecordedGraph:
         (number,) = piece.regions
         return self._subject.slots[number]
 
-    def _recorded(self, piece: GraphPiece, recording: _Recording) -> RecordedPiece:
+    def _recorded(self, piece: GraphPiece, recording: Recording) -> RecordedPiece:
         subject = self._subject
         roles = {item.name: item.role for item in subject.graph.inputs}
-        given = {name for name, role in roles.items() if self._fixed or role.is_weight}
+        given = {name for name, role in roles.items() if self._trial or role.is_weight}
         static = [place for place, name in enumerate(piece.inputs) if name in given]
         constants = {name: subject.constants[name] for name in piece.constants}
         regions = [subject.regions[number] for number in piece.regions]
@@ -177,69 +186,9 @@ class RecordedGraph:
         with self._lock:
             self._refused.update(dict.fromkeys(guilty, text))
             self._runs.clear()
+        where = " in a trial" if self._trial else ""
         for number in guilty:
-            self._tell(self._subject.regions[number].planned.id, f"runs without a CUDA graph, {text}")
-
-
-class _Recording:
-    """Counts the pieces of one set of sizes, and tells what memory their graphs took."""
-
-    def __init__(self, pieces: int, device: int, tell: Tell) -> None:
-        self._left = pieces
-        self._device = device
-        self._tell = tell
-        self._before = torch.cuda.memory_reserved(device)
-
-    def done(self) -> None:
-        """One more piece is recorded."""
-        self._left -= 1
-        if self._left == 0:
-            taken = max(0, torch.cuda.memory_reserved(self._device) - self._before)
-            self._tell("", f"recorded; torch holds {taken / 2**20:.0f} MiB more on the GPU than before")
-
-
-class RecordedPiece:
-    """A piece while it becomes a CUDA graph.
-
-    Args:
-        graph: see ``cuda_graph_recorded``.
-        guarded: the same without a graph, where failing regions are answered by eager.
-        on_recorded: told when only replays come from now on.
-        on_failure: told what recording raised.
-    """
-
-    def __init__(
-        self,
-        graph: Run,
-        guarded: Run,
-        on_recorded: Callable[[], None],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
-        self._graph = graph
-        self._guarded = guarded
-        self._on_recorded = on_recorded
-        self._on_failure = on_failure
-        self._calls = 0
-        self._run: Run = self._first_calls
-
-    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        """Run the piece; empties the list."""
-        return self._run(inputs)
-
-    def _first_calls(self, inputs: list[Any]) -> Sequence[Any]:
-        kept = list(inputs)
-        try:
-            results = self._graph(inputs)
-        except Exception as error:
-            # The graph is not asked again: torch may be left in the middle of a recording.
-            self._run = self._guarded
-            self._on_failure(error)
-            return self._guarded(kept)
-        self._calls += 1
-        if self._calls >= _RECORDED_AFTER:
-            self._run = self._graph
-            self._on_recorded()
-        return results
+            self._tell_failure(self._subject.regions[number].planned.id, f"runs without a CUDA graph{where}, {text}")
 
 
 def _joined(

@@ -6,6 +6,8 @@ raises.
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -27,6 +29,7 @@ class Recordings:
 
     def __init__(self):
         self.made = []
+        self.inside = False
         self.recording = False
         self.backward = 0
 
@@ -36,11 +39,11 @@ class Recordings:
 
         def run(inputs):
             states["calls"] += 1
-            self.recording = states["calls"] == 2
+            self.recording, self.inside = states["calls"] == 2, True
             try:
                 made = function(inputs)
             finally:
-                self.recording = False
+                self.recording = self.inside = False
             assert inputs == []
             assert len(made) == results
             return made
@@ -49,7 +52,10 @@ class Recordings:
 
 
 class Strict(EagerBackend):
-    """Eager, whose regions are verified, and raise while recorded if they are to."""
+    """Eager, whose regions are verified, raise while recorded if they are to, and keep something of each size.
+
+    ``kept`` says for each region and size whether that was made in the memory of a graph.
+    """
 
     name = "strict"
 
@@ -57,6 +63,7 @@ class Strict(EagerBackend):
         self.recordings = recordings
         self.stubborn = stubborn
         self.ran = []
+        self.kept = {}
 
     def compile(self, region):
         inner = super().compile(region).run
@@ -64,6 +71,7 @@ class Strict(EagerBackend):
 
         def run(inputs):
             self.ran.append(region.id)
+            self.kept.setdefault((region.id, *inputs[0].shape), self.recordings.inside)
             if self.recordings.recording and any(op in self.stubborn for op in ops):
                 raise RuntimeError("operation not permitted when stream is capturing\nmore")
             return inner(inputs)
@@ -92,6 +100,7 @@ def _graph(
     dynamic=False,
     verify="off",
     phase="inference",
+    trial=False,
 ):
     """A function as a recorded graph with one region per op."""
     roles = {place: PlaceholderRole(InputRole.CONSTANT) for place in constants}
@@ -120,7 +129,7 @@ def _graph(
     monkeypatch.setattr(recorded, "obstacle_of", lambda bound, *_: found.get(bound.planned.id, ""))
     events = []
     running = RecordedGraph(
-        Subject(module, graph, regions, slots, stitched, bound), 0, lambda *told: events.append(told)
+        Subject(module, graph, regions, slots, stitched, bound), 0, lambda *told: events.append(told), trial
     )
     return running, backend, events, failures
 
@@ -131,7 +140,7 @@ def _chain(value):
 
 def test_it_warms_up_records_and_replays(recordings, monkeypatch):
     graph, _, events, _ = _graph(recordings, monkeypatch, _chain, torch.ones(4))
-    for _ in range(4):
+    for _ in range(5):
         value = torch.randn(4)
         (result,) = graph([value])
         torch.testing.assert_close(result, _chain(value))
@@ -144,7 +153,7 @@ def test_it_warms_up_records_and_replays(recordings, monkeypatch):
 
 def test_an_obstacle_runs_between_two_recordings(recordings, monkeypatch):
     graph, _, events, _ = _graph(recordings, monkeypatch, _chain, torch.ones(4), obstacles={"r1": "it is on cpu"})
-    for _ in range(3):
+    for _ in range(4):
         value = torch.randn(4)
         torch.testing.assert_close(graph([value])[0], _chain(value))
     assert len(recordings.made) == 2
@@ -155,8 +164,9 @@ def test_an_obstacle_runs_between_two_recordings(recordings, monkeypatch):
 def test_constants_are_read_where_they_lie(recordings, monkeypatch):
     weight = torch.randn(4, 4)
     graph, *_ = _graph(recordings, monkeypatch, aten.mm, torch.ones(4, 4), weight, constants=(1,))
-    value = torch.randn(4, 4)
-    torch.testing.assert_close(graph([value, weight])[0], value @ weight)
+    for _ in range(2):
+        value = torch.randn(4, 4)
+        torch.testing.assert_close(graph([value, weight])[0], value @ weight)
     assert recordings.made[0]["constants"] == 1
     assert len(recordings.made[0]["names"]) == 1
 
@@ -168,6 +178,49 @@ def test_results_are_verified_before_anything_is_recorded(recordings, monkeypatc
     assert recordings.made == []
     graph([torch.ones(4)])
     assert len(recordings.made) == 1
+
+
+def test_what_a_first_call_makes_is_not_in_the_memory_of_graphs(recordings, monkeypatch):
+    graph, backend, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4, 3), dynamic=True)
+    for size in (4, 5, 4, 5, 4, 6):
+        value = torch.randn(size, 3)
+        torch.testing.assert_close(graph(_arguments(graph, value))[0], _chain(value))
+    assert len(recordings.made) == 2
+    assert len(backend.kept) == 9
+    assert not any(backend.kept.values())
+
+
+def test_of_a_trial_only_what_cannot_be_recorded_is_told(recordings, monkeypatch):
+    graph, _, events, _ = _graph(
+        recordings, monkeypatch, _chain, torch.ones(4), stubborn=("aten.sigmoid.default",), trial=True
+    )
+    for _ in range(6):
+        graph([torch.randn(4)])
+    ((region, detail),) = events
+    assert region == "r1"
+    assert detail.startswith("runs without a CUDA graph in a trial, recording failed: RuntimeError: operation not")
+
+
+def test_memory_of_a_failed_recording_is_gone_when_the_piece_runs_without(recordings, monkeypatch):
+    held = []
+
+    def broken(*arguments):
+        def run(inputs):
+            scratch = torch.ones(4)
+            held.append(weakref.ref(scratch))
+            raise RuntimeError("no")
+
+        return run
+
+    monkeypatch.setattr(recorded, "cuda_graph_recorded", broken)
+    graph, backend, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4))
+    seen = []
+    backend.ran = seen
+    monkeypatch.setattr(RegionSlot, "__call__", lambda self, inputs: seen.append(bool(held and held[0]())) or inputs)
+    graph([torch.ones(4)])
+    seen.clear()
+    graph([torch.ones(4)])
+    assert held and seen == [False] * 3
 
 
 def test_a_region_that_cannot_be_recorded_is_left_out_from_then_on(recordings, monkeypatch):
@@ -194,7 +247,7 @@ def test_a_failure_that_no_region_raised_leaves_the_piece_out(recordings, monkey
     monkeypatch.setattr(recorded, "cuda_graph_recorded", broken)
     graph, _, events, _ = _graph(recordings, monkeypatch, _chain, torch.ones(4))
     value = torch.randn(4)
-    for _ in range(3):
+    for _ in range(4):
         torch.testing.assert_close(graph([value])[0], _chain(value))
     assert [region for region, _ in events][1:4] == ["r0", "r1", "r2"]
 
@@ -249,7 +302,7 @@ def test_views_of_what_comes_in_are_made_of_the_tensors_of_the_call(recordings, 
         return aten.relu(view), view
 
     graph, _, events, _ = _graph(recordings, monkeypatch, function, torch.ones(4, 2))
-    for _ in range(3):
+    for _ in range(4):
         value = torch.randn(4, 2)
         result, view = graph([value])
         torch.testing.assert_close(result, torch.relu(value.t()))

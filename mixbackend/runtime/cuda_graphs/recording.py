@@ -1,0 +1,84 @@
+"""Recording: pieces of a graph while they become CUDA graphs, and when recording one fails.
+
+Place: below ``recorded``. Input: a piece as a CUDA graph of torch's, and the same without. Output: what runs it.
+Invariants: after a failure torch is not asked again, and the call is answered without a graph, once the error and the
+memory that it holds are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mixbackend.runtime.first_call import Run
+
+Tell = Callable[[str, str], None]
+"""Takes the id of a region (empty for the whole graph) and what happened."""
+
+_RECORDED_AFTER = 2
+"""Calls of a piece until it is replayed: one to warm up, one to record."""
+
+
+class Recording:
+    """Counts the pieces of one set of sizes, and tells what memory their graphs took."""
+
+    def __init__(self, pieces: int, device: int, tell: Tell) -> None:
+        self._left = pieces
+        self._device = device
+        self._tell = tell
+        self._before = torch.cuda.memory_reserved(device)
+
+    def done(self) -> None:
+        """One more piece is recorded."""
+        self._left -= 1
+        if self._left == 0:
+            taken = max(0, torch.cuda.memory_reserved(self._device) - self._before)
+            self._tell("", f"recorded; torch holds {taken / 2**20:.0f} MiB more on the GPU than before")
+
+
+class RecordedPiece:
+    """A piece while it becomes a CUDA graph.
+
+    Args:
+        graph: see ``cuda_graph_recorded``.
+        guarded: the same without a graph, where failing regions are answered by eager.
+        on_recorded: told when only replays come from now on.
+        on_failure: told what recording raised.
+    """
+
+    def __init__(
+        self,
+        graph: Run,
+        guarded: Run,
+        on_recorded: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._graph = graph
+        self._guarded = guarded
+        self._on_recorded = on_recorded
+        self._on_failure = on_failure
+        self._calls = 0
+        self._run: Run = self._first_calls
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Run the piece; empties the list."""
+        return self._run(inputs)
+
+    def _first_calls(self, inputs: list[Any]) -> Sequence[Any]:
+        kept = list(inputs)
+        try:
+            results = self._graph(inputs)
+        except Exception as error:
+            # The graph is not asked again: torch may be left in the middle of a recording.
+            self._run = self._guarded
+            self._on_failure(error)
+        else:
+            self._calls += 1
+            if self._calls >= _RECORDED_AFTER:
+                self._run = self._graph
+                self._on_recorded()
+            return results
+        # Only now has the error let go of the memory that the recording had.
+        return self._guarded(kept)
