@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.contracts.torch_compat.graph_trees import take_back_all
+from mixbackend.contracts.torch_compat.graph_trees import finish_failed_warm_up, take_back_all
 
 
 def cuda_graph_recorded(
@@ -36,7 +36,8 @@ def cuda_graph_recorded(
         constants: tensors that the function reads beside its arguments, as long as it lives.
 
     Returns:
-        A callable like the function. Its results are valid until the model is called again.
+        A callable like the function. Its results are valid until the model is called again. What the function raises
+        is raised, and others go on with the tree.
 
     A graph is recorded for every set of integers among the arguments. Torch's outer layer is left out: at every call
     it looks whether addresses are aligned. Here what is copied is aligned, the rest is where it was when it was
@@ -55,7 +56,11 @@ def cuda_graph_recorded(
             places = [place for place, item in enumerate(inputs) if isinstance(item, int)]
         key = tuple([inputs[place] for place in places])
         replay = known.get(key)
-        return add(inputs, key) if replay is None else replay(inputs)
+        try:
+            return add(inputs, key) if replay is None else replay(inputs)
+        except BaseException:
+            finish_failed_warm_up(device)
+            raise
 
     def add(inputs: list[Any], key: tuple[int, ...]) -> Any:
         known[key], made = cudagraph_trees.cudagraphify(

@@ -150,6 +150,21 @@ def cuda_graph_tree(device: int) -> GraphTree | None:
     return None if manager is None else _tree_of(manager)
 
 
+def finish_failed_warm_up(device: int) -> None:
+    """Say for a function that raised while a tree warmed it up that it has no results.
+
+    Torch looks for as many as were announced when anybody's next function begins a new path, and fails there.
+    """
+    from torch._inductor.cudagraph_trees import CUDAWarmupNode, get_manager
+
+    manager = get_manager(device, create_if_none_exists=False)
+    node = None if manager is None else manager.current_node
+    if not isinstance(node, CUDAWarmupNode):
+        return
+    for references in (node.outputs_weakrefs, node.tensor_weakrefs):
+        references.extend([None] * (len(node.stack_traces or ()) - len(references)))
+
+
 def take_back_all() -> None:
     """Let go of memory that is only kept for results that nobody holds any more."""
     for tree in [*_trees.values()]:

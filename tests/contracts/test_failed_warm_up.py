@@ -1,0 +1,35 @@
+"""Torch's tree of CUDA graphs after a function could not be warmed up: others go on with it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import cudagraph_trees as trees
+
+from mixbackend.contracts import torch_compat
+
+
+def test_the_next_function_begins_a_path(monkeypatch: Any, caplog: Any) -> None:
+    """There torch pairs results with stack traces of the function before; one that failed has none."""
+    manager = SimpleNamespace(current_node=None, id_to_mode={0: trees.CompilationMode.INFERENCE})
+    manager.disable_invalidate_aliases = False
+    manager.format_dealloc_msg = trees.CUDAGraphTreeManager.format_dealloc_msg
+
+    def fail(function: Any, inputs: Any, *_: Any, stack_traces: Any, **__: Any) -> None:
+        wrapped = SimpleNamespace(id=0, constants=())
+        manager.current_node = trees.CUDAWarmupNode(wrapped, None, (0, 0), None, 0, stack_traces, None, True, None)
+        function(inputs)
+
+    def broken(inputs: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(trees, "cudagraphify", fail)
+    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
+    run = torch_compat.cuda_graph_recorded(broken, ["a"], 3, [], 0, "inference")
+    with pytest.raises(RuntimeError, match="no memory"):
+        run([torch.ones(1)])
+    trees.CUDAGraphTreeManager.dealloc_current_path_weakrefs(manager)
+    assert "length" not in caplog.text
