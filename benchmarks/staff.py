@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import TracebackType
-from typing import Self
 
 from mixbackend.benchmarks.protocol import Request
 from mixbackend.processes import Answer, Worker
@@ -54,7 +53,7 @@ class Staff:
         self._lock = threading.Lock()
         self._idle: list[tuple[Worker, int]] = []
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Staff:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

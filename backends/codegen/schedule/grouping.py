@@ -276,7 +276,8 @@ def _pairs(facts: list[StageFacts], sources: list[list[int]]) -> Iterator[_Pair]
     for fact in facts:
         for name in fact.reads:
             readers[name].append(fact.number)
-        alike[(type(fact.stage), *(loop.size for loop in loops_of(fact.stage)))].append(fact.number)
+        form = (type(fact.stage), *(loop.size for loop in loops_of(fact.stage)))
+        alike[form].append(fact.number)
     for numbers in readers.values():
         for place, first in enumerate(numbers):
             yield from ((first, second) for second in numbers[place + 1 : place + 1 + _SIBLINGS])
