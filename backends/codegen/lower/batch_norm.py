@@ -1,18 +1,16 @@
-"""Rules of batch norm in its functional forms, and of its gradient.
+"""Rules of batch norm in its functional forms.
 
-Place: rule module, see ``lower.rules``.
+Place: rule module, see ``lower.rules``; ``batch_norm_backward`` has the gradient.
 Invariants: training folds every channel for both moments, in the precision eager has; the running statistics are
 results, never updated in place. Inference uses the running statistics and returns empty saved ones, as eager does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
-from mixbackend.backends.codegen.lower.axes import Axes, converted, count_of, fold, require_values
+from mixbackend.backends.codegen.lower.axes import Axes, count_of, require_values
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.saved_statistics import (
@@ -20,7 +18,6 @@ from mixbackend.backends.codegen.lower.saved_statistics import (
     as_announced,
     check_announced,
     check_floating,
-    is_wanted,
     reciprocal_deviation,
     scaled,
     shifted,
@@ -123,73 +120,6 @@ def batch_norm(
     return _by_running(lowering, input, weight, bias, running_mean, running_var, eps)
 
 
-@rule("aten.native_batch_norm_backward.default")
-def batch_norm_backward(
-    lowering: Lowering,
-    grad_out: Tensor,
-    input: Tensor,
-    weight: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    save_mean: Tensor | None,
-    save_invstd: Tensor | None,
-    train: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
-    """Gradients of input, weight and bias: two folds per channel, then one map.
-
-    ``dx = scale * (grad - mean(grad) - normalized * mean(grad * normalized))``; by running statistics ``scale * grad``.
-    """
-    check_floating(grad_out, input, weight)
-    axes, compute = _channel_axes(input), input.compute
-    mean, deviation = _statistics_of_backward(
-        lowering, compute, train, (save_mean, save_invstd), (running_mean, running_var), eps
-    )
-    grad = converted(lowering, grad_out, compute)
-
-    def normalized(index: Index) -> Expr:
-        channel = axes.keep(index)
-        return apply("mul", apply("sub", input.at(index), mean.at(channel)), deviation.at(channel))
-
-    (total,) = fold(lowering, "sum", axes, grad, [compute])
-    projected = lambda index: apply("mul", grad(index), normalized(index))  # noqa: E731 - one expression
-    (projection,) = fold(lowering, "sum", axes, projected, [compute])
-    count = count_of(axes.count, compute)
-
-    def value(index: Index) -> Expr:
-        channel, item = axes.keep(index), grad(index)
-        if train:
-            # Divided per channel, not per point.
-            along = apply("mul", normalized(index), apply("div", projection.at(channel), count))
-            item = apply("sub", apply("sub", item, apply("div", total.at(channel), count)), along)
-        return apply("mul", item, scaled(lowering, weight, compute, deviation.at(channel), channel))
-
-    gradient = lowering.map(input.sizes, lowering.output_dtype, value) if is_wanted(lowering, 0) else None
-    return (
-        gradient,
-        as_announced(lowering, projection, 1) if is_wanted(lowering, 1) else None,
-        as_announced(lowering, total, 2) if is_wanted(lowering, 2) else None,
-    )
-
-
-def _statistics_of_backward(
-    lowering: Lowering,
-    compute: torch.dtype,
-    train: bool,
-    saved: tuple[Tensor | None, Tensor | None],
-    running: tuple[Tensor | None, Tensor | None],
-    eps: float,
-) -> tuple[Tensor, Tensor]:
-    """Mean and reciprocal deviation that the forward used, in the compute type."""
-    mean, spread = saved if train else running
-    if mean is None or spread is None:
-        raise RefusedError("argument", "no statistics to go back by")
-    if train:
-        return _in_type(lowering, mean, compute), _in_type(lowering, spread, compute)
-    return _in_type(lowering, mean, compute), _running_deviation(lowering, spread, eps, compute)
-
-
 def _by_running(
     lowering: Lowering,
     input: Tensor,
@@ -201,8 +131,8 @@ def _by_running(
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_floating(input, weight, bias, running_mean, running_var)
     compute = input.compute
-    deviation = _running_deviation(lowering, running_var, eps, compute)
-    mean = _in_type(lowering, running_mean, compute)
+    deviation = running_deviation(lowering, running_var, eps, compute)
+    mean = in_type(lowering, running_mean, compute)
     result = _normalized(lowering, input, weight, bias, mean, deviation)
     if announced(lowering, 1).shape != (0,):
         # On GPUs eager saves statistics that nobody computed, one per channel.
@@ -228,10 +158,10 @@ def _by_batch(
     if running_mean is not None and running_var is not None:
         dtypes |= {first_update: running_mean.dtype, first_update + 1: running_var.dtype}
     check_announced(lowering, dtypes)
-    axes = _channel_axes(input)
+    axes = channel_axes(input)
     require_values(lowering, input, axes, "input")
     found = moments_of_rows(lowering, input, axes, wide_accumulator(lowering, input.dtype))
-    mean = _in_type(lowering, found.mean, input.compute)
+    mean = in_type(lowering, found.mean, input.compute)
     deviation = reciprocal_deviation(lowering, found, axes.count, eps, input.compute)
     result = _normalized(lowering, input, weight, bias, mean, deviation)
     return (result, as_announced(lowering, mean, 1), as_announced(lowering, deviation, 2)), found
@@ -246,7 +176,7 @@ def _normalized(
     deviation: Tensor,
 ) -> Tensor:
     """``(x - mean) * scale + bias``, where the scale of a channel is a small map of its own."""
-    axes, compute = _channel_axes(input), input.compute
+    axes, compute = channel_axes(input), input.compute
 
     def scale_of(channel: Index) -> Expr:
         return scaled(lowering, weight, compute, deviation.at(channel), channel)
@@ -267,7 +197,7 @@ def _updated(
     """New running mean and (unbiased) variance: ``momentum * new + (1 - momentum) * old``."""
     wide = found.mean.dtype
     fresh, stays = Constant(wide, float(momentum)), Constant(wide, 1.0 - float(momentum))
-    degrees = apply("sub", count_of(_channel_axes(input).count, wide), Constant(wide, 1.0))
+    degrees = apply("sub", count_of(channel_axes(input).count, wide), Constant(wide, 1.0))
 
     def blended(value: Expr, old: Tensor, index: Index) -> Expr:
         kept = apply("mul", lowering.cast(old.at(index), wide), stays)
@@ -284,7 +214,7 @@ def _updated(
     return tuple(as_announced(lowering, update, first + place) for place, update in enumerate(updates))
 
 
-def _running_deviation(lowering: Lowering, variance: Tensor, eps: float, compute: torch.dtype) -> Tensor:
+def running_deviation(lowering: Lowering, variance: Tensor, eps: float, compute: torch.dtype) -> Tensor:
     """``1 / sqrt(variance + eps)`` per channel."""
     epsilon = Constant(compute, float(eps))
 
@@ -294,11 +224,11 @@ def _running_deviation(lowering: Lowering, variance: Tensor, eps: float, compute
     return lowering.map(variance.sizes, compute, value)
 
 
-def _in_type(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def in_type(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else lowering.map(tensor.sizes, dtype, tensor.at)
 
 
-def _channel_axes(tensor: Tensor) -> Axes:
+def channel_axes(tensor: Tensor) -> Axes:
     """Everything but the channels, dimension 1, reduced.
 
     Raises:

@@ -10,6 +10,7 @@ from mixbackend.backends.codegen.lower import (  # noqa: F401
     activation_backward,
     attention,
     batch_norm,
+    batch_norm_backward,
     comparison,
     concatenate,
     conversion,

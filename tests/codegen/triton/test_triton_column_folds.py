@@ -22,7 +22,7 @@ from mixbackend.runtime.trace import trace_region
 pytest.importorskip("triton", reason="Triton is not installed")
 
 HARDWARE = Hardware(Architecture("cuda", "90", 32), 132)
-SHAPES = ((64, 112), (64, 56), (256, 56), (128, 28), (1024, 14), (512, 7), (2048, 7))
+SHAPES = ((64, 112), (64, 56), (256, 56), (128, 28), (512, 28), (1024, 14), (512, 7), (2048, 7))
 BATCH = 32
 
 
@@ -35,6 +35,13 @@ def gradient(g: torch.Tensor, x: torch.Tensor, out: torch.Tensor, w: torch.Tenso
     g = torch.ops.aten.threshold_backward(g, out, 0)
     outputs = [True, True, True]
     return torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, m, m, True, 1e-5, outputs)
+
+
+def residual(g: torch.Tensor, h: torch.Tensor, *rest: torch.Tensor) -> Any:
+    made = torch.ops.aten.threshold_backward(g + h, rest[1], 0)
+    outputs = [True, True, True]
+    w, m = rest[2:]
+    return made, *torch.ops.aten.native_batch_norm_backward(made, rest[0], w, None, None, m, m, True, 1e-5, outputs)
 
 
 def program_of(function: Callable[..., Any], images: int, vectors: int, channels: int, side: int) -> Program:
@@ -70,15 +77,18 @@ def test_gradients_read_each_image_twice(channels: int, side: int) -> None:
 
 
 @pytest.mark.parametrize(("channels", "side"), SHAPES)
+def test_what_is_one_value_of_a_channel_is_computed_per_channel(channels: int, side: int) -> None:
+    """Points read a mean, a share, a slope and a factor; what divides is done by the kernel that joins the pieces."""
+    *folds, points = program_of(gradient, 3, 2, channels, side).calls
+    assert [len(call.buffers) for call in folds if "div" in str(call.kernel)] == [len(folds[-1].buffers)]
+    assert "div" not in str(points.kernel)
+    images = 4
+    assert len(points.buffers) - images <= 4, str(points.kernel)
+
+
+@pytest.mark.parametrize(("channels", "side"), SHAPES)
 def test_what_gradients_make_together_is_made_by_the_kernel_that_folds_it(channels: int, side: int) -> None:
     """It goes on beside the norm, so it is written: where its pieces are folded, and read once more."""
-
-    def residual(g: torch.Tensor, h: torch.Tensor, *rest: torch.Tensor) -> Any:
-        made = torch.ops.aten.threshold_backward(g + h, rest[1], 0)
-        outputs = [True, True, True]
-        w, m = rest[2:]
-        return made, *torch.ops.aten.native_batch_norm_backward(made, rest[0], w, None, None, m, m, True, 1e-5, outputs)
-
     program = program_of(residual, 4, 2, channels, side)
     assert len(program.calls) == 3, str(program)
     assert sorted(reads_of(program)) == [1, 1, 1, 2]
