@@ -108,6 +108,21 @@ def test_blocks_fill_the_gpu_with_enough_under_way(channels: int, side: int) -> 
     assert columns * 2 >= 64, "neighbours fill whole sectors of memory"
 
 
+@pytest.mark.parametrize(("channels", "side"), SHAPES)
+@pytest.mark.parametrize(("function", "images", "vectors"), [(norm, 1, 4), (gradient, 3, 2), (residual, 4, 2)])
+def test_a_unit_holds_several_blocks(
+    function: Callable[..., Any], images: int, vectors: int, channels: int, side: int
+) -> None:
+    """One that loads a whole column at once has a unit for itself: nothing is under way while it folds."""
+    program = program_of(function, images, vectors, channels, side)
+    printed = print_program(program, Settings(HARDWARE.units))
+    text = printed.texts[printed.places[0]]
+    columns, rows = (int(part) for part in _block(text.body))
+    assert text.warps <= 8
+    assert columns * rows * images <= 64 * 128, f"{columns} columns of {rows} rows of {images} images at once"
+    assert text.warps * 32 * 64 >= columns * rows * images, "what a thread waits for fits into its registers"
+
+
 @pytest.mark.parametrize("rows", [2048, 6304])
 def test_statistics_of_rows_do_not_turn_columns_into_rows(rows: int) -> None:
     """The gradient of a layer norm's weight folds columns; each row's mean and deviation lie along the fold."""

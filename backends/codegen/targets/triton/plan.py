@@ -24,9 +24,10 @@ import torch
 
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
 from mixbackend.backends.codegen.schedule.blocks import are_strided
-from mixbackend.backends.codegen.schedule.draft import Access, has_carry, inner_loops, nest_accesses
+from mixbackend.backends.codegen.schedule.draft import has_carry, inner_loops, nest_accesses
 from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT, Settings
 from mixbackend.backends.codegen.targets.triton.products import Product, Tile, find_product, tiles_of
+from mixbackend.backends.codegen.targets.triton.traffic import Traffic, traffic_of, transposed_loops
 
 COLUMNS = 64
 FLAT = 1024
@@ -39,7 +40,8 @@ MANY = 6
 channel is not among them: neighbours share it."""
 
 PIECE, COLUMN_PIECE = 4096, 32
-"""Points of a row, and of a column, that a block takes at a time; twice as many of 16 bits."""
+"""Points of a row, and of a column, that a block takes at a time; twice as many of 16 bits. Of columns of many tensors
+half of that: each of them is under way at once."""
 
 ONCE = 4096
 """Length up to which a row that is read once is taken as a whole."""
@@ -161,39 +163,9 @@ def _tiled(kernel: Kernel, product: Product, tile: Tile, settings: Settings, wid
     return Plan(sides, product.batch, (None,) * len(kernel.nests), tile.warps, wide, tile, tf32)
 
 
-@dataclass(frozen=True)
-class _Traffic:
-    """What moves through memory: tensors that are as large as rows and outer points together.
-
-    Attributes:
-        streams: how many they are.
-        packed: 2 where all their elements have 16 bits or fewer: a thread takes twice as many, else 1.
-    """
-
-    streams: int
-    packed: int
-
-
-def _traffic(kernel: Kernel) -> _Traffic:
-    outer = {loop.index for loop in kernel.outer}
-    large = {
-        access.buffer
-        for nest in kernel.nests
-        for access in nest_accesses(nest)
-        if outer <= access.offset.free_symbols and _moves_along_row(access, nest)
-    }
-    sizes = [item.dtype.itemsize for item in kernel.buffers if item.name in large]
-    return _Traffic(len(sizes), 2 if max(sizes, default=4) <= 2 else 1)
-
-
-def _moves_along_row(access: Access, nest: Nest) -> bool:
-    loops = inner_loops(nest)
-    return not loops or not access.offset.free_symbols.isdisjoint(loop.index for loop in loops)
-
-
 def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Plan:
     walks = (None,) * len(kernel.nests)
-    pair = _transposed(kernel)
+    pair = transposed_loops(kernel)
     if pair is not None:
         sides = tuple(Side((loop,), _fitting(SQUARE, _number(loop.extent))) for loop in pair)
         warps = max(1, min(8, math.prod(side.block for side in sides) // 512))
@@ -204,7 +176,7 @@ def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Pl
         access for access in accesses if not access.write and (access.dynamic or outer <= access.offset.free_symbols)
     ]
     block = _spread(FLAT if len(loads) <= MANY else FLAT // 4, points, units, least=128)
-    points_of_thread = 8 * _traffic(kernel).packed if len(loads) <= MANY else 2
+    points_of_thread = 8 * traffic_of(kernel).packed if len(loads) <= MANY else 2
     return Plan((Side(kernel.outer, block),), (), walks, max(1, block // (32 * points_of_thread)), wide)
 
 
@@ -223,23 +195,43 @@ def _by_rows(
     strided: bool,
     in_registers: bool,
 ) -> Plan:
-    traffic = _traffic(kernel)
+    traffic = traffic_of(kernel)
     longest = max(_power(row) if row is not None else ASSUMED for row in rows)
     few = traffic.streams <= STREAMS and traffic.packed == 1 and not strided
     limit = ONCE * traffic.packed if len(kernel.nests) == 1 else RESIDENT * (2 if few else 1)
     whole = in_registers or (all(rows) and longest * (LEAST_COLUMNS if strided else 1) <= limit)
     if strided:
-        block = _spread(COLUMNS, points, units, least=LEAST_COLUMNS)
-        length = longest if whole else min(longest, COLUMN_PIECE * traffic.packed)
-        while whole and block > 1 and block * length > RESIDENT:
-            block //= 2
-    else:
-        length = longest if whole else min(longest, PIECE * traffic.packed)
-        block = _spread(max(ROWS * traffic.packed // length, 1), points, units, least=1)
+        return _by_columns(kernel, traffic, longest, whole, points, units, wide)
+    length = longest if whole else min(longest, PIECE * traffic.packed)
+    block = _spread(max(ROWS * traffic.packed // length, 1), points, units, least=1)
     walks = tuple(_walk(nest, whole, length) for nest in kernel.nests)
+    return Plan((_side(kernel, block),), (), walks, _warps(block * length, traffic.packed), wide)
+
+
+def _by_columns(
+    kernel: Kernel, traffic: Traffic, longest: int, whole: bool, points: int | None, units: int, wide: bool
+) -> Plan:
+    """Neighbouring columns and some of their rows at a time.
+
+    A fold that reads its rows once gains nothing from having them whole. Where there are more blocks than units it
+    walks them in pieces, so that a unit holds several blocks: one of them loads while another folds.
+    """
+    block = _spread(COLUMNS, points, units, least=LEAST_COLUMNS)
+    piece = COLUMN_PIECE * traffic.packed // (1 if traffic.loads <= STREAMS else 2)
+    is_once = len(kernel.nests) == 1 and not kernel.scratch and not has_carry(kernel.nests[0])
+    if is_once and points is not None and points // block > units:
+        whole = longest <= piece
+    length = longest if whole else min(longest, piece)
+    while whole and block > 1 and block * length > RESIDENT:
+        block //= 2
     area = block * length
-    warps = max(4, min(8, area // 256), _warps(area, traffic.packed)) if strided else _warps(area, traffic.packed)
-    return Plan((Side(kernel.outer, block if kernel.outer else 1),), (), walks, warps, wide)
+    warps = max(4, min(8, area // (256 if whole else 256 * traffic.packed)), _warps(area, traffic.packed))
+    walks = tuple(_walk(nest, whole, length) for nest in kernel.nests)
+    return Plan((_side(kernel, block),), (), walks, warps, wide)
+
+
+def _side(kernel: Kernel, block: int) -> Side:
+    return Side(kernel.outer, block if kernel.outer else 1)
 
 
 def _warps(area: int, packed: int) -> int:
@@ -282,24 +274,3 @@ def _spread(block: int, points: int | None, units: int, least: int) -> int:
     while points is not None and block > least and points // block < 2 * units:
         block //= 2
     return block
-
-
-# -- memory -------------------------------------------------------------------------------------------------------
-
-
-def _transposed(kernel: Kernel) -> tuple[KernelLoop, KernelLoop] | None:
-    """The loop in which loads are contiguous and the one in which stores are, where these are two."""
-    accesses = [access for nest in kernel.nests for access in nest_accesses(nest)]
-    store = next((access for access in accesses if access.write and not access.dynamic), None)
-    near = None if store is None else _contiguous(store, kernel)
-    if near is None:
-        return None
-    for access in accesses:
-        far = None if access.write or access.dynamic else _contiguous(access, kernel)
-        if far is not None and far is not near and access.stride(near.index) not in (0, 1):
-            return far, near
-    return None
-
-
-def _contiguous(access: Access, kernel: Kernel) -> KernelLoop | None:
-    return next((loop for loop in kernel.outer if access.stride(loop.index) == 1), None)
