@@ -7,7 +7,8 @@ For short loans of a GPU: what was found is printed and appended line by line as
 and decisions lie in the folder to keep. Run again with it, it goes on with what is missing.
 Stages: the machine's rates, if they are not known yet; rows build side by side (``--jobs``) until measuring must begin;
 rows that have ways which are ready prepare side by side and are timed one at a time while nobody builds; a process per
-row then tells how long a start from stored engines takes; last, weights change. A way that is not ready is left out.
+row and way then tells how long a start from stored engines takes; last, weights change. A way that is not ready is left
+out.
 Invariants: the output holds parts of records, later ones win; only what it holds is in the table.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import math
 import os
 import statistics
@@ -30,7 +32,7 @@ from mixbackend.benchmarks.gpu import calibrate
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
 from mixbackend.benchmarks.row_process import RowProcess
 from mixbackend.benchmarks.row_records import Part, keep, merged, read
-from mixbackend.benchmarks.tensorrt_row import BUILT, WAYS, marker
+from mixbackend.benchmarks.tensorrt_row import BUILT, MIXED, WAYS, marker
 
 MODELS = ("resnet50", "mobilenetv3-large", "convnext-tiny", "vit-b16", "bert", "swin-tiny")
 """The rows of ``docs/tensorrt.md``: one figure each."""
@@ -115,10 +117,10 @@ def _run(run: _Run, given: argparse.Namespace) -> None:
     processes = _measure(run, fresh)
     try:
         known = merged(read(run.output))
-        for name in given.rows:
-            ready = marker(run.folder, name, "ours").exists()
-            if ready and "again" not in known.get(name, {}) and run.left_s > _AGAIN_S:
-                with run.process("again", name) as process:
+        for name, way in itertools.product(given.rows, MIXED):
+            ready = marker(run.folder, name, way).exists()
+            if ready and way not in known.get(name, {}).get("again", {}) and run.left_s > _AGAIN_S:
+                with run.process("again", name, [way]) as process:
                     process.wait(run.left_s)
         for process in processes:
             process.go_on()
@@ -178,7 +180,14 @@ def _way(records: Mapping[str, Part], name: str, way: str) -> Part:
 
 def table(records: Mapping[str, Part]) -> str:
     """Milliseconds per way, and the mixture over the better of the other two; their geometric means."""
-    titles = ("model", *WAYS, "over the better", "over inductor", "second start s", "after update s")
+    titles = (
+        "model",
+        *WAYS,
+        "over the better",
+        "over inductor",
+        *(f"second start of {way} s" for way in MIXED),
+        "after update s",
+    )
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     ratios: dict[str, list[float]] = {"the better": [], "inductor": [], "tensorrt": []}
     for name, record in records.items():
@@ -189,14 +198,14 @@ def table(records: Mapping[str, Part]) -> str:
             over["the better"] = max(over.values())
         for key, ratio in over.items():
             ratios[key].append(ratio)
-        again = record.get("again", {}).get("ours", {}).get("first_s", "")
+        again = [record.get("again", {}).get(way, {}).get("first_s", "") for way in MIXED]
         update = record.get("update", {}).get("ours", {}).get("s", "")
         cells = [
             name,
             *(_cell(times[way]) for way in WAYS),
             *(_cell(over.get(key)) for key in ("the better", "inductor")),
         ]
-        lines.append(f"| {' | '.join([*cells, str(again), str(update)])} |")
+        lines.append(f"| {' | '.join(map(str, [*cells, *again, update]))} |")
     for key, found in ratios.items():
         if found:
             mean = math.exp(statistics.fmean(map(math.log, found)))

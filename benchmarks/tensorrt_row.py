@@ -6,7 +6,7 @@ Output: parts of the row's record on standard output, a line of JSON each, as so
 process loses what was not printed, and nothing else.
 Stages: ``build`` calls each way for the first time and marks it in the folder when it is ready; ``measure`` takes ways
 that are ready, from what the folder holds, and times them in turns; a line on standard input later, it changes a
-weight; ``again`` makes the first call of the mixture alone.
+weight; ``again`` makes the first call of a way in a process of its own.
 Method: a way is warmed up and held against float64 beside eager; then all ways take turns, each turn a block of calls
 between two CUDA events; the median over the turns counts, and quartiles tell the spread.
 Invariants: figures are compared within one process, whose ways took turns; a way that fails costs only itself.
@@ -40,6 +40,8 @@ WAYS = ("eager", "inductor", "tensorrt", "ours")
 """Inductor in the mode that was asked for; TensorRT wherever it can run; the mixture. The last three replay CUDA
 graphs."""
 BUILT = WAYS[1:]
+MIXED = WAYS[2:]
+"""Those that take engines from the folder."""
 LOCK = "compiling.lock"
 _ALONE = {"backends": ["tensorrt", "eager"], "rules": [{"match": {}, "prefer": "tensorrt", "factor": 0.001}]}
 _WARM_CALLS = 6
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif given.stage == "measure":
         measure(row, given.ways)
     else:
-        row.tell({"again": {way: found for way, found, _ in row.prepared(["ours"])}})
+        row.tell({"again": {way: found for way, found, _ in row.prepared(given.ways)}})
 
 
 def marker(folder: Path, name: str, way: str) -> Path:

@@ -43,4 +43,4 @@ elif stage == "measure":
         tell(update={"ours": {"s": 0.25}})
 else:
     take_time("again")
-    tell(again={"ours": {"first_s": 2.5}})
+    tell(again={way: {"first_s": 2.5} for way in ways})
