@@ -38,7 +38,7 @@ def test_the_mixture_is_held_against_the_better_of_both() -> None:
     )
     lines = text.splitlines()
     assert lines[2] == "| one | 4.000 | 2.000 | 1.000 | 1.000 | 1.000 | 0.500 |  | 3.5 | 0.5 |"
-    assert lines[3] == "| two | 4.000 | 0.250 | 1.000 | 1.000 | 4.000 | 4.000 |  |  |"
+    assert lines[3] == "| two | 4.000 | 0.250 | 1.000 | 1.000 | 4.000 | 4.000 |  |  |  |"
     assert "geometric mean over the better: 2.000 (2 models)" in lines
     assert "geometric mean over tensorrt: 1.000 (2 models)" in lines
 
