@@ -116,7 +116,7 @@ class Api:
 
     # --- running -----------------------------------------------------------------------------------------------------
 
-    def open(self, serialised: bytes) -> Any:
+    def open(self, serialised: bytes | memoryview) -> Any:
         """An engine of its bytes.
 
         Raises:

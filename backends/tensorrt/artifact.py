@@ -23,14 +23,15 @@ class EngineArtifact:
         profiles: text of the optimisation profiles.
         refittable: names of the weights that can be given anew.
         seconds: that the build took.
-        engine: serialised; empty if engines are built when constants are bound.
+        engine: serialised, a part of the stored bytes where it was read; empty if engines are built when constants are
+            bound.
     """
 
     digest: str
     profiles: str
     refittable: frozenset[str]
     seconds: float
-    engine: bytes
+    engine: bytes | memoryview
 
     def to_bytes(self) -> bytes:
         """Header and engine."""
@@ -75,7 +76,7 @@ class EngineArtifact:
                 header["profiles"],
                 frozenset(header["refittable"]),
                 float(header["seconds"]),
-                content[end:],
+                memoryview(content)[end:],
             )
         except (KeyError, TypeError, UnicodeDecodeError) as error:
             raise ValueError(f"the artifact's header is damaged: {error!r}") from error

@@ -68,7 +68,7 @@ class AnyValues:
         opened: the same, if it was opened before: the first binding takes it.
     """
 
-    def __init__(self, plan: EnginePlan, serialised: bytes, opened: Engine | None = None) -> None:
+    def __init__(self, plan: EnginePlan, serialised: bytes | memoryview, opened: Engine | None = None) -> None:
         self._plan = plan
         self._serialised = serialised
         self._opened = [opened] if opened is not None else []

@@ -62,7 +62,7 @@ class EnginePlan:
         settings = Settings(allowed.workspace_mb << 20, allowed.level, refit, self.tf32, self.prepared.halves)
         return build(self.prepared, self.profiles, settings, values, self.key)
 
-    def open(self, engine: bytes) -> Engine:
+    def open(self, engine: bytes | memoryview) -> Engine:
         """Open an engine that was built so.
 
         Raises:

@@ -39,7 +39,12 @@ class Engine:
     """
 
     def __init__(
-        self, api: Api, serialised: bytes, prepared: Prepared, profiles: Sequence[Profile], device: torch.device
+        self,
+        api: Api,
+        serialised: bytes | memoryview,
+        prepared: Prepared,
+        profiles: Sequence[Profile],
+        device: torch.device,
     ) -> None:
         self._api = api
         self._prepared = prepared

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from mixbackend.backends.common.private_folder import untrusted
 from mixbackend.backends.common.whole_file import PREFIX, replacing
@@ -28,6 +29,7 @@ from mixbackend.storage.events import Report, StorageEvent, log_event
 from mixbackend.storage.folder import private_folder
 from mixbackend.storage.remote import Remote
 
+_Read = TypeVar("_Read")
 _SUFFIX = ".artifact"
 _ABANDONED_AFTER_S = 3600.0
 _EVICT_TO = 0.9
@@ -136,11 +138,10 @@ class ArtifactStore:
         """What lies in the local level, in order of keys."""
         for path, status in sorted(self._entries(), key=lambda item: item[0].name):
             try:
-                data = self._read_trusted(path, entry.HEAD_BYTES)
+                label = self._read_trusted(path, lambda file: entry.read_label(file.read(entry.HEAD_BYTES)))
             except OSError:
                 # Evicted by another process, or nothing to read.
                 continue
-            label = None if data is None else entry.read_label(data)
             yield Artifact(path.name.removesuffix(_SUFFIX), label or UNKNOWN, status.st_size)
 
     def usage(self) -> tuple[int, int]:
@@ -157,32 +158,32 @@ class ArtifactStore:
         """The verified entry of the local level."""
         path = self._path(key)
         try:
-            data = self._read_trusted(path)
+            found = self._read_trusted(path, lambda file: entry.read(key, file))
         except FileNotFoundError:
             return None
         except OSError as error:
             self._report(StorageEvent("unreadable", f"artifact {path}: {error}"))
             return None
-        if data is None:
+        if found is None:
             return None
-        found = entry.decode(key, data)
         if isinstance(found, str):
             self._remove(path, "corrupt", found)
             return None
         self._touch(path)
         return found
 
-    def _read_trusted(self, path: Path, most: int = -1) -> bytes | None:
+    def _read_trusted(self, path: Path, read: Callable[[BinaryIO], _Read]) -> _Read | None:
         # The file that is looked at is the file that is read: a path could be exchanged in between.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         if path.is_symlink():
             self._remove(path, "foreign", "is a link")
             return None
-        with open(os.open(path, flags), "rb") as file:
+        # Without a buffer: it would copy what may be hundreds of megabytes.
+        with open(os.open(path, flags), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             problem = untrusted(status) or ("" if stat.S_ISREG(status.st_mode) else "is not a plain file")
             if not problem:
-                return file.read(most)
+                return read(file)
         self._remove(path, "foreign", problem)
         return None
 

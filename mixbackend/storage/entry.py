@@ -10,9 +10,11 @@ against malice there is the ownership of the folder.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import struct
 from dataclasses import asdict, dataclass
+from typing import BinaryIO
 
 MAGIC = b"MIXBART2"
 _HEADER = struct.Struct(">8s32sIQ")
@@ -52,19 +54,24 @@ def encode(key: str, content: bytes, label: Label = UNKNOWN) -> bytes:
 
 def decode(key: str, data: bytes) -> Entry | str:
     """The entry; or, as text, why these bytes are not the entry of this key."""
-    if len(data) < _HEADER.size:
-        return f"is cut short ({len(data)} bytes)"
-    magic, digest, label_length, length = _HEADER.unpack_from(data)
-    if magic != MAGIC:
+    return read(key, io.BytesIO(data))
+
+
+def read(key: str, file: BinaryIO) -> Entry | str:
+    """The same from a file that lies open at its beginning; content is not copied."""
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        return f"is cut short ({len(header)} bytes)"
+    magic, digest, label_length, length = _HEADER.unpack(header)
+    if magic != MAGIC or label_length > _LONGEST_LABEL:
         return "is not an entry of this version"
-    start = _HEADER.size + label_length
-    if len(data) != start + length:
-        return f"has {len(data)} of {start + length} bytes"
-    told, content = data[_HEADER.size : start], memoryview(data)[start:]
+    told, content = file.read(label_length), file.read()
+    if (len(told), len(content)) != (label_length, length):
+        return f"has {len(told) + len(content)} of {label_length + length} bytes behind its header"
     if _digest(key, told, content) != digest:
         return "does not have the bytes that were written"
-    label = read_label(data[:start])
-    return "does not say who made it" if label is None else Entry(bytes(content), label)
+    label = read_label(header + told)
+    return "does not say who made it" if label is None else Entry(content, label)
 
 
 def read_label(data: bytes) -> Label | None:
@@ -86,7 +93,7 @@ HEAD_BYTES = _HEADER.size + _LONGEST_LABEL
 """As many bytes of a file as ``read_label`` ever needs."""
 
 
-def _digest(key: str, label: bytes, content: bytes | memoryview) -> bytes:
+def _digest(key: str, label: bytes, content: bytes) -> bytes:
     lengths = struct.pack(">IQ", len(label), len(content))
     found = hashlib.sha256(b"\0".join((key.encode(), lengths, label)))
     # Content may be hundreds of megabytes: it is not copied for this.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,20 @@ def test_damage_is_found_removed_reported_and_rebuilt(
     assert not path.exists()
     assert store.put(KEY, b"content")
     assert store.get(KEY) == b"content"
+
+
+def test_content_is_read_without_a_copy(store: ArtifactStore) -> None:
+    """Engines and weights are hundreds of megabytes."""
+    store.put(KEY, bytes(1 << 22))
+    tracemalloc.start()
+    try:
+        store.get(KEY)
+        tracemalloc.reset_peak()
+        store.get(KEY)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * (1 << 22)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)

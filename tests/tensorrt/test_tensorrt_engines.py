@@ -318,12 +318,19 @@ def test_tf32_is_allowed_where_torch_allows_it(bench, monkeypatch) -> None:
 
     def flags() -> str:
         region = made.region(lambda x, w: torch.relu(x @ w), values)
-        return str(EngineArtifact.from_bytes(made.compile(region).artifact).engine[:300])
+        return str(bytes(EngineArtifact.from_bytes(made.compile(region).artifact).engine[:300]))
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
     assert "BuilderFlag.TF32" not in flags()
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert "BuilderFlag.TF32" in flags()
+
+
+def test_stored_engines_are_not_copied() -> None:
+    stored = EngineArtifact("model", "sizes", frozenset({"w0"}), 2.0, b"engine").to_bytes()
+    read = EngineArtifact.from_bytes(stored)
+    assert read.engine == b"engine" and read.to_bytes() == stored
+    assert isinstance(read.engine, memoryview) and read.engine.obj is stored
 
 
 def test_a_call_allocates_nothing_but_its_results(bench, monkeypatch) -> None:
