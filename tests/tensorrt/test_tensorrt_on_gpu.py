@@ -94,15 +94,23 @@ def test_engines_give_eagers_results_and_see_changed_weights(tmp_path, name, dty
         _close(run(value).clone(), module, value)
 
 
-def test_a_second_start_takes_up_the_engines(tmp_path) -> None:
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_a_second_start_takes_up_the_engines(tmp_path, mode) -> None:
+    """It verifies nothing any more, so that its first call is the engine's first one; others record beside it."""
     module, value = _case("block", torch.float16)
     for cached in (False, True):
         torch._dynamo.reset()
         mixture = _mixture(tmp_path)
+        run, beside = (torch.compile(module, backend=backend, mode=mode) for backend in (mixture, "inductor"))
         with torch.no_grad():
-            _close(torch.compile(module, backend=mixture)(value), module, value)
-        regions = [region for graph in mixture.report().to_dict()["graphs"] for region in graph["regions"]]
+            for call in (run, beside) * 5:
+                _close(call(value).clone(), module, value)
+        report = mixture.report()
+        regions = [region for graph in report.to_dict()["graphs"] for region in graph["regions"]]
         assert {region["cached"] for region in regions if region["backend"] == "tensorrt"} == {cached}
+        told = [event.detail for event in report.events if event.kind == "cuda_graphs"]
+        assert not any("recording failed" in detail for detail in told), told
+        assert any(detail.startswith("recorded") for detail in told) == (mode is not None), told
 
 
 def test_calls_on_streams_of_the_user_are_in_order(tmp_path) -> None:
