@@ -123,6 +123,16 @@ def test_a_unit_holds_several_blocks(
     assert text.warps * 32 * 64 >= columns * rows * images, "what a thread waits for fits into its registers"
 
 
+@pytest.mark.parametrize(("rows", "is_whole"), [(4096, True), (8192, False)])
+def test_short_columns_of_one_tensor_stay_whole(rows: int, is_whole: bool) -> None:
+    """A unit has three blocks: registers hold 128 rows of each at once, and not 256."""
+    with fresh_fake_mode():
+        region = trace_region(lambda x: x.sum(0), [torch.empty((rows, 768), dtype=torch.bfloat16, device="cuda")])
+    program = schedule(lower_region(region), TritonTarget(HARDWARE).traits())
+    printed = print_program(program, Settings(HARDWARE.units))
+    assert ("for r0_start in range" not in printed.texts[printed.places[0]].body) == is_whole
+
+
 @pytest.mark.parametrize("rows", [2048, 6304])
 def test_statistics_of_rows_do_not_turn_columns_into_rows(rows: int) -> None:
     """The gradient of a layer norm's weight folds columns; each row's mean and deviation lie along the fold."""

@@ -43,6 +43,9 @@ PIECE, COLUMN_PIECE = 4096, 32
 """Points of a row, and of a column, that a block takes at a time; twice as many of 16 bits. Of columns of many tensors
 half of that: each of them is under way at once."""
 
+UNDER_WAY = 24576
+"""Values that the registers of a unit hold, of all its blocks together: some on their way, others being folded."""
+
 ONCE = 4096
 """Length up to which a row that is read once is taken as a whole."""
 
@@ -213,13 +216,14 @@ def _by_columns(
 ) -> Plan:
     """Neighbouring columns and some of their rows at a time.
 
-    A fold that reads its rows once gains nothing from having them whole. Where there are more blocks than units it
-    walks them in pieces, so that a unit holds several blocks: one of them loads while another folds.
+    A fold that reads its rows once gains nothing from having them whole. Where a unit could not hold all its blocks
+    then, they are walked in pieces: while blocks fold that have the unit for themselves, nothing is under way.
     """
     block = _spread(COLUMNS, points, units, least=LEAST_COLUMNS)
     piece = COLUMN_PIECE * traffic.packed // (1 if traffic.loads <= STREAMS else 2)
     is_once = len(kernel.nests) == 1 and not kernel.scratch and not has_carry(kernel.nests[0])
-    if is_once and points is not None and points // block > units:
+    blocks = 1 if points is None else -(-points // (block * units))
+    if is_once and blocks > 1 and blocks * block * longest * max(traffic.loads, 1) > UNDER_WAY:
         whole = longest <= piece
     length = longest if whole else min(longest, piece)
     while whole and block > 1 and block * length > RESIDENT:
