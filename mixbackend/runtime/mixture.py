@@ -29,6 +29,7 @@ from mixbackend.runtime.compiling import GraphCompiler
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import Run
+from mixbackend.runtime.full_collections import full_collections_later
 from mixbackend.runtime.joint import joint_key, mark_as_decided, mark_saved
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.decision import UNTUNED, Decision
@@ -82,12 +83,13 @@ class Mixture:
             options: of torch.compile; override keys of the configuration.
         """
         session = self._session_for(mode, options)
-        return capture(
-            graph_module,
-            example_inputs,
-            GraphCompiler(session, self._graphs),
-            lambda joint: self._prepare_joint(joint, session),
-        )
+        with full_collections_later():
+            return capture(
+                graph_module,
+                example_inputs,
+                GraphCompiler(session, self._graphs),
+                lambda joint: self._prepare_joint(joint, session),
+            )
 
     def compile_captured(
         self,
