@@ -6,7 +6,8 @@ is used, one of each gradient after it was made, a counter of each batch norm. E
 starting it. A backend that starts many at once (``Traits.gathers``) gets them as one region.
 - Its regions that wait for no other region are one, and so are those that no other waits for.
 - Conversions that another backend starts one by one are given to it, those of inputs to the first and those of results
-  to the last, if the energy rises by less than what starting them takes: as much as entering a region.
+  to the last, if the energy rises by less than what starting them takes: as much as entering a region. The energy does
+  not know of starts; ``starting_seconds`` says what they add, so that plans are compared with them.
 Regions of a search are connected, since nothing is saved between regions that share no value; here it is.
 Invariants: the quotient graph stays without cycles: nothing leads into the first region, nothing out of the last.
 Memory: a region holds what it reads and makes all at once, so at the start only what makes no more than it reads is
@@ -54,6 +55,17 @@ def gather(problem: Problem, placement: Placement, rules: RegionRules, backends:
     return placement
 
 
+def starting_seconds(problem: Problem, placement: Placement, backends: Sequence[Backend]) -> float:
+    """What starting conversions at the ends one by one takes, where some backend would start them at once."""
+    if problem.graph.device_type in ("cpu", "meta"):
+        return 0.0
+    slot = next((slot for slot, backend in enumerate(backends) if backend.traits().gathers), None)
+    if slot is None:
+        return 0.0
+    apart = {atom for end in (_End(True), _End(False)) for atom in _apart(problem, placement, slot, end)}
+    return len(apart) * problem.entry[slot]
+
+
 def _with_conversions(problem: Problem, placement: Placement, slot: int, end: _End, rules: RegionRules) -> Placement:
     """The placement with conversions at an end given to a backend, where all backends take what they have then."""
     kept: frozenset[int] = frozenset()
@@ -99,18 +111,7 @@ def _given(problem: Problem, placement: Placement, slot: int, end: _End, kept: f
     Args:
         kept: regions that keep theirs.
     """
-    atoms = [
-        atom
-        for atom, core in enumerate(problem.atoms.cores)
-        if problem.graph.node_by_name[core].op in _CONVERSIONS
-        and not end.beyond(problem, atom)
-        and _owner(problem, placement, atom) != slot
-        and placement.regions[atom] not in kept
-        and problem.plain(atom, slot) is not None
-        and _starts_alone(problem, placement, atom)
-        and not _is_laid_out(problem, atom)
-        and _is_held(problem, (atom,), end)
-    ]
+    atoms = [atom for atom in _apart(problem, placement, slot, end) if placement.regions[atom] not in kept]
     if len(atoms) < 2:
         return placement
     labels, regions = list(placement.labels), list(placement.regions)
@@ -120,6 +121,21 @@ def _given(problem: Problem, placement: Placement, slot: int, end: _End, kept: f
         assert label is not None
         labels[atom], regions[atom] = label, new
     return _united(problem, Placement(tuple(labels), tuple(regions)), slot, end)
+
+
+def _apart(problem: Problem, placement: Placement, slot: int, end: _End) -> list[int]:
+    """Conversions at an end that their backend starts one by one, and that another would start at once."""
+    return [
+        atom
+        for atom, core in enumerate(problem.atoms.cores)
+        if problem.graph.node_by_name[core].op in _CONVERSIONS
+        and not end.beyond(problem, atom)
+        and _owner(problem, placement, atom) != slot
+        and problem.plain(atom, slot) is not None
+        and _starts_alone(problem, placement, atom)
+        and not _is_laid_out(problem, atom)
+        and _is_held(problem, (atom,), end)
+    ]
 
 
 def _starts_alone(problem: Problem, placement: Placement, atom: int) -> bool:

@@ -25,8 +25,8 @@ from mixbackend.contracts import (
 from mixbackend.partitioner.assemble import assemble
 from mixbackend.partitioner.atoms import Atoms, form_atoms
 from mixbackend.partitioner.conditions import RegionRules
-from mixbackend.partitioner.energy import true_energy
-from mixbackend.partitioner.gather import gather
+from mixbackend.partitioner.energy import Placement, true_energy
+from mixbackend.partitioner.gather import gather, starting_seconds
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import Claim, find_claims
 from mixbackend.partitioner.pricing import price
@@ -34,7 +34,7 @@ from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.restoring import restore
 from mixbackend.partitioner.search import Neighbourhood, Orders
 from mixbackend.partitioner.single import last_resort_of
-from mixbackend.partitioner.solving import Solved, chosen, single, solve
+from mixbackend.partitioner.solving import Found, Solved, chosen, single, solve
 from mixbackend.partitioner.stages import Stages, collection_paused
 from mixbackend.partitioner.wishes import Wishes, apply_wishes
 
@@ -175,19 +175,36 @@ class _Priced:
         with self._clock.measure("search"):
             best = chosen(self.problem, solved, self.rules, self._orders, margin)
         with self._clock.measure("assemble"):
-            placement = gather(self.problem, best.placement, self.rules, self._backends)
+            singles = tuple(item.seconds + self._starting(item.placement) for item in solved.singles)
+            best, placement = self._gathered(best, singles)
             plan = assemble(self.problem, placement, best.refusals, self.rules)
             names = (backend.name for backend in self._backends)
             plan = replace(
                 plan,
                 # The bound is that of plans whose regions are connected.
                 lower_bound_s=min(solved.bound, plan.estimated_s),
-                single_backend_s=tuple(zip(names, (item.seconds for item in solved.singles), strict=True)),
+                single_backend_s=tuple(zip(names, singles, strict=True)),
                 width=solved.labelling.width,
                 search=solved.labelling.search,
             )
             check_plan(self.problem.graph, plan)
         return plan
+
+    def _gathered(self, best: Found, singles: Sequence[float]) -> tuple[Found, Placement]:
+        """The best placement with its ends gathered; a single backend's where that is quicker, with all starts counted.
+
+        Args:
+            singles: seconds of those, with starts, in the backends' order.
+        """
+        placement = gather(self.problem, best.placement, self.rules, self._backends)
+        seconds = true_energy(self.problem, placement, self.rules.price) + self._starting(placement)
+        if seconds <= min(singles):
+            return best, placement
+        simple = self._solved.singles[singles.index(min(singles))]
+        return simple, gather(self.problem, simple.placement, self.rules, self._backends)
+
+    def _starting(self, placement: Placement) -> float:
+        return starting_seconds(self.problem, placement, self._backends)
 
     def plan_of(self, name: str) -> Plan:
         """The plan of one backend; its bound is zero, since nothing was searched."""

@@ -70,6 +70,8 @@ def placed(whole: OpGraph, *backends: TableBackend) -> Plan:
     plan = place(whole, [*backends, fallback], COSTS)
     assert find_problems(whole, plan.regions) == []
     assert plan.lower_bound_s <= plan.estimated_s
+    # A plan is not worse by its own estimate than a backend alone.
+    assert all(plan.estimated_s <= seconds for _, seconds in plan.single_backend_s)
     return plan
 
 
@@ -126,6 +128,29 @@ def test_a_region_that_its_backend_would_refuse_keeps_its_conversions() -> None:
         ("other", ["c2", "p"]),
         ("other", ["m0", "m1"]),
     ]
+
+
+def test_what_starting_takes_is_told_of_backends_alone() -> None:
+    plan = placed(graph(FORWARD, ["m1"]), gatherer(), other())
+    assert plan.estimated_s == pytest.approx(3 * 1.2 + 1.0 + 2 * 1.0 + 1.0)
+    # Five ops and a region, and three starts.
+    assert dict(plan.single_backend_s)["other"] == pytest.approx(5 * 1.0 + 1.0 + 3 * 1.0)
+    without = placed(graph(FORWARD, ["m1"]), other())
+    assert dict(without.single_backend_s)["other"] == pytest.approx(5 * 1.0 + 1.0)
+
+
+def test_a_backend_alone_wins_whose_ops_start_at_once() -> None:
+    """Each conversion must stay with its product, since one op would be refused."""
+    pairs = [
+        *(made(f"c{place}", CONVERSION, f"w{place}") for place in range(4)),
+        *(made(f"m{place}", MATMUL, f"c{place}", f"c{place}") for place in range(4)),
+    ]
+    whole = graph(pairs, [f"m{place}" for place in range(4)])
+    wanting = RegionConditions(minimum_ops=2)
+    able = replace(gatherer(), refused=frozenset())
+    able.costs[MATMUL] = 1.1
+    plan = placed(whole, able, other(wanted=wanting))
+    assert {backend for backend, _ in regions(plan)} == {"gatherer"}
 
 
 def test_dear_conversions_stay_where_they_are() -> None:
