@@ -78,7 +78,7 @@ class Lock:
             entry = self.file.joint(key)
         except LockError:
             return None  # told when the first graph asks
-        return Cut(entry.layout, entry.saved) if entry is not None else None
+        return Cut(entry.layout, entry.saved, entry.recomputed) if entry is not None else None
 
     def decision(
         self, graph_id: str, phase: Phase, identify: Callable[[], IdentityRecord], ops: Callable[[], Counter[str]]

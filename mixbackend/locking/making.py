@@ -61,7 +61,14 @@ def locked_graphs(records: Iterable[GraphRecord], made_by: str) -> tuple[LockedG
 def locked_joints(cuts: Mapping[str, Cut], made_by: str) -> tuple[LockedJoint, ...]:
     """Entries of joint graphs; cuts come by the key of their graph, in the order of capture."""
     return tuple(
-        LockedJoint(joint=f"joint-{number}", made_by=made_by, layout=cut.layout, key=key, saved=cut.saved)  # type: ignore[arg-type]
+        LockedJoint(
+            joint=f"joint-{number}",
+            made_by=made_by,
+            layout=cut.layout,  # type: ignore[arg-type]
+            key=key,
+            saved=cut.saved,
+            recomputed=cut.recomputed,
+        )
         for number, (key, cut) in enumerate(cuts.items())
     )
 

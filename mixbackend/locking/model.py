@@ -116,13 +116,14 @@ class LockedGraph(FrozenModel):
 
 
 class LockedJoint(FrozenModel):
-    """What the forward of a training step saves for its backward."""
+    """What the forward of a training step saves for its backward, and what that computes again."""
 
     joint: Text
     made_by: Text
     layout: Literal["as_traced", "channels_last"]
     key: Key
     saved: Names
+    recomputed: Names = ()
 
 
 class MadeWith(FrozenModel):

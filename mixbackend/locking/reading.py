@@ -115,7 +115,8 @@ def _joints(items: Any, found: list[tuple[Path, str]]) -> tuple[LockedJoint, ...
     joints = [_part(LockedJoint, item, ("joints", index), found) for index, item in enumerate(items)]
     for index, joint in enumerate(joints):
         if joint is not None:
-            found += [(("joints", index, "saved", *path), message) for path, message in _not_nodes(joint.saved)]
+            for key, names in (("saved", joint.saved), ("recomputed", joint.recomputed)):
+                found += [(("joints", index, key, *path), message) for path, message in _not_nodes(names)]
     return tuple(joint for joint in joints if joint is not None)
 
 

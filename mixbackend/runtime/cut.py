@@ -15,7 +15,9 @@ class Cut:
     Attributes:
         layout: of its images.
         saved: ops that must be saved, each ``<operator>@<place>``, places counted over all nodes in that layout.
+        recomputed: softmaxes that the backward computes again, and the ops that it computes again for them.
     """
 
     layout: str
     saved: tuple[str, ...]
+    recomputed: tuple[str, ...] = ()

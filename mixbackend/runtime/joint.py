@@ -1,44 +1,61 @@
 """Joint: what the forward saves for the backward, and in which layout, decided with the placement in view.
 
 Place: between AOTAutograd's joint graph and its split into forward and backward.
-Input: the joint graph. Output: the same graph, with channels-last convolutions if they are planned cheaper, and with
-ops marked that must be saved rather than computed again.
+Input: the joint graph. Output: the same graph, with channels-last convolutions if they are planned cheaper, with ops
+marked that must be saved rather than computed again, and with softmaxes written out that are computed again.
 The layout of images is chosen here for both halves: so a saved tensor has the same strides in both of them.
 torch's minimum-cut split assumes that cheap ops are recomputed for free inside a fused kernel. That holds only where
-the op's owner really fuses it with its consumers; elsewhere recomputation is a second full pass over memory.
+the op's owner really fuses it with its consumers; elsewhere recomputation is a second full pass over memory. Results of
+softmaxes it always saves; what is saved instead where that is better, ``runtime.recomputed`` decides.
 What was decided is a value, so that a lock file can hold it: other savings make other graphs.
 Invariants: graph outputs keep their traced strides; forward and backward are planned for themselves afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from mixbackend.contracts import Backend, OpGraph, PlacementError, Plan
+from mixbackend.contracts import OpGraph, PlacementError, Plan
 from mixbackend.contracts.describe_op import operator_name
+from mixbackend.contracts.torch_compat import is_tangent
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.describe import describe
+from mixbackend.runtime.fusion import Fusion
 from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.layouts import channels_last_copy, make_channels_last
 from mixbackend.runtime.normalize import normalize
+from mixbackend.runtime.recomputed import Recomputation
+from mixbackend.runtime.row_statistics import is_softmax, write_out
 from mixbackend.runtime.session import Session
 
-_FREE_CLASSES = frozenset({"view", "factory"})
+_POLICY = "recompute"
+"""Where torch's split, and a user's own checkpointing, look up what is to be done with a value."""
 
 
 def mark_saved(joint: torch.fx.GraphModule, session: Session) -> Cut:
-    """Plan a joint graph, lay out its images, and mark the ops whose recomputation would not be fused."""
+    """Plan a joint graph, lay out its images, and mark the ops whose recomputation would not be fused, and those whose
+    recomputation takes less than saving them."""
     planned = _in_best_layout(joint, session)
-    saved = unfused_nodes(planned.graph, planned.plan, session.backends)
-    nodes = zip(_names(joint), planned.names, strict=True)
-    cut = Cut(planned.layout, tuple(name for name, planned_name in nodes if planned_name in saved))
+    fusion = Fusion.of(planned.graph, planned.plan, session.backends)
+    nodes = list(zip(joint.graph.nodes, planned.names, strict=True))
+    recomputed = Recomputation(
+        fusion,
+        session.costs.running(planned.graph),
+        tangents=frozenset(name for node, name in nodes if node.op == "placeholder" and is_tangent(node)),
+        decided=frozenset(name for node, name in nodes if _POLICY in node.meta),
+    ).nodes()
+    cut = Cut(
+        planned.layout,
+        saved=_named(joint, planned, fusion.unfused - recomputed),
+        recomputed=_named(joint, planned, recomputed),
+    )
     _mark(joint, cut)
     return cut
 
@@ -51,12 +68,14 @@ def mark_as_decided(joint: torch.fx.GraphModule, cut: Cut) -> None:
     """
     if cut.layout == CHANNELS_LAST:
         make_channels_last(joint)
-    strangers = set(cut.saved).difference(_names(joint))
-    if strangers:
-        raise PlacementError(
-            what=f"{', '.join(sorted(strangers))} should be saved for the backward, and the graph has no such op",
-            hint="the model or torch has changed since: tune again",
-        )
+    names = _names(joint)
+    for wish, decided in (("saved for the backward", cut.saved), ("computed again in the backward", cut.recomputed)):
+        strangers = set(decided).difference(names)
+        if strangers:
+            raise PlacementError(
+                what=f"{', '.join(sorted(strangers))} should be {wish}, and the graph has no such op",
+                hint="the model or torch has changed since: tune again",
+            )
     _mark(joint, cut)
 
 
@@ -73,12 +92,23 @@ def _names(joint: torch.fx.GraphModule) -> list[str]:
     return [f"{operator_name(node.target)}@{place}" for place, node in enumerate(joint.graph.nodes)]
 
 
+def _named(joint: torch.fx.GraphModule, planned: _Planned, nodes: frozenset[str]) -> tuple[str, ...]:
+    """Planned nodes as a cut names them."""
+    return tuple(name for name, planned_name in zip(_names(joint), planned.names, strict=True) if planned_name in nodes)
+
+
 def _mark(joint: torch.fx.GraphModule, cut: Cut) -> None:
-    saved = set(cut.saved)
-    for node, name in zip(joint.graph.nodes, _names(joint), strict=True):
-        # A user's own checkpointing decides before we do.
-        if name in saved and "recompute" not in node.meta:
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    by_name = dict(zip(_names(joint), joint.graph.nodes, strict=True))
+    _tell(CheckpointPolicy.MUST_SAVE, (by_name[name] for name in cut.saved))
+    again = [by_name[name] for name in cut.recomputed]
+    _tell(CheckpointPolicy.MUST_RECOMPUTE, (node for node in again if not is_softmax(node)))
+    write_out(joint, [node for node in again if is_softmax(node)])
+
+
+def _tell(policy: CheckpointPolicy, nodes: Iterable[torch.fx.Node]) -> None:
+    """Torch's split what to do with values; a user's own checkpointing decides before we do."""
+    for node in nodes:
+        node.meta.setdefault(_POLICY, policy)
 
 
 @dataclass(frozen=True)
@@ -111,37 +141,3 @@ def _plan(module: torch.fx.GraphModule, session: Session, layout: str) -> _Plann
     normalize(module)
     graph = describe(module, "forward", "joint", {})
     return _Planned(graph, session.place(graph), names, layout)
-
-
-def unfused_nodes(graph: OpGraph, plan: Plan, backends: Sequence[Backend]) -> frozenset[str]:
-    """Nodes that are not kept out of memory together with all their consumers, and that are not free to repeat."""
-    owner = {name: region.backend for region in plan.regions for name in region.nodes}
-    fused = {backend.name: backend.traits().fused_on(graph.device_type) for backend in backends}
-    classes = {node.name: graph.view(node.name).op_class for node in graph.placed_nodes}
-    return frozenset(
-        name
-        for name in owner
-        if classes[name] not in _FREE_CLASSES and not _all_fused(name, graph, owner, fused, classes)
-    )
-
-
-def _all_fused(
-    name: str,
-    graph: OpGraph,
-    owner: Mapping[str, str],
-    fused: Mapping[str, frozenset[tuple[str, str]]],
-    classes: Mapping[str, str],
-) -> bool:
-    return all(
-        owner[consumer] == owner[name] and (classes[name], classes[consumer]) in fused[owner[name]]
-        for consumer in _consumers_behind_views(name, graph, classes)
-    )
-
-
-def _consumers_behind_views(name: str, graph: OpGraph, classes: Mapping[str, str]) -> Iterator[str]:
-    """Ops that read a value, directly or through views of it."""
-    for consumer in graph.consumers[name]:
-        if classes.get(consumer) == "view":
-            yield from _consumers_behind_views(consumer, graph, classes)
-        elif consumer in classes:
-            yield consumer

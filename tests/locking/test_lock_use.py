@@ -80,6 +80,34 @@ def test_another_cut_is_another_backward(bench: Bench) -> None:
     assert "aten.gelu.default@0 should be saved" in text
 
 
+class Vocabulary(nn.Module):
+    """A loss over many classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 8192)
+        self.register_buffer("target", torch.randint(0, 8192, (128,)))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.head(value), self.target)
+
+
+def test_what_is_computed_again_is_locked(bench: Bench) -> None:
+    torch.manual_seed(0)
+    model, value = Vocabulary(), torch.randn(128, 64)
+    first = bench.run(model, [value], train=True)
+    (joint,) = bench.write(first).joints
+    assert [name.partition("@")[0] for name in joint.recomputed] == ["aten._log_softmax.default"]
+    (cut,) = first.cuts.values()
+    assert read_lock(bench.lock).joints[0].recomputed == cut.recomputed
+    model.zero_grad()
+    second = bench.run(model, [value], cache="empty", searching=False, train=True, **bench.frozen(), on_failure="raise")
+    assert second.plans() == first.plans() and not second.told()
+    edit(bench, (f"recomputed: [{cut.recomputed[0]}]", "recomputed: [aten._softmax.default@0]"))
+    text = error_of(lambda: bench.run(model, [value], train=True, **bench.frozen()))
+    assert "aten._softmax.default@0 should be computed again" in text
+
+
 def test_images_keep_their_layout(bench: Bench) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU()).eval()

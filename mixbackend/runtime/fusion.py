@@ -1,0 +1,73 @@
+"""Fusion: which values of a planned graph its owners keep out of memory.
+
+Place: below ``runtime.joint``, which decides with it what the forward saves for the backward.
+Input: a graph, a plan of it, the backends. Output: answers about single values.
+Invariants: pure. A value is kept out of memory between two ops if they have one owner who says that it fuses their
+classes (``Traits.fused``); views pass values on and are no readers.
+Non-goals: whether an owner really fuses two ops; that depends on more than their classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mixbackend.contracts import Backend, OpGraph, Plan
+
+_FREE_CLASSES = frozenset({"view", "factory"})
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A planned graph and what its owners fuse.
+
+    Attributes:
+        graph: what was planned.
+        owner: name of the backend of each node.
+        classes: of ops, by node.
+        pairs: (producer class, consumer class) pairs between which a backend keeps values out of memory, by its name.
+    """
+
+    graph: OpGraph
+    owner: Mapping[str, str]
+    classes: Mapping[str, str]
+    pairs: Mapping[str, frozenset[tuple[str, str]]]
+
+    @classmethod
+    def of(cls, graph: OpGraph, plan: Plan, backends: Sequence[Backend]) -> Fusion:
+        """What a plan says."""
+        return cls(
+            graph,
+            {name: region.backend for region in plan.regions for name in region.nodes},
+            {node.name: graph.view(node.name).op_class for node in graph.placed_nodes},
+            {backend.name: frozenset(backend.traits().fused_on(graph.device_type)) for backend in backends},
+        )
+
+    def fuses(self, producer: str, consumer: str) -> bool:
+        """Whether a value does not go through memory on its way from one op to another."""
+        owner = self.owner[producer]
+        return self.owner[consumer] == owner and (self.classes[producer], self.classes[consumer]) in self.pairs[owner]
+
+    def readers(self, name: str) -> Iterator[str]:
+        """Ops that read a value, directly or through views of it."""
+        for consumer in self.graph.consumers[name]:
+            if self.classes.get(consumer) == "view":
+                yield from self.readers(consumer)
+            elif consumer in self.classes:
+                yield consumer
+
+    def is_returned(self, name: str) -> bool:
+        """Whether the graph returns a value, or a view of it."""
+        views = (consumer for consumer in self.graph.consumers[name] if self.classes.get(consumer) == "view")
+        return name in self.graph.outputs or any(self.is_returned(view) for view in views)
+
+    @cached_property
+    def unfused(self) -> frozenset[str]:
+        """Nodes that are not kept out of memory together with all their readers, and that are not free to repeat."""
+        return frozenset(
+            name
+            for name in self.owner
+            if self.classes[name] not in _FREE_CLASSES
+            and not all(self.fuses(name, reader) for reader in self.readers(name))
+        )

@@ -1,0 +1,173 @@
+"""Recomputed: softmaxes of a joint graph whose results the backward computes again instead of having them saved.
+
+Place: asked by ``runtime.joint``, before a joint graph is split; ``runtime.row_statistics`` carries it out.
+Input: a planned joint graph, and what things cost there. Output: names of nodes.
+The gradient of a softmax, or of its logarithm, needs the result. torch's split takes both for ops that are expensive to
+repeat, because each sums rows, so the result is saved. But all that it takes to have any element again is the element
+of the argument and two numbers per row, the largest value and the sum of the exponents: after that it is one pass
+point by point, which whoever computes the gradient makes while reading. What counts is memory then:
+
+- a result that the forward does not need itself is written for the backward alone, the argument is there anyway;
+- the argument is often narrower than the result: under autocast a product returns 16 bits per score, and the loss is
+  computed in 32. The narrowest value from which the argument follows point by point is what is read.
+
+So a result is computed again where that takes less time (bytes of saved and of read values at the owner's rates,
+against its arithmetic), and where no more memory is held from forward to backward, but for the two numbers per row.
+Invariants: pure; what the user's own checkpointing is about stays as it says.
+Non-goals: other reductions: torch's split saves their results, which are small. Chains of several large values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mixbackend.contracts import CostModel, OpGraph, OpTag, TensorMeta
+from mixbackend.contracts.sizes import Size
+from mixbackend.runtime.fusion import Fusion
+
+_ARITHMETIC = {"aten._log_softmax.default": 2 / 14, "aten._softmax.default": 10 / 14}
+"""What computing it again takes of an op's arithmetic: two subtractions, or one, an exponent and a product."""
+_AGAIN = frozenset({"pointwise", "copy"})
+_LOOPS = (("pointwise", "pointwise"), ("pointwise", "reduction"), ("reduction", "pointwise"))
+_SMALL = 1 / 16
+"""Share of a tensor's bytes or elements that does not count beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A value from which a softmax's argument follows point by point, through the ops of a path."""
+
+    name: str
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """See the module's docstring.
+
+    Attributes:
+        fusion: the planned joint graph.
+        costs: of its ops and tensors.
+        tangents: names of its incoming gradients.
+        decided: nodes about which the user's checkpointing decides.
+    """
+
+    fusion: Fusion
+    costs: CostModel
+    tangents: frozenset[str]
+    decided: frozenset[str]
+
+    def nodes(self) -> frozenset[str]:
+        """Softmaxes to compute again, and what has to be computed again for them."""
+        backward = _depending(self.fusion.graph, self.tangents)
+        found: set[str] = set()
+        for node in self.fusion.graph.placed_nodes:
+            if node.op in _ARITHMETIC and node.name not in backward | self.decided:
+                source = self._worth_it(node.name, backward)
+                found.update(() if source is None else (node.name, *source.path))
+        return frozenset(found)
+
+    def _worth_it(self, name: str, backward: frozenset[str]) -> _Source | None:
+        """Where to compute a softmax from again; ``None`` if its result is better saved."""
+        owner, result = self.fusion.owner[name], _tensor(self.fusion.graph, name)
+        readers = tuple(self.fusion.readers(name))
+        later = [reader for reader in readers if reader in backward]
+        if result is None or not later or not self.fusion.pairs[owner].issuperset(_LOOPS):
+            return None
+        if not all(self._reads_points(reader) for reader in later):
+            return None
+        returned = self.fusion.is_returned(name)
+        written = returned or any(not self.fusion.fuses(name, reader) for reader in readers if reader not in backward)
+        saving_s = self.costs.read(owner, result) + (0.0 if written else self.costs.write(owner, result))
+        rows = replace(result, shape=_row_sizes(self.fusion.graph, name, result), stride=(1,) * result.rank)
+        again_s = 2 * (self.costs.read(owner, rows) + self.costs.write(owner, rows))
+        view = self.fusion.graph.view(name)
+        again_s += _ARITHMETIC[view.op] * self.costs.op(owner, view).seconds
+        most = (0 if returned else result.bytes()) + _SMALL * result.bytes()
+        prices = [
+            (self._seconds(owner, source, backward), place, source)
+            for place, source in enumerate(self._sources(name))
+            if self._kept(source, backward) + 2 * rows.bytes() <= most
+        ]
+        seconds, _, source = min(prices, default=(saving_s, 0, None), key=lambda price: price[:2])
+        return source if again_s + seconds < saving_s else None
+
+    def _reads_points(self, reader: str) -> bool:
+        """Whether an op takes what is computed point by point before it from registers."""
+        return ("pointwise", self.fusion.classes[reader]) in self.fusion.pairs[self.fusion.owner[reader]]
+
+    def _sources(self, name: str) -> Iterator[_Source]:
+        """Values behind the argument of a softmax, the nearest first, until one is in memory or expensive."""
+        graph = self.fusion.graph
+        path: tuple[str, ...] = ()
+        current: str | None = graph.node_by_name[name].references()[0]
+        while current is not None:
+            if self.fusion.classes.get(current) == "view":
+                current = graph.node_by_name[current].references()[0]
+                continue
+            yield _Source(current, path)
+            path, current = (*path, current), self._behind(current)
+
+    def _behind(self, name: str) -> str | None:
+        """The one large tensor that an op reads, if it is cheap to repeat and its result is in no memory."""
+        node = self.fusion.graph.node_by_name.get(name)
+        if node is None or name in self.fusion.unfused | self.decided or self.fusion.classes.get(name) not in _AGAIN:
+            return None
+        result = _tensor(self.fusion.graph, name)
+        if result is None or node.tags - {OpTag.VIEW}:
+            return None
+        large = [
+            reference
+            for reference in dict.fromkeys(node.references())
+            if (meta := _tensor(self.fusion.graph, reference)) is not None
+            and meta.elements() > result.elements() * _SMALL
+            and not self._is_input(reference)
+        ]
+        inputs = [reference for reference in dict.fromkeys(node.references()) if self._is_input(reference)]
+        if len(large) == 1 or (not large and len(inputs) == 1):
+            return (large or inputs)[0]
+        return None
+
+    def _is_input(self, name: str) -> bool:
+        return name in self.fusion.graph.input_by_name
+
+    def _is_kept(self, source: _Source, backward: frozenset[str]) -> bool:
+        """Whether a value is there in the backward anyway."""
+        name = source.name
+        return self._is_input(name) or any(reader in backward for reader in self.fusion.readers(name))
+
+    def _kept(self, source: _Source, backward: frozenset[str]) -> int:
+        """Bytes that are held from forward to backward for a source alone."""
+        meta = _tensor(self.fusion.graph, source.name)
+        assert meta is not None
+        return 0 if self._is_kept(source, backward) else meta.bytes()
+
+    def _seconds(self, owner: str, source: _Source, backward: frozenset[str]) -> float:
+        """Of reading a source once more, and of writing it where nobody else does."""
+        meta = _tensor(self.fusion.graph, source.name)
+        assert meta is not None
+        in_memory = source.name in self.fusion.unfused or self._is_kept(source, backward)
+        return self.costs.read(owner, meta) + (0.0 if in_memory else self.costs.write(owner, meta))
+
+
+def _depending(graph: OpGraph, tangents: frozenset[str]) -> frozenset[str]:
+    """Nodes that gradients go into: the backward."""
+    found = set(tangents)
+    for node in graph.nodes:
+        if found.intersection(node.references()):
+            found.add(node.name)
+    return frozenset(found)
+
+
+def _tensor(graph: OpGraph, name: str) -> TensorMeta | None:
+    meta = graph.value(name).meta
+    return meta if isinstance(meta, TensorMeta) else None
+
+
+def _row_sizes(graph: OpGraph, name: str, result: TensorMeta) -> tuple[Size, ...]:
+    """Sizes of a number per row."""
+    dimension = dict(graph.node_by_name[name].arguments)["dim"]
+    assert isinstance(dimension, int), "a softmax runs along one dimension"
+    dimension %= max(result.rank, 1)
+    return tuple(1 if place == dimension else size for place, size in enumerate(result.shape))
