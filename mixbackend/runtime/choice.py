@@ -25,6 +25,7 @@ class Choice:
         layout: of images, ``as_traced`` or ``channels_last``; ``""`` for the one that is planned cheaper.
         plan: the placement itself, portable (see ``partitioner.portable``), for the chosen layout; ``None`` to search.
         locked: whether the plan comes from a lock file.
+        name: what it is called, ``""`` for what the rest says: a choice whose plan was searched before keeps its name.
     """
 
     backends: tuple[str, ...] = ()
@@ -32,8 +33,11 @@ class Choice:
     layout: str = ""
     plan: Plan | None = None
     locked: bool = False
+    name: str = ""
 
     def __str__(self) -> str:
+        if self.name:
+            return self.name
         mixture = f"mixture of {', '.join(self.backends)}" if self.backends else "mixture"
         mixture = f"plan of {len(self.plan.regions)} regions" if self.plan is not None else mixture
         name = self.single or mixture
@@ -49,7 +53,13 @@ class Choice:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         plan = None if self.plan is None else plan_to_data(self.plan)
-        return {"backends": list(self.backends), "single": self.single, "layout": self.layout, "plan": plan}
+        return {
+            "backends": list(self.backends),
+            "single": self.single,
+            "layout": self.layout,
+            "plan": plan,
+            "name": self.name,
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Choice:
@@ -59,10 +69,11 @@ class Choice:
             ValueError: the data is not that of a choice.
         """
         backends, single, layout = data.get("backends"), data.get("single"), data.get("layout")
-        known = isinstance(single, str) and layout in ("", AS_TRACED, CHANNELS_LAST)
+        name = data.get("name", "")
+        known = isinstance(single, str) and isinstance(name, str) and layout in ("", AS_TRACED, CHANNELS_LAST)
         if not known or not isinstance(backends, list) or not all(isinstance(name, str) for name in backends):
             raise ValueError(f"{dict(data)} is no choice")
-        return cls(tuple(backends), str(single), str(layout), _plan(data.get("plan")))
+        return cls(tuple(backends), str(single), str(layout), _plan(data.get("plan")), name=name)
 
 
 def _plan(data: Any) -> Plan | None:

@@ -77,3 +77,8 @@ def choose_layout(
         record = LayoutRecord(CHANNELS_LAST, seconds, relaid.conversions)
         return LayoutChoice(relaid.module, other, plans[1], record, plans[0])
     return LayoutChoice(graph_module, graph, plans[0], LayoutRecord(AS_TRACED, seconds), plans[1])
+
+
+def named_layout(record: LayoutRecord) -> str:
+    """The layout of a graph's images as choices name it: not at all where there is no other."""
+    return record.chosen if record.estimated_s else ""

@@ -29,12 +29,12 @@ from mixbackend.calibration.probing import undisturbed
 from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event, GraphRecord
-from mixbackend.reporting.records import LayoutRecord, RegimeRecord
+from mixbackend.reporting.records import RegimeRecord
 from mixbackend.runtime.bindings import Patience
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import AtFirstCall, Run
-from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
+from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout, named_layout
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regime_search import Ladder, Regime, find_ladder
 from mixbackend.runtime.session import Session
@@ -192,7 +192,7 @@ class RegimeGraph:
     def _placed(self, regime: Regime, values: Sequence[Any]) -> PlacedGraph:
         placer, home = self._placer, self._home
         graph_id = f"{home.graph.id}@{regime.first}"
-        other = Choice(layout=_named_layout(home.layout.record), plan=portable(home.plan, home.graph))
+        other = Choice(layout=named_layout(home.layout.record), plan=portable(home.plan, home.graph))
         decision = placer.measured.decide(regime, values, other)
         described = self._described(regime, graph_id, decision.choice)
         return PlacedGraph(
@@ -208,11 +208,6 @@ class RegimeGraph:
         return choose_layout(
             self._module, placer.phase, graph_id, placer.roles, placer.session, choice, hints=regime.hints
         )
-
-
-def _named_layout(record: LayoutRecord) -> str:
-    """The layout of a graph's images as choices name it: not at all where there is no other."""
-    return record.chosen if record.estimated_s else ""
 
 
 def _same_nodes(graph: OpGraph, other: OpGraph) -> bool:

@@ -2,7 +2,8 @@
 
 Place: beside ``tuner``, asked by ``runtime.compiling`` for graphs that nothing was measured of.
 Input: the graph as it was placed, a way to build it as another choice says, the values of the first call. Output: the
-quickest of them; what was found is remembered under the key of the graph, apart for calls that are replayed.
+quickest of them; what was found is remembered under the key of the graph, apart for calls that are replayed, and with
+its plan, so that later starts search for none.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
 ``comparison_gpu`` choose, are compiled as well, and all take turns in this process, until the quickest is told from the
 others or they have had enough.
@@ -19,17 +20,19 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from mixbackend.contracts import RegionTextError
+from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.compiled_graphs import Placed
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.identity import Captured
+from mixbackend.runtime.layout_choice import named_layout
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
@@ -94,6 +97,15 @@ class Candidate:
         """The placed graph; ``None`` if building it failed, or if there are plans for several ranges of sizes."""
         first = self.graphs[0] if len(self.graphs) == 1 else None
         return first if isinstance(first, PlacedGraph) else None
+
+    @property
+    def planned(self) -> Choice:
+        """Its choice with the plan that it came to, so that nobody need search for that again."""
+        placed = self.placed
+        if placed is None:
+            return self.choice
+        plan, layout = portable(placed.plan, placed.graph), self.choice.layout or named_layout(placed.layout.record)
+        return replace(self.choice, plan=plan, layout=layout, name=str(self.choice))
 
     @property
     def estimated_s(self) -> float:
@@ -185,7 +197,7 @@ class Comparison:
             return compare(candidates, values, self._ground)
 
     def _keep(self, winner: Candidate, decision: Decision) -> None:
-        self._remember(decision)
+        self._remember(replace(decision, choice=winner.planned))
         shown = ", ".join(f"{trial.choice} {_shown(trial)}" for trial in decision.trials)
         self._tell(f"took {decision.choice} at the first call ({shown})")
         if winner.placed is not None:

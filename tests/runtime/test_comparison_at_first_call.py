@@ -9,6 +9,8 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import Plan
+from mixbackend.partitioner import fixed
+from mixbackend.partitioner.placement import Placements
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.tuning import comparison_processor, tuner
 from mixbackend.tuning.comparison_processor import ProcessorGround
@@ -57,12 +59,28 @@ def test_the_quicker_single_backend_takes_over_and_is_remembered(make_mixture, s
 
     torch._dynamo.reset()
     slow, quick = sleeper("slow", 0.01), sleeper("quick", 0.0)
-    later = make_mixture(slow, quick)
+    later, searches = make_mixture(slow, quick), []
+    monkeypatch.setattr(Placements, "plan", lambda *_, **__: searches.append("searched"))
     torch.testing.assert_close(run(later), model(X))
     assert used(later) == [{"quick"}]
-    assert (len(slow.compiled), told(later)) == (0, [])
+    assert (len(slow.compiled), told(later), searches) == (0, [], [])
     (graph,) = later.report().to_dict()["graphs"]
     assert graph["tuning"]["chosen"] == "quick"
+
+
+def test_a_remembered_plan_that_does_not_hold_is_searched_again(make_mixture, sleeper, monkeypatch):
+    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    assert used_after(make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))) == [{"quick"}]
+    torch._dynamo.reset()
+    later = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    monkeypatch.setattr(fixed, "find_problems", lambda *_: ["it is another graph"])
+    assert used_after(later) == [{"quick"}]
+    assert "does not hold: it is another graph" in told(later)[0]
+
+
+def used_after(mixture: Any) -> list[set[str]]:
+    torch.testing.assert_close(run(mixture), model(X))
+    return used(mixture)
 
 
 def test_the_plan_by_estimates_stays_where_it_is_the_quickest(make_mixture, sleeper):
