@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, is_element, walk
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, children, is_element, walk
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Map,
@@ -34,6 +34,7 @@ from mixbackend.backends.codegen.ir.stages import (
 from mixbackend.backends.codegen.ir.templates import is_place
 from mixbackend.backends.codegen.schedule.fusion_cost import are_two_passes
 from mixbackend.backends.codegen.schedule.hints import Hints, points
+from mixbackend.backends.codegen.schedule.one_term import only_term, symbols_of
 from mixbackend.backends.codegen.schedule.rewrite import (
     inlined,
     loops_of,
@@ -189,6 +190,8 @@ class _Inliner:
             return copies[node]
 
         result = map_stage(stage, lambda value: rewrite(value, replaced))
+        if isinstance(result, Reduce):
+            result = only_term(result) or result
         if isinstance(result, Map) and not result.apart:
             self._maps[result.target] = result
         return result
@@ -238,7 +241,7 @@ class _Inliner:
 
     def _objection(self, source: Map) -> str | None:
         """Why a map should have memory of its own."""
-        cost, loads = _cost(source.value)
+        cost, loads = _cost(source)
         if cost == 0.0 and loads <= 1:
             return None
         if source.target in self._outputs:
@@ -288,11 +291,18 @@ def _readers(graph: StageGraph) -> dict[str, list[tuple[Stage, int]]]:
     return readers
 
 
-def _cost(value: Expr) -> tuple[float, int]:
-    """Cycles per vector of the scalar operators, and the number of accesses."""
+def _cost(source: Map) -> tuple[float, int]:
+    """Cycles per vector of the scalar operators, and the number of accesses.
+
+    What is the same at all points is computed once, wherever it is read.
+    """
+    indices = {loop.index for loop in source.loops}
+    varying: set[Expr] = set()
     cost, loads = 0.0, 0
-    for node in walk(value):
-        if isinstance(node, Apply):
+    for node in walk(source.value):
+        if indices & symbols_of(node) or any(part in varying for part in children(node)):
+            varying.add(node)
+        if isinstance(node, Apply) and node in varying:
             cost += SCALAR_OPS[node.op].cost
         loads += isinstance(node, Load)
     return cost, loads

@@ -52,6 +52,20 @@ def test_an_expensive_row_value_is_not_computed_for_every_column() -> None:
     assert "128 times" in refusals[0].reason
 
 
+def test_what_is_the_same_everywhere_is_no_reason_to_store() -> None:
+    """A quotient of two numbers is computed once, however many points and readers there are."""
+    drawing = Drawing()
+    x, one, other = drawing.tensor("x", 16), drawing.tensor("one"), drawing.tensor("other")
+    scaled = drawing.pointwise(
+        "scaled", (16, 64), lambda i, j: apply("mul", x.at((i,)), apply("div", exp(one.at(())), other.at(())))
+    )
+    total = drawing.fold("total", (16,), (64,), lambda i, j: scaled.at((i, j)))
+    drawing.pointwise("out", (16, 64), lambda i, j: add(scaled.at((i, j)), total.at((i,))))
+    graph = drawing.graph("out")
+    smaller, refusals = simplify(graph, {})
+    assert names(smaller) == ["total", "out"] and refusals == ()
+
+
 def test_outputs_are_written_by_their_stage_and_dead_stages_go() -> None:
     drawing = Drawing()
     x = drawing.tensor("x", 4, 4)

@@ -151,6 +151,50 @@ def _float_arithmetic(a: torch.Tensor, b: torch.Tensor) -> Any:
     return torch.floor_divide(a, b), torch.remainder(a, b), torch.fmod(a, b), torch.maximum(a, b), torch.sign(a)
 
 
+def _scores(scores: torch.Tensor) -> torch.Tensor:
+    """Of all tokens but the last, a row each, in float32."""
+    return torch.ops.aten.slice(scores, 1, 0, -1).reshape(-1, scores.shape[-1]).float()
+
+
+def vocabulary_loss(scores: torch.Tensor, target: torch.Tensor) -> Any:
+    """Cross entropy as a training step's forward has it: with the numbers per row from which its gradient follows."""
+    wide = _scores(scores)
+    largest = torch.ops.aten.amax(wide, [1], True)
+    shifted = wide - largest
+    logarithm = torch.ops.aten.log(torch.ops.aten.sum(torch.ops.aten.exp(shifted), [1], True))
+    return (*torch.ops.aten.nll_loss_forward(shifted - logarithm, target, None, 1, 3), largest, logarithm)
+
+
+def vocabulary_gradient(
+    scores: torch.Tensor,
+    target: torch.Tensor,
+    slope: torch.Tensor,
+    weight: torch.Tensor,
+    largest: torch.Tensor,
+    logarithm: torch.Tensor,
+) -> torch.Tensor:
+    """The same step's backward up to the product that made the scores."""
+    aten = torch.ops.aten
+    result = _scores(scores) - largest - logarithm
+    gradient = aten.nll_loss_backward(slope, result, target, None, 1, 3, weight)
+    gradient = aten._log_softmax_backward_data(gradient, result, 1, result.dtype).to(scores.dtype)
+    batch, length, classes = scores.shape
+    gradient = gradient.reshape(batch, length - 1, classes)
+    return aten.slice_backward(gradient, [batch, length, classes], 1, 0, -1, 1).reshape(-1, classes)
+
+
+def _vocabulary(dtype: torch.dtype) -> list[torch.Tensor]:
+    target = torch.randint(0, 50, (10,))
+    target[2] = 3
+    return [torch.randn(2, 6, 50).to(dtype), target]
+
+
+def _vocabulary_and_statistics(dtype: torch.dtype) -> list[torch.Tensor]:
+    scores, target = _vocabulary(dtype)
+    _, weight, largest, logarithm = vocabulary_loss(scores, target)
+    return [scores, target, torch.tensor(2.0), weight, largest, logarithm]
+
+
 CASES: dict[str, Case] = {
     # points
     "gelu_bias_residual": Case(lambda x, b, r: F.gelu(x + b) + r, _normal((9, 33), (33,), (9, 33)), FLOATS, kernels=1),
@@ -197,6 +241,8 @@ CASES: dict[str, Case] = {
         kernels=1,
     ),
     "mean_cross_entropy": Case(lambda x, t: F.cross_entropy(x, t), _with_places(_normal((6, 50)), 50, (6,)), kernels=2),
+    "vocabulary_loss": Case(vocabulary_loss, _vocabulary, FLOATS, kernels=2),
+    "vocabulary_gradient": Case(vocabulary_gradient, _vocabulary_and_statistics, FLOATS, kernels=2),
     "group_norm": Case(lambda x, w, b: F.group_norm(x, 2, w, b), _normal((3, 6, 4, 5), (6,), (6,)), FLOATS),
     "batch_norm": Case(_batch_norm, _normal((3, 6, 4, 5), (6,), (6,))),
     "image_statistics": Case(
