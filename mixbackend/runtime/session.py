@@ -343,12 +343,12 @@ class Session:
 
 
 def _first_of_each(jobs: Sequence[tuple[Backend, Region]]) -> dict[tuple[str, str], tuple[Backend, Region]]:
-    """The distinct jobs that may run beside others."""
+    """The distinct jobs that may run beside others; none where there are no others."""
     distinct: dict[tuple[str, str], tuple[Backend, Region]] = {}
     for backend, region in jobs:
-        if backend.traits().concurrent_compile:
-            distinct.setdefault((backend.name, region.key), (backend, region))
-    return distinct if len(distinct) > 1 else {}
+        distinct.setdefault((backend.name, region.key), (backend, region))
+    beside = {key: job for key, job in distinct.items() if job[0].traits().concurrent_compile}
+    return beside if len(distinct) > 1 else {}
 
 
 def _device_of(region: Region) -> str:

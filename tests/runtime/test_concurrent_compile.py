@@ -63,3 +63,36 @@ def test_compilations_of_other_backends_stay_apart(make_mixture: Any, meeting: A
     value = torch.randn(8)
     torch.testing.assert_close(compiled(value), two_regions(value))
     assert backend.met == 0 and len(backend.compiled) == 2
+
+
+def test_one_such_region_is_compiled_beside_those_of_other_backends(make_mixture: Any, faulty: Any) -> None:
+    """As a generated kernel that compiles in another process while the rest of a model is written."""
+    begun, met = threading.Event(), []
+
+    class Beside(faulty):  # type: ignore[misc]
+        name = "beside"
+
+        def traits(self) -> Traits:
+            return replace(super().traits(), concurrent_compile=True)
+
+        def judge(self, view: Any) -> Verdict:
+            return super().judge(view) if view.op == "aten.sin.default" else Unsupported("declined", "one region")
+
+        def compile(self, region: Region) -> CompiledRegion:
+            begun.set()
+            return super().compile(region)
+
+    class Writer(faulty):  # type: ignore[misc]
+        name = "writer"
+
+        def judge(self, view: Any) -> Verdict:
+            return Unsupported("declined", "the other's") if view.op == "aten.sin.default" else super().judge(view)
+
+        def compile(self, region: Region) -> CompiledRegion:
+            met.append(begun.wait(timeout=2.0))
+            return super().compile(region)
+
+    compiled = torch.compile(two_regions, backend=make_mixture(Beside(), Writer()))
+    value = torch.randn(8)
+    torch.testing.assert_close(compiled(value), two_regions(value))
+    assert met == [True, True]
