@@ -72,8 +72,8 @@ class Plan:
         refusals: every refused (node, backend), sorted by node order, then backend.
         estimated_s: true energy of the plan.
         lower_bound_s: no legal plan costs less under the same costs.
-        single_backend_s: for each backend, the estimate with that backend wherever it can and eager elsewhere; with what
-            starting conversions one by one takes there, where another backend starts them at once.
+        single_backend_s: for each backend, the estimate with that backend wherever it can and eager elsewhere; with
+            what starting conversions one by one takes there, where another backend starts them at once.
         width: largest number of other atoms that one elimination step had to look at; 0 if the search was not exact.
         search: ``exact``, ``expansion`` or ``beam``.
     """
