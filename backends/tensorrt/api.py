@@ -13,10 +13,13 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
 
+from mixbackend.backends.tensorrt.precision import float32_by_name, hold_float32
 from mixbackend.backends.tensorrt.versions import Release
 
 _EXTERNAL_TACTICS = ("CUBLAS", "CUBLAS_LT", "CUDNN")
@@ -91,24 +94,10 @@ class Api:
             config.progress_monitor = _monitor(trt, tell)
         return config
 
-    def hold_types(self, network: Any) -> None:
-        """Keep what the graph computes in float32 from being computed in float16, in networks without types."""
-        if self.release.strongly_typed:
-            return
-        trt = self.trt
-        unconstrained = {trt.LayerType.CONSTANT, trt.LayerType.CAST, trt.LayerType.SHAPE}
-        for index in range(network.num_layers):
-            layer = network.get_layer(index)
-            outputs = [layer.get_output(place) for place in range(layer.num_outputs)]
-            wide = [place for place, tensor in enumerate(outputs) if self._computes_in_float32(tensor)]
-            if not wide or layer.type in unconstrained:
-                continue
-            layer.precision = trt.DataType.FLOAT
-            for place in wide:
-                layer.set_output_type(place, trt.DataType.FLOAT)
-
-    def _computes_in_float32(self, tensor: Any) -> bool:
-        return tensor.dtype == self.trt.DataType.FLOAT and not tensor.is_shape_tensor
+    def hold_types(self, network: Any, model: Path) -> None:
+        """Keep what a model computes in float32 from being computed in float16, in networks without types."""
+        if not self.release.strongly_typed:
+            hold_float32(network, self.trt, float32_by_name(onnx.load(str(model), load_external_data=False)))
 
     def _own_tactics(self) -> int:
         sources = self.trt.TacticSource.__members__

@@ -37,10 +37,8 @@ from mixbackend.contracts.gpu import gpu_fingerprint
 if TYPE_CHECKING:
     from mixbackend.backends.tensorrt.support import Support
 
-_WRITING = 1
+_WRITING = 2
 """Rises whenever another model or another container is written for the same region: stored engines are then stale."""
-_LEAST_SECONDS = 30e-6
-"""Work below this is not worth the minute that an engine takes to build."""
 _PROBED = frozenset({"matmul", "convolution", "attention", "normalization", "pointwise"})
 
 
@@ -89,7 +87,7 @@ class TensorRtBackend(Backend):
         """Engines take long to build: they are for the heavy parts of inference."""
         return RegionConditions(
             minimum_ops=2,
-            minimum_seconds=_LEAST_SECONDS,
+            minimum_seconds=1e-6 * limits().least_us,
             must_contain=frozenset({"matmul", "convolution", "attention"}),
             phases=frozenset({"inference"}),
         )

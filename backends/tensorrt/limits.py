@@ -3,7 +3,8 @@
 Place: read by the backend (they are part of its fingerprint where they change engines) and by ``building``.
 Environment: ``MIXBACKEND_TENSORRT_SECONDS`` that one engine may take to build, ``MIXBACKEND_TENSORRT_BUILDS`` at once,
 ``MIXBACKEND_TENSORRT_WORKSPACE_MB`` of scratch memory per engine, ``MIXBACKEND_TENSORRT_LEVEL`` of optimisation,
-``MIXBACKEND_TENSORRT_REFIT`` whether engines are built to be given their weights later, whatever the release.
+``MIXBACKEND_TENSORRT_REFIT`` whether engines are built to be given their weights later, whatever the release,
+``MIXBACKEND_TENSORRT_LEAST_US`` of work that a region needs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Limits:
         level: 0 (quick to build) to 5 (slow to build, quick to run).
         refit: 1 builds one engine for all weights, which are given to it; 0 builds one with the weights inside for each
             of their values; ``None`` does what is right with the installed release.
+        least_us: microseconds of estimated work below which a region is not worth the minute that an engine takes.
     """
 
     seconds: int = 600
@@ -32,9 +34,17 @@ class Limits:
     workspace_mb: int = 8192
     level: int = 3
     refit: int | None = None
+    least_us: int = 30
 
 
-_BOUNDS = {"seconds": (1, 86_400), "builds": (1, 64), "workspace_mb": (1, 1 << 20), "level": (0, 5), "refit": (0, 1)}
+_BOUNDS = {
+    "seconds": (1, 86_400),
+    "builds": (1, 64),
+    "workspace_mb": (1, 1 << 20),
+    "level": (0, 5),
+    "refit": (0, 1),
+    "least_us": (0, 10**6),
+}
 
 
 def limits() -> Limits:

@@ -53,7 +53,7 @@ def _build(api: Api, folder: Path, request: dict[str, Any]) -> tuple[bytes, froz
     parser = api.trt.OnnxParser(network, api.logger)
     if not parser.parse_from_file(str(folder / MODEL)):
         raise _RefusedError(f"the model is refused: {parse_errors(parser)}")
-    api.hold_types(network)
+    api.hold_types(network, folder / MODEL)
     config = api.configuration(builder, settings, lambda phase: print(phase, flush=True))
     add_profiles(builder, config, request["profiles"])
     timings = Path(request["timings"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -40,7 +41,7 @@ def _built(api: Api, path: str, told: list[str]) -> bytes:
     network = api.network(builder)
     parser = api.trt.OnnxParser(network, api.logger)
     assert parser.parse_from_file(path)
-    api.hold_types(network)
+    api.hold_types(network, Path(path))
     config = api.configuration(builder, _SETTINGS, told.append)
     assert config._limits == {"MemoryPoolType.WORKSPACE": 1 << 30}
     assert "BuilderFlag.TF32" not in config._flags

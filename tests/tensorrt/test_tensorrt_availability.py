@@ -104,3 +104,9 @@ def test_without_the_package_it_is_listed_and_left_out() -> None:
         (info,) = [item for item in registry.backends() if item.name == "tensorrt"]
         assert not info.available and info.reason and info.origin.startswith("mixbackend")
         assert "tensorrt" not in [backend.name for backend in registry.resolve()]
+
+
+def test_the_least_work_of_an_engine_is_said_by_the_environment(machine, monkeypatch) -> None:
+    assert TensorRtBackend().conditions().minimum_seconds == pytest.approx(30e-6)
+    monkeypatch.setenv("MIXBACKEND_TENSORRT_LEAST_US", "0")
+    assert TensorRtBackend().conditions().minimum_seconds == 0.0

@@ -183,25 +183,36 @@ class IBuilderConfig(_Described):
 
 
 class ITensor(_Described):
-    def __init__(self, name, dtype, shape):
+    def __init__(self, name, dtype, shape, graph_dtype=None):
         self.name = name
         self.dtype = dtype
+        self._graph_dtype = graph_dtype
         self.shape = shape
         self.is_shape_tensor = False
 
 
 class ILayer(_Described):
     def __init__(self, node, types):
-        self._outputs = [ITensor(name, types.get(name), ()) for name in node.output]
+        self._outputs = [ITensor(name, _told(types.get(name)), (), types.get(name)) for name in node.output]
+        self._inputs = [ITensor(name, _told(types.get(name)), ()) for name in node.input]
         self.num_outputs = len(self._outputs)
+        self.num_inputs = len(self._inputs)
         self.type = _ENUMS.LayerType.CAST if node.op_type == "Cast" else _ENUMS.LayerType.ELEMENTWISE
         self._node = node.op_type
 
     def get_output(self, place):
         return self._outputs[place]
 
+    def get_input(self, place):
+        return self._inputs[place]
+
     def set_output_type(self, place, dtype):
         self._constrained = dtype
+
+
+def _told(dtype):
+    """What a network tells: release 8 tells float32 of whatever computes in floating point."""
+    return _ENUMS.DataType.FLOAT if _NARROW and dtype == _ENUMS.DataType.HALF else dtype
 
 
 class INetworkDefinition(_Described):
@@ -268,9 +279,11 @@ def _check_precision(network, config):
     if not _NARROW or "BuilderFlag.FP16" not in config._flags:
         return
     for layer in network._layers:
-        wide = [tensor for tensor in layer._outputs if tensor.dtype == _ENUMS.DataType.FLOAT]
-        if wide and layer._node != "Cast":
+        kinds = {tensor._graph_dtype for tensor in layer._outputs}
+        if _ENUMS.DataType.FLOAT in kinds and layer._node not in ("Cast", "Constant", "Shape"):
             assert layer.precision == _ENUMS.DataType.FLOAT, f"{layer._node} may be computed in float16"
+        if kinds == {_ENUMS.DataType.HALF}:
+            assert not hasattr(layer, "precision"), f"{layer._node} may not be computed in float16"
 
 
 class OnnxParser(_Described):
