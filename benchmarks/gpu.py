@@ -2,11 +2,12 @@
 
     python -m mixbackend.benchmarks.gpu --output rows.jsonl --minutes 9
 
-Place: a command of its own. Every row (``gpu_models``) runs in a process of its own (``gpu_worker``). A few of them
-compile side by side; when all are ready, they are timed one after the other, while the rest wait. What a row tells is
-printed and appended to the output file at once, a line of JSON for each part of its record. Run again with the same
-file, it goes on with the rows that are missing; rows are begun only if there is time left. ``--table`` prints what a
-file holds as a table.
+Place: a command of its own. Every row (``gpu_models``) runs in a process of its own (``gpu_worker``). With several GPUs
+each has a row of its own, and takes the next one when that is measured. Where a GPU has several (``--jobs``), they
+compile side by side, which disturbs what plans are chosen by; when all are ready, they are timed one after the other,
+while the rest wait. What a row tells is printed and appended to the output file at once, a line of JSON for each part
+of its record. Run again with the same file, it goes on with the rows that are missing; rows are begun only if there is
+time left. ``--table`` prints what a file holds as a table.
 Invariants: figures are compared within one row, whose ways took turns. The machine's rates are measured before the
 first row, so that no row's first call pays for them, or gone on with where an earlier run had no time for all of them;
 what inductor compiled for one way of a row it may find in its cache for the next.
@@ -20,10 +21,14 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from mixbackend.benchmarks.gpu_models import ROWS
 from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, READY, TIMED, WAYS
@@ -35,6 +40,8 @@ _LEAST_S = 45.0
 """Rows are not begun with less time left."""
 _TIMING_S = 20.0
 """Seconds in which a row that is ready can be timed, even if its time to compile is over."""
+_JOBS = 5
+"""Rows side by side on the only GPU."""
 _WORKER = (sys.executable, "-m", "mixbackend.benchmarks.gpu_worker")
 
 
@@ -49,11 +56,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left = [name for name in given.rows if name not in done]
     if left:
         calibrate(min(given.calibration, end - time.monotonic()))
-    failed = False
-    while left and end - time.monotonic() > _LEAST_S:
-        batch, left = left[: given.jobs], left[given.jobs :]
-        failed |= not _run(batch, given, end)
-    return 1 if failed else 0
+    gpus = visible_gpus()
+    jobs = given.jobs or (1 if len(gpus) > 1 else _JOBS)
+    batches = iter([left[place : place + jobs] for place in range(0, len(left), jobs)])
+    lock = threading.Lock()
+
+    def serve(gpu: str) -> bool:
+        """Measure batches on one GPU while there are any, and time; whether all went well."""
+        measured = True
+        while end - time.monotonic() > _LEAST_S:
+            with lock:
+                batch = next(batches, None)
+            if batch is None:
+                break
+            measured &= _run(batch, given, end, gpu)
+        return measured
+
+    with ThreadPoolExecutor(len(gpus)) as lanes:
+        return 0 if all(list(lanes.map(serve, gpus))) else 1
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Of this process, as ``CUDA_VISIBLE_DEVICES`` names them; one that is empty where there is none."""
+    said = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return tuple(said.split(",")) if said else tuple(map(str, range(torch.cuda.device_count()))) or ("",)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ways", type=_names(WAYS), default=list(DEFAULT_WAYS), help="names with commas between")
     parser.add_argument("--minutes", type=float, default=9.0, help="no row is begun that cannot end by then")
     parser.add_argument("--timeout", type=float, default=200.0, help="seconds for the rows that compile side by side")
-    parser.add_argument("--jobs", type=int, default=5, help="rows that compile side by side")
+    parser.add_argument("--jobs", type=int, help=f"rows at once on each GPU (default: 1, on the only one {_JOBS})")
     parser.add_argument("--turns", type=int, default=12, help="samples of each way")
     parser.add_argument("--calibration", type=float, default=120.0, help="seconds for rates that are not known yet")
     parser.add_argument("--table", action="store_true", help="print the file as a table, and run nothing")
@@ -92,11 +118,11 @@ def calibrate(budget_s: float) -> None:
         print(f"rates were not measured: {error}", file=sys.stderr, flush=True)
 
 
-def _run(names: Sequence[str], given: argparse.Namespace, end: float) -> bool:
+def _run(names: Sequence[str], given: argparse.Namespace, end: float, gpu: str) -> bool:
     """Compile side by side, then measure one after the other; returns whether all were measured."""
     end = min(end, time.monotonic() + given.timeout)
     with contextlib.ExitStack() as stack:
-        rows = {name: stack.enter_context(_started(name, given)) for name in names}
+        rows = {name: stack.enter_context(_started(name, given, gpu)) for name in names}
         ready = [row.wait_for(lambda part: READY in part, end - time.monotonic()) for row in rows.values()]
         for row, is_ready in zip(rows.values(), ready, strict=True):
             if is_ready:
@@ -110,9 +136,10 @@ def _run(names: Sequence[str], given: argparse.Namespace, end: float) -> bool:
     return not silent
 
 
-def _started(name: str, given: argparse.Namespace) -> RowProcess:
+def _started(name: str, given: argparse.Namespace, gpu: str) -> RowProcess:
     command = [*_WORKER, name, ",".join(given.ways), str(given.turns)]
-    return RowProcess(command, {**os.environ, **FROZEN_RATES}, lambda part: keep(part, given.output))
+    environment = {**os.environ, **FROZEN_RATES, "CUDA_VISIBLE_DEVICES": gpu}
+    return RowProcess(command, environment, lambda part: keep(part, given.output))
 
 
 def table(records: Sequence[Part]) -> str:

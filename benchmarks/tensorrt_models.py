@@ -5,10 +5,10 @@
 Place: a command of its own; rows are those of ``gpu_models``, and ``tensorrt_row`` is a row in a process of its own.
 For short loans of a GPU: what was found is printed and appended line by line as it comes; engines, what inductor made
 and decisions lie in the folder to keep. Run again with it, it goes on with what is missing.
-Stages: the machine's rates, if they are not known yet; rows build side by side (``--jobs``) until measuring must begin;
-rows that have ways which are ready prepare side by side and are timed one at a time while nobody builds; a process per
-row and way then tells how long a start from stored engines takes; last, weights change. A way that is not ready is left
-out.
+Stages: the machine's rates, if they are not known yet; rows build side by side, shared out over the GPUs (``--jobs`` on
+each), until measuring must begin; rows that have ways which are ready prepare side by side and are timed one at a time
+on each GPU while nobody builds; a process per row and way then tells how long a start from stored engines takes; last,
+weights change. A way that is not ready is left out.
 Invariants: the output holds parts of records, later ones win; only what it holds is in the table.
 """
 
@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from mixbackend.benchmarks.gpu import calibrate
+from mixbackend.benchmarks.gpu import calibrate, visible_gpus
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
 from mixbackend.benchmarks.row_process import RowProcess
 from mixbackend.benchmarks.row_records import Part, keep, merged, read
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _run(_Run(folder.resolve(), given.output, given.inductor, end), given)
+        gpus = dict(zip(given.rows, itertools.cycle(visible_gpus()), strict=False))
+        _run(_Run(folder.resolve(), given.output, given.inductor, end, gpus), given)
     return 0 if not missing(merged(read(given.output)), given.rows) else 1
 
 
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, default=Path("tensorrt.jsonl"), help="results so far and to come")
     parser.add_argument("--keep", type=Path, help="folder for engines and decisions, for a later run to go on with")
     parser.add_argument("--rows", type=lambda text: text.split(","), default=list(MODELS), help="names with commas")
-    parser.add_argument("--jobs", type=int, default=3, help="rows that build side by side")
+    parser.add_argument("--jobs", type=int, default=3, help="rows that build side by side on each GPU")
     parser.add_argument("--minutes", type=float, default=9.0, help="for everything")
     parser.add_argument("--inductor", choices=("max-autotune", "reduce-overhead"), default="max-autotune")
     parser.add_argument("--calibration", type=float, default=120.0, help="seconds for rates that are not known yet")
@@ -83,12 +84,14 @@ class _Run:
         output: results.
         inductor: its mode.
         end: of the time, in seconds of the monotonic clock.
+        gpus: of each row, as ``CUDA_VISIBLE_DEVICES`` names it.
     """
 
     folder: Path
     output: Path
     inductor: str
     end: float
+    gpus: Mapping[str, str]
 
     @property
     def left_s(self) -> float:
@@ -99,7 +102,7 @@ class _Run:
         """Start a stage of a row; what it tells is kept as it comes."""
         command = [sys.executable, "-m", _ROW_MODULE, stage, name, "--folder", str(self.folder)]
         command += ["--inductor", self.inductor, *(("--ways", ",".join(ways)) if ways else ())]
-        kept = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor")}
+        kept = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"), "CUDA_VISIBLE_DEVICES": self.gpus[name]}
         return RowProcess(command, {**os.environ, **FROZEN_RATES, **kept}, lambda part: keep(dict(part), self.output))
 
 
@@ -142,8 +145,12 @@ def _build(run: _Run, names: Sequence[str], jobs: int, until: float) -> None:
         if process.code:
             keep({"row": name, "failed": f"the building process ended with {process.code}"}, run.output)
 
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        list(pool.map(build, names))
+    gpus = set(run.gpus.values())
+    with contextlib.ExitStack() as stack:
+        pools = {gpu: stack.enter_context(ThreadPoolExecutor(max(1, jobs))) for gpu in gpus}
+        begun = [pools[run.gpus[name]].submit(build, name) for name in names]
+    for row in begun:
+        row.result()
     for name in names:
         known = merged(read(run.output)).get(name, {}).get("ways", {})
         for way in BUILT:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import statistics
 import sys
 import time
@@ -42,7 +43,6 @@ graphs."""
 BUILT = WAYS[1:]
 MIXED = WAYS[2:]
 """Those that take engines from the folder."""
-LOCK = "compiling.lock"
 _ALONE = {"backends": ["tensorrt", "eager"], "rules": [{"match": {}, "prefer": "tensorrt", "factor": 0.001}]}
 _WARM_CALLS = 6
 
@@ -159,7 +159,7 @@ def build(row: Row, ways: Sequence[str]) -> None:
 
 def measure(row: Row, ways: Sequence[str]) -> None:
     """Time ways that are ready; then what follows a change of a weight."""
-    lock = row.root / LOCK
+    lock = row.root / f"compiling{os.environ.get('CUDA_VISIBLE_DEVICES', '')}.lock"
     calls: dict[str, Call] = {}
     with beside_others(lock):
         row.tell({"torch": torch.__version__, "tensorrt": _version(), "inductor": row.inductor})

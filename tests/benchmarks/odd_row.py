@@ -25,6 +25,7 @@ given = dict(zip(rest[::2], rest[1::2], strict=True))
 folder = Path(given["--folder"], name)
 ways = given.get("--ways", "ours").split(",")
 print("not a part of a record")
+tell(gpu=[os.environ["CUDA_VISIBLE_DEVICES"]])
 if stage == "build":
     folder.mkdir(exist_ok=True)
     for way in ways:

@@ -6,16 +6,23 @@ import json
 import sys
 
 import pytest
+import torch
 
 from mixbackend.benchmarks import gpu
 from mixbackend.benchmarks.gpu_models import ROWS
 from mixbackend.benchmarks.row_records import merged, read
 
 _WORKER = """
-import json, sys, time
+import json, os, sys, time
+from pathlib import Path
 name, ways, turns = sys.argv[1:]
 if name == "bert":
     sys.exit(3)
+if name.startswith("train-"):
+    # Rows on different GPUs are at it at the same time.
+    Path(os.environ["MEETING"], os.environ["CUDA_VISIBLE_DEVICES"]).touch()
+    while len(os.listdir(os.environ["MEETING"])) < 2:
+        time.sleep(0.01)
 if name == "gpt2":
     time.sleep(60)
 def tell(**found):
@@ -68,6 +75,26 @@ def test_a_row_that_fails_costs_only_itself(command):
     }
     assert records["swin-tiny"]["ways"]["ours"] == {"first_s": 1.0}, "what was told is kept"
     assert command("bert", "--timeout", "2")[0] == 1, "what failed is tried again"
+
+
+def test_every_gpu_has_a_row_of_its_own(command, monkeypatch, tmp_path):
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    monkeypatch.setenv("MEETING", str(meeting))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    status, records = command("train-bert,train-gpt2,resnet50", "--timeout", "20")
+    assert (status, records.keys()) == (0, {"train-bert", "train-gpt2", "resnet50"})
+    assert {path.name for path in meeting.iterdir()} == {"3", "5"}
+
+
+def test_gpus_are_those_that_are_visible(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpu.visible_gpus() == ("1",)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert gpu.visible_gpus() == ("0", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert gpu.visible_gpus() == ("",)
 
 
 def test_rates_get_their_time_before_rows(command, tmp_path):

@@ -151,3 +151,9 @@ def test_nobody_is_timed_while_others_compile(tmp_path) -> None:
         steps.append("compiled")
     waiting.join(timeout=10)
     assert steps == ["compiled", "timed"]
+
+
+def test_rows_are_shared_out_over_the_gpus(odd_rows, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    records = odd_rows("", 20.0)
+    assert {name: records[name]["gpu"] for name in ("one", "two")} == {"one": ["3"], "two": ["5"]}
