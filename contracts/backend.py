@@ -100,6 +100,8 @@ class Traits:
             unaligned products are shared only if they are named: some pad them.
         gathers: whether ops of one region that have nothing to do with each other start at once, so that on a device
             where starting takes longer than they do one region of many is better than many of one.
+        pads_products: whether on an accelerator it gives the matrices of unaligned products (``contracts.rate_rows``)
+            gaps between rows, so that all begin aligned, while they do not leave the region: what does is copied.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})
@@ -123,6 +125,7 @@ class Traits:
     thread_pool: str = "torch"
     shared_rows: frozenset[str] = frozenset()
     gathers: bool = False
+    pads_products: bool = False
 
     def fused_on(self, device_type: str) -> frozenset[tuple[OpClass, OpClass]]:
         """Pairs of classes between which it keeps values of such devices out of memory."""

@@ -99,6 +99,7 @@ class InductorBackend(Backend):
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
             shared_rows=SHARED_ROWS,
+            pads_products=True,
         )
 
     def judge(self, view: OpView) -> Verdict:

@@ -11,6 +11,12 @@ point by point, which whoever computes the gradient makes while reading. What co
 - the argument is often narrower than the result: under autocast a product returns 16 bits per score, and the loss is
   computed in 32. The narrowest value from which the argument follows point by point is what is read.
 
+Compilers that pad a product whose rows do not begin aligned, as of a vocabulary of odd size, copy more then:
+
+- what such a product returns has gaps inside their region; to be saved it is copied to rows without;
+- a gradient that such products read is written with its gaps by the loop that computes it. With the softmax in it, this
+  loop is too long for that: the gradient is written without gaps first, and padded in another pass.
+
 So a result is computed again where that takes less time (bytes of saved and of read values at the owner's rates,
 against its arithmetic), and where no more memory is held from forward to backward, but for the two numbers per row.
 Invariants: pure; what the user's own checkpointing is about stays as it says.
@@ -19,7 +25,7 @@ Non-goals: other reductions: torch's split saves their results, which are small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mixbackend.contracts import CostModel, OpGraph, OpTag, TensorMeta
@@ -84,6 +90,7 @@ class Recomputation:
         again_s = 2 * (self.costs.read(owner, rows) + self.costs.write(owner, rows))
         view = self.fusion.graph.view(name)
         again_s += _ARITHMETIC[view.op] * self.costs.op(owner, view).seconds
+        again_s += sum(map(self._copying_s, self._padded_later(result, later)))
         most = (0 if returned else result.bytes()) + _SMALL * result.bytes()
         prices = [
             (self._seconds(owner, source, backward), place, source)
@@ -92,6 +99,20 @@ class Recomputation:
         ]
         seconds, _, source = min(prices, default=(saving_s, 0, None), key=lambda price: price[:2])
         return source if again_s + seconds < saving_s else None
+
+    def _padded_later(self, result: TensorMeta, later: Sequence[str]) -> frozenset[str]:
+        """Large gradients that padded products read, among what is made of a softmax point by point."""
+        found = frozenset(name for reader in later for name in self.fusion.padded_operands(reader))
+        return frozenset(name for name in found if self._elements(name) > result.elements() * _SMALL)
+
+    def _copying_s(self, name: str) -> float:
+        """Of a pass that writes a value once more."""
+        owner, meta = self.fusion.owner[name], _tensor(self.fusion.graph, name)
+        return 0.0 if meta is None else self.costs.read(owner, meta) + self.costs.write(owner, meta)
+
+    def _elements(self, name: str) -> int:
+        meta = _tensor(self.fusion.graph, name)
+        return 0 if meta is None else meta.elements()
 
     def _reads_points(self, reader: str) -> bool:
         """Whether an op takes what is computed point by point before it from registers."""
@@ -147,8 +168,16 @@ class Recomputation:
         """Of reading a source once more, and of writing it where nobody else does."""
         meta = _tensor(self.fusion.graph, source.name)
         assert meta is not None
-        in_memory = source.name in self.fusion.unfused or self._is_kept(source, backward)
-        return self.costs.read(owner, meta) + (0.0 if in_memory else self.costs.write(owner, meta))
+        kept = self._is_kept(source, backward)
+        in_memory = source.name in self.fusion.unfused or kept
+        reading_s = self.costs.read(owner, meta) + (0.0 if in_memory else self.costs.write(owner, meta))
+        return reading_s + (self._copying_s(source.name) if not kept and self._has_gaps(source.name) else 0.0)
+
+    def _has_gaps(self, name: str) -> bool:
+        """Whether a value has gaps between its rows where it is read: another owner would get a copy anyway."""
+        if name not in self.fusion.padded or self.fusion.is_returned(name):
+            return False
+        return all(self.fusion.owner[reader] == self.fusion.owner[name] for reader in self.fusion.readers(name))
 
 
 def _depending(graph: OpGraph, tangents: frozenset[str]) -> frozenset[str]:
