@@ -51,10 +51,12 @@ def mark_saved(joint: torch.fx.GraphModule, session: Session) -> Cut:
         tangents=frozenset(name for node, name in nodes if node.op == "placeholder" and is_tangent(node)),
         decided=frozenset(name for node, name in nodes if _POLICY in node.meta),
     ).nodes()
+    names = list(zip(_names(joint), planned.names, strict=True))
+    saved = fusion.unfused - recomputed
     cut = Cut(
         planned.layout,
-        saved=_named(joint, planned, fusion.unfused - recomputed),
-        recomputed=_named(joint, planned, recomputed),
+        saved=tuple(name for name, planned_name in names if planned_name in saved),
+        recomputed=tuple(name for name, planned_name in names if planned_name in recomputed),
     )
     _mark(joint, cut)
     return cut
@@ -90,11 +92,6 @@ def joint_key(joint: torch.fx.GraphModule) -> str:
 
 def _names(joint: torch.fx.GraphModule) -> list[str]:
     return [f"{operator_name(node.target)}@{place}" for place, node in enumerate(joint.graph.nodes)]
-
-
-def _named(joint: torch.fx.GraphModule, planned: _Planned, nodes: frozenset[str]) -> tuple[str, ...]:
-    """Planned nodes as a cut names them."""
-    return tuple(name for name, planned_name in zip(_names(joint), planned.names, strict=True) if planned_name in nodes)
 
 
 def _mark(joint: torch.fx.GraphModule, cut: Cut) -> None:

@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import pytest
 import torch
 
 from mixbackend.backends.inductor import InductorBackend
-from mixbackend.contracts import CostModel, Estimate, OpGraph, OpView, TensorMeta, Traits
+from mixbackend.contracts import Estimate, OpGraph, OpView, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.runtime.fusion import Fusion
 from mixbackend.runtime.recomputed import Recomputation
 from mixbackend.runtime.trace import trace_graph
 
+from .recomputed_cases import ByteCosts, fused_pairs
+
 aten = torch.ops.aten
-LOOPS = ("pointwise", "copy", "view", "softmax", "reduction", "gather", "factory")
-FUSED = frozenset(itertools.product(LOOPS, LOOPS))
+FUSED = fused_pairs()
 ROWS, WIDTH, ODD, EVEN = 64, 16, 4097, 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Rates(CostModel):
+class Rates(ByteCosts):
     """A byte takes a nanosecond, an op what is given."""
 
     op_s: float = 0.0
 
     def op(self, backend: str, view: OpView) -> Estimate:
         return Estimate(self.op_s, "prior")
-
-    def read(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9 * meta.bytes()
-
-    write = read
-
-    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
-        return 0.0
-
-    def entry(self, backend: str) -> float:
-        return 0.0
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
 
 
 @dataclasses.dataclass(frozen=True)

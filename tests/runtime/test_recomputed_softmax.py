@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -11,40 +10,26 @@ import pytest
 import torch
 import torch.nn.functional as functional
 
-from mixbackend.contracts import CostModel, Estimate, OpView, PlacementError, TensorMeta
+from mixbackend.contracts import CostModel, Estimate, OpView, PlacementError
 from mixbackend.partitioner.work import work_of
 from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.joint import mark_as_decided
 
-LOOPS = ("pointwise", "copy", "view", "softmax", "reduction", "gather", "factory", "scatter")
-FUSED = frozenset(itertools.product(LOOPS, LOOPS))
+from .recomputed_cases import ByteCosts, fused_pairs
+
+FUSED = fused_pairs("scatter")
 HALF, SINGLE, DOUBLE = torch.bfloat16, torch.float32, torch.float64
 
 
 @dataclasses.dataclass(frozen=True)
-class Rates(CostModel):
+class Rates(ByteCosts):
     """A byte takes a nanosecond; arithmetic what is given."""
 
     flop_s: float = 1e-11
 
     def op(self, backend: str, view: OpView) -> Estimate:
         return Estimate(self.flop_s * work_of(view).flops + (1e-3 if backend == "eager" else 0.0), "prior")
-
-    def read(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9 * meta.bytes()
-
-    def write(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9 * meta.bytes()
-
-    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
-        return 1e-8
-
-    def entry(self, backend: str) -> float:
-        return 1e-7
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
 
 
 @pytest.fixture
