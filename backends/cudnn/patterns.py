@@ -1,7 +1,7 @@
 """Patterns: convolutions with what follows them, as one label for the planner.
 
-Place: ``Backend.patterns``, together with ``attention_patterns``. ``convolution_relu`` and ``convolution_add_relu`` are
-one kernel each, bias included.
+Place: ``Backend.patterns``, together with those of attention that is written out. ``convolution_relu`` and
+``convolution_add_relu`` are one kernel each, bias included.
 Invariants: a match is accepted only if its convolution alone would be, and if nothing in it changes shape or type.
 Costs: ``None``, the sum over the ops, where pointwise ops count with this backend's rate, which is that of epilogues;
 the values between them are never written.
@@ -9,7 +9,8 @@ the values between them are never written.
 
 from __future__ import annotations
 
-from mixbackend.backends.cudnn import attention_patterns
+from mixbackend.backends.common.attention_patterns import attention_patterns, views_of
+from mixbackend.backends.common.gpu_library import not_on_gpu
 from mixbackend.backends.cudnn.support import CONVOLUTION, judge, refuse_fusion
 from mixbackend.contracts import Any as Anything
 from mixbackend.contracts import Literal, Match, Op, Pattern, Supported, TensorMeta, Unsupported, Verdict
@@ -52,4 +53,10 @@ _CONVOLUTIONS: tuple[Pattern, ...] = (
     Pattern("convolution_add_relu", Op(_RELU, (_ADDED,)), _check),
 )
 
-PATTERNS: tuple[Pattern, ...] = (*_CONVOLUTIONS, *attention_patterns.PATTERNS)
+
+def _refuse_elsewhere(match: Match) -> Unsupported | None:
+    refusals = map(not_on_gpu, views_of(match))
+    return next((refusal for refusal in refusals if refusal is not None), None)
+
+
+PATTERNS: tuple[Pattern, ...] = (*_CONVOLUTIONS, *attention_patterns(_refuse_elsewhere))

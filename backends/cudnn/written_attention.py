@@ -1,6 +1,6 @@
 """Attention that was written out, as a call of one of torch's kernels.
 
-Place: rule of ``library`` for the matches of ``attention_patterns``. Input: the matched nodes. Output: text of one call
+Place: rule of ``library`` for matches of attention. Input: the matched nodes. Output: text of one call
 on the values in front of all conversions and copies: views of projections are read as they lie.
 Method: without a mask, flash, memory-efficient and cuDNN's kernels are run against one another once per shape; with
 one, the two that have a bias, if they give what the written ops give, zeros for a row without any key included.
@@ -19,9 +19,9 @@ import torch
 import torch.fx
 from torch import Tensor
 
+from mixbackend.backends.common.attention_patterns import FACTORS, PRODUCT, TURNS
 from mixbackend.backends.common.library import Scope
 from mixbackend.backends.cudnn.attention import Kernel, cudnn, efficient, flash
-from mixbackend.backends.cudnn.attention_patterns import FACTORS, PRODUCT, TURNS
 from mixbackend.backends.cudnn.trials import Way, fastest, stand_in
 from mixbackend.contracts.describe_op import operator_name
 

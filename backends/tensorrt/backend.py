@@ -24,6 +24,7 @@ from mixbackend.contracts import (
     DeviceModel,
     ErrorBudget,
     OpView,
+    Pattern,
     Probe,
     Region,
     RegionConditions,
@@ -37,7 +38,7 @@ from mixbackend.contracts.gpu import gpu_fingerprint
 if TYPE_CHECKING:
     from mixbackend.backends.tensorrt.support import Support
 
-_WRITING = 2
+_WRITING = 3
 """Rises whenever another model or another container is written for the same region: stored engines are then stale."""
 _PROBED = frozenset({"matmul", "convolution", "attention", "normalization", "pointwise"})
 
@@ -82,6 +83,10 @@ class TensorRtBackend(Backend):
     def judge(self, view: OpView) -> Verdict:
         """It takes what the lowering writes with nodes that the installed release takes."""
         return self._support.judge(view)
+
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Attention that torch wrote out in float32 between halves, which engines compute in halves."""
+        return self._support.patterns
 
     def conditions(self) -> RegionConditions:
         """Engines take long to build: they are for the heavy parts of inference."""

@@ -11,10 +11,12 @@ a verdict; a region that reads them does not compile.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import onnx
 import torch
 
+from mixbackend.backends.common.attention_patterns import FACTORS, attention_patterns, views_of
 from mixbackend.backends.common.gpu_library import may_be_empty
 from mixbackend.backends.common.onnx import TABLE, LoweringError
 from mixbackend.backends.common.onnx.builder import GraphBuilder, Value
@@ -25,7 +27,9 @@ from mixbackend.backends.tensorrt.sizes import writable
 from mixbackend.backends.tensorrt.versions import Release
 from mixbackend.contracts import (
     InputRole,
+    Match,
     OpView,
+    Pattern,
     RegionSketch,
     Supported,
     SupportTable,
@@ -71,6 +75,16 @@ class Support:
         if isinstance(verdict, Unsupported):
             return verdict
         return _unknown_weights(view) or self._unwritten(view) or Supported()
+
+    @cached_property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Attention that is written out, of ops each of which is taken."""
+        return attention_patterns(self._refuse_match)
+
+    def _refuse_match(self, match: Match) -> Unsupported | None:
+        verdicts = map(self.judge, views_of(match))
+        refusal = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)
+        return refusal or _scaled_late(match)
 
     def _refuse_values(self, view: OpView) -> Unsupported | None:
         if view.phase != "inference":
@@ -157,6 +171,14 @@ def _refuse_sizes(view: OpView) -> Unsupported | None:
         refusal = may_be_empty(static, str(meta))
         if refusal is not None:
             return refusal
+    return None
+
+
+def _scaled_late(match: Match) -> Unsupported | None:
+    """Products of queries and keys as they are may leave the range of float16, which their sizes do not show."""
+    for view in match.through("scores"):
+        if view.op in FACTORS and view.output_tensors[0].dtype is torch.float32:
+            return Unsupported("argument", f"{view.op} makes scores small in float32, after their product")
     return None
 
 

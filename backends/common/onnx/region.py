@@ -19,6 +19,7 @@ import torch.fx
 from mixbackend.backends.common.onnx.builder import GraphBuilder, Target, Value
 from mixbackend.backends.common.onnx.call import Call, Emitted
 from mixbackend.backends.common.onnx.errors import LoweringError
+from mixbackend.backends.common.onnx.narrow import views_to_write
 from mixbackend.backends.common.onnx.prune import prune
 from mixbackend.backends.common.onnx.storage import stored_order
 from mixbackend.backends.common.onnx.symbolic import emit_number
@@ -57,7 +58,7 @@ class _Walk:
         self._region = region
         self._build = GraphBuilder(target)
         self._values: dict[str, Emitted] = {}
-        self._views = {view.node.name: view for view in region.views}
+        self._views = views_to_write(region)
         self._inputs: list[tuple[str, torch.dtype]] = []
 
     def run(self) -> LoweredRegion:

@@ -1,7 +1,8 @@
 """Patterns: attention written out as two products and a softmax, as one label for the planner.
 
-Place: part of ``patterns``; ``written_attention`` writes what matched. Torch itself writes attention out where its
-rules find no kernel, in float32 between 16-bit values: for a mask whose last dimension is expanded, for instance.
+Place: part of ``Backend.patterns`` where a GPU's kernels for attention take what matched, whoever's they are; each
+backend writes it in its own way. Torch itself writes attention out where its rules find no kernel, in float32 between
+16-bit values: for a mask whose last dimension is expanded, for instance.
 Form: ``bmm(softmax(bmm(query, keys) * scale + mask), values)``, with and without the mask; numbers as factors of the
 query, the keys or the scores; conversions, copies and reshapes in between. A transpose back to rows of heads and its
 copy belong to it: kernels give that layout by themselves.
@@ -15,11 +16,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
-from mixbackend.backends.common.gpu_library import HALVES, may_be_empty, not_on_gpu
+from mixbackend.backends.common.gpu_library import HALVES, may_be_empty
 from mixbackend.contracts import Any as Anything
 from mixbackend.contracts import (
     InputRole,
@@ -54,6 +55,9 @@ _WIDEST_HEAD = 256
 _ALIGNED = 8
 """Elements of 16 bits in 16 bytes, which kernels load at once."""
 
+Refuse = Callable[[Match], "Unsupported | None"]
+"""What a backend has against a match that is attention."""
+
 
 def _result(masked: bool, turned: bool) -> Op:
     """Up to the second product. Keys are transposed behind their conversion, or before all of this."""
@@ -69,7 +73,25 @@ def _result(masked: bool, turned: bool) -> Op:
     return Op((PRODUCT,), (weights, Anything("value", _PASSED)), "result", reshaped=True, behind=(CONVERSION,))
 
 
-def _forms() -> Iterator[Pattern]:
+def attention_patterns(refuse: Refuse) -> tuple[Pattern, ...]:
+    """The patterns of a backend.
+
+    Args:
+        refuse: asked about each match first.
+    """
+
+    def check(match: Match) -> Verdict:
+        return refuse(match) or _refuse(match) or Supported()
+
+    return tuple(_forms(check))
+
+
+def views_of(match: Match) -> list[OpView]:
+    """All ops of a match."""
+    return [view for _, view in match.parts] + [view for _, passed in match.passed for view in passed]
+
+
+def _forms(check: Callable[[Match], Verdict]) -> Iterator[Pattern]:
     for masked, turned in itertools.product((False, True), (False, True)):
         result, ending = _result(masked, turned), "_turned" * turned + "_masked" * masked
         rows = Op((_COPY,), (Op(("aten.transpose.int",), (result,), "back"),), "rows")
@@ -78,17 +100,13 @@ def _forms() -> Iterator[Pattern]:
             yield Pattern(f"{name}{ending}", root, check, priced_as=equal_op)
 
 
-def check(match: Match) -> Verdict:
-    """Accept what the kernels compute as well as the written ops do."""
-    views = [view for _, view in match.parts] + [view for _, passed in match.passed for view in passed]
-    for view in views:
-        elsewhere = not_on_gpu(view)
-        if elsewhere is not None:
-            return elsewhere
-        if view.phase != "inference":
-            return Unsupported("phase", "the backward needs values between the products")
+def _refuse(match: Match) -> Unsupported | None:
+    """Why kernels would not compute it as well as the written ops do."""
+    views = views_of(match)
+    if any(view.phase != "inference" for view in views):
+        return Unsupported("phase", "the backward needs values between the products")
     refusal = _refuse_types(match, views) or _refuse_softmax(match) or _refuse_scores(match)
-    return refusal or _refuse_heads(match) or _refuse_factors(views) or _refuse_rows(match) or Supported()
+    return refusal or _refuse_heads(match) or _refuse_factors(views) or _refuse_rows(match)
 
 
 def bound(match: Match, name: str) -> TensorMeta:
@@ -245,6 +263,3 @@ def _refuse_rows(match: Match) -> Unsupported | None:
     if source is None or source.shape != apart or dimensions not in ({1, 2}, {-3, -2}):
         return Unsupported("layout", f"{source} is transposed to {parts['back'].output_tensors[0]}")
     return None if root.contiguous() else Unsupported("layout", f"{root} is not row-major")
-
-
-PATTERNS: tuple[Pattern, ...] = tuple(_forms())
