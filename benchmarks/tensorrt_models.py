@@ -23,7 +23,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ _ROW_MODULE = "mixbackend.benchmarks.tensorrt_row"
 _LEAST_S = 60.0
 """Nothing is begun with less left."""
 _PREPARING_S, _TIMING_S = 75.0, 8.0
-"""Kept for measuring: for all rows side by side, and for each of them."""
+"""Kept for measuring: for all rows side by side, and for each of those that share a GPU."""
 _AGAIN_S = 25.0
 
 
@@ -105,6 +106,14 @@ class _Run:
         kept = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"), "CUDA_VISIBLE_DEVICES": self.gpus[name]}
         return RowProcess(command, {**os.environ, **FROZEN_RATES, **kept}, lambda part: keep(dict(part), self.output))
 
+    def on_gpus(self, step: Callable[[str], None], names: Sequence[str], jobs: int) -> None:
+        """Do something for rows, for so many at a time on each GPU."""
+        with contextlib.ExitStack() as stack:
+            pools = {gpu: stack.enter_context(ThreadPoolExecutor(max(1, jobs))) for gpu in set(self.gpus.values())}
+            begun = [pools[self.gpus[name]].submit(step, name) for name in names]
+        for row in begun:
+            row.result()
+
 
 def _run(run: _Run, given: argparse.Namespace) -> None:
     known = merged(read(run.output))
@@ -112,19 +121,15 @@ def _run(run: _Run, given: argparse.Namespace) -> None:
     untimed = [name for name in given.rows if "ms" not in _way(known, name, "ours")]
     if unready:
         calibrate(min(given.calibration, run.left_s))
-        reserve = 0.0 if given.only_build else _PREPARING_S + (_TIMING_S + _AGAIN_S) * len(untimed or unready)
+        most = max(Counter(run.gpus[name] for name in untimed or unready).values())
+        reserve = 0.0 if given.only_build else _PREPARING_S + (_TIMING_S + _AGAIN_S) * most
         _build(run, unready, given.jobs, run.end - reserve)
     if given.only_build:
         return
     fresh = [name for name in given.rows if name in untimed or name in unready]
     processes = _measure(run, fresh)
     try:
-        known = merged(read(run.output))
-        for name, way in itertools.product(given.rows, MIXED):
-            ready = marker(run.folder, name, way).exists()
-            if ready and way not in known.get(name, {}).get("again", {}) and run.left_s > _AGAIN_S:
-                with run.process("again", name, [way]) as process:
-                    process.wait(run.left_s)
+        _start_again(run, given.rows)
         for process in processes:
             process.go_on()
             process.wait(run.left_s)
@@ -145,12 +150,7 @@ def _build(run: _Run, names: Sequence[str], jobs: int, until: float) -> None:
         if process.code:
             keep({"row": name, "failed": f"the building process ended with {process.code}"}, run.output)
 
-    gpus = set(run.gpus.values())
-    with contextlib.ExitStack() as stack:
-        pools = {gpu: stack.enter_context(ThreadPoolExecutor(max(1, jobs))) for gpu in gpus}
-        begun = [pools[run.gpus[name]].submit(build, name) for name in names]
-    for row in begun:
-        row.result()
+    run.on_gpus(build, names, jobs)
     for name in names:
         known = merged(read(run.output)).get(name, {}).get("ways", {})
         for way in BUILT:
@@ -171,6 +171,20 @@ def _measure(run: _Run, names: Sequence[str]) -> list[RowProcess]:
     for process in processes:
         process.wait_for(lambda part: any("ms" in found for found in part.get("ways", {}).values()), run.left_s)
     return processes
+
+
+def _start_again(run: _Run, names: Sequence[str]) -> None:
+    """A process per row and way, one at a time on each GPU."""
+    known = merged(read(run.output))
+
+    def start(name: str) -> None:
+        for way in MIXED:
+            ready = marker(run.folder, name, way).exists()
+            if ready and way not in known.get(name, {}).get("again", {}) and run.left_s > _AGAIN_S:
+                with run.process("again", name, [way]) as process:
+                    process.wait(run.left_s)
+
+    run.on_gpus(start, names, 1)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
