@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from mixbackend.contracts.torch_compat.operators import composite_implicit
+from mixbackend.contracts.torch_compat.output_strides import keep_output_strides, output_strides
 
 
 def inductor_handling(operator: Any) -> str:
@@ -55,9 +56,9 @@ def inductor_compile(
     tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]
     with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False), tagged:
         if config.use_joint_graph_passes:
-            expected = _output_strides(graph_module)
+            expected = output_strides(graph_module)
             graph_module = joint_graph_passes(graph_module)
-            _keep_output_strides(graph_module, inputs, expected, exact_outputs)
+            keep_output_strides(graph_module, inputs, expected, exact_outputs)
         output = next(iter(graph_module.graph.find_nodes(op="output")))
         output.meta["user_visible_output_idxs"] = list(exact_outputs)
         return compile_fx_inner(
@@ -67,43 +68,6 @@ def inductor_compile(
             is_inference=phase == "inference",
             is_backward=phase == "backward",
         )
-
-
-def _output_strides(graph_module: torch.fx.GraphModule) -> list[tuple[Any, ...] | None]:
-    """Of the tensors among a graph's outputs."""
-    (output,) = graph_module.graph.find_nodes(op="output")
-    return [_strides(node) for node in output.args[0]]
-
-
-def _strides(node: Any) -> tuple[Any, ...] | None:
-    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    return tuple(value.stride()) if isinstance(value, torch.Tensor) else None
-
-
-def _keep_output_strides(
-    graph_module: torch.fx.GraphModule, inputs: Sequence[Any], expected: Sequence[Any], exact: Sequence[int]
-) -> None:
-    """Copy outputs that passes gave gaps (products padded for a GPU) back to where they must lie, row after row."""
-    from torch._inductor.compile_fx import fake_tensor_prop
-
-    fake_tensor_prop(graph_module, list(inputs))
-    (output,) = graph_module.graph.find_nodes(op="output")
-    results = list(output.args[0])
-    for place in exact:
-        node, strides = results[place], expected[place]
-        actual = _strides(node)
-        static = all(isinstance(step, int) for step in (*(strides or ()), *(actual or ())))
-        if strides is None or not static or actual == strides or node.op == "placeholder":
-            continue
-        with graph_module.graph.inserting_before(output):
-            clone = torch.ops.aten.clone.default
-            copy = graph_module.graph.call_function(clone, (node,), {"memory_format": torch.contiguous_format})
-        copy.meta["val"] = clone(node.meta["val"], memory_format=torch.contiguous_format)
-        if tuple(copy.meta["val"].stride()) == strides:
-            results[place] = copy
-    output.args = (type(output.args[0])(results),)
-    graph_module.graph.eliminate_dead_code()
-    graph_module.recompile()
 
 
 def inductor_settings() -> str:
