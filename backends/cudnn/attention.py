@@ -86,7 +86,8 @@ def _choice(scope: Scope, node: Node, tensors: Sequence[Any], settings: Sequence
         values = [None if meta is None else stand_in(meta) for meta in metas]
         return [_way(kernel, values, settings, result) for kernel in possible]
 
-    return possible[fastest(("attention", str(node.target), tuple(map(str, metas)), tuple(settings)), make)]
+    question = ("attention", node.target, *map(str, metas), settings, result)
+    return possible[fastest([kernel.__name__ for kernel in possible], question, make)]
 
 
 def _way(kernel: Kernel, values: Sequence[Any], settings: Sequence[Any], result: TensorMeta) -> Way:

@@ -58,7 +58,8 @@ def _choice(scope: Scope, node: Node, other: Node | None, ways: Sequence[Callabl
             values[1] = values[1].contiguous(memory_format=torch.channels_last)
         return [_call(way, values, settings) for way in ways]
 
-    return fastest((ways, tuple(map(str, metas)), str(settings), relaid, switches), make)
+    question = ("convolution", *map(str, metas), settings, relaid, switches)
+    return fastest([way.__name__ for way in ways], question, make)
 
 
 def _call(way: Callable[..., torch.Tensor], values: Sequence[Any], settings: Sequence[Any]) -> Way:

@@ -3,8 +3,8 @@
 Place: asked while a region's calls are written. Input: ways, each a function without arguments on values made for the
 trial. Output: the place of the fastest that works. Libraries have no kernel for every shape, and say so only when
 they are called; and a fused kernel is not always the faster one.
-Invariants: nothing here touches torch's random stream or the user's tensors; what was found is remembered for the
-process; where no GPU is at hand, the first way counts.
+Invariants: nothing here touches torch's random stream or the user's tensors; what was found is remembered, in the
+user's cache too: a library that lost is not even loaded by later processes. Where no GPU is at hand, the first counts.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import itertools
 import statistics
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
+from mixbackend.backends.common.fastest_ways import FastestWays
+from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts import TensorMeta, hint_of
+from mixbackend.contracts.gpu import gpu_fingerprint
 from mixbackend.contracts.torch_compat import outside_compilation
 
 _WARM_RUNS = 2
@@ -24,28 +27,28 @@ _RUNS = 7
 
 Way = Callable[[], torch.Tensor]
 _lock = threading.Lock()
-_found: dict[Hashable, int] = {}
+_known = FastestWays(lambda: private_cache_folder("gpu-trials"))
 
 
-def fastest(key: Hashable, make: Callable[[], Sequence[Way]]) -> int:
+def fastest(names: Sequence[str], question: Sequence[object], make: Callable[[], Sequence[Way]]) -> int:
     """Place of the fastest of several ways; 0 where nothing can be run.
 
     Args:
-        key: what the answer depends on.
+        names: of the ways.
+        question: what the answer depends on beside them, the GPU and torch; texts of it are compared.
         make: makes the ways, and the values that they run on. A way that raises loses.
     """
     if not torch.cuda.is_available():
         return 0
+    whole = "\0".join(map(str, (torch.__version__, gpu_fingerprint(), *names, *question)))
     with _lock:
-        if key not in _found:
+        place = _known.place(whole, len(names))
+        if place is None:
             with outside_compilation(), torch.autocast("cuda", enabled=False):
-                _found[key] = _race(make())
-        return _found[key]
-
-
-def _race(ways: Sequence[Way]) -> int:
-    seconds = [_seconds(way) for way in ways]
-    return min(range(len(ways)), key=seconds.__getitem__)
+                seconds = [_seconds(way) for way in make()]
+            place = min(range(len(seconds)), key=seconds.__getitem__)
+            _known.remember(whole, place, seconds)
+        return place
 
 
 def _seconds(way: Way) -> float:
@@ -61,7 +64,7 @@ def _seconds(way: Way) -> float:
         marks[-1].synchronize()
     except RuntimeError:
         return float("inf")
-    return statistics.median(first.elapsed_time(second) for first, second in itertools.pairwise(marks))
+    return 1e-3 * statistics.median(first.elapsed_time(second) for first, second in itertools.pairwise(marks))
 
 
 def stand_in(meta: TensorMeta) -> torch.Tensor:

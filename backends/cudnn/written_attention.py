@@ -234,8 +234,8 @@ def _choice(scope: Scope, call: _Call, kernels: Sequence[Kernel], mask: Node | N
             bias.select(-2, 0).fill_(-math.inf)
         return [_way(kernel, values, bias, call.scale) for kernel in kernels]
 
-    key = ("written attention", kernels, tuple(map(str, metas)), str(of_mask), str(steps), call.scale)
-    return kernels[fastest(key, make)]
+    question = ("written attention", *map(str, metas), of_mask, steps, call.scale)
+    return kernels[fastest([kernel.__name__ for kernel in kernels], question, make)]
 
 
 def _way(kernel: Kernel, values: Sequence[Tensor], bias: Tensor | None, scale: float) -> Way:

@@ -57,7 +57,7 @@ def test_a_fused_chain_is_what_the_planner_chooses(bench, images):
 
 
 def test_without_a_fused_kernel_the_steps_are_written_out(bench, images, monkeypatch):
-    monkeypatch.setattr(convolutions, "fastest", lambda key, make: 1)
+    monkeypatch.setattr(convolutions, "fastest", lambda names, question, make: 1)
     source = bench.backend.compile(bench.region(_block, *images)).source
     assert "plain_add_relu" in source
     assert "fused" not in source
@@ -151,7 +151,7 @@ def test_the_fastest_attention_is_written(bench, monkeypatch):
     heads = bench.tensors(*[(4, 12, 128, 64)] * 3)
     names = {}
     for place in range(3):
-        monkeypatch.setattr(attention, "fastest", lambda key, make, place=place: place)
+        monkeypatch.setattr(attention, "fastest", lambda names, question, make, place=place: place)
         source = bench.backend.compile(bench.region(_attend, *heads)).source
         names[place] = next(name for name in ("flash", "efficient", "cudnn") if f" {name}_(" in source)
     assert names == {0: "flash", 1: "efficient", 2: "cudnn"}

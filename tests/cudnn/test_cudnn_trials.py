@@ -7,12 +7,13 @@ import itertools
 import pytest
 import torch
 
+from mixbackend.backends.common.fastest_ways import FastestWays
 from mixbackend.backends.cudnn import trials
 from mixbackend.contracts import TensorMeta
 
 
 @pytest.fixture
-def gpu_of_fakes(monkeypatch):
+def gpu_of_fakes(monkeypatch, tmp_path):
     """CUDA events that count, instead of a GPU: a way adds to the clock what it takes."""
     clock = itertools.count()
     now = [0.0]
@@ -32,7 +33,8 @@ def gpu_of_fakes(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(trials, "_found", {})
+    monkeypatch.setattr(trials, "_known", FastestWays(lambda: tmp_path))
+    monkeypatch.setattr(trials, "gpu_fingerprint", lambda: "a GPU")
 
     def way(milliseconds):
         def run():
@@ -47,21 +49,38 @@ def gpu_of_fakes(monkeypatch):
 
 
 def test_the_fastest_way_that_runs_wins(gpu_of_fakes):
-    assert trials.fastest("a", lambda: [gpu_of_fakes(3), gpu_of_fakes(1), gpu_of_fakes(2)]) == 1
-    assert trials.fastest("b", lambda: [gpu_of_fakes(None), gpu_of_fakes(5)]) == 1
-    assert trials.fastest("c", lambda: [gpu_of_fakes(None), gpu_of_fakes(None)]) == 0
+    assert trials.fastest("xyz", ["a"], lambda: [gpu_of_fakes(3), gpu_of_fakes(1), gpu_of_fakes(2)]) == 1
+    assert trials.fastest("xy", ["b"], lambda: [gpu_of_fakes(None), gpu_of_fakes(5)]) == 1
+    assert trials.fastest("xy", ["c"], lambda: [gpu_of_fakes(None), gpu_of_fakes(None)]) == 0
 
 
 def test_a_question_is_asked_once(gpu_of_fakes):
     asked = []
     for _ in range(3):
-        trials.fastest("once", lambda: asked.append(1) or [gpu_of_fakes(1)])
+        trials.fastest("x", ["once"], lambda: asked.append(1) or [gpu_of_fakes(1)])
     assert len(asked) == 1
+
+
+def test_later_processes_know_the_answer_and_run_nothing(gpu_of_fakes, monkeypatch, tmp_path):
+    assert trials.fastest("xy", ["a", None], lambda: [gpu_of_fakes(2), gpu_of_fakes(1)]) == 1
+    monkeypatch.setattr(trials, "_known", FastestWays(lambda: tmp_path))
+    assert trials.fastest("xy", ["a", None], lambda: pytest.fail("known")) == 1
+    # Other ways, another question, another GPU: nothing is known.
+    assert trials.fastest("xz", ["a", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
+    assert trials.fastest("xy", ["b", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
+    monkeypatch.setattr(trials, "gpu_fingerprint", lambda: "another GPU")
+    assert trials.fastest("xy", ["a", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
+
+
+def test_ways_none_of_which_ran_are_tried_again_by_later_processes(gpu_of_fakes, monkeypatch, tmp_path):
+    assert trials.fastest("xy", ["a"], lambda: [gpu_of_fakes(None), gpu_of_fakes(None)]) == 0
+    monkeypatch.setattr(trials, "_known", FastestWays(lambda: tmp_path))
+    assert trials.fastest("xy", ["a"], lambda: [gpu_of_fakes(None), gpu_of_fakes(1)]) == 1
 
 
 def test_without_a_gpu_the_first_way_counts_and_nothing_is_made(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert trials.fastest("none", lambda: pytest.fail("nothing can be run")) == 0
+    assert trials.fastest("x", ["none"], lambda: pytest.fail("nothing can be run")) == 0
 
 
 def test_values_have_the_layout_of_the_model_and_leave_its_random_stream_alone():

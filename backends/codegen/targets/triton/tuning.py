@@ -11,18 +11,15 @@ nothing can be measured the model's plan is taken, and nothing is remembered.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from mixbackend.backends.codegen.targets.triton.printing import PrintedKernel
+from mixbackend.backends.common.fastest_ways import FastestWays
 
 Clock = Callable[["Trial"], list[float]]
 """Seconds of one launch of each way; infinite for those that cannot be run."""
@@ -59,8 +56,7 @@ class Tuner:
     def __init__(self, clock: Clock | None, machine: str, folder: Callable[[], Path] | None) -> None:
         self._clock = clock
         self._machine = machine
-        self._find_folder = folder
-        self._known: dict[str, int] = {}
+        self._known = FastestWays(folder)
         self._lock = threading.Lock()
 
     @property
@@ -77,56 +73,30 @@ class Tuner:
         """
         if first.kernel.parameters:
             return first
-        key = self._key(first)
+        question = self._question(first)
         # One at a time: kernels that run side by side disturb one another.
         with self._lock:
-            place = self._known.get(key)
-            place = self._remembered(key) if place is None else place
-            place = self._measured(key, first, several) if place is None else place
-            self._known[key] = place
+            place = self._known.place(question, MOST_PLANS)
+            place = self._measured(question, first, several) if place is None else place
         ways = several() if place else ()
         return ways[place] if place < len(ways) else first
 
-    def _measured(self, key: str, first: PrintedKernel, several: Callable[[], Sequence[PrintedKernel]]) -> int:
+    def _measured(self, question: str, first: PrintedKernel, several: Callable[[], Sequence[PrintedKernel]]) -> int:
         """Place of the fastest, 0 where nothing is measured."""
         memory = None if self._clock is None else memory_of(first)
         ways = () if memory is None else tuple(several())
         if self._clock is None or memory is None or len(ways) < 2:
+            self._known.remember(question, 0, ())
             return 0
         seconds = self._clock(Trial(ways, memory))
         place = fastest(seconds)
-        if not all(map(math.isinf, seconds)):
-            self._remember(key, place, seconds)
+        self._known.remember(question, place, seconds)
         return place
 
-    def _key(self, way: PrintedKernel) -> str:
+    def _question(self, way: PrintedKernel) -> str:
         """The kernel is what its text under the model's plan says; other plans follow from it and from the printer."""
         parts = [self._machine, way.text.body, str(way.text.warps), str(way.text.stages), str(way.blocks)]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-    @cached_property
-    def _folder(self) -> Path | None:
-        return None if self._find_folder is None else self._find_folder()
-
-    def _remembered(self, key: str) -> int | None:
-        if self._folder is None:
-            return None
-        try:
-            place = json.loads((self._folder / f"{key}.json").read_text())["place"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return place if isinstance(place, int) and 0 <= place < MOST_PLANS else None
-
-    def _remember(self, key: str, place: int, seconds: Sequence[float]) -> None:
-        if self._folder is None:
-            return
-        kept = {"place": place, "seconds": [None if math.isinf(item) else item for item in seconds]}
-        part = self._folder / f"{key}.{threading.get_ident()}.part"
-        try:
-            part.write_text(json.dumps(kept))
-            part.replace(self._folder / f"{key}.json")
-        except OSError:
-            part.unlink(missing_ok=True)
+        return "\0".join(parts)
 
 
 def fastest(seconds: Sequence[float]) -> int:
