@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from flat_costs import FlatCosts
 
 from mixbackend.contracts import (
     Availability,
     Backend,
     CompiledRegion,
-    CostModel,
-    Estimate,
     InputRole,
     OpView,
     Region,
@@ -52,11 +51,8 @@ class Stated(Backend):
         return self.stated
 
 
-class OnlyTraffic(CostModel):
+class OnlyTraffic(FlatCosts):
     """A second to read a tensor, ten to write one; all else is free."""
-
-    def op(self, backend: str, view: OpView) -> Estimate:
-        return Estimate(0.0, "prior")
 
     def read(self, backend: str, meta: TensorMeta) -> float:
         return 1.0
@@ -64,16 +60,8 @@ class OnlyTraffic(CostModel):
     def write(self, backend: str, meta: TensorMeta) -> float:
         return 10.0
 
-    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
-        return 0.0
 
-    def entry(self, backend: str) -> float:
-        return 0.0
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
-
-
+ONLY_TRAFFIC = OnlyTraffic(other_s=0.0, crossing_s=0.0, entry_s=0.0)
 PLAIN = torch.randn(2, 3, 4, 5)
 LAST = PLAIN.contiguous(memory_format=torch.channels_last)
 FREE, ROWS = Traits(), Traits(row_major=True)
@@ -89,7 +77,7 @@ def seconds(image: torch.Tensor, first: Traits, second: Traits, role: InputRole 
         Stated("first", frozenset({"aten.exp.default"}), first),
         Stated("second", frozenset({"aten.tanh.default"}), second),
     ]
-    return place(graph, backends, OnlyTraffic()).estimated_s
+    return place(graph, backends, ONLY_TRAFFIC).estimated_s
 
 
 @pytest.mark.parametrize(
@@ -115,5 +103,5 @@ def test_inside_a_region_layouts_make_no_difference() -> None:
     estimates = []
     for traits in (FREE, ROWS):
         _, graph = trace_graph(function, [PLAIN])
-        estimates.append(place(graph, [Stated("only", both, traits)], OnlyTraffic()).estimated_s)
+        estimates.append(place(graph, [Stated("only", both, traits)], ONLY_TRAFFIC).estimated_s)
     assert estimates[0] == estimates[1]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from flat_costs import FlatCosts
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import (
@@ -18,12 +18,9 @@ from mixbackend.contracts import (
     BoundRun,
     BuildSeconds,
     CompiledRegion,
-    CostModel,
-    Estimate,
     OpView,
     Region,
     Supported,
-    TensorMeta,
     Traits,
     Verdict,
     refuse_special,
@@ -32,28 +29,8 @@ from mixbackend.registry import isolated_registry
 from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
 
-
-@dataclass(frozen=True)
-class CheapestFirst(CostModel):
-    """Every op costs a microsecond, a thousand on eager; entering a region and crossing costs little."""
-
-    def op(self, backend: str, view: OpView) -> Estimate:
-        return Estimate(1e-3 if backend == "eager" else 1e-6, "prior")
-
-    def read(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9
-
-    def write(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9
-
-    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
-        return 1e-8
-
-    def entry(self, backend: str) -> float:
-        return 1e-7
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
+CHEAPEST_FIRST = FlatCosts(seconds={"eager": 1e-3})
+"""Every op costs a microsecond, a thousand on eager."""
 
 
 class Loopback(Backend):
@@ -162,7 +139,7 @@ class Faulty(Loopback):
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: CheapestFirst())
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: CHEAPEST_FIRST)
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from mixbackend.contracts import CostModel, Estimate, TensorMeta
+from flat_costs import FlatCosts
+
+from mixbackend.contracts import TensorMeta
 
 LOOPS = ("pointwise", "copy", "view", "softmax", "reduction", "gather", "factory")
 
@@ -17,7 +19,7 @@ def fused_pairs(*more: str) -> frozenset[tuple[str, str]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class ByteCosts(CostModel):
+class ByteCosts(FlatCosts):
     """A byte takes a nanosecond; who inherits says what an op takes."""
 
     def read(self, backend: str, meta: TensorMeta) -> float:
@@ -25,12 +27,3 @@ class ByteCosts(CostModel):
 
     def write(self, backend: str, meta: TensorMeta) -> float:
         return 1e-9 * meta.bytes()
-
-    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
-        return 1e-8
-
-    def entry(self, backend: str) -> float:
-        return 1e-7
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from mixbackend.contracts import CostModel, Estimate, OpView, TensorMeta
+from flat_costs import FlatCosts
+
+from mixbackend.contracts import Estimate, OpView
 
 LINES = {"small": (1e-6, 1e-7), "large": (1e-4, 1e-9), "eager": (1e-2, 1e-6)}
 """Seconds of an op and seconds per element of its result."""
@@ -14,30 +17,18 @@ MEETING = (1e-4 - 1e-6) / (1e-7 - 1e-9) / WIDTH
 """So many rows of ``WIDTH`` cost the same on both."""
 
 
-@dataclass(frozen=True)
-class BySize(CostModel):
+@dataclass(frozen=True, kw_only=True)
+class BySize(FlatCosts):
     """Costs that are lines in the number of elements."""
 
-    lines: dict[str, tuple[float, float]]
+    lines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    access_s: float = 1e-12
+    crossing_s: float = 1e-3
+    entry_s: float = 1e-9
 
     def op(self, backend: str, view: OpView) -> Estimate:
         base, slope = self.lines[backend]
         return Estimate(base + slope * sum(meta.elements() for meta in view.output_tensors), "prior")
-
-    def read(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-12
-
-    def write(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-12
-
-    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
-        return 1e-3
-
-    def entry(self, backend: str) -> float:
-        return 1e-9
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
 
 
 def named(base: type, name: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from flat_costs import FlatCosts
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -21,12 +22,12 @@ from mixbackend.runtime import layouts
 from mixbackend.runtime.layouts import channels_last_copy
 from mixbackend.runtime.trace import trace_graph
 
-from .conftest import CheapestFirst
+from .conftest import CHEAPEST_FIRST
 
 aten = torch.ops.aten
 
 
-class LikesChannelsLast(CheapestFirst):
+class LikesChannelsLast(FlatCosts):
     """A convolution costs ten milliseconds, unless its image is channels-last."""
 
     def op(self, backend: str, view: OpView) -> Estimate:
@@ -156,7 +157,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.fixture(autouse=True)
 def _prices(monkeypatch: pytest.MonkeyPatch, _fresh: None) -> None:
-    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: LikesChannelsLast())
+    monkeypatch.setattr(
+        costs_module, "cost_model", lambda *arguments, **keywords: LikesChannelsLast(seconds={"eager": 1e-3})
+    )
 
 
 def strides(value: torch.Tensor) -> list[int]:
@@ -301,7 +304,7 @@ def test_graphs_without_images_are_planned_once(make_mixture: Any, loopback: Any
 
 
 def test_the_cheaper_layout_wins(make_mixture: Any, loopback: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: CheapestFirst())
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: CHEAPEST_FIRST)
     mixture = make_mixture(loopback)
     model, image = Residual().eval(), torch.randn(SHAPE)
     with torch.no_grad():

@@ -29,7 +29,7 @@ from .regime_cases import LINES, MEETING, WIDTH, BySize, named, regimes_of
 
 @pytest.fixture(autouse=True)
 def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: BySize(LINES))
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: BySize(lines=LINES))
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def test_random_graphs_at_random_sizes(
     names = ("one", "two", "eager")
     backends = [named(Loopback, name) for name in names[:2]]
     with isolated_registry(*backends, EagerBackend()), pytest.MonkeyPatch.context() as patched:
-        costs = BySize(dict(zip(names, lines, strict=True)))
+        costs = BySize(lines=dict(zip(names, lines, strict=True)))
         patched.setattr(costs_module, "cost_model", lambda *arguments, **keywords: costs)
         torch._dynamo.reset()
         cache = {"dir": str(tmp_path_factory.mktemp("cache"))}

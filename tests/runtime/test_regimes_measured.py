@@ -59,7 +59,7 @@ def owners_of(plan: Plan) -> frozenset[str]:
 @pytest.fixture
 def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     watch = Stopwatch()
-    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: BySize(LINES))
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: BySize(lines=LINES))
     monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
     monkeypatch.setattr(tuner, "tune", watch)
     return watch

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from flat_costs import FlatCosts
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
 from mixbackend.backends.tensorrt import building
 from mixbackend.configuration import load_config
-from mixbackend.contracts import CostModel, Estimate, OpView, TensorMeta
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
@@ -23,29 +23,8 @@ from mixbackend.storage import ArtifactStore
 
 from .conftest import NEWEST, OLDEST
 
-_SECONDS = {"tensorrt": 1e-4, "onnxruntime": 2e-4, "eager": 1e-3}
-
-
-class _InThisOrder(CostModel):
-    """An engine is the quickest, then a session, then eager."""
-
-    def op(self, backend: str, view: OpView) -> Estimate:
-        return Estimate(_SECONDS[backend], "prior")
-
-    def read(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9
-
-    def write(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9
-
-    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
-        return 1e-8
-
-    def entry(self, backend: str) -> float:
-        return 1e-7
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
+_IN_THIS_ORDER = FlatCosts(seconds={"tensorrt": 1e-4, "onnxruntime": 2e-4, "eager": 1e-3})
+"""An engine is the quickest, then a session, then eager."""
 
 
 class Small(torch.nn.Module):
@@ -95,7 +74,7 @@ class Compiled:
 @pytest.fixture
 def compiled(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Compiled]]:
     """Compiles a model; each call is like a process of its own with one cache folder."""
-    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: _InThisOrder())
+    monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: _IN_THIS_ORDER)
     torch.manual_seed(0)
     contexts = []
 

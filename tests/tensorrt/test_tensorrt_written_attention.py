@@ -7,12 +7,13 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from flat_costs import FlatCosts
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.tensorrt.model import prepare
 from mixbackend.backends.tensorrt.precision import float32_by_name
 from mixbackend.backends.tensorrt.versions import Release
-from mixbackend.contracts import CostModel, Estimate, OpView, Plan, Region, TensorMeta
+from mixbackend.contracts import Plan, Region
 from mixbackend.partitioner import place
 from mixbackend.runtime.regions import cut_regions
 from mixbackend.runtime.trace import trace_graph
@@ -21,28 +22,6 @@ from .conftest import OLDEST, given
 
 aten = torch.ops.aten
 HEADS, SIZE = 4, 16
-
-
-class _Cheaper(CostModel):
-    """Engines cost a tenth of eager."""
-
-    def op(self, backend: str, view: OpView) -> Estimate:
-        return Estimate(1e-4 if backend == "tensorrt" else 1e-3, "prior")
-
-    def read(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9
-
-    def write(self, backend: str, meta: TensorMeta) -> float:
-        return 1e-9
-
-    def crossing(self, producer: str, consumer: str, meta: TensorMeta) -> float:
-        return 1e-8
-
-    def entry(self, backend: str) -> float:
-        return 1e-7
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
 
 
 def _split(value: torch.Tensor) -> torch.Tensor:
@@ -76,7 +55,7 @@ def _values(masked: bool = False, dtype: torch.dtype = torch.float16) -> list[to
 
 def _placed(bench: Any, function: Any, values: list[torch.Tensor]) -> tuple[Plan, Region]:
     module, graph = trace_graph(function, values)
-    plan = place(graph, [bench.backend, EagerBackend()], _Cheaper())
+    plan = place(graph, [bench.backend, EagerBackend()], FlatCosts(seconds={"tensorrt": 1e-4, "eager": 1e-3}))
     return plan, cut_regions(module, graph, plan)[0].region
 
 
