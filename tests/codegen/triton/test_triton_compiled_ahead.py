@@ -51,6 +51,7 @@ def test_kernels_start_early_where_hardware_can_and_they_wait() -> None:
     texts = printed("layer_norm", torch.float32).texts + printed("product", torch.float16).texts
     assert all(binary.early for binary in compile_texts(texts, HARDWARE.architecture))
     assert not any(binary.early for other in (AMPERE, MI300) for binary in compile_texts(texts, other))
+    assert "    begin_long()\n" in texts[-1].body and "    begin()\n" in texts[0].body
     careless = Text("@triton.jit\ndef mixbackend_kernel(b0):\n    tl.store(b0, 1.0)\n", (("b0", "*fp32"),), 1)
     assert not compile_texts([careless], HARDWARE.architecture)[0].early
 

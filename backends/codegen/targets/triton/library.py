@@ -23,10 +23,21 @@ def begin():
 
 
 @triton.jit
-def begin_early():
-    """The same where it may start before: wait for what the one before wrote, and let the next one start."""
+def begin_long():
+    """The same for a kernel whose blocks do not end together."""
+
+
+@triton.jit
+def wait_and_let_start():
+    """``begin`` where a kernel may start early: wait for what the one before wrote, and let the next one start."""
     gdc_wait()
     gdc_launch_dependents()
+
+
+@triton.jit
+def wait():
+    """``begin_long`` there: blocks of the next kernel would all gather on the units that are idle first."""
+    gdc_wait()
 
 
 # -- integers -----------------------------------------------------------------------------------------------------

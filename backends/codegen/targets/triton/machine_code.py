@@ -83,7 +83,7 @@ def function_of(body: str, early: bool = False) -> Any:
     linecache.cache[file] = (len(body), None, body.splitlines(keepends=True), file)
     names = {**vars(library), "triton": triton, "tl": tl, "__name__": file}
     if early:
-        names["begin"] = library.begin_early
+        names |= {"begin": library.wait_and_let_start, "begin_long": library.wait}
     exec(compile(body, file, "exec"), names)  # our own text
     return names[FUNCTION]
 
