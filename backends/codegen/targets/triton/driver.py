@@ -92,7 +92,7 @@ def find_driver() -> Driver:
         OSError: it cannot be loaded.
     """
     if torch.version.hip:
-        names = ("hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchKernel", "hipFuncSetAttribute")
-        return Driver(ctypes.CDLL("libamdhip64.so"), *names)
+        hip_names = ("hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchKernel", "hipFuncSetAttribute")
+        return Driver(ctypes.CDLL("libamdhip64.so"), *hip_names)
     names = ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuFuncSetAttribute", "cuLaunchKernelEx")
     return Driver(ctypes.CDLL("libcuda.so.1"), *names)
