@@ -55,8 +55,9 @@ _WIDEST_HEAD = 256
 _ALIGNED = 8
 """Elements of 16 bits in 16 bytes, which kernels load at once."""
 
-Refuse = Callable[[Match], "Unsupported | None"]
-"""What a backend has against a match that is attention."""
+
+def _nothing(match: Match) -> Unsupported | None:
+    return None
 
 
 def _result(masked: bool, turned: bool) -> Op:
@@ -73,21 +74,26 @@ def _result(masked: bool, turned: bool) -> Op:
     return Op((PRODUCT,), (weights, Anything("value", _PASSED)), "result", reshaped=True, behind=(CONVERSION,))
 
 
-def attention_patterns(refuse: Refuse) -> tuple[Pattern, ...]:
+def attention_patterns(
+    judge: Callable[[OpView], Verdict | None], refuse: Callable[[Match], Unsupported | None] = _nothing
+) -> tuple[Pattern, ...]:
     """The patterns of a backend.
 
     Args:
-        refuse: asked about each match first.
+        judge: asked about every op of what is attention: what it refuses alone it refuses here.
+        refuse: what else speaks against a match.
     """
 
     def check(match: Match) -> Verdict:
-        return refuse(match) or _refuse(match) or Supported()
+        # Verdicts may write an op out: only what is attention is worth that.
+        refusal = _refuse(match) or refuse(match)
+        verdicts = () if refusal else map(judge, _views_of(match))
+        return refusal or next((item for item in verdicts if isinstance(item, Unsupported)), Supported())
 
     return tuple(_forms(check))
 
 
-def views_of(match: Match) -> list[OpView]:
-    """All ops of a match."""
+def _views_of(match: Match) -> list[OpView]:
     return [view for _, view in match.parts] + [view for _, passed in match.passed for view in passed]
 
 
@@ -102,7 +108,7 @@ def _forms(check: Callable[[Match], Verdict]) -> Iterator[Pattern]:
 
 def _refuse(match: Match) -> Unsupported | None:
     """Why kernels would not compute it as well as the written ops do."""
-    views = views_of(match)
+    views = _views_of(match)
     if any(view.phase != "inference" for view in views):
         return Unsupported("phase", "the backward needs values between the products")
     refusal = _refuse_types(match, views) or _refuse_softmax(match) or _refuse_scores(match)

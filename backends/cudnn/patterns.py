@@ -9,7 +9,7 @@ the values between them are never written.
 
 from __future__ import annotations
 
-from mixbackend.backends.common.attention_patterns import attention_patterns, views_of
+from mixbackend.backends.common.attention_patterns import attention_patterns
 from mixbackend.backends.common.gpu_library import not_on_gpu
 from mixbackend.backends.cudnn.support import CONVOLUTION, judge, refuse_fusion
 from mixbackend.contracts import Any as Anything
@@ -53,10 +53,4 @@ _CONVOLUTIONS: tuple[Pattern, ...] = (
     Pattern("convolution_add_relu", Op(_RELU, (_ADDED,)), _check),
 )
 
-
-def _refuse_elsewhere(match: Match) -> Unsupported | None:
-    refusals = map(not_on_gpu, views_of(match))
-    return next((refusal for refusal in refusals if refusal is not None), None)
-
-
-PATTERNS: tuple[Pattern, ...] = (*_CONVOLUTIONS, *attention_patterns(_refuse_elsewhere))
+PATTERNS: tuple[Pattern, ...] = (*_CONVOLUTIONS, *attention_patterns(not_on_gpu))

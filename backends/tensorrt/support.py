@@ -16,7 +16,7 @@ from functools import cached_property
 import onnx
 import torch
 
-from mixbackend.backends.common.attention_patterns import FACTORS, attention_patterns, views_of
+from mixbackend.backends.common.attention_patterns import FACTORS, attention_patterns
 from mixbackend.backends.common.gpu_library import may_be_empty
 from mixbackend.backends.common.onnx import TABLE, LoweringError
 from mixbackend.backends.common.onnx.builder import GraphBuilder, Value
@@ -79,12 +79,7 @@ class Support:
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:
         """Attention that is written out, of ops each of which is taken."""
-        return attention_patterns(self._refuse_match)
-
-    def _refuse_match(self, match: Match) -> Unsupported | None:
-        verdicts = map(self.judge, views_of(match))
-        refusal = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)
-        return refusal or _scaled_late(match)
+        return attention_patterns(self.judge, _scaled_late)
 
     def _refuse_values(self, view: OpView) -> Unsupported | None:
         if view.phase != "inference":

@@ -17,6 +17,7 @@ import torch.fx
 from torch.fx.node import map_arg
 
 _CLONE = torch.ops.aten.clone.default
+_DENSE = {"memory_format": torch.contiguous_format}
 
 
 def output_strides(graph_module: torch.fx.GraphModule) -> list[tuple[Any, ...] | None]:
@@ -74,9 +75,9 @@ def _restored(
     sources = _sources(node)
     for source in sorted(sources, key=lambda item: item not in copies):
         views = list(reversed(sources[: sources.index(source)]))
-        value = _CLONE(source.meta["val"], memory_format=torch.contiguous_format)
+        value = _evaluated(_CLONE, (source,), _DENSE)
         for view in views:
-            value = view.target(*_arguments(view, value), **view.kwargs)  # type: ignore[operator] # an operator
+            value = _evaluated(view.target, (value, *view.args[1:]), view.kwargs)
         if tuple(value.stride()) == strides:
             return _viewed(source, views, output, copies)
     return node
@@ -103,11 +104,6 @@ def _is_view(target: Any) -> bool:
     return alias is not None and not alias.is_write and schema.returns[0].alias_info is not None
 
 
-def _arguments(view: torch.fx.Node, value: Any) -> tuple[Any, ...]:
-    rest: tuple[Any, ...] = map_arg(view.args[1:], lambda node: node.meta["val"])
-    return (value, *rest)
-
-
 def _viewed(
     source: torch.fx.Node,
     views: Sequence[torch.fx.Node],
@@ -118,7 +114,7 @@ def _viewed(
     graph = output.graph
     with graph.inserting_before(output):
         if source not in copies:
-            copies[source] = _call(graph, _CLONE, (source,), {"memory_format": torch.contiguous_format})
+            copies[source] = _call(graph, _CLONE, (source,), _DENSE)
         made = copies[source]
         for view in views:
             made = _call(graph, view.target, (made, *view.args[1:]), view.kwargs)
@@ -127,6 +123,11 @@ def _viewed(
 
 def _call(graph: torch.fx.Graph, target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> torch.fx.Node:
     node = graph.call_function(target, arguments, dict(keywords))
-    values = map_arg(arguments, lambda item: item.meta["val"])
-    node.meta["val"] = target(*values, **keywords)
+    node.meta["val"] = _evaluated(target, arguments, keywords)
     return node
+
+
+def _evaluated(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    """What an operator gives for fake values, and for those of nodes."""
+    given, named = map_arg((arguments, dict(keywords)), lambda node: node.meta["val"])
+    return target(*given, **named)

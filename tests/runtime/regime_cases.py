@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flat_costs import FlatCosts
@@ -21,7 +21,7 @@ MEETING = (1e-4 - 1e-6) / (1e-7 - 1e-9) / WIDTH
 class BySize(FlatCosts):
     """Costs that are lines in the number of elements."""
 
-    lines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    lines: Mapping[str, tuple[float, float]]
     access_s: float = 1e-12
     crossing_s: float = 1e-3
     entry_s: float = 1e-9
