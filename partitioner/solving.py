@@ -8,6 +8,7 @@ backend with the fallback filling in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,12 +68,12 @@ def solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, ord
 
 def chosen(problem: Problem, solved: Solved, rules: RegionRules, orders: Orders, margin: float) -> Found:
     """The best placement; one of fewer backends unless more of them save the margin."""
-    found = _with_fewer(problem, solved.found, rules, orders, margin)
-    best = min([found, *solved.singles], key=lambda item: item.seconds)
-    if best is not found:
-        best = _improved(problem, best, rules)
     simple = min(solved.singles, key=lambda item: item.seconds)
-    return simple if simple.seconds < best.seconds * (1.0 + margin) else best
+    best = solved.found if solved.found.seconds <= simple.seconds else _improved(problem, simple, rules)
+    if simple.seconds < best.seconds * (1.0 + margin):
+        return simple  # Mixtures of fewer backends are not searched for: they save less still.
+    fewer = _with_fewer(problem, best, rules, orders, margin)
+    return simple if simple.seconds < fewer.seconds * (1.0 + margin) else fewer
 
 
 def single(problem: Problem, slot: int, last_resort: int, rules: RegionRules, near: Neighbourhood) -> Found:
@@ -82,11 +83,15 @@ def single(problem: Problem, slot: int, last_resort: int, rules: RegionRules, ne
 
 
 def _search(
-    problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood, orders: Orders
+    problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood, orders: Orders, limit: float = math.inf
 ) -> tuple[Labelling, float, Found]:
-    """The best plan of all, and of those that stay on one pool of threads; what undercuts no plan undercuts both."""
+    """The best plan of all, and of those that stay on one pool of threads; what undercuts no plan undercuts both.
+
+    Args:
+        limit: seconds; where no plan can be as quick, what is found is legal and no more.
+    """
     views = (problem, *on_one_pool(problem))
-    searched = [_search_as(view, problem, rules, neighbourhood, orders) for view in views]
+    searched = [_search_as(view, problem, rules, neighbourhood, orders, limit) for view in views]
     found = min((item for _, _, item in searched), key=lambda item: item.seconds)
     return searched[0][0], min(bound for _, bound, _ in searched), found
 
@@ -103,9 +108,9 @@ def _with_fewer(problem: Problem, found: Found, rules: RegionRules, orders: Orde
         if len(seconds) == 1 or not seconds.keys() - kept:
             break
         least = min(seconds.keys() - kept, key=lambda slot: seconds[slot])
-        view = without_backends(problem, dropped | {least})
-        _, _, again = _search(view, rules, Neighbourhood(view), orders)
-        if again.seconds <= found.seconds * (1.0 + margin):
+        view, limit = without_backends(problem, dropped | {least}), found.seconds * (1.0 + margin)
+        _, _, again = _search(view, rules, Neighbourhood(view), orders, limit)
+        if again.seconds <= limit:
             dropped, found = dropped | {least}, again
         else:
             kept |= {least}
@@ -125,18 +130,27 @@ def _seconds_by_backend(problem: Problem, found: Found) -> dict[int, float]:
 
 
 def _search_as(
-    view: Problem, problem: Problem, rules: RegionRules, neighbourhood: Neighbourhood, orders: Orders
+    view: Problem,
+    problem: Problem,
+    rules: RegionRules,
+    neighbourhood: Neighbourhood,
+    orders: Orders,
+    limit: float,
 ) -> tuple[Labelling, float, Found]:
     """Label, legalise, improve; search again with the values that the bound charged too little for exactly.
 
     Args:
         view: what labels are found in: the problem, or as plans see it that stay on one pool.
         problem: what plans cost.
+        limit: see ``_search``.
     """
     labeller = Labeller(view, orders)
     labelling = labeller.find()
     bound = labelling.bound if not rules.pricing else find_labels(discounted(view, rules.pricing)).bound
-    found = _improved(problem, _realise(problem, labelling.labels, rules, neighbourhood), rules)
+    found = _realise(problem, labelling.labels, rules, neighbourhood)
+    if bound > limit:
+        return labelling, bound, found
+    found = _improved(problem, found, rules)
     exact_values: frozenset[int] = frozenset()
     realised = {labelling.labels}
     for _ in range(ROUNDS):

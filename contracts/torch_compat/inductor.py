@@ -56,9 +56,9 @@ def inductor_compile(
     tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]
     with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False), tagged:
         if config.use_joint_graph_passes:
-            expected = output_strides(graph_module)
+            expected, old = output_strides(graph_module), frozenset(graph_module.graph.nodes)
             graph_module = joint_graph_passes(graph_module)
-            keep_output_strides(graph_module, inputs, expected, exact_outputs)
+            keep_output_strides(graph_module, inputs, expected, exact_outputs, old)
         output = next(iter(graph_module.graph.find_nodes(op="output")))
         output.meta["user_visible_output_idxs"] = list(exact_outputs)
         return compile_fx_inner(

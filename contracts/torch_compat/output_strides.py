@@ -9,7 +9,7 @@ Invariants: an output that lies as it did is not touched; values stay what they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ def keep_output_strides(
     inputs: Sequence[Any],
     expected: Sequence[tuple[Any, ...] | None],
     exact: Sequence[int],
+    old: Collection[torch.fx.Node] = (),
 ) -> None:
     """Copy outputs that were given gaps back to where they must lie.
 
@@ -44,12 +45,16 @@ def keep_output_strides(
         inputs: fake values of its placeholders.
         expected: strides that its outputs had before.
         exact: positions of the outputs for which they count.
+        old: nodes that the graph had before. Only views keep gaps: where these, and what they are views of, are all
+            old, values need not be worked out anew to know that nothing has moved.
     """
     from torch._inductor.compile_fx import fake_tensor_prop
 
-    fake_tensor_prop(graph_module, list(inputs))
     (output,) = graph_module.graph.find_nodes(op="output")
     results = list(output.args[0])
+    if all(node in old for place in exact for node in _sources(results[place])):
+        return
+    fake_tensor_prop(graph_module, list(inputs))
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for place in exact:
         strides, actual = expected[place], _strides(results[place])
@@ -83,15 +88,14 @@ def _restored(
     return node
 
 
-def _sources(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The node, what it is a view of, and so on; without the graph's inputs."""
+def _sources(node: Any) -> list[torch.fx.Node]:
+    """The node, what it is a view of, and so on; without the graph's inputs, and nothing for what is no node."""
     found = []
-    while node.op == "call_function":
+    while isinstance(node, torch.fx.Node) and node.op == "call_function":
         found.append(node)
-        source = node.args[0] if node.args else None
-        if not isinstance(source, torch.fx.Node) or not _is_view(node.target):
+        if not node.args or not _is_view(node.target):
             break
-        node = source
+        node = node.args[0]
     return found
 
 

@@ -13,7 +13,7 @@ Invariants: graph outputs keep their traced strides; forward and backward are pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,7 @@ from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.describe import describe
 from mixbackend.runtime.fusion import Fusion
 from mixbackend.runtime.identity import Captured
-from mixbackend.runtime.layouts import channels_last_copy, make_channels_last
+from mixbackend.runtime.layouts import channels_last_copy, make_channels_last, reads_misplaced_images
 from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.recomputed import Recomputation
 from mixbackend.runtime.row_statistics import is_softmax, write_out
@@ -37,6 +37,8 @@ from mixbackend.runtime.session import Session
 
 _POLICY = "recompute"
 """Where torch's split, and a user's own checkpointing, look up what is to be done with a value."""
+_LEAST_AT_STAKE = 0.02
+"""Share of a step that convolutions must take for their layout to be worth a second plan: it may save half of it."""
 
 
 def mark_saved(joint: torch.fx.GraphModule, session: Session) -> Cut:
@@ -121,7 +123,8 @@ class _Planned:
 def _in_best_layout(joint: torch.fx.GraphModule, session: Session) -> _Planned:
     """Rewrite the joint graph in place if its convolutions are planned cheaper on channels-last images."""
     traced = _plan(copy_module(joint), session, AS_TRACED)
-    relaid = channels_last_copy(joint)
+    at_stake = sum(session.op_seconds(traced.graph, *item) for item in _misplaced(joint, traced))
+    relaid = channels_last_copy(joint) if at_stake > _LEAST_AT_STAKE * traced.plan.estimated_s else None
     if relaid is None:
         return traced
     other = _plan(relaid.module, session, CHANNELS_LAST)
@@ -129,6 +132,14 @@ def _in_best_layout(joint: torch.fx.GraphModule, session: Session) -> _Planned:
         return traced
     make_channels_last(joint)
     return other
+
+
+def _misplaced(joint: torch.fx.GraphModule, planned: _Planned) -> Iterator[tuple[str, str]]:
+    """Convolutions that another layout might speed up: their backends, and their names in the plan."""
+    owners = {name: region.backend for region in planned.plan.regions for name in region.nodes}
+    for node, name in zip(joint.graph.nodes, planned.names, strict=True):
+        if name in owners and reads_misplaced_images(node):
+            yield owners[name], name
 
 
 def _plan(module: torch.fx.GraphModule, session: Session, layout: str) -> _Planned:

@@ -71,13 +71,18 @@ class Relaid:
 
 def channels_last_copy(graph_module: torch.fx.GraphModule) -> Relaid | None:
     """A copy of a graph with channels-last convolutions; ``None`` if there is nothing to change, or no way to."""
-    if not any(_misplaced(node) for node in graph_module.graph.nodes):
+    if not any(map(reads_misplaced_images, graph_module.graph.nodes)):
         return None
     module = copy_module(graph_module)
     try:
         return Relaid(module, make_channels_last(module))
     except RelayoutError:
         return None
+
+
+def reads_misplaced_images(node: torch.fx.Node) -> bool:
+    """Whether a node is a convolution of images that are not channels-last."""
+    return bool(_misplaced(node))
 
 
 def make_channels_last(graph_module: torch.fx.GraphModule) -> int:

@@ -13,6 +13,7 @@ from mixbackend.contracts.torch_compat import fresh_fake_mode, tracing_apart
 from mixbackend.contracts.torch_compat.output_strides import keep_output_strides, output_strides
 
 aten = torch.ops.aten
+PAD, SLICE, MM = aten.constant_pad_nd.default, aten.slice.Tensor, aten.mm.default
 ROWS, INNER, COLUMNS, PADDED = 12, 8, 5, 8
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 CASES: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
@@ -38,14 +39,28 @@ def _traced(product: Product, case: str, mode: Any) -> tuple[torch.fx.GraphModul
     return made, inputs
 
 
-def _kept(case: str, exact: list[int] | None = None) -> torch.fx.GraphModule:
+def _kept(case: str, exact: list[int] | None = None, views_are_old: bool = False) -> torch.fx.GraphModule:
     mode = fresh_fake_mode()
     expected = output_strides(_traced(aten.mm.default, case, mode)[0])
     graph_module, inputs = _traced(_padded, case, mode)
     assert output_strides(graph_module) != expected
+    old = [node for node in graph_module.graph.nodes if views_are_old and node.target not in (PAD, SLICE, MM)]
     with tracing_apart(mode):
-        keep_output_strides(graph_module, inputs, expected, list(range(len(expected))) if exact is None else exact)
+        count = list(range(len(expected))) if exact is None else exact
+        keep_output_strides(graph_module, inputs, expected, count, old)
     return graph_module
+
+
+def test_a_view_that_is_old_of_a_product_that_is_not_is_seen_to_have_moved() -> None:
+    assert _kept("a view of it", views_are_old=True).graph.find_nodes(op="call_function", target=aten.clone.default)
+
+
+def test_values_are_not_worked_out_anew_where_all_that_counts_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("torch._inductor.compile_fx.fake_tensor_prop", lambda *given: asked.append(given))
+    graph_module, inputs = _traced(aten.mm.default, "both", fresh_fake_mode())
+    keep_output_strides(graph_module, inputs, output_strides(graph_module), [0, 1], list(graph_module.graph.nodes))
+    assert not asked
 
 
 @pytest.mark.parametrize("case", CASES)
