@@ -894,3 +894,23 @@ def test_every_public_function_has_a_test() -> None:
     ]
     assert len(functions) > 30
     assert [name for name in functions if f"test_{name}" not in globals()] == []
+
+
+def test_the_trace_that_goes_on() -> None:
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        trace = compat.Trace()
+        y = x + 1
+        node = trace.node_of(y)
+        assert node is not None and node is next(reversed(trace.graph.nodes))
+        assert trace.node_of(torch.ones(2)) is None
+        copy = trace.copied(node, lambda source: node)
+        z = trace.stands_for(copy, lambda: torch.empty(3))
+        assert trace.node_of(z) is copy and len(trace.graph.find_nodes(op="call_function")) == 2
+        return z * 2
+
+    mode = compat.fresh_fake_mode()
+    with compat.tracing_apart(mode), mode:
+        graph_module = make_fx(traced, tracing_mode="real", _allow_non_fake_inputs=True)(torch.empty(3))
+    torch.testing.assert_close(graph_module(torch.zeros(3)), torch.full((3,), 4.0))
+    with pytest.raises(ValueError, match="nothing is traced"):
+        compat.Trace()

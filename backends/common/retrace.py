@@ -20,6 +20,7 @@ import torch.fx
 import torch.fx.traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mixbackend.backends.common.repeats import RepeatsCopied
 from mixbackend.contracts import Condition, DecompositionLevel, Region, RegionInput, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import (
     assumptions,
@@ -104,11 +105,11 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
 
 
 def _runner(region: Region) -> Any:
-    """The region as a function; torch's interpreter carries the node metadata over."""
+    """The region as a function; the interpreter carries the node metadata over."""
 
     def run(*arguments: Any) -> tuple[torch.Tensor, ...]:
         with torch.fx.traceback.preserve_node_meta():
-            results = torch.fx.Interpreter(region.graph_module).run(*arguments)
+            results = RepeatsCopied(region.graph_module).run(*arguments)
         taken = {storage_key(item) for item in arguments if isinstance(item, torch.Tensor)}
         declared = [output.alias_of is not None for output in region.outputs]
         # A decomposition may return its input where eager copies: the copy is part of the region's meaning.

@@ -64,6 +64,7 @@ from mixbackend.contracts.torch_compat.operators import (
     returns_nothing,
     schema_arguments,
 )
+from mixbackend.contracts.torch_compat.proxies import Trace
 from mixbackend.contracts.torch_compat.result_types import MISSTATED, eager_types, retyped
 from mixbackend.contracts.torch_compat.symbols import (
     SymbolFacts,
@@ -96,6 +97,7 @@ __all__ = [
     "ResultsOfGraph",
     "SchemaArgument",
     "SymbolFacts",
+    "Trace",
     "aot_compile",
     "ask_deterministic",
     "assumptions",
