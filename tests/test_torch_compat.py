@@ -897,12 +897,14 @@ def test_every_public_function_has_a_test() -> None:
 
 
 def test_the_trace_that_goes_on() -> None:
+    elsewhere = torch.ones(2)
+
     def traced(x: torch.Tensor) -> torch.Tensor:
         trace = compat.Trace()
         y = x + 1
         node = trace.node_of(y)
         assert node is not None and node is next(reversed(trace.graph.nodes))
-        assert trace.node_of(torch.ones(2)) is None
+        assert trace.node_of(elsewhere) is None
         copy = trace.copied(node, lambda source: node)
         z = trace.stands_for(copy, lambda: torch.empty(3))
         assert trace.node_of(z) is copy and len(trace.graph.find_nodes(op="call_function")) == 2
