@@ -82,7 +82,7 @@ class RepeatsCopied(torch.fx.Interpreter):
         if kind in self._known:
             traced = self._known[kind]
             return super().call_function(target, args, kwargs) if traced is None else self._copy(traced, tensors)
-        last = next(reversed(self._trace.graph.nodes), None)
+        last = next(iter(reversed(self._trace.graph.nodes)), None)
         results = super().call_function(target, args, kwargs)
         try:
             self._known[kind] = self._record(last, tensors, results)
