@@ -90,13 +90,15 @@ def _unusable(plan: Plan, backends: Sequence[Backend]) -> Iterator[str]:
 def _wishes(
     judged: Candidates, plan: Plan, backends: Sequence[Backend], preferences: Sequence[Preference]
 ) -> tuple[Wishes, tuple[Claim, ...]]:
-    """Verdicts under the rules, and where patterns fit; these are looked for only if somebody asks."""
+    """Verdicts under the rules, and where patterns fit: those of the plan, and all of them where rules ask for more."""
     claims: tuple[Claim, ...] = ()
-    if preferences or any(region.matches for region in plan.regions):
+    planned = frozenset((region.backend, pattern) for region in plan.regions for pattern, _ in region.matches)
+    if preferences or planned:
         later: dict[str, list[str]] = {}
         for first, second in dependencies(judged.graph):
             later.setdefault(first, []).append(second)
-        claims = find_claims(judged, backends, frozenset(), later, form_atoms(judged).replicable)
+        wanted = None if preferences else planned
+        claims = find_claims(judged, backends, frozenset(), later, form_atoms(judged).replicable, wanted)
     return apply_wishes(judged, claims, preferences, {}), claims
 
 

@@ -66,18 +66,21 @@ def find_claims(
     exclusions: frozenset[tuple[str, str]],
     successors: Mapping[str, Sequence[str]],
     replicable: frozenset[str],
+    wanted: frozenset[tuple[str, str]] | None = None,
 ) -> tuple[Claim, ...]:
     """Every place where a pattern of a backend fits.
 
     Args:
         successors: by node name, the nodes that must run later (data and effect edges).
         replicable: nodes that are copied into their consumers, so that other consumers do not matter.
+        wanted: names of backends and their patterns that alone are looked for; ``None`` for all.
     """
     finder = _Finder(candidates, exclusions, successors, replicable)
     claims: list[Claim] = []
     for slot, backend in enumerate(backends):
         for pattern in backend.patterns():
-            claims += finder.claims(slot, backend, pattern)
+            if wanted is None or (backend.name, pattern.name) in wanted:
+                claims += finder.claims(slot, backend, pattern)
     return tuple(claims)
 
 

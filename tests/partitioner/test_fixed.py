@@ -111,3 +111,13 @@ def test_every_stranger_and_every_missing_backend_is_named(graph: OpGraph, match
 
 def test_an_order_that_cannot_be_run(graph: OpGraph, matched: PlannedRegion) -> None:
     assert misfits(graph, plan_of(graph, TAN, matched)) == ["r0 is listed after r1, which needs it"]
+
+
+def test_only_patterns_of_the_plan_are_looked_for(graph: OpGraph, matched: PlannedRegion) -> None:
+    judged = judge(graph, BACKENDS, frozenset())
+    everything = find_claims(judged, BACKENDS, frozenset(), {}, frozenset())
+    planned = frozenset((matched.backend, pattern) for pattern, _ in matched.matches)
+    found = find_claims(judged, BACKENDS, frozenset(), {}, frozenset(), planned)
+    assert {claim.match.pattern for claim in found} == {pattern for _, pattern in planned}
+    assert set(found) < set(everything)
+    assert find_claims(judged, BACKENDS, frozenset(), {}, frozenset(), frozenset()) == ()
