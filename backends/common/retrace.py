@@ -98,8 +98,8 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
             tracing_mode="real",
             _allow_non_fake_inputs=True,
         )(*inputs)
+    # Code was written when tracing ended; to write it once more without what is dead is left to who changes the graph.
     graph_module.graph.eliminate_dead_code()
-    graph_module.recompile()
     _refuse_mutation(graph_module)
     return Retraced(graph_module, inputs, fake_mode, sizes.originals)
 
