@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +34,6 @@ class Order(NamedTuple):
         backend: ``cuda`` or ``hip``.
         architecture: its name, a number where Triton wants one.
         warp: threads of a warp.
-        early: whether the hardware can start a kernel while the one before it still runs.
     """
 
     body: str
@@ -46,7 +44,6 @@ class Order(NamedTuple):
     backend: str
     architecture: int | str
     warp: int
-    early: bool = False
 
 
 class MachineCode(NamedTuple):
@@ -57,22 +54,16 @@ class MachineCode(NamedTuple):
         symbol: of the function in it.
         shared: bytes of shared memory of a block.
         own_memory: bytes that the kernel wants of the GPU's memory for itself.
-        waits: whether it waits by itself for what the kernel before it wrote.
     """
 
     code: bytes
     symbol: str
     shared: int
     own_memory: int
-    waits: bool = False
 
 
-def function_of(body: str, early: bool = False) -> Any:
-    """The Triton function of a text: compiled, or interpreted where Triton was told so before it was imported.
-
-    Args:
-        early: see ``Order``.
-    """
+def function_of(body: str) -> Any:
+    """The Triton function of a text: compiled, or interpreted where Triton was told so before it was imported."""
     import triton
     import triton.language as tl
 
@@ -82,8 +73,6 @@ def function_of(body: str, early: bool = False) -> Any:
     # Triton reads a function's text where Python looks for it.
     linecache.cache[file] = (len(body), None, body.splitlines(keepends=True), file)
     names = {**vars(library), "triton": triton, "tl": tl, "__name__": file}
-    if early:
-        names |= {"begin": library.wait_and_let_start, "begin_long": library.wait}
     exec(compile(body, file, "exec"), names)  # our own text
     return names[FUNCTION]
 
@@ -114,21 +103,12 @@ def machine_code(order: Order) -> MachineCode:
         "enable_fp_fusion": True,
         **({"num_stages": order.stages} if order.stages else {}),
     }
-    function = function_of(order.body, order.early)
-    source = Source(fn=function, signature=dict(order.signature), constexprs={}, attrs=attributes)
+    source = Source(fn=function_of(order.body), signature=dict(order.signature), constexprs={}, attrs=attributes)
     target = GPUTarget(order.backend, order.architecture, order.warp)
     made = triton.compile(source, target=target, options=options)
     metadata = made.metadata
     code = made.asm["cubin" if order.backend == "cuda" else "hsaco"]
-    waits = waits_first(str(made.asm.get("ptx", "")))
-    own_memory = getattr(metadata, "global_scratch_size", 0) or 0
-    return MachineCode(code, metadata.name, metadata.shared, own_memory, waits)
-
-
-def waits_first(ptx: str) -> bool:
-    """Whether a kernel waits for the one before it, and touches no memory of the GPU until then."""
-    before, waits, _ = ptx.partition("griddepcontrol.wait")
-    return bool(waits) and not re.search(r"\b(ld|st|ldu|atom|red|cp)\.[\w.]*global", before)
+    return MachineCode(code, metadata.name, metadata.shared, getattr(metadata, "global_scratch_size", 0) or 0)
 
 
 def machine_code_apart(order: Order, environment: Mapping[str, str]) -> MachineCode:

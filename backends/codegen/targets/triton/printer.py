@@ -27,8 +27,7 @@ def print_kernel(kernel: Kernel, plan: Plan) -> Text:
     product = None if plan.tile is None else find_product(kernel)
     lines = _lines(as_sums(kernel), plan) if product is None else product_lines(kernel, plan, product)
     signature = _signature(kernel, plan)
-    begin = "begin" if product is None else "begin_long"
-    body = f"@triton.jit\ndef {FUNCTION}({_names(signature)}):\n    {begin}()\n{lines.text}\n"
+    body = f"@triton.jit\ndef {FUNCTION}({_names(signature)}):\n{lines.text}\n"
     return Text(body, signature, plan.warps, 0 if plan.tile is None else plan.tile.stages)
 
 
