@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import pytest
 from partitioner_cases import MATMUL, POINTWISE, SOFTMAX, TableBackend, TableCosts, eager, graph, node, random_case
 
 from mixbackend.contracts import OpGraph, Plan
-from mixbackend.partitioner import place
+from mixbackend.partitioner import place, solving
 
 NAMES = ("first", "second", "third")
 
@@ -57,3 +61,20 @@ def test_random_graphs_lose_no_more_than_the_margin_per_backend() -> None:
         assert plan.estimated_s <= best.estimated_s * 1.1 ** len(backends) + 1e-9
         assert len(set(owners(plan))) <= len(set(owners(best))) or plan.estimated_s <= best.estimated_s
         assert plan.lower_bound_s <= best.estimated_s + 1e-9
+
+
+def test_nothing_more_is_searched_for_where_one_backend_is_taken_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[float] = []
+    original = solving._search
+
+    def counted(*given: Any) -> Any:
+        searches.append(given[4] if len(given) > 4 else math.inf)
+        return original(*given)
+
+    monkeypatch.setattr(solving, "_search", counted)
+    simple = {"first": (10.0, 10.0, 10.0), "second": (20.0, 9.9, 20.0), "third": (20.0, 20.0, 9.8)}
+    assert owners(placed(0.04, **simple)) == ["first"] and searches == [math.inf]
+    searches.clear()
+    mixed = {"first": (10.0, 10.0, 10.0), "second": (20.0, 4.0, 20.0), "third": (20.0, 20.0, 5.0)}
+    assert owners(placed(0.04, **mixed)) == ["first", "second", "third"]
+    assert searches == [math.inf, *[19.0 * 1.04] * 3]

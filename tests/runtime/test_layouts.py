@@ -18,8 +18,9 @@ from mixbackend.contracts import Estimate, OpView
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.partitioner.placement import Placements
 from mixbackend.runtime import costs as costs_module
-from mixbackend.runtime import layouts
+from mixbackend.runtime import joint, layouts
 from mixbackend.runtime.layouts import channels_last_copy
+from mixbackend.runtime.session import Session
 from mixbackend.runtime.trace import trace_graph
 
 from .conftest import CHEAPEST_FIRST
@@ -404,3 +405,26 @@ def test_group_norms_read_rows_on_gpus_whose_kernels_refuse_other_images(device,
     assert relaid is not None
     norm = next(node for node in relaid.module.graph.nodes if node.target is aten.native_group_norm.default)
     assert norm.args[0].meta["val"].stride() == strides
+
+
+@pytest.mark.parametrize(("least", "plans"), [(0.02, 2), (2.0, 1)])
+def test_a_joint_graph_is_planned_twice_where_its_convolutions_count(
+    make_mixture: Any, loopback: Any, monkeypatch: pytest.MonkeyPatch, least: float, plans: int
+) -> None:
+    planned: list[str] = []
+    original = Session.place
+
+    def counted(self: Session, graph: Any, *rest: Any, **options: Any) -> Any:
+        planned.append(graph.id)
+        return original(self, graph, *rest, **options)
+
+    monkeypatch.setattr(Session, "place", counted)
+    monkeypatch.setattr(joint, "_LEAST_AT_STAKE", least)
+    mine, image = Residual().train(), torch.randn(SHAPE)
+    theirs = copy.deepcopy(mine)
+    results = [model(image) for model in (torch.compile(mine, backend=make_mixture(loopback)), theirs)]
+    assert_same(*results)
+    for result in results:
+        (result[0].sum() + result[1].square().sum()).backward()
+    assert_same([value.grad for value in mine.parameters()], [value.grad for value in theirs.parameters()])
+    assert planned.count("joint") == plans
