@@ -74,25 +74,31 @@ class RepeatsCopied(torch.fx.Interpreter):
         """Run an op, or copy what an equal one became."""
         tensors: list[torch.Tensor] = []
         try:
-            kind = (target, _kind(args, tensors), _kind(kwargs, tensors)) if is_operator(target) else None
+            kind = target, _kind(args, tensors), _kind(kwargs, tensors)
+            inputs = tuple(map(self._node, tensors))
         except _UnlikeError:
-            kind = None
-        if kind is None:
             return super().call_function(target, args, kwargs)
-        if kind in self._known:
-            traced = self._known[kind]
-            return super().call_function(target, args, kwargs) if traced is None else self._copy(traced, tensors)
+        if kind in self._known or not is_operator(target):
+            traced = self._known.get(kind)
+            return (
+                super().call_function(target, args, kwargs) if traced is None else self._copy(traced, inputs, tensors)
+            )
         last = next(iter(reversed(self._trace.graph.nodes)), None)
         results = super().call_function(target, args, kwargs)
         try:
-            self._known[kind] = self._record(last, tensors, results)
+            self._known[kind] = self._record(last, inputs, tensors, results)
         except _UnlikeError:
             self._known[kind] = None
         return results
 
-    def _record(self, last: torch.fx.Node | None, tensors: Sequence[torch.Tensor], results: Any) -> _Traced:
+    def _record(
+        self,
+        last: torch.fx.Node | None,
+        inputs: tuple[torch.fx.Node, ...],
+        tensors: Sequence[torch.Tensor],
+        results: Any,
+    ) -> _Traced:
         nodes = list(itertools.takewhile(lambda node: node is not last, reversed(self._trace.graph.nodes)))[::-1]
-        inputs = tuple(map(self._node, tensors))
         if not {source for node in nodes for source in node.all_input_nodes} <= {*nodes, *inputs}:
             raise _UnlikeError
         container = None if isinstance(results, torch.Tensor) else type(results)
@@ -129,8 +135,8 @@ class RepeatsCopied(torch.fx.Interpreter):
             raise _UnlikeError
         return node
 
-    def _copy(self, traced: _Traced, tensors: Sequence[torch.Tensor]) -> Any:
-        new = dict(zip(traced.inputs, map(self._node, tensors), strict=True))
+    def _copy(self, traced: _Traced, inputs: Sequence[torch.fx.Node], tensors: Sequence[torch.Tensor]) -> Any:
+        new = dict(zip(traced.inputs, inputs, strict=True))
         for node in traced.nodes:
             new[node] = self._trace.copied(node, new.__getitem__)
         results = self._results(traced, tensors, new)

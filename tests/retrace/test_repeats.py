@@ -13,6 +13,7 @@ from mixbackend.backends.common import retrace as module
 from mixbackend.backends.common.repeats import RepeatsCopied
 from mixbackend.backends.common.retrace import retrace_apart
 from mixbackend.contracts.torch_compat import storage_key
+from mixbackend.runtime.replay import make_inputs
 from mixbackend.runtime.trace import trace_region
 
 aten = torch.ops.aten
@@ -59,11 +60,18 @@ def several(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+def with_constants(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """Ops on numbers that were computed, and on numbers that the trace knows."""
+    known = aten.lift_fresh_copy(torch.tensor(3.0))
+    return aten.mul(x, aten.full([], 3.0)), aten.mul(x, known), aten.mul(y, known), aten.mul(y, aten.full([], 3.0))
+
+
 CASES: dict[str, tuple[Callable[..., Any], Sequence[tuple[int, ...]]]] = {
     "layers": (layers, [(6, 16), (16, 16)]),
     "close relatives": (close_relatives, [(4, 4), (4, 4)]),
     "handed on": (handed_on, [(3, 5), (3, 5)]),
     "several": (several, [(4, 6), (4, 6)]),
+    "with constants": (with_constants, [(4, 6), (4, 6)]),
 }
 
 
@@ -101,8 +109,8 @@ def test_the_trace_is_that_of_every_op(case: str, dynamic: bool, level: Any, mon
 @pytest.mark.parametrize("case", CASES)
 def test_it_computes_the_same(case: str) -> None:
     function, shapes = CASES[case]
-    inputs = [torch.randn(shape) for shape in shapes]
-    region = trace_region(function, inputs)
+    region = trace_region(function, [torch.randn(shape) for shape in shapes])
+    inputs = make_inputs(region)
     expected = region.graph_module(*inputs)
     for mine, eager in zip(retrace_apart(region, "inductor").graph_module(*inputs), expected, strict=True):
         torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)
