@@ -125,7 +125,8 @@ class RepeatsCopied(torch.fx.Interpreter):
         if node not in nodes:
             raise _UnlikeError
         shown = next((place for place, tensor in enumerate(tensors) if storage_key(tensor) == key), None)
-        if shown is not None and tensors[shown].dtype != value.dtype:
+        # Views of another type, and parts of memory that is fresh, are rare enough to be made anew.
+        if value.storage_offset() != 0 if shown is None else tensors[shown].dtype != value.dtype:
             raise _UnlikeError
         return _Result(node, _form(value), shown)
 

@@ -66,11 +66,21 @@ def with_constants(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return aten.mul(x, aten.full([], 3.0)), aten.mul(x, known), aten.mul(y, known), aten.mul(y, aten.full([], 3.0))
 
 
+def fresh_parts(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """Copies that lie in fresh memory as a part lies in its whole."""
+    parts = [aten.slice(aten.slice(item, 0, 1, 3), 1, 2, 5) for item in (x, y)]
+    copies = [aten.copy(part, aten.slice(other, 1, 0, 3)) for part, other in zip(parts, [x[:2], y[:2]], strict=True)]
+    return *copies, *(
+        aten.slice_scatter(item, copy, 1, 0, 3) for item, copy in zip((x[:2], y[:2]), copies, strict=True)
+    )
+
+
 CASES: dict[str, tuple[Callable[..., Any], Sequence[tuple[int, ...]]]] = {
     "layers": (layers, [(6, 16), (16, 16)]),
     "close relatives": (close_relatives, [(4, 4), (4, 4)]),
     "handed on": (handed_on, [(3, 5), (3, 5)]),
     "several": (several, [(4, 6), (4, 6)]),
+    "fresh parts": (fresh_parts, [(4, 6), (4, 6)]),
     "with constants": (with_constants, [(4, 6), (4, 6)]),
 }
 
