@@ -78,11 +78,11 @@ class RepeatsCopied(torch.fx.Interpreter):
             inputs = tuple(map(self._node, tensors))
         except _UnlikeError:
             return super().call_function(target, args, kwargs)
+        traced = self._known.get(kind)
+        if traced is not None:
+            return self._copy(traced, inputs, tensors)
         if kind in self._known or not is_operator(target):
-            traced = self._known.get(kind)
-            return (
-                super().call_function(target, args, kwargs) if traced is None else self._copy(traced, inputs, tensors)
-            )
+            return super().call_function(target, args, kwargs)
         last = next(iter(reversed(self._trace.graph.nodes)), None)
         results = super().call_function(target, args, kwargs)
         try:
@@ -99,7 +99,9 @@ class RepeatsCopied(torch.fx.Interpreter):
         results: Any,
     ) -> _Traced:
         nodes = list(itertools.takewhile(lambda node: node is not last, reversed(self._trace.graph.nodes)))[::-1]
-        if not {source for node in nodes for source in node.all_input_nodes} <= {*nodes, *inputs}:
+        # What came from one node for two tensors would be one input of all repeats.
+        strangers = {source for node in nodes for source in node.all_input_nodes} - {*nodes, *inputs}
+        if strangers or len(set(inputs)) < len(inputs):
             raise _UnlikeError
         container = None if isinstance(results, torch.Tensor) else type(results)
         if container not in (None, tuple, list):
