@@ -24,6 +24,7 @@ from mixbackend.contracts import (
     thread_policy,
 )
 from mixbackend.contracts.gpu import gpu_fingerprint
+from mixbackend.contracts.torch_compat import forward_of
 
 
 class EagerBackend(Backend):
@@ -63,7 +64,7 @@ class EagerBackend(Backend):
 
     def compile(self, region: Region) -> CompiledRegion:
         """The fx graph's own generated Python."""
-        forward = region.graph_module.forward
+        forward = forward_of(region.graph_module)
 
         def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
             return forward(*inputs)

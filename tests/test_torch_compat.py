@@ -916,3 +916,45 @@ def test_the_trace_that_goes_on() -> None:
     torch.testing.assert_close(graph_module(torch.zeros(3)), torch.full((3,), 2.0))
     with pytest.raises(ValueError, match="nothing is traced"):
         compat.Trace()
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Graphs whose code is written from now on."""
+    graphs: list[Any] = []
+    original = torch.fx.Graph.python_code
+
+    def counted(self: torch.fx.Graph, *given: Any, **named: Any) -> Any:
+        graphs.append(self)
+        return original(self, *given, **named)
+
+    monkeypatch.setattr(torch.fx.Graph, "python_code", counted)
+    return graphs
+
+
+def test_graph_module_of(written: list[Any]) -> None:
+    traced = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+    before = len(written)
+    module = compat.graph_module_of(traced, traced.graph)
+    module.recompile()
+    assert len(written) == before
+    torch.testing.assert_close(module(torch.ones(2)), traced(torch.ones(2)))
+    assert len(written) == before + 1
+
+
+def test_written_when_run(written: list[Any]) -> None:
+    with compat.written_when_run():
+        made = make_fx(lambda x: x * 3)(torch.ones(2))
+    assert not written
+    torch.testing.assert_close(made(torch.ones(2)), torch.full((2,), 3.0))
+    assert len(written) == 1
+    make_fx(lambda x: x * 3)(torch.ones(2))
+    assert len(written) == 2
+
+
+def test_forward_of(written: list[Any]) -> None:
+    traced = torch.fx.symbolic_trace(lambda x: x + 1)
+    forward = compat.forward_of(compat.graph_module_of(traced, traced.graph))
+    before = len(written)
+    torch.testing.assert_close(forward(torch.zeros(2)), torch.ones(2))
+    assert len(written) == before and compat.forward_of(traced) == traced.forward

@@ -35,6 +35,7 @@ from mixbackend.contracts.torch_compat.devices import (
     raw_cuda_stream,
     recorded_random_state,
 )
+from mixbackend.contracts.torch_compat.graph_modules import forward_of, graph_module_of, written_when_run
 from mixbackend.contracts.torch_compat.graph_trees import GraphTree, ResultsOfGraph, cuda_graph_tree
 from mixbackend.contracts.torch_compat.inductor import (
     inductor_compile,
@@ -117,9 +118,11 @@ __all__ = [
     "deterministic_asked",
     "eager_types",
     "forget_cuda_graphs",
+    "forward_of",
     "fresh_fake_mode",
     "fresh_symbol",
     "gpu_allocator",
+    "graph_module_of",
     "has_fast_bfloat16",
     "in_compile_process",
     "inductor_compile",
@@ -164,4 +167,5 @@ __all__ = [
     "walk_metadata",
     "warned_at_most",
     "without_dispatch_modes",
+    "written_when_run",
 ]

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.contracts.torch_compat.graph_modules import written_when_run
+
 
 def aot_compile(
     graph_module: torch.fx.GraphModule,
@@ -27,14 +29,16 @@ def aot_compile(
     """
     from torch._dynamo.backends.common import aot_autograd
 
-    return aot_autograd(
+    compiled = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
         partition_fn=partition,
         decompositions={},
         keep_inference_input_mutations=True,
-    )(graph_module, example_inputs)
+    )
+    with written_when_run():
+        return compiled(graph_module, example_inputs)
 
 
 def boxed(function: Any) -> Any:

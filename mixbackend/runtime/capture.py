@@ -25,6 +25,7 @@ from mixbackend.contracts.torch_compat import (
     partition_with_min_cut,
     source_name,
     without_dispatch_modes,
+    written_when_run,
 )
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.result_types import state_result_types
@@ -54,7 +55,7 @@ def capture(
     def compiler(phase: Phase) -> Callable[[torch.fx.GraphModule, Any], Any]:
         def compile_captured(captured: torch.fx.GraphModule, fake_inputs: Any) -> Any:
             # Real tensors are touched while compiling; AOTAutograd's fake mode must not see them.
-            with without_dispatch_modes():
+            with without_dispatch_modes(), written_when_run():
                 run = compile_graph(captured, phase, _roles(captured, phase, weights))
             return boxed(lambda arguments: run(arguments))
 

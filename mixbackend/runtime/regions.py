@@ -30,6 +30,7 @@ from mixbackend.contracts import (
 )
 from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.contracts.region_text import region_key, write_region_text
+from mixbackend.contracts.torch_compat import graph_module_of
 from mixbackend.runtime.describe import value_meta
 
 _READS_STRIDES = frozenset({OpTag.STRIDE_SENSITIVE, OpTag.HIGHER_ORDER, OpTag.RANDOM, OpTag.MUTATES})
@@ -239,4 +240,4 @@ class _Cutter:
                     copied[source] = piece.node_copy(source, copied.__getitem__)
             copied[node] = piece.node_copy(node, copied.__getitem__)
         piece.output(tuple(copied[self._nodes[name]] for name in outputs))
-        return torch.fx.GraphModule(self._module, piece)
+        return graph_module_of(self._module, piece)
