@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -151,7 +152,7 @@ class RepeatsCopied(torch.fx.Interpreter):
         for result in traced.results:
             if isinstance(result, _Result):
                 shown = None if result.shown is None else tensors[result.shown]
-                yield self._trace.stands_for(new[result.node], lambda form=result.form, of=shown: _made(form, of))
+                yield self._trace.stands_for(new[result.node], partial(_made, result.form, shown))
             else:
                 yield None if result is None else tensors[result]
 
