@@ -73,6 +73,8 @@ class RepeatsCopied(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op, or copy what an equal one became."""
+        if not is_operator(target):
+            return super().call_function(target, args, kwargs)
         tensors: list[torch.Tensor] = []
         try:
             kind = target, _kind(args, tensors), _kind(kwargs, tensors)
@@ -82,7 +84,7 @@ class RepeatsCopied(torch.fx.Interpreter):
         traced = self._known.get(kind)
         if traced is not None:
             return self._copy(traced, inputs, tensors)
-        if kind in self._known or not is_operator(target):
+        if kind in self._known:
             return super().call_function(target, args, kwargs)
         last = next(iter(reversed(self._trace.graph.nodes)), None)
         results = super().call_function(target, args, kwargs)

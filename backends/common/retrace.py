@@ -33,6 +33,7 @@ from mixbackend.contracts.torch_compat import (
     symbolic_expression,
     symbolic_integer,
     tracing_apart,
+    written_when_run,
 )
 
 
@@ -90,7 +91,7 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
     """
     fake_mode = fresh_fake_mode()
     sizes = FreshSizes(fake_mode, region.inputs)
-    with tracing_apart(fake_mode), fake_mode:
+    with tracing_apart(fake_mode), fake_mode, written_when_run():
         inputs = tuple(sizes.value(item) for item in region.inputs)
         graph_module = make_fx(
             _runner(region),
@@ -98,8 +99,8 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
             tracing_mode="real",
             _allow_non_fake_inputs=True,
         )(*inputs)
-    # Code was written when tracing ended; to write it once more without what is dead is left to who changes the graph.
     graph_module.graph.eliminate_dead_code()
+    graph_module.recompile()
     _refuse_mutation(graph_module)
     return Retraced(graph_module, inputs, fake_mode, sizes.originals)
 

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 import torch.fx
 
 
@@ -22,7 +23,7 @@ def written_when_run() -> Iterator[None]:
         yield
 
 
-def graph_module_of(root: torch.fx.GraphModule, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+def graph_module_of(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """A graph with what it names of ``root``."""
     from torch.fx._lazy_graph_module import _LazyGraphModule
 

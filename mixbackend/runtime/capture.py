@@ -54,7 +54,8 @@ def capture(
 
     def compiler(phase: Phase) -> Callable[[torch.fx.GraphModule, Any], Any]:
         def compile_captured(captured: torch.fx.GraphModule, fake_inputs: Any) -> Any:
-            # Real tensors are touched while compiling; AOTAutograd's fake mode must not see them.
+            # Real tensors are touched while compiling; AOTAutograd's fake mode must not see them. A backward may be
+            # compiled long after AOTAutograd has returned.
             with without_dispatch_modes(), written_when_run():
                 run = compile_graph(captured, phase, _roles(captured, phase, weights))
             return boxed(lambda arguments: run(arguments))

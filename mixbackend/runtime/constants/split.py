@@ -21,6 +21,7 @@ import torch.fx
 
 from mixbackend.contracts import InputRole, OpTag
 from mixbackend.contracts.describe_op import describe_op
+from mixbackend.contracts.torch_compat import graph_module_of
 from mixbackend.runtime.describe import PlaceholderRole
 
 LARGEST_BYTES = 64 << 20
@@ -154,7 +155,7 @@ class _Splitter:
         for node in self._nodes:
             if node not in copies and node.name not in self._known:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-        return torch.fx.GraphModule(self._module, graph)
+        return graph_module_of(self._module, graph)
 
     def _constants(self, border: Sequence[torch.fx.Node]) -> torch.fx.GraphModule:
         needed = _closure(border)
@@ -164,7 +165,7 @@ class _Splitter:
             if node.name in self._weights or (node in needed and node.op != "placeholder"):
                 copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(tuple(copies[node] for node in border))
-        return torch.fx.GraphModule(self._module, graph)
+        return graph_module_of(self._module, graph)
 
     def _source(self, node: torch.fx.Node) -> str:
         """Qualified names of the weights that a constant is made of."""
