@@ -466,6 +466,65 @@ def test_inductor_source() -> None:
     assert compat.inductor_source(len) == ""
 
 
+def of_known_sizes(exact: list[int]) -> Any:
+    mode = compat.fresh_fake_mode()
+    with compat.tracing_apart(mode), mode:
+        inputs = [torch.empty(6, 4), torch.empty(4)]
+        graph_module = make_fx(
+            lambda x, y: (torch.ops.aten.relu.default(x - y).t(),),
+            decomposition_table=compat.decomposition_table("inductor"),
+        )(*inputs)
+    with compat.tracing_apart(mode):
+        return compat.inductor_compile(graph_module, inputs, mode, exact, "inference")
+
+
+def test_inductor_entry() -> None:
+    compiled = of_known_sizes([0])
+    entry = compat.inductor_entry(compiled)
+    assert entry is not None and entry == compat.inductor_entry(of_known_sizes([0]))
+    assert entry != compat.inductor_entry(of_known_sizes([])), "strides were promised"
+    with torch._inductor.config.patch({"triton.cudagraphs": True}):
+        assert compat.inductor_entry(compiled) is None
+    with torch._inductor.config.patch(force_disable_caches=True):
+        assert compat.inductor_entry(of_known_sizes([0])) is None
+    assert compat.inductor_entry(len) is None
+
+
+def test_inductor_load() -> None:
+    entry = compat.inductor_entry(of_known_sizes([0]))
+    assert entry is not None
+    mode = compat.fresh_fake_mode()
+    with compat.tracing_apart(mode):
+        loaded = compat.inductor_load(entry, mode, [0], "inference")
+        with pytest.raises(LookupError, match="no entry"):
+            compat.inductor_load("f" + "a" * 51, mode, [0], "inference")
+    assert compat.inductor_entry(loaded) == entry
+    assert "def call" in compat.inductor_source(loaded)
+    x, y = torch.randn(6, 4), torch.randn(4)
+    arguments = [x, y]
+    torch.testing.assert_close(loaded(arguments)[0], torch.relu(x - y).t())
+    assert arguments == []
+
+
+def test_inductor_surroundings() -> None:
+    mode = compat.fresh_fake_mode()
+    with compat.tracing_apart(mode):
+        before = compat.inductor_surroundings(mode, [0])
+        assert before is not None and compat.inductor_surroundings(mode, [0]) == before
+        assert compat.inductor_surroundings(mode, []) != before
+        with torch._inductor.config.patch(epilogue_fusion=not torch._inductor.config.epilogue_fusion):
+            assert compat.inductor_surroundings(mode, [0]) != before
+        with torch._inductor.config.patch(fx_graph_cache=False):
+            assert compat.inductor_surroundings(mode, [0]) is None
+        threads = torch.get_num_threads()
+        try:
+            torch.set_num_threads(threads + 1)
+            several = compat.inductor_surroundings(mode, [0])
+        finally:
+            torch.set_num_threads(threads)
+        assert several != before
+
+
 def test_inductor_settings() -> None:
     before = compat.inductor_settings()
     assert compat.inductor_settings() == before

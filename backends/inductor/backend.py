@@ -6,7 +6,9 @@ A region is re-traced with inductor's decompositions under symbols of its own, p
 is then compiled as torch compiles a forward, backward or inference graph. What inductor assumes about sizes on the way
 becomes preconditions of the region, never a guard of the captured graph.
 On a GPU its kernels are waited for when the region first runs: the next region is written meanwhile.
-Non-goals: storing artifacts (inductor keeps a cache of its own), freezing, CUDA graphs.
+What is stored of a region without symbolic sizes is where inductor's own cache has it: the next process neither
+re-traces it nor computes inductor's key.
+Non-goals: freezing, CUDA graphs.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ import subprocess
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.backends.inductor.handling import handling_of
 from mixbackend.backends.inductor.rates import FUSED, SHARED_ROWS, inductor_rates
+from mixbackend.backends.inductor.reference import Reference, exact_outputs
 from mixbackend.contracts import (
     Availability,
     Backend,
@@ -55,9 +58,13 @@ from mixbackend.contracts.gpu import gpu_fingerprint
 from mixbackend.contracts.graph import accelerator
 from mixbackend.contracts.torch_compat import (
     LateKernels,
+    fresh_fake_mode,
     inductor_compile,
+    inductor_entry,
+    inductor_load,
     inductor_settings,
     inductor_source,
+    inductor_surroundings,
     kernels_later,
     tracing_apart,
 )
@@ -66,6 +73,8 @@ _DTYPES = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16}
     | {torch.int8, torch.uint8, torch.bool}
 )
+
+_Strides = Literal["as_traced", "unknown"]
 
 
 class InductorBackend(Backend):
@@ -125,20 +134,41 @@ class InductorBackend(Backend):
 
     def compile(self, region: Region) -> CompiledRegion:
         """Re-trace and compile one region."""
-        traced = retrace_apart(region, "inductor")
-        exact = [index for index, output in enumerate(region.outputs) if output.exact_stride]
-        kept = _keeps_strides(region.outputs, traced)
+        traced, exact = retrace_apart(region, "inductor"), exact_outputs(region)
+        strides: _Strides = "as_traced" if _keeps_strides(region.outputs, traced) else "unknown"
         with tracing_apart(traced.fake_mode), _late_kernels(region) as late:
+            surroundings = None if traced.originals else inductor_surroundings(traced.fake_mode, exact)
             static = _static_places(region, len(traced.inputs))
             compiled = inductor_compile(
                 traced.graph_module, traced.inputs, traced.fake_mode, exact, region.phase, static
             )
         return CompiledRegion(
             run=_runner(compiled, late),
+            artifact=_artifact(inductor_entry(compiled), surroundings, strides),
             source=inductor_source(compiled),
             preconditions=traced.preconditions(),
-            strides="as_traced" if kept else "unknown",
+            strides=strides,
         )
+
+    def load(self, region: Region, artifact: bytes) -> CompiledRegion:
+        """A region as inductor's own cache has it.
+
+        Raises:
+            ValueError: no reference, or inductor would make something else of the region now.
+            LookupError: inductor's cache has it no more.
+        """
+        reference, fake_mode, exact = Reference.read(artifact), fresh_fake_mode(), exact_outputs(region)
+        with tracing_apart(fake_mode), _late_kernels(region) as late:
+            if inductor_surroundings(fake_mode, exact) != reference.surroundings:
+                raise ValueError("inductor's settings are others, or torch's")
+            compiled = inductor_load(reference.entry, fake_mode, exact, region.phase)
+        return CompiledRegion(run=_runner(compiled, late), source=inductor_source(compiled), strides=reference.strides)
+
+
+def _artifact(entry: str | None, surroundings: str | None, strides: _Strides) -> bytes | None:
+    if entry is None or surroundings is None:
+        return None
+    return Reference(entry=entry, surroundings=surroundings, strides=strides).written()
 
 
 def _static_places(region: Region, count: int) -> tuple[int, ...]:

@@ -39,9 +39,12 @@ from mixbackend.contracts.torch_compat.graph_modules import forward_of, graph_mo
 from mixbackend.contracts.torch_compat.graph_trees import GraphTree, ResultsOfGraph, cuda_graph_tree
 from mixbackend.contracts.torch_compat.inductor import (
     inductor_compile,
+    inductor_entry,
     inductor_handling,
+    inductor_load,
     inductor_settings,
     inductor_source,
+    inductor_surroundings,
 )
 from mixbackend.contracts.torch_compat.late_kernels import LateKernels, kernels_later
 from mixbackend.contracts.torch_compat.memory import (
@@ -126,9 +129,12 @@ __all__ = [
     "has_fast_bfloat16",
     "in_compile_process",
     "inductor_compile",
+    "inductor_entry",
     "inductor_handling",
+    "inductor_load",
     "inductor_settings",
     "inductor_source",
+    "inductor_surroundings",
     "input_position",
     "is_fake",
     "is_higher_order",

@@ -20,10 +20,14 @@ _started = threading.Event()
 def start_compile_processes() -> None:
     """Begin to start them, unless torch was told to have none; loads inductor meanwhile, which the first call needs."""
     from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
 
     # Asking whether they are ready starts them.
     AsyncCompile.use_process_pool()
     _started.set()
+    if HAS_TRITON:
+        # A digest of all of Triton, which is part of every key of inductor's.
+        threading.Thread(target=triton_key, name="mixbackend-triton-key", daemon=True).start()
     import torch._inductor.compile_fx  # noqa: F401
 
 

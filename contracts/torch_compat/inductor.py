@@ -5,7 +5,8 @@ Place: a part of the door; see ``contracts.torch_compat``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,12 +50,8 @@ def inductor_compile(
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-    from torch._inductor.virtualized import V
 
-    # Inductor's cache does not know which outputs are exact: it would give this graph the code of an equal one.
-    tag = f"{torch.compiler.config.cache_key_tag} exact {list(exact_outputs)}"
-    tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]
-    with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False), tagged:
+    with _as_region(fake_mode, exact_outputs):
         if config.use_joint_graph_passes:
             expected, old = output_strides(graph_module), frozenset(graph_module.graph.nodes)
             graph_module = joint_graph_passes(graph_module)
@@ -68,6 +65,85 @@ def inductor_compile(
             is_inference=phase == "inference",
             is_backward=phase == "backward",
         )
+
+
+@contextlib.contextmanager
+def _as_region(fake_mode: Any, exact_outputs: Sequence[int]) -> Iterator[None]:
+    """The settings under which a region is compiled, whatever the user's are for whole models."""
+    from torch._inductor import config
+    from torch._inductor.virtualized import V
+
+    # Inductor's cache does not know which outputs are exact: it would give this graph the code of an equal one.
+    tag = f"{torch.compiler.config.cache_key_tag} exact {list(exact_outputs)}"
+    tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]
+    with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False), tagged:
+        yield
+
+
+def inductor_entry(compiled: Any) -> str | None:
+    """Name of a compiled graph in inductor's own cache; ``None`` if it cannot be had from there.
+
+    The entry may be written later than this is asked.
+    """
+    from torch._inductor import config
+
+    # What records CUDA graphs is made anew in each process, from the graph.
+    name = None if config.triton.cudagraphs else getattr(compiled, "_fx_graph_cache_key", None)
+    return name if isinstance(name, str) else None
+
+
+def inductor_surroundings(fake_mode: Any, exact_outputs: Sequence[int]) -> str | None:
+    """Text that is equal where inductor makes the same of the same region: torch, its settings, threads, the machine.
+
+    Args:
+        fake_mode: call inside ``tracing_apart(fake_mode)``.
+        exact_outputs: see ``inductor_compile``.
+
+    Returns:
+        Inductor's own key of an empty graph; ``None`` if nothing may be taken from its cache now.
+    """
+    from torch._inductor import config
+    from torch._inductor.codecache import FxGraphCache
+
+    if config.force_disable_caches or not config.fx_graph_cache:
+        return None
+    with _as_region(fake_mode, exact_outputs):
+        # A tensor on the processor, for the number of threads is part of such graphs' keys.
+        key, _ = FxGraphCache.prepare_key(_nothing(), [torch.zeros(1)], {}, (), remote=False)
+    return None if key is None else str(key[0])
+
+
+def inductor_load(entry: str, fake_mode: Any, exact_outputs: Sequence[int], phase: str) -> Any:
+    """What ``inductor_compile`` returned in another process, where ``inductor_surroundings`` was the same.
+
+    Args:
+        entry: of ``inductor_entry``.
+        fake_mode: a fresh one; call inside ``tracing_apart(fake_mode)``.
+        exact_outputs: see ``inductor_compile``.
+        phase: see ``inductor_compile``.
+
+    Raises:
+        LookupError: inductor's cache has no such entry, or not what it refers to.
+    """
+    from torch._inductor.codecache import FxGraphCache
+    from torch._inductor.output_code import CompiledFxGraphConstants
+    from torch._inductor.utils import BoxedBool
+
+    constants, backward = CompiledFxGraphConstants(), phase == "backward"
+    with _as_region(fake_mode, exact_outputs):
+        graph, _ = FxGraphCache.load_with_key(entry, [], [], True, None, backward, constants)
+        if graph is None:
+            raise LookupError(f"inductor's cache has no entry {entry}")
+        graph.post_compile([], constants, {"cudagraphs": BoxedBool(False), "is_backward": backward})
+    graph._fx_graph_cache_key = entry
+    return graph
+
+
+def _nothing() -> torch.fx.GraphModule:
+    """A graph that returns its input."""
+    graph = torch.fx.Graph()
+    graph.output((graph.placeholder("value"),))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
 def inductor_settings() -> str:

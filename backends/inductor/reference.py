@@ -1,0 +1,48 @@
+"""What is stored of a compiled region: where inductor's own cache has it.
+
+Place: between ``compile`` and ``load`` of the backend, in the artifact store.
+Input: what was compiled. Output: JSON. Inductor keeps code and kernels itself, under a key of its own of the graph that
+a region becomes; to make that graph again, and its key, takes longer than to load what lies there.
+Invariants: a reference is followed only where inductor would make the same of the region again (``surroundings``).
+Non-goals: regions with symbolic sizes, whose guards are found by tracing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from mixbackend.contracts import Region
+
+
+class Reference(BaseModel):
+    """Attributes:
+    entry: name of the compiled graph in inductor's cache.
+    surroundings: what the compilation depended on beside the region.
+    strides: see ``CompiledRegion.strides``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entry: str
+    surroundings: str
+    strides: Literal["as_traced", "unknown"]
+
+    @classmethod
+    def read(cls, artifact: bytes) -> Reference:
+        """From an artifact.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return cls.model_validate_json(artifact, strict=True)
+
+    def written(self) -> bytes:
+        """As an artifact."""
+        return self.model_dump_json().encode()
+
+
+def exact_outputs(region: Region) -> list[int]:
+    """Places of the outputs whose strides are promised."""
+    return [index for index, output in enumerate(region.outputs) if output.exact_stride]
