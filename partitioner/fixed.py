@@ -1,8 +1,8 @@
 """A plan that was made before, held against the graph and the backends of now.
 
 Place: instead of ``place`` where a decision holds the placement itself: what was measured, or a lock file.
-Input: an ``OpGraph``, a portable plan, the backends and rules of now. Output: the plan with the graph's names and with
-what every backend refuses; or everything that speaks against it.
+Input: an ``OpGraph``, a portable plan, the backends and rules of now. Output: the plan with the graph's names; or
+everything that speaks against it. What backends refuse that have no part in it is asked when somebody reads it.
 Invariants: what is returned is legal, and no op is on a backend that refuses it now, alone or as part of a pattern that
 fits there. Nothing is searched or priced: seconds are those that the plan came with.
 Non-goals: conditions on whole regions; they say what is worth running, and that was decided.
@@ -28,7 +28,7 @@ from mixbackend.contracts.legality import find_problems
 from mixbackend.partitioner.atoms import form_atoms
 from mixbackend.partitioner.judging import Candidates, judge, source_of_getitem
 from mixbackend.partitioner.matching import Claim, find_claims
-from mixbackend.partitioner.portable import at_home, names_at_home
+from mixbackend.partitioner.portable import FIXED, at_home, names_at_home
 from mixbackend.partitioner.wishes import Wishes, apply_wishes
 
 
@@ -60,14 +60,34 @@ def fixed_plan(graph: OpGraph, plan: Plan, backends: Sequence[Backend], preferen
         raise MisfitError(graph.id, problems)
     home = at_home(plan, graph)
     problems = find_problems(graph, home.regions)
-    judged = judge(graph, backends, frozenset())
     if not problems:
-        problems = list(_refused(judged, _wishes(judged, home, backends, preferences), home))
+        # Rules may speak of backends that have no part in the plan.
+        asked = backends if preferences else _partaking(home, backends)
+        judged = judge(graph, asked, frozenset())
+        problems = list(_refused(judged, _wishes(judged, home, asked, preferences), home))
     if problems:
         raise MisfitError(graph.id, problems)
-    owner = {name: region.backend for region in home.regions for name in region.nodes}
-    refusals = tuple(item for item in judged.refusals() if owner[item.node] != item.backend)
-    return replace(home, dynamic=graph.dynamic, refusals=refusals)
+    return replace(home, dynamic=graph.dynamic)
+
+
+def with_refusals(graph: OpGraph, plan: Plan, backends: Sequence[Backend]) -> Plan:
+    """A plan with what every backend refuses that does not run it; a plan that was searched for has them already.
+
+    Args:
+        graph: of the plan.
+        plan: of ``place`` or ``fixed_plan``.
+        backends: that may be used now.
+    """
+    if plan.search != FIXED or plan.refusals:
+        return plan
+    owner = {name: region.backend for region in plan.regions for name in region.nodes}
+    found = judge(graph, backends, frozenset()).refusals()
+    return replace(plan, refusals=tuple(item for item in found if owner[item.node] != item.backend))
+
+
+def _partaking(plan: Plan, backends: Sequence[Backend]) -> tuple[Backend, ...]:
+    names = {region.backend for region in plan.regions}
+    return tuple(backend for backend in backends if backend.name in names)
 
 
 def _unknown(graph: OpGraph, plan: Plan) -> Iterator[str]:

@@ -163,7 +163,7 @@ class PlacedGraph:
 
     def record(self, *, advice: bool = False) -> GraphRecord:
         """What the report says about this graph; with ``advice``, also which refusals cost most."""
-        build = self._build
+        build = self._build_to_read()
         rows = zip(build.plan.regions, build.compiled, build.slots, strict=True)
         regions = tuple(
             RegionRecord(
@@ -185,6 +185,14 @@ class PlacedGraph:
             tuning=self._decision.record(),
             ledger=self._ledger_of(build.plan),
         )
+
+    def _build_to_read(self) -> _Build:
+        """The present build, with all that its plan can say."""
+        with self._lock:
+            plan = self._session.with_refusals(self.graph, self._build.plan)
+            if plan is not self._build.plan:
+                self._build = replace(self._build, plan=plan)
+            return self._build
 
     def _ledger_of(self, plan: Plan) -> Ledger:
         """The ledger of the present plan: one for all reports, since what it found is kept in it."""

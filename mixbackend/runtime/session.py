@@ -23,7 +23,7 @@ from mixbackend.contracts.graph import accelerator
 from mixbackend.locking.lock import Lock
 from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
-from mixbackend.partitioner.fixed import MisfitError, fixed_plan
+from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.bindings import StoredBinder
@@ -171,6 +171,10 @@ class Session:
             detail = "placed by estimates: the plan that was measured does not hold: " + "; ".join(problems)
             self.events.append(Event("tuning", graph.id, "", "", detail))
         return found
+
+    def with_refusals(self, graph: OpGraph, plan: Plan) -> Plan:
+        """The plan with what every backend refuses, for whoever reads it."""
+        return with_refusals(graph, plan, self.backends)
 
     def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:
         """Which refusals cost most, in groups and then one by one; places the graph again for each promising one."""

@@ -10,8 +10,8 @@ import torch
 from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
-from mixbackend.contracts import NodeMatch, OpGraph, Plan, PlannedRegion, Preference
-from mixbackend.partitioner.fixed import MisfitError, fixed_plan
+from mixbackend.contracts import NodeMatch, OpGraph, OpView, Plan, PlannedRegion, Preference, Verdict
+from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import find_claims
 from mixbackend.partitioner.portable import portable
@@ -67,9 +67,27 @@ def test_a_plan_that_holds_says_what_others_refuse(graph: OpGraph, matched: Plan
     plan = fixed_plan(graph, plan_of(graph, matched, TAN), BACKENDS)
     assert [(region.backend, region.nodes) for region in plan.regions] == [("onednn", LINEAR), ("codegen", ("tan",))]
     assert (plan.graph_id, plan.search, plan.estimated_s) == ("g", "fixed", 1.0)
+    plan = with_refusals(graph, plan, BACKENDS)
+    assert with_refusals(graph, plan, ()) is plan, "they are asked for once"
     refused = {(refusal.node, refusal.backend) for refusal in plan.refusals}
     assert ("tan", "onednn") in refused and ("addmm", "codegen") in refused
     assert ("relu", "onednn") not in refused, "whoever runs an op does not refuse it"
+
+
+def test_backends_that_have_no_part_in_a_plan_are_not_asked(graph: OpGraph, matched: PlannedRegion) -> None:
+    class Silent(EagerBackend):
+        name = "silent"
+
+        def judge(self, view: OpView) -> Verdict:
+            raise AssertionError("nobody reads what it refuses")
+
+    given = (*BACKENDS, Silent())
+    plan = fixed_plan(graph, plan_of(graph, matched, TAN), given)
+    assert plan.refusals == ()
+    refused = {
+        (item.node, item.code) for item in with_refusals(graph, plan, given).refusals if item.backend == "silent"
+    }
+    assert refused == {("addmm", "backend-error"), ("relu", "backend-error"), ("tan", "backend-error")}
 
 
 def test_an_op_that_is_supported_only_in_its_pattern(graph: OpGraph, matched: PlannedRegion) -> None:
