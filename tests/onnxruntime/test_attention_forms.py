@@ -32,7 +32,13 @@ def _masks():
     yield "per head", torch.randn(1, 3, 5, 7)
     yield "keys alone", torch.randn(2, 1, 1, 7)
     yield "queries alone", torch.randn(1, 1, 5, 1)
-    yield "lowest numbers", torch.where(torch.rand(5, 7) > 0.5, 0.0, _LOWEST)
+    lowest = torch.where(torch.rand(5, 7) > 0.5, 0.0, _LOWEST)
+    lowest[0], lowest[1], lowest[3, 0] = _LOWEST, float("-inf"), 0.0
+    yield "lowest numbers", lowest
+    # Equal numbers hide nothing, whatever they are: rows of padding in batches of sentences look so.
+    mixed = torch.full((5, 7), _LOWEST)
+    mixed[1, 2:5], mixed[2] = float("-inf"), -1e38
+    yield "nothing but lowest numbers", mixed
 
 
 _MASKS = dict(_masks())

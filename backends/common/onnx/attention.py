@@ -138,6 +138,8 @@ def _gpu_attention(call: Call) -> tuple[Value | None, ...]:
 
 
 _TURNED = [0, 2, 1, 3]
+_LOWEST = torch.finfo(torch.float32).min
+_NEXT_TO_LOWEST = torch.nextafter(torch.tensor(_LOWEST), torch.tensor(0.0)).item()
 
 
 def _whole_attention(call: Call) -> Value:
@@ -158,6 +160,12 @@ def _whole_attention(call: Call) -> Value:
     return call.op("Transpose", call.op("Reshape", result, apart), perm=_TURNED)
 
 
+def _above_lowest(call: Call, mask: Value) -> Value:
+    """To ONNX Runtime's operator the lowest number is minus infinity: a row of nothing else would become zeros."""
+    lowest, above = (call.build.constant(number, torch.float32) for number in (_LOWEST, _NEXT_TO_LOWEST))
+    return call.op("Where", call.op("Equal", mask, lowest), above, mask)
+
+
 def _whole_mask(call: Call) -> Value:
     """The mask as a float one over all queries and keys: the operator spreads it over batch and heads alone."""
     mask = call.tensor("attn_mask")
@@ -165,7 +173,8 @@ def _whole_mask(call: Call) -> Value:
     if mask.dtype is torch.bool:
         nothing = [call.build.constant(number, torch.float32) for number in (0.0, float("-inf"))]
         mask = call.op("Where", mask, *nothing)
-    mask = call.build.cast(mask, torch.float32)
+    else:
+        mask = _above_lowest(call, call.build.cast(mask, torch.float32))
     wanted = (call.tensor("query").sizes[2], call.tensor("key").sizes[2])
     if sizes[-2:] == wanted:
         return mask
