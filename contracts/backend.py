@@ -246,7 +246,9 @@ class Backend(ABC):
 
         Raises:
             NotImplementedError: it stores nothing.
-            Exception: the artifact is unusable; it is discarded and the region compiled anew.
+            FileNotFoundError: what the artifact refers to is not there, as may happen at any time: nothing is reported,
+                and the region compiled anew.
+            Exception: the artifact is unusable; it is discarded with a report and the region compiled anew.
         """
         raise NotImplementedError(f"backend {self.name!r} stores no artifacts")
 

@@ -155,7 +155,7 @@ class InductorBackend(Backend):
 
         Raises:
             ValueError: no reference, or inductor would make something else of the region now.
-            LookupError: inductor's cache has it no more.
+            FileNotFoundError: inductor's cache has it no more, or never had: it is written when a region first runs.
         """
         reference, fake_mode, exact = Reference.read(artifact), fresh_fake_mode(), exact_outputs(region)
         with tracing_apart(fake_mode), _late_kernels(region) as late:

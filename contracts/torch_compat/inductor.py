@@ -123,7 +123,7 @@ def inductor_load(entry: str, fake_mode: Any, exact_outputs: Sequence[int], phas
         phase: see ``inductor_compile``.
 
     Raises:
-        LookupError: inductor's cache has no such entry, or not what it refers to.
+        FileNotFoundError: inductor's cache has no such entry, or not what it refers to.
     """
     from torch._inductor.codecache import FxGraphCache
     from torch._inductor.output_code import CompiledFxGraphConstants
@@ -133,7 +133,7 @@ def inductor_load(entry: str, fake_mode: Any, exact_outputs: Sequence[int], phas
     with _as_region(fake_mode, exact_outputs):
         graph, _ = FxGraphCache.load_with_key(entry, [], [], True, None, backward, constants)
         if graph is None:
-            raise LookupError(f"inductor's cache has no entry {entry}")
+            raise FileNotFoundError(f"inductor's cache has no entry {entry}")
         graph.post_compile([], constants, {"cudagraphs": BoxedBool(False), "is_backward": backward})
     graph._fx_graph_cache_key = entry
     return graph

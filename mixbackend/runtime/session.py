@@ -295,6 +295,9 @@ class Session:
             return None
         try:
             return Compiled(backend.load(region, artifact), backend.name, cached=True)
+        except FileNotFoundError:
+            self.store.remove(key)
+            return None
         except Exception as error:
             self.store.discard(key, f"backend {backend.name!r} cannot load it: {error}")
             return None
