@@ -321,6 +321,14 @@ CASES: dict[str, Case] = {
     "product_without_bias": Case(
         lambda z, x, y: torch.addmm(z, x, y, beta=0), lambda dtype: _no_bias(dtype), HALVES, kernels=1
     ),
+    "product_with_an_expanded_factor": Case(
+        lambda x, w: (x.expand(40, 70) @ w, w @ x.t()[:, :1].expand(50, 40)), _normal((40, 1), (70, 50)), HALVES
+    ),
+    "rotary_angles": Case(
+        lambda f, p: (f[None, :, None].expand(2, -1, 1) @ p[:, None, :]).transpose(1, 2),
+        _normal((32,), (2, 24)),
+        HALVES,
+    ),
     "strided_product": Case(lambda x, w: F.relu(x[::2] @ w[:, 3:].t()), _normal((35, 20), (24, 23)), HALVES, kernels=1),
     "scores": Case(
         lambda q, k, m: torch.softmax(q @ k.transpose(-1, -2) * 0.3 + m, -1),

@@ -119,6 +119,10 @@ def find_product(kernel: Kernel) -> Product | None:
     left, right = factors if len(factors) == 2 else (None, None)
     if not isinstance(left, Read) or not isinstance(right, Read):
         return None
+    summed = {loop.index for loop in kernel.nests[place].reduced}
+    if any(summed.isdisjoint(factor.offset.free_symbols) for factor in (left, right)):
+        # An outer product, or a factor that is the same all along the sum: no matrices to hardware.
+        return None
     sides: dict[tuple[bool, bool], list[KernelLoop]] = {}
     for loop in kernel.outer:
         uses = (loop.index in left.offset.free_symbols, loop.index in right.offset.free_symbols)
