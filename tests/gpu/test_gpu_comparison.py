@@ -184,7 +184,8 @@ def test_a_block_takes_what_its_calls_take(gpu):
     cycles = 2_000_000
     for _ in range(5):  # clocks rise
         ground.turn(lambda values: torch.cuda._sleep(cycles), [])
-    once = ground.turn(lambda values: torch.cuda._sleep(cycles), [])
-    twice = ground.turn(lambda values: torch.cuda._sleep(2 * cycles), [])
+    # Whoever else uses the GPU makes some turns longer.
+    once = min(ground.turn(lambda values: torch.cuda._sleep(cycles), []) for _ in range(9))
+    twice = min(ground.turn(lambda values: torch.cuda._sleep(2 * cycles), []) for _ in range(9))
     assert 1.5 * once < twice < 2.7 * once
     assert 2e-4 < once < 2e-2
