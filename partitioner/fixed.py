@@ -61,10 +61,11 @@ def fixed_plan(graph: OpGraph, plan: Plan, backends: Sequence[Backend], preferen
     home = at_home(plan, graph)
     problems = find_problems(graph, home.regions)
     if not problems:
-        # Rules may speak of backends that have no part in the plan.
-        asked = backends if preferences else _partaking(home, backends)
+        # Rules may speak of backends that have no part in the plan. Where all only prefer, they forbid nothing.
+        rules = preferences if any(rule.kind != "prefer" for rule in preferences) else ()
+        asked = backends if rules else _partaking(home, backends)
         judged = judge(graph, asked, frozenset())
-        problems = list(_refused(judged, _wishes(judged, home, asked, preferences), home))
+        problems = list(_refused(judged, _wishes(judged, home, asked, rules), home))
     if problems:
         raise MisfitError(graph.id, problems)
     return replace(home, dynamic=graph.dynamic)

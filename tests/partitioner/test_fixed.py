@@ -74,7 +74,10 @@ def test_a_plan_that_holds_says_what_others_refuse(graph: OpGraph, matched: Plan
     assert ("relu", "onednn") not in refused, "whoever runs an op does not refuse it"
 
 
-def test_backends_that_have_no_part_in_a_plan_are_not_asked(graph: OpGraph, matched: PlannedRegion) -> None:
+@pytest.mark.parametrize("rules", [(), (Preference(NodeMatch(), "prefer", "silent", 0.1),)], ids=["none", "preferring"])
+def test_backends_that_have_no_part_in_a_plan_are_not_asked(
+    graph: OpGraph, matched: PlannedRegion, rules: tuple[Preference, ...]
+) -> None:
     class Silent(EagerBackend):
         name = "silent"
 
@@ -82,7 +85,7 @@ def test_backends_that_have_no_part_in_a_plan_are_not_asked(graph: OpGraph, matc
             raise AssertionError("nobody reads what it refuses")
 
     given = (*BACKENDS, Silent())
-    plan = fixed_plan(graph, plan_of(graph, matched, TAN), given)
+    plan = fixed_plan(graph, plan_of(graph, matched, TAN), given, rules)
     assert plan.refusals == ()
     refused = {
         (item.node, item.code) for item in with_refusals(graph, plan, given).refusals if item.backend == "silent"
