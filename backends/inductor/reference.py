@@ -3,15 +3,16 @@
 Place: between ``compile`` and ``load`` of the backend, in the artifact store.
 Input: what was compiled. Output: JSON. Inductor keeps code and kernels itself, under a key of its own of the graph that
 a region becomes; to make that graph again, and its key, takes longer than to load what lies there.
-Invariants: a reference is followed only where inductor would make the same of the region again (``surroundings``).
+Invariants: a reference is followed only where inductor would make the same of the region again (``surroundings``); it
+is a plain name, so that it leads nowhere but into that cache.
 Non-goals: regions with symbolic sizes, whose guards are found by tracing.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from mixbackend.contracts import Region
 
@@ -25,7 +26,7 @@ class Reference(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    entry: str
+    entry: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9]+$")]
     surroundings: str
     strides: Literal["as_traced", "unknown"]
 

@@ -89,7 +89,7 @@ def inductor_entry(compiled: Any) -> str | None:
 
     # What records CUDA graphs is made anew in each process, from the graph.
     name = None if config.triton.cudagraphs else getattr(compiled, "_fx_graph_cache_key", None)
-    return name if isinstance(name, str) else None
+    return name if isinstance(name, str) and name.isalnum() else None
 
 
 def inductor_surroundings(fake_mode: Any, exact_outputs: Sequence[int]) -> str | None:

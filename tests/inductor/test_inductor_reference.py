@@ -55,7 +55,17 @@ def test_a_loaded_region_is_the_compiled_one(not_traced):
 
 
 @pytest.mark.parametrize(
-    "artifact", [b"", b"{}", b"[1]", b'{"entry": 3, "surroundings": "", "strides": "as_traced"}', b"\xff"]
+    "artifact",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b"\xff",
+        b'{"entry": 3, "surroundings": "", "strides": "as_traced"}',
+        b'{"entry": "/tmp/elsewhere", "surroundings": "", "strides": "as_traced"}',
+        b'{"entry": "../elsewhere", "surroundings": "", "strides": "as_traced"}',
+        b'{"entry": "f\\n", "surroundings": "", "strides": "as_traced"}',
+    ],
 )
 def test_what_is_no_reference_is_refused(artifact: bytes):
     with pytest.raises(ValueError):
