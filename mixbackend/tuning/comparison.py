@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -40,8 +40,8 @@ from mixbackend.tuning.comparison_gpu import GpuGround
 from mixbackend.tuning.comparison_processor import ProcessorGround
 from mixbackend.tuning.decision import MEASURED, TIE, Decision, Trial, decide
 
-FAR_BEHIND = 1.3
-"""Who is this many times slower than the quickest in the first turn has no second one."""
+FAR_BEHIND, FAR_AWAY = 1.3, 3.0
+"""Who is so many times slower than the quickest in two turns, or in the first one, has no other."""
 
 
 class Ground(Protocol):
@@ -229,7 +229,7 @@ class Comparison:
 
 
 def compare(candidates: Sequence[Candidate], values: Sequence[Any], ground: Ground) -> tuple[Trial, ...]:
-    """What candidates take, in turns; those far behind after their first turn have no second one.
+    """What candidates take, in turns; those that are far behind soon have no more.
 
     The last candidate is the one that runs if nobody is quicker: what it raises is raised.
     """
@@ -243,8 +243,7 @@ def compare(candidates: Sequence[Candidate], values: Sequence[Any], ground: Grou
             if candidate is candidates[-1]:
                 raise
             failed[number] = _failed(candidate.choice, candidate.estimated_s, error)
-    best = min(found[0] for found in rounds.values())
-    near = [number for number, found in rounds.items() if found[0] <= FAR_BEHIND * best]
+    near = _near(rounds, lambda number: ground.turn(candidates[number].run, values))
     for turn in range(1, ground.most_turns if len(near) > 1 else 1):
         if turn >= ground.turns and told_apart([rounds[number] for number in near]):
             break
@@ -257,6 +256,16 @@ def compare(candidates: Sequence[Candidate], values: Sequence[Any], ground: Grou
         else Trial(candidate.choice, candidate.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
         for number, candidate in enumerate(candidates)
     )
+
+
+def _near(rounds: Mapping[int, list[float]], turn: Callable[[int], float]) -> list[int]:
+    """Those that may be the quickest; a first turn alone, which others may have disturbed, speaks against nobody."""
+    best = min(found[0] for found in rounds.values())
+    for number, found in rounds.items():
+        if FAR_BEHIND * best < found[0] <= FAR_AWAY * best:
+            found.append(turn(number))
+    best = min(min(found) for found in rounds.values())
+    return [number for number, found in rounds.items() if min(found) <= FAR_BEHIND * best]
 
 
 def told_apart(rounds: Sequence[Sequence[float]]) -> bool:

@@ -63,8 +63,21 @@ def test_who_is_as_quick_asks_for_no_more():
     assert turns_of(itertools.cycle([1.0, 1.1]), itertools.cycle([1.004, 1.1])) == [3, 3]
 
 
-def test_who_is_far_behind_has_one_turn_and_one_alone_needs_no_second():
-    assert turns_of(itertools.repeat(1.0), itertools.repeat(2.0)) == [1, 1]
+def test_who_is_far_behind_twice_has_no_third_turn_and_one_alone_needs_no_second():
+    assert turns_of(itertools.repeat(1.0), itertools.repeat(2.0)) == [1, 2]
+    assert turns_of(itertools.repeat(1.0), itertools.repeat(4.0)) == [1, 1]
+
+
+def test_a_disturbed_first_turn_puts_nobody_out():
+    disturbed = itertools.chain([1.9], itertools.repeat(0.8))
+    found = compare(candidates(itertools.repeat(1.0), disturbed), (), ScriptedGround())
+    assert [trial.median_s for trial in found] == [1.0, 0.8]
+
+
+def test_a_lucky_first_turn_puts_nobody_out():
+    lucky = itertools.chain([0.5], itertools.repeat(1.0))
+    found = compare(candidates(lucky, itertools.chain([0.8], itertools.repeat(0.6))), (), ScriptedGround())
+    assert [trial.median_s for trial in found] == [1.0, 0.6]
 
 
 def test_turns_go_forwards_and_backwards():
