@@ -27,7 +27,7 @@ from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.calls import timed_calls
+from mixbackend.tuning.calls import as_in_training, timed_calls
 from mixbackend.tuning.repeating import may_repeat, put_back
 from mixbackend.tuning.rivals import alone, mixtures_without_owners
 
@@ -41,8 +41,6 @@ QUICK_S = 1.0
 MOST_MEMORY = 1 / 8
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURN_S = 0.06
-_STIRRED = 1 << 18
-"""Numbers that torch's threads multiply between calls in training: enough for all of them to wake."""
 NEAR_TRAINING = 2.5
 MOST_ALONE, MOST_MIXTURES = 3, 2
 """In training, so many backends alone, and so many mixtures, are tried."""
@@ -90,15 +88,13 @@ class ProcessorGround:
 
     def turn(self, run: Run, values: Sequence[Any]) -> float:
         """Median seconds of a call, after one that wakes the threads and finds the caches full of others' weights."""
-        stirring = torch.ones(_STIRRED) if self.training else None
 
         def call() -> None:
             run(list(values))
-            if stirring is not None:
-                stirring.mul_(1.0)
 
-        call()
-        return statistics.median(timed_calls(call, TURN_S))
+        timed = as_in_training(call) if self.training else call
+        timed()
+        return statistics.median(timed_calls(timed, TURN_S))
 
     def give_back(self) -> None:
         """Memory of those that were slower goes back by itself."""

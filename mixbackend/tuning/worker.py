@@ -27,7 +27,7 @@ from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.slots import TIMED_CALLS
 from mixbackend.storage.behind import finish
-from mixbackend.tuning.calls import timed_calls
+from mixbackend.tuning.calls import as_in_training, timed_calls
 from mixbackend.tuning.decision import Decision
 from mixbackend.tuning.request import TrialRequest
 from mixbackend.tuning.timings import RegionTiming, timings_of
@@ -99,7 +99,11 @@ def _compiled(request: TrialRequest) -> tuple[Mixture, Callable[[], Any]]:
     wrong = [str(event) for event in mixture.report().events if event.kind == "verify_failed"]
     if wrong:
         raise WrongResultError("; ".join(wrong))
-    return mixture, lambda: compiled(list(values))
+
+    def run() -> None:
+        compiled(list(values))
+
+    return mixture, run if region.phase == "inference" else as_in_training(run)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""What is timed when calls are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.trace import trace_region
+from mixbackend.tuning import worker
+from mixbackend.tuning.calls import LEAST_CALLS, as_in_training, timed_calls
+from mixbackend.tuning.request import TrialRequest
+from mixbackend.tuning.values import write_values
+
+
+def test_slow_calls_are_timed_twice() -> None:
+    calls: list[int] = []
+    assert len(timed_calls(lambda: calls.append(1), 0.0)) == len(calls) == LEAST_CALLS
+
+
+def test_in_training_torchs_threads_work_after_each_call() -> None:
+    calls: list[int] = []
+    call = as_in_training(lambda: calls.append(1))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    assert calls == [1]
+    assert [event.count for event in profile.key_averages() if event.key == "aten::mul_"] == [1]
+
+
+@pytest.mark.parametrize(("phase", "work"), [("inference", 0), ("forward", 1), ("backward", 1)])
+def test_candidates_are_timed_as_their_graph_will_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, work: int
+) -> None:
+    value = torch.randn(4)
+    region = trace_region(torch.ops.aten.relu.default, [value], phase=phase)
+    request = TrialRequest(tmp_path, Choice(), 0)
+    request.graph_file.write_text(region.text)
+    request.config_file.write_text("{}")
+    write_values(tmp_path, [value])
+    stirred: list[int] = []
+    monkeypatch.setattr(worker, "load_config", lambda _: None)
+    monkeypatch.setattr(worker, "Mixture", lambda _: SimpleNamespace(compile_captured=_compile, report=_report))
+    monkeypatch.setattr(worker, "as_in_training", lambda run: stirred.append(1) or run)
+    _, run = worker._compiled(request)
+    run()
+    assert len(stirred) == work
+
+
+def _compile(*_: object) -> object:
+    return lambda values: [torch.relu(item) for item in values]
+
+
+def _report() -> SimpleNamespace:
+    return SimpleNamespace(events=())
