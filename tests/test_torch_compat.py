@@ -407,17 +407,23 @@ def test_composite_implicit() -> None:
     assert not compat.composite_implicit(torch.ops.aten.mm.default)
 
 
+def by_inductor(function: Callable[..., Any], shapes: list[tuple[Any, ...]], exact: list[int], mode: Any = None) -> Any:
+    mode = mode or compat.fresh_fake_mode()
+    with compat.tracing_apart(mode), mode:
+        inputs = [torch.empty(shape) for shape in shapes]
+        graph_module = make_fx(function, decomposition_table=compat.decomposition_table("inductor"))(*inputs)
+    with compat.tracing_apart(mode):
+        return compat.inductor_compile(graph_module, inputs, mode, exact, "inference")
+
+
 def compiled_by_inductor(exact: list[int]) -> Any:
     mode = compat.fresh_fake_mode()
     size = compat.fresh_symbol(mode, "rows", 6, 2, None)
-    with compat.tracing_apart(mode), mode:
-        inputs = [torch.empty_strided([size, 4], [4, 1]), torch.empty(4)]
-        graph_module = make_fx(
-            lambda x, y: (torch.ops.aten.relu.default(x + y).t(), size * 2),
-            decomposition_table=compat.decomposition_table("inductor"),
-        )(*inputs)
-    with compat.tracing_apart(mode):
-        return compat.inductor_compile(graph_module, inputs, mode, exact, "inference")
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+        return torch.ops.aten.relu.default(x + y).t(), size * 2
+
+    return by_inductor(function, [(size, 4), (4,)], exact, mode)
 
 
 def test_inductor_compile() -> None:
@@ -434,15 +440,8 @@ def test_inductor_compile() -> None:
 
 def test_exact_outputs_of_inductor_hold_for_a_graph_that_was_compiled_without_before() -> None:
     def compiled(exact: list[int]) -> Any:
-        mode = compat.fresh_fake_mode()
-        with compat.tracing_apart(mode), mode:
-            inputs = [torch.empty(1, 16, 12, 12), torch.empty(16, 16, 3, 3)]
-            graph_module = make_fx(
-                lambda x, w: (torch.nn.functional.conv2d(x, w, padding=1),),
-                decomposition_table=compat.decomposition_table("inductor"),
-            )(*inputs)
-        with compat.tracing_apart(mode):
-            return compat.inductor_compile(graph_module, inputs, mode, exact, "inference")
+        shapes = [(1, 16, 12, 12), (16, 16, 3, 3)]
+        return by_inductor(lambda x, w: (torch.nn.functional.conv2d(x, w, padding=1),), shapes, exact)
 
     def strides(exact: list[int]) -> tuple[int, ...]:
         with torch.no_grad():
@@ -467,15 +466,7 @@ def test_inductor_source() -> None:
 
 
 def of_known_sizes(exact: list[int]) -> Any:
-    mode = compat.fresh_fake_mode()
-    with compat.tracing_apart(mode), mode:
-        inputs = [torch.empty(6, 4), torch.empty(4)]
-        graph_module = make_fx(
-            lambda x, y: (torch.ops.aten.relu.default(x - y).t(),),
-            decomposition_table=compat.decomposition_table("inductor"),
-        )(*inputs)
-    with compat.tracing_apart(mode):
-        return compat.inductor_compile(graph_module, inputs, mode, exact, "inference")
+    return by_inductor(lambda x, y: (torch.ops.aten.relu.default(x - y).t(),), [(6, 4), (4,)], exact)
 
 
 def test_inductor_entry() -> None:

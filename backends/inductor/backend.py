@@ -24,14 +24,14 @@ import subprocess
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.backends.inductor.handling import handling_of
 from mixbackend.backends.inductor.rates import FUSED, SHARED_ROWS, inductor_rates
-from mixbackend.backends.inductor.reference import Reference, exact_outputs
+from mixbackend.backends.inductor.reference import Reference, Strides
 from mixbackend.contracts import (
     Availability,
     Backend,
@@ -73,8 +73,6 @@ _DTYPES = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16}
     | {torch.int8, torch.uint8, torch.bool}
 )
-
-_Strides = Literal["as_traced", "unknown"]
 
 
 class InductorBackend(Backend):
@@ -134,8 +132,8 @@ class InductorBackend(Backend):
 
     def compile(self, region: Region) -> CompiledRegion:
         """Re-trace and compile one region."""
-        traced, exact = retrace_apart(region, "inductor"), exact_outputs(region)
-        strides: _Strides = "as_traced" if _keeps_strides(region.outputs, traced) else "unknown"
+        traced, exact = retrace_apart(region, "inductor"), _exact_outputs(region)
+        strides: Strides = "as_traced" if _keeps_strides(region.outputs, traced) else "unknown"
         with tracing_apart(traced.fake_mode), _late_kernels(region) as late:
             surroundings = None if traced.originals else inductor_surroundings(traced.fake_mode, exact)
             static = _static_places(region, len(traced.inputs))
@@ -157,7 +155,7 @@ class InductorBackend(Backend):
             ValueError: no reference, or inductor would make something else of the region now.
             FileNotFoundError: inductor's cache has it no more, or never had: it is written when a region first runs.
         """
-        reference, fake_mode, exact = Reference.read(artifact), fresh_fake_mode(), exact_outputs(region)
+        reference, fake_mode, exact = Reference.read(artifact), fresh_fake_mode(), _exact_outputs(region)
         with tracing_apart(fake_mode), _late_kernels(region) as late:
             if inductor_surroundings(fake_mode, exact) != reference.surroundings:
                 raise ValueError("inductor's settings are others, or torch's")
@@ -165,7 +163,12 @@ class InductorBackend(Backend):
         return CompiledRegion(run=_runner(compiled, late), source=inductor_source(compiled), strides=reference.strides)
 
 
-def _artifact(entry: str | None, surroundings: str | None, strides: _Strides) -> bytes | None:
+def _exact_outputs(region: Region) -> list[int]:
+    """Places of the outputs whose strides are promised."""
+    return [index for index, output in enumerate(region.outputs) if output.exact_stride]
+
+
+def _artifact(entry: str | None, surroundings: str | None, strides: Strides) -> bytes | None:
     if entry is None or surroundings is None:
         return None
     return Reference(entry=entry, surroundings=surroundings, strides=strides).written()

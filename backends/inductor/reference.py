@@ -14,21 +14,24 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from mixbackend.contracts import Region
+Strides = Literal["as_traced", "unknown"]
+"""What inductor's regions promise of ``CompiledRegion.strides``."""
 
 
 class Reference(BaseModel):
-    """Attributes:
-    entry: name of the compiled graph in inductor's cache.
-    surroundings: what the compilation depended on beside the region.
-    strides: see ``CompiledRegion.strides``.
+    """See the module's docstring.
+
+    Attributes:
+        entry: name of the compiled graph in inductor's cache.
+        surroundings: what the compilation depended on beside the region.
+        strides: of its outputs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     entry: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9]+$")]
     surroundings: str
-    strides: Literal["as_traced", "unknown"]
+    strides: Strides
 
     @classmethod
     def read(cls, artifact: bytes) -> Reference:
@@ -42,8 +45,3 @@ class Reference(BaseModel):
     def written(self) -> bytes:
         """As an artifact."""
         return self.model_dump_json().encode()
-
-
-def exact_outputs(region: Region) -> list[int]:
-    """Places of the outputs whose strides are promised."""
-    return [index for index, output in enumerate(region.outputs) if output.exact_stride]

@@ -18,7 +18,10 @@ _started = threading.Event()
 
 
 def start_compile_processes() -> None:
-    """Begin to start them, unless torch was told to have none; loads inductor meanwhile, which the first call needs."""
+    """Begin to start them, unless torch was told to have none.
+
+    Meanwhile, what the first call needs is made ready: inductor is loaded, and in a thread Triton's files are digested.
+    """
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
 
@@ -26,7 +29,7 @@ def start_compile_processes() -> None:
     AsyncCompile.use_process_pool()
     _started.set()
     if HAS_TRITON:
-        # A digest of all of Triton, which is part of every key of inductor's.
+        # Part of every key of inductor's; the digest is remembered.
         threading.Thread(target=triton_key, name="mixbackend-triton-key", daemon=True).start()
     import torch._inductor.compile_fx  # noqa: F401
 
