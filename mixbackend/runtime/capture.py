@@ -27,6 +27,7 @@ from mixbackend.contracts.torch_compat import (
     without_dispatch_modes,
     written_when_run,
 )
+from mixbackend.runtime.attention_masks import simplify_attention_masks
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.result_types import state_result_types
 from mixbackend.runtime.views import read_through_detach
@@ -50,6 +51,7 @@ def capture(
         compile_graph: called with each ATen graph, its phase and the roles of its placeholders.
         prepare_joint: called with a joint graph before it is split; may mark what to save.
     """
+    simplify_attention_masks(graph_module)
     weights = _weights(graph_module)
 
     def compiler(phase: Phase) -> Callable[[torch.fx.GraphModule, Any], Any]:
