@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta
+from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta, hint_of
 from mixbackend.contracts.gpu_rates import gpu_rate
-from mixbackend.contracts.rate_rows import CONSTANT, rate_row, relaid_weight, wider_rows
+from mixbackend.contracts.rate_rows import CONSTANT, UNALIGNED, rate_row, relaid_weight, wider_rows
 from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
 
 EFFICIENCY: dict[str, float] = {
@@ -80,7 +80,8 @@ class RooflineCostModel:
         arithmetic = max(work_of(view).flops / rate.flops_per_s, rate.least_s)
         if self.device.hides_traffic(view.op_class):
             arithmetic = max(arithmetic - self.traffic(backend, view), 0.0)
-        return Estimate(rate.overhead_s + arithmetic + self._relaying(backend, row, view), rate.provenance)
+        copies = self._relaying(backend, row, view) + self._padding(backend, row, view)
+        return Estimate(rate.overhead_s + arithmetic + copies, rate.provenance)
 
     def traffic(self, backend: str, view: OpView) -> float:
         """Seconds of reading and writing all tensors of an op, each once."""
@@ -100,6 +101,18 @@ class RooflineCostModel:
             return 0.0
         rate = self.rate(backend, "copy", dtype_of(view))
         return self.read(backend, weight) + self.write(backend, weight) + weight.elements() / rate.flops_per_s
+
+    def _padding(self, backend: str, row: str, view: OpView) -> float:
+        """Giving the matrices of an unaligned product rows with gaps, and taking them out of the result again.
+
+        That is done by who states how long products take, and not these. In training the loops around a product read
+        and write such rows; in inference its result is what the graph returns, as a rule, in eager's strides.
+        """
+        stated = next((wider for wider in wider_rows(row) if self.rates[backend].states(wider)), row)
+        if view.phase != "inference" or UNALIGNED in stated.split("/") or UNALIGNED not in row.split("/"):
+            return 0.0
+        padded = [meta for meta in (*view.input_tensors, *view.output_tensors) if _has_gaps_when_padded(meta)]
+        return sum(self.read(backend, meta) + self.write(backend, meta) for meta in padded)
 
     def rate(self, backend: str, row: str, dtype: str) -> OpRate:
         """The rate that answers are made from: the backend's, or the device's default."""
@@ -141,6 +154,10 @@ class RooflineCostModel:
 
     def _traffic(self, backend: str, amount: float) -> float:
         return self.device.traffic(amount, self.rates[backend].memory_scale)
+
+
+def _has_gaps_when_padded(meta: TensorMeta) -> bool:
+    return meta.rank >= 2 and any(hint_of(size) * meta.dtype.itemsize % 16 for size in meta.shape)
 
 
 def _as_function(measured: Mapping[tuple[str, str], Estimate] | Measured | None) -> Measured:

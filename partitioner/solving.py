@@ -97,10 +97,11 @@ def _search(
 
 
 def _with_fewer(problem: Problem, found: Found, rules: RegionRules, orders: Orders, margin: float) -> Found:
-    """The placement without backends that save less than the margin, each; those that do least are tried first.
+    """The placement without backends that save less than the margin together; those that do least are tried first.
 
     A mixture of many is chosen among more than one of few, so its estimate is more likely to be too good.
     """
+    limit = found.seconds * (1.0 + margin)
     dropped: frozenset[int] = frozenset()
     kept: frozenset[int] = frozenset()
     while margin and problem.size <= ATOMS_SEARCHED_AGAIN:
@@ -108,7 +109,7 @@ def _with_fewer(problem: Problem, found: Found, rules: RegionRules, orders: Orde
         if len(seconds) == 1 or not seconds.keys() - kept:
             break
         least = min(seconds.keys() - kept, key=lambda slot: seconds[slot])
-        view, limit = without_backends(problem, dropped | {least}), found.seconds * (1.0 + margin)
+        view = without_backends(problem, dropped | {least})
         _, _, again = _search(view, rules, Neighbourhood(view), orders, limit)
         if again.seconds <= limit:
             dropped, found = dropped | {least}, again

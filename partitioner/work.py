@@ -70,6 +70,8 @@ _POINTWISE: dict[str, float] = {
     "addcmul": 3.0,
     "addcdiv": 5.0,
 }
+_POWERS: dict[float, float] = {2.0: 1.0, 3.0: 2.0, 0.5: 3.0, -0.5: 4.0, -1.0: 3.0, -2.0: 4.0}
+"""FLOP of powers that everybody computes as products, roots and quotients."""
 _PER_INPUT_ELEMENT: dict[str, float] = {
     "var": 3.0,
     "var_mean": 3.0,
@@ -190,7 +192,13 @@ def _per_input_element(view: OpView) -> float:
 
 
 def _pointwise(view: OpView) -> float:
-    return _POINTWISE.get(_base(view), 1.0) * _output_elements(view)
+    return _flops_per_element(view) * _output_elements(view)
+
+
+def _flops_per_element(view: OpView) -> float:
+    usual = _POINTWISE.get(_base(view), 1.0)
+    exponent = view.argument("exponent") if view.op == "aten.pow.Tensor_Scalar" else None
+    return _POWERS.get(float(exponent), usual) if isinstance(exponent, int | float) else usual
 
 
 def _pooling(view: OpView) -> float:

@@ -103,6 +103,26 @@ def test_shares_of_the_processor_leave_the_longer_of_both(share: float) -> None:
         assert materialised(costs, view) == pytest.approx(expected)
 
 
+def _vocabulary(phase: str, *rates: tuple[str, str, OpRate]) -> float:
+    """Seconds of a product with 1001 columns beyond one with 1008."""
+    costs = RooflineCostModel(GPU, {"b": replace(RATES, rates=(*RATES.rates, *rates))})
+    odd, even = (replace(view_of(aten.mm, (512, 512), (512, columns)), phase=phase) for columns in (1001, 1008))
+    assert rate_row(odd) == "matmul/unaligned" and rate_row(even) == "matmul"
+    return materialised(costs, odd) - materialised(costs, even)
+
+
+def test_who_pads_a_product_copies_its_matrices_in_inference() -> None:
+    copied = 2 * (512 * 1001 + 512 * 1001) * 2 / 4e12
+    assert _vocabulary("inference") == pytest.approx(copied, rel=0.1)
+    # In training the loops around it read and write rows with gaps.
+    assert abs(_vocabulary("forward")) < 0.1 * copied
+
+
+def test_who_states_a_rate_for_unaligned_products_does_not_pad() -> None:
+    stated = ("matmul/unaligned", "float16", OpRate(2e-6, 4e14, "probed"))
+    assert abs(_vocabulary("inference", stated)) < 1e-7
+
+
 # --- rows of accelerators --------------------------------------------------------------------------------------------
 
 

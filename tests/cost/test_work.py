@@ -87,6 +87,7 @@ def test_loops() -> None:
     value = torch.randn(6, 4)
     assert flops(aten.relu, value) == 24
     assert flops(aten.gelu, value) == 16 * 24
+    assert [flops(aten.pow.Tensor_Scalar, value, power) for power in (2, 3.0, 0.5, 2.5)] == [24, 48, 72, 480]
     assert flops(lambda x: aten.sum(x, [1]), value) == 24
     assert flops(lambda x: aten._softmax(x, -1, False), value) == 14 * 24
     assert flops(lambda x: aten.native_layer_norm(x, [4], None, None, 1e-5)[0], value) == 8 * 24

@@ -53,12 +53,20 @@ def test_what_only_one_backend_runs_keeps_it() -> None:
     assert owners(placed(0.04, **table)) == ["first", "second", "third"]
 
 
-def test_random_graphs_lose_no_more_than_the_margin_per_backend() -> None:
+def test_many_trifles_together_stay_below_the_margin() -> None:
+    table = {"first": (10.0, 10.0, 10.0), "second": (20.0, 9.0, 20.0), "third": (20.0, 20.0, 9.1)}
+    assert owners(placed(0.0, **table)) == ["first", "second", "third"]
+    # Without the third 3.2% are lost, without the second as well 6.8%.
+    assert owners(placed(0.033, **table)) == ["first", "second", "first"]
+
+
+def test_random_graphs_lose_no_more_than_the_margin() -> None:
     for seed in range(40):
         op_graph, backends, costs = random_case(seed, most=8, backends=4)
         best = place(op_graph, backends, costs)
         plan = place(op_graph, backends, costs, margin=0.1)
-        assert plan.estimated_s <= best.estimated_s * 1.1 ** len(backends) + 1e-9
+        # The margin once for fewer backends, and once more where one alone is as near to these.
+        assert plan.estimated_s <= best.estimated_s * 1.1**2 + 1e-9
         assert len(set(owners(plan))) <= len(set(owners(best))) or plan.estimated_s <= best.estimated_s
         assert plan.lower_bound_s <= best.estimated_s + 1e-9
 
