@@ -26,6 +26,7 @@ class Choice:
         plan: the placement itself, portable (see ``partitioner.portable``), for the chosen layout; ``None`` to search.
         locked: whether the plan comes from a lock file.
         name: what it is called, ``""`` for what the rest says: a choice whose plan was searched before keeps its name.
+        every: whether backends stay in a mixture that save less than estimates are good for.
     """
 
     backends: tuple[str, ...] = ()
@@ -34,11 +35,13 @@ class Choice:
     plan: Plan | None = None
     locked: bool = False
     name: str = ""
+    every: bool = False
 
     def __str__(self) -> str:
         if self.name:
             return self.name
         mixture = f"mixture of {', '.join(self.backends)}" if self.backends else "mixture"
+        mixture = "mixture of all that save anything" if self.every else mixture
         mixture = f"plan of {len(self.plan.regions)} regions" if self.plan is not None else mixture
         name = self.single or mixture
         return f"{name}, {self.layout}" if self.layout else name
@@ -59,6 +62,7 @@ class Choice:
             "layout": self.layout,
             "plan": plan,
             "name": self.name,
+            "every": self.every,
         }
 
     @classmethod
@@ -69,11 +73,11 @@ class Choice:
             ValueError: the data is not that of a choice.
         """
         backends, single, layout = data.get("backends"), data.get("single"), data.get("layout")
-        name = data.get("name", "")
+        name, every = data.get("name", ""), data.get("every", False) is True
         known = isinstance(single, str) and isinstance(name, str) and layout in ("", AS_TRACED, CHANNELS_LAST)
         if not known or not isinstance(backends, list) or not all(isinstance(name, str) for name in backends):
             raise ValueError(f"{dict(data)} is no choice")
-        return cls(tuple(backends), str(single), str(layout), _plan(data.get("plan")), name=name)
+        return cls(tuple(backends), str(single), str(layout), _plan(data.get("plan")), name=name, every=every)
 
 
 def _plan(data: Any) -> Plan | None:

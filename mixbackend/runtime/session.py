@@ -148,7 +148,7 @@ class Session:
         return self.costs.placements(graph, backends, exclusions, pinned).plan(
             costs,
             # What is pinned was chosen with the margin in view.
-            margin=0.0 if pinned or corrections else MIXTURE_MARGIN,
+            margin=0.0 if pinned or corrections or choice.every else MIXTURE_MARGIN,
             single_backend=single if single and not pinned else None,
             corrections=corrections,
         )

@@ -30,14 +30,14 @@ from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.repeating import may_repeat, put_back
-from mixbackend.tuning.rivals import alone, mixtures_without_owners
+from mixbackend.tuning.rivals import alone, mixtures
 
 LEAST_S = 5e-5
 """Graphs that are estimated to take less are not worth a comparison."""
 NEAR = 2.5
 """Who is estimated within this factor of the plan may be quicker: sums over whole models were seen to be off by up to
 three, and more so for mixtures of small kernels than for one compiler."""
-MOST_ALONE, MOST_MIXTURES = 3, 2
+MOST_ALONE, MOST_MIXTURES = 3, 3
 """So many backends alone, and so many mixtures, are tried: whole models take a compiler 7 to 30 seconds. Of those alone
 two may be libraries, which build in no time, so that a compiler has a place beside them."""
 MOST_OF_TIME = 0.5
@@ -84,8 +84,8 @@ class GpuGround:
         near = sorted((seconds, name) for name, seconds in alone(home.layout.other, plan).items() if seconds <= limit)
         # A single backend's own plan is the one that is there.
         names = [name for _, name in near if name in usable and {name} != owners][:MOST_ALONE]
-        mixtures = mixtures_without_owners(home, session, limit, frozenset(names))
-        return (*(Choice(single=name) for name in names), *mixtures[:MOST_MIXTURES])
+        mixed = mixtures(home, session, limit, frozenset(names), every=True)
+        return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
     def _usable(self, graph: OpGraph, session: Session) -> set[str]:
         """Backends whose rates were measured, and those that were left out when time for that was spent, if they build

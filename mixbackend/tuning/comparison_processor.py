@@ -29,7 +29,7 @@ from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.calls import as_in_training, timed_calls
 from mixbackend.tuning.repeating import may_repeat, put_back
-from mixbackend.tuning.rivals import alone, mixtures_without_owners
+from mixbackend.tuning.rivals import alone, mixtures
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
@@ -134,8 +134,8 @@ def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         if seconds <= plan.estimated_s * NEAR or _is_quick(session.backend(name), home.graph)
     ]
     names = tried[:MOST_ALONE]
-    mixtures = mixtures_without_owners(home, session, limit, frozenset(names))
-    return (*(Choice(single=name) for name in names), *mixtures[:MOST_MIXTURES])
+    mixed = mixtures(home, session, limit, frozenset(names))
+    return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
 
 def _is_quick(backend: Backend, graph: OpGraph) -> bool:

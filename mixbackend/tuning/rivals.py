@@ -7,6 +7,7 @@ backends, choices of mixtures.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 
 from mixbackend.contracts import PlacementError, Plan
 from mixbackend.runtime.choice import Choice
@@ -23,32 +24,37 @@ def alone(*plans: Plan | None) -> dict[str, float]:
     return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}
 
 
-def mixtures_without_owners(
-    home: PlacedGraph, session: Session, limit: float, tried: frozenset[str]
+def mixtures(
+    home: PlacedGraph, session: Session, limit: float, tried: frozenset[str], every: bool = False
 ) -> tuple[Choice, ...]:
     """Mixtures without a backend that owns a good part of the plan, where others can take its ops; largest share first.
 
     Args:
         limit: no mixture is estimated to take more seconds.
         tried: backends that are tried alone: a mixture of nobody else is no other plan.
+        every: begin with the mixture of all backends that save anything; the plan does without those that save less
+            than estimates are good for.
     """
-    plan = home.plan
-    shares: dict[str, float] = {}
-    for region in plan.regions:
-        shares[region.backend] = shares.get(region.backend, 0.0) + region.estimated_s
     able = [backend.name for backend in session.backends if not backend.traits().reference]
-    found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {}
-    for owner, seconds in sorted(shares.items(), key=lambda share: -share[1]):
-        choice = Choice(tuple(name for name in able if name != owner))
-        if owner not in able or not choice.backends or seconds < LEAST_SHARE * plan.estimated_s:
-            continue
+    found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {_content(home.plan): Choice()}
+    for choice in (*((Choice(every=True),) if every else ()), *_without_owners(home.plan, able)):
         with contextlib.suppress(PlacementError):
             other = session.place(home.graph, choice=choice)
             taking = {region.backend for region in other.regions}.intersection(able)
             new = len(taking) > 1 or bool(taking - tried)
-            if new and other.estimated_s <= limit and _content(other) != _content(plan):
+            if new and other.estimated_s <= limit:
                 found.setdefault(_content(other), choice)
-    return tuple(found.values())
+    return tuple(found.values())[1:]
+
+
+def _without_owners(plan: Plan, able: Sequence[str]) -> Iterator[Choice]:
+    shares: dict[str, float] = {}
+    for region in plan.regions:
+        shares[region.backend] = shares.get(region.backend, 0.0) + region.estimated_s
+    for owner, seconds in sorted(shares.items(), key=lambda share: -share[1]):
+        others = tuple(name for name in able if name != owner)
+        if owner in able and others and seconds >= LEAST_SHARE * plan.estimated_s:
+            yield Choice(others)
 
 
 def _content(plan: Plan) -> frozenset[tuple[str, tuple[str, ...]]]:

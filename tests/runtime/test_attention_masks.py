@@ -36,8 +36,8 @@ def _simplified(model, *inputs, dynamic=False):
     return seen
 
 
-def _heads(length=_LENGTH):
-    return tuple(torch.randn(2, 3, length, 8) for _ in range(3))
+def _heads(length=_LENGTH, differentiated=True):
+    return tuple(torch.randn(2, 3, length, 8, requires_grad=differentiated) for _ in range(3))
 
 
 def _attention(make):
@@ -90,6 +90,14 @@ def test_a_mask_that_hides_nothing_is_none(make) -> None:
 @pytest.mark.parametrize("make", [_packed_and_causal, _upper_infinite, _upper_lowest])
 def test_a_mask_that_hides_the_future_is_causal(make) -> None:
     assert _simplified(_attention(make), *_heads()) == [(None, True)]
+
+
+def test_in_inference_only_causal_masks_are_told() -> None:
+    """Attention written out, with a mask that is a constant, is a pattern that more backends know."""
+    heads = _heads(differentiated=False)
+    assert _simplified(_attention(_packed_and_causal), *heads) == [(None, True)]
+    ((mask, causal),) = _simplified(_attention(_all_hold), *heads)
+    assert mask is not None and not causal
 
 
 def test_arguments_by_position() -> None:
@@ -188,7 +196,7 @@ def test_a_mask_without_memory_for_it_stays(monkeypatch) -> None:
 def test_spread_columns_become_rows_for_a_gpu(dtype, copied) -> None:
     """Padding of queries, spread over keys: torch's kernels want rows in one piece."""
     with FakeTensorMode():
-        heads = torch.empty(2, 3, _LENGTH, 8, device="cuda", dtype=dtype)
+        heads = torch.empty(2, 3, _LENGTH, 8, device="cuda", dtype=dtype, requires_grad=True)
         column = torch.empty(2, 1, _LENGTH, 1, device="cuda", dtype=torch.bool)
         spread = column.expand(-1, -1, -1, _LENGTH)
     graph = torch.fx.Graph()
@@ -210,7 +218,7 @@ def test_spread_columns_become_rows_for_a_gpu(dtype, copied) -> None:
 @pytest.mark.parametrize("make", [_all_hold, _packed_and_causal])
 def test_gradients_through_a_mixture_are_eagers(make) -> None:
     torch._dynamo.reset()
-    heads = [part.requires_grad_() for part in _heads()]
+    heads = _heads()
     compiled = torch.compile(_attention(make), backend=mixbackend.auto(), fullgraph=True)
     wanted = torch.autograd.grad(_attention(make)(*heads).square().sum(), heads)
     found = torch.autograd.grad(compiled(*heads).square().sum(), heads)

@@ -157,20 +157,27 @@ def test_the_nearest_alone_come_first_then_mixtures_without_owners():
 
     def without(choice):
         asked.append(choice.backends)
+        if choice.every:
+            return _plan(("a", 5e-4), ("b", 5e-4))
         return _plan(("b", 5e-4), ("d", 6e-4) if "c" in choice.backends else ("a", 6e-4))
 
     found = _rivals(plan, without)
     nearest = (Choice(single="b"), Choice(single="a"), Choice(single="d"))
-    assert found == (*nearest, Choice(("b", "c", "d")), Choice(("a", "b", "d")))
+    assert found == (*nearest, Choice(every=True), Choice(("b", "c", "d")), Choice(("a", "b", "d")))
     # Whoever owns little of the plan is not left out.
-    assert asked == [("b", "c", "d"), ("a", "b", "d")]
+    assert asked == [(), ("b", "c", "d"), ("a", "b", "d")]
+
+
+def test_a_mixture_from_which_nothing_was_dropped_is_no_rival():
+    plan = _plan(("a", 6e-4), ("c", 4e-4), alone=(("a", 1.6e-3),))
+    assert _rivals(plan, lambda choice: plan if choice.every else _plan(("a", 9e-3))) == (Choice(single="a"),)
 
 
 def test_equal_plans_are_tried_once():
     plan = _plan(("a", 6e-4), ("c", 4e-4), alone=(("a", 1.6e-3), ("b", 1.5e-3)))
     assert _rivals(plan, lambda choice: _plan(("b", 1e-3))) == (Choice(single="b"), Choice(single="a"))
     same = _rivals(plan, lambda choice: _plan(("b", 6e-4), ("d", 5e-4)))
-    assert same[2:] == (Choice(("b", "c", "d")),)
+    assert same[2:] == (Choice(every=True),)
     assert _rivals(plan, lambda choice: plan)[2:] == ()
 
 

@@ -140,6 +140,12 @@ def test_a_single_backend_runs_all_it_can(tmp_path) -> None:
     assert {region.backend for region in repaired.regions} == {"eager"}
 
 
+def test_the_mixture_of_all_backends_is_remembered_as_such() -> None:
+    choice = Choice(every=True)
+    assert Choice.from_dict(json.loads(json.dumps(choice.to_dict()))) == choice
+    assert str(choice) == "mixture of all that save anything" and str(Choice()) == "mixture"
+
+
 def test_a_plan_holds_for_another_capture_of_the_graph(tmp_path) -> None:
     mine = session(tmp_path)
     described = describe(captured(64), "inference", "tuning", {})
