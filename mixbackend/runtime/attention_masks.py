@@ -29,6 +29,7 @@ from mixbackend.contracts.torch_compat import is_higher_order, without_dispatch_
 Hides = Literal["nothing", "the future"]
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_OPERANDS = (("query", 0), ("key", 1), ("value", 2))
 _MASK, _CAUSAL = ("attn_mask", 3), ("is_causal", 5)
 """Arguments of the call: name and position."""
 _PURE = frozenset(
@@ -77,13 +78,13 @@ def _without_mask(call: Node) -> bool:
 
 
 def _is_differentiated(call: Node) -> bool:
-    operands = (_example(operand) for operand in call.args[:3])
+    operands = (_example(_argument(call, which)) for which in _OPERANDS)
     return any(isinstance(operand, Tensor) and operand.requires_grad for operand in operands)
 
 
 def _given_rows(call: Node, mask: Node, made: dict[Node, Node]) -> bool:
     """Hand over the mask with its rows in one piece, if a kernel of a GPU asks for that; copied once per mask."""
-    if not _wants_rows(_example(call.args[0])) or not _is_in_pieces(_example(mask)):
+    if not _wants_rows(_example(_argument(call, _OPERANDS[0]))) or not _is_in_pieces(_example(mask)):
         return False
     if mask not in made:
         made[mask] = _in_rows(mask, call)

@@ -107,6 +107,13 @@ def test_arguments_by_position() -> None:
     assert _simplified(model, *_heads()) == [(None, True)]
 
 
+def test_arguments_by_name() -> None:
+    def model(query, key, value):
+        return functional.scaled_dot_product_attention(value=value, key=key, query=query, attn_mask=_all_hold(query))
+
+    assert _simplified(model, *_heads()) == [(None, False)]
+
+
 def _window(query):
     places = torch.arange(query.shape[2])
     return (places[None] <= places[:, None]) & (places[:, None] - places[None] < 3)
