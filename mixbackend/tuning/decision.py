@@ -7,7 +7,6 @@ Units: seconds.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,6 @@ NO_TIME = "no_time"
 
 TIE = 0.01
 """Candidates within this share of the fastest are as fast; the earliest of them wins, so that tuning again agrees."""
-REFINED_GAIN = 0.04
-"""By so much a plan that was made from a run's own measurements must be quicker than those that any run would try:
-noise decides which such plans come up, and no two of them are far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +124,13 @@ UNTUNED = Decision()
 
 
 def decide(trials: Sequence[Trial]) -> Decision:
-    """The fastest, a refined plan only by a clear gain; among equals, the one that was started first; the default if
-    nothing was measured."""
-    times = [(trial.median_s, trial) for trial in trials if trial.status == MEASURED and trial.median_s is not None]
-    if not times:
+    """The fastest; among equals, the one that was started first; the default if nothing was measured."""
+    finished = [trial for trial in trials if trial.status == MEASURED and trial.median_s is not None]
+    if not finished:
         return Decision(DEFAULT, tuple(trials))
-    expected = [(seconds, trial) for seconds, trial in times if not _is_refined(trial)]
-    usual = min((seconds for seconds, _ in expected), default=math.inf)
-    among = [(seconds, trial) for seconds, trial in times if seconds < usual * (1.0 - REFINED_GAIN)] or expected
-    best = min(seconds for seconds, _ in among)
-    chosen = next(trial for seconds, trial in among if seconds <= best * (1.0 + TIE))
+    best = min(trial.median_s for trial in finished if trial.median_s is not None)
+    chosen = next(trial for trial in finished if trial.median_s is not None and trial.median_s <= best * (1.0 + TIE))
     return Decision(chosen.choice, tuple(trials))
-
-
-def _is_refined(trial: Trial) -> bool:
-    """Whether its plan was searched for with what this run had measured."""
-    return trial.choice.plan is not None and not trial.choice.locked and not trial.choice.name
 
 
 def _read_trial(data: Mapping[str, Any]) -> Trial:

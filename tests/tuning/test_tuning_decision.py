@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from mixbackend.contracts import Plan
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.tuning.decision import MEASURED, SLOWER, UNTUNED, Decision, Trial, decide
 
@@ -25,16 +23,6 @@ def test_the_fastest_wins() -> None:
 def test_among_equals_the_first_wins() -> None:
     assert decide([trial(DEFAULT, 1.009), trial(ONE, 1.0)]).choice == DEFAULT
     assert decide([trial(DEFAULT, 1.02), trial(ONE, 1.0)]).choice == ONE
-
-
-def test_a_plan_of_the_runs_own_measurements_wins_only_clearly() -> None:
-    refined = Choice(plan=Plan("g", "inference", False, ()))
-    assert decide([trial(DEFAULT, 1.0), trial(refined, 0.97)]).choice == DEFAULT
-    assert decide([trial(DEFAULT, 1.0), trial(refined, 0.95)]).choice == refined
-    assert decide([trial(DEFAULT, 1.0), trial(ONE, 0.98), trial(refined, 0.95)]).choice == ONE
-    # One that was remembered under a name comes up in every run.
-    assert decide([trial(DEFAULT, 1.0), trial(replace(refined, name="mixture"), 0.97)]).choice.name == "mixture"
-    assert decide([trial(refined, 0.9), trial(DEFAULT, status="crash")]).choice == refined
 
 
 def test_only_those_that_finished_can_win() -> None:
