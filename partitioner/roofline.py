@@ -108,8 +108,10 @@ class RooflineCostModel:
         That is done by who states how long products take, and not these. In training the loops around a product read
         and write such rows; in inference its result is what the graph returns, as a rule, in eager's strides.
         """
+        if view.phase != "inference" or UNALIGNED not in row.split("/"):
+            return 0.0
         stated = next((wider for wider in wider_rows(row) if self.rates[backend].states(wider)), row)
-        if view.phase != "inference" or UNALIGNED in stated.split("/") or UNALIGNED not in row.split("/"):
+        if UNALIGNED in stated.split("/"):
             return 0.0
         padded = [meta for meta in (*view.input_tensors, *view.output_tensors) if _has_gaps_when_padded(meta)]
         return sum(self.read(backend, meta) + self.write(backend, meta) for meta in padded)

@@ -36,8 +36,10 @@ def mixtures(
             than estimates are good for.
     """
     able = [backend.name for backend in session.backends if not backend.traits().reference]
+    choices = (*((Choice(every=True),) if every else ()), *_without_owners(home.plan, able))
+    # The plan itself comes first, so that no rival equals it.
     found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {_content(home.plan): Choice()}
-    for choice in (*((Choice(every=True),) if every else ()), *_without_owners(home.plan, able)):
+    for choice in choices:
         with contextlib.suppress(PlacementError):
             other = session.place(home.graph, choice=choice)
             taking = {region.backend for region in other.regions}.intersection(able)
@@ -48,6 +50,7 @@ def mixtures(
 
 
 def _without_owners(plan: Plan, able: Sequence[str]) -> Iterator[Choice]:
+    """All that are able but one who owns a good part of the plan, for each such."""
     shares: dict[str, float] = {}
     for region in plan.regions:
         shares[region.backend] = shares.get(region.backend, 0.0) + region.estimated_s
