@@ -47,6 +47,11 @@ def is_ours(peer: str) -> bool:
     return peer in MIXTURES or peer.startswith(SINGLE)
 
 
+def is_compiled(peer: str) -> bool:
+    """Whether a peer is a model that ``torch.compile`` made."""
+    return peer in INDUCTORS or is_ours(peer)
+
+
 def groups(backends: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Names that stand for several peers."""
     singles = tuple(f"{SINGLE}{name}" for name in backends)

@@ -23,6 +23,9 @@ OWN_BATCH = 0
 
 Task = Literal["calibrate", "machine", "reference", "peer"]
 
+Guards = Literal["checked", "skipped"]
+"""Whether compiled models check at every call that what Dynamo saw of them still holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class PeerCase:
@@ -55,6 +58,7 @@ class PeerRequest:
         threads: of every pool; 0 takes what torch finds.
         memory_bytes: limit of private memory; 0 is none.
         warm_up_s: longest time of warming up.
+        guards: of a model that ``torch.compile`` made, once it is warm.
     """
 
     task: Task
@@ -65,6 +69,7 @@ class PeerRequest:
     threads: int = 0
     memory_bytes: int = 0
     warm_up_s: float = 10.0
+    guards: Guards = "checked"
 
     def to_line(self) -> str:
         """One line of JSON."""

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from mixbackend.benchmarks.peers.catalogue import is_ours
+from mixbackend.benchmarks.peers.catalogue import is_compiled, is_ours
 from mixbackend.benchmarks.peers.request import PHASES, PeerCase
 from mixbackend.benchmarks.peers.suite_models import is_of_suite
 from mixbackend.benchmarks.peers.turns import Options, Show, expected_s, time_case
@@ -73,6 +73,8 @@ def record_key(case: PeerCase, peer: str, options: Options, label: str) -> str:
         "seconds": options.seconds,
         "environment": options.environment if is_ours(peer) else "",
     }
+    if options.guards != "checked" and is_compiled(peer):
+        settings["guards"] = options.guards
     made_by = (label or code_version()) if is_ours(peer) else package_versions()
     return key_of(_KIND, case.model, case.phase, peer, settings, made_by)
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew, probing_allowed
 from mixbackend.benchmarks.peers.catalogue import EAGER, cache_folder, configuration_of, is_ours, refusal
-from mixbackend.benchmarks.peers.request import MODULE, PeerCase, PeerRequest
+from mixbackend.benchmarks.peers.request import MODULE, Guards, PeerCase, PeerRequest
 from mixbackend.benchmarks.timing import rotated
 from mixbackend.processes import Answer, Worker, ask
 from mixbackend.runtime.thread_environment import make_threads_sleep, without_decisions
@@ -57,6 +57,7 @@ class Options:
             command line sets.
         module: what peers' processes run.
         warm_up_s: longest time of warming up.
+        guards: of models that ``torch.compile`` made: exported ones have none.
     """
 
     backends: tuple[str, ...]
@@ -68,6 +69,7 @@ class Options:
     environment: Environment = "user"
     module: str = MODULE
     warm_up_s: float = 10.0
+    guards: Guards = "checked"
 
 
 @dataclass
@@ -170,6 +172,7 @@ def peer_request(
         threads=options.threads,
         memory_bytes=int(options.memory_gb * 1e9),
         warm_up_s=options.warm_up_s,
+        guards=options.guards,
     )
 
 

@@ -107,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--memory", type=float, default=12.0, metavar="GB", help="private memory of one process; 0 is no limit")
     add("--environment", choices=("user", "command"), default="user",
         help="of our peers: nothing set, or what this command sets for threads")  # fmt: skip
+    add("--guards", choices=("checked", "skipped"), default="checked",
+        help="of compiled models, once they are warm: torch's, or none, as exported models have")  # fmt: skip
     add("--minutes", type=float, default=0.0, metavar="M",
         help="begin no further case after that; run again to go on (default: no limit)")  # fmt: skip
     add("--resume", type=Path, default=Path("results") / "peers.jsonl", metavar="FILE",
@@ -161,6 +163,7 @@ def _options(given: argparse.Namespace, backends: tuple[str, ...]) -> Options:
         timeout_s=given.timeout,
         memory_gb=given.memory,
         environment=given.environment,
+        guards=given.guards,
     )
 
 
@@ -177,6 +180,7 @@ def _settings(given: argparse.Namespace, options: Options, peers: Sequence[str])
         "rounds": options.rounds,
         "seconds": options.seconds,
         "environment": options.environment,
+        "guards": options.guards,
         "backends": list(options.backends),
         "versions": runner.package_versions(),
         "label": given.label,

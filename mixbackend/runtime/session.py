@@ -37,6 +37,8 @@ from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_ke
 MIXTURE_MARGIN = 0.04
 """A mixture must promise to save this share over the best single backend: estimates are no better, and one region has
 fewer surprises than many."""
+CORRECTED_MARGIN = 0.01
+"""The same where measurements correct the costs: less than noise is no reason to use one more backend."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class Session:
             choice: which backends take part, or the placement itself, if this graph can be placed so. A repair of a
                 single backend's plan, or of a fixed one, is placed by cost.
             corrections: seconds by (node name, backend name) that measurements add to the costs. What was measured
-                needs no margin.
+                needs less margin.
         """
         fixed = None if choice.plan is None or exclusions or pinned else self._fixed(graph, choice.plan, choice.locked)
         if fixed is not None:
@@ -145,10 +147,11 @@ class Session:
         backends = choice.allowed(self.backends)
         single = choice.single if choice.single in {backend.name for backend in backends} else ""
         costs = self.costs.of(graph)
+        margin = CORRECTED_MARGIN if corrections else MIXTURE_MARGIN
         return self.costs.placements(graph, backends, exclusions, pinned).plan(
             costs,
             # What is pinned was chosen with the margin in view.
-            margin=0.0 if pinned or corrections or choice.every else MIXTURE_MARGIN,
+            margin=0.0 if pinned or choice.every else margin,
             single_backend=single if single and not pinned else None,
             corrections=corrections,
         )

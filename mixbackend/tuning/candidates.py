@@ -2,8 +2,8 @@
 
 Place: first step of ``tuner``. Input: a graph as it will be placed, and a session. Output: entrants with estimates.
 What is tried: the planner's own mixture, and for every pool of threads a mixture of those that share it, in each layout
-of images; every backend alone, and the mixture without each backend that it uses, in the layout that is planned cheaper
-(as traced for backends that take nothing else).
+of images; the mixture of all backends that save anything, every backend alone, and the mixture without each backend
+that it uses, in the layout that is planned cheaper (as traced for backends that take nothing else).
 Invariants: the planner's mixture comes first, the others by their estimates; no two have equal plans, and no mixture
 with fewer backends is the planner's own but for trifles.
 """
@@ -11,6 +11,7 @@ with fewer backends is the planner's own but for trifles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch.fx
 
@@ -86,6 +87,7 @@ _LAYOUTS = (AS_TRACED, CHANNELS_LAST)
 def _choices(backends: Sequence[Backend], plan: Plan) -> Iterator[tuple[Choice, Sequence[str]]]:
     """Choices, each with the layouts that it is worth planning in."""
     yield DEFAULT, _LAYOUTS
+    yield Choice(every=True), _LAYOUTS
     yield from ((choice, _LAYOUTS) for choice in _pools(backends))
     for backend in backends:
         yield Choice(single=backend.name), (AS_TRACED,) if backend.traits().row_major else _LAYOUTS
@@ -119,4 +121,4 @@ def _like(plan: Plan, other: Plan) -> bool:
 
 def _in(layout: str, graphs: Mapping[str, OpGraph], choice: Choice) -> Choice:
     """The choice with its layout, if there is one to choose."""
-    return Choice(choice.backends, choice.single, layout if len(graphs) > 1 else "")
+    return replace(choice, layout=layout if len(graphs) > 1 else "")

@@ -28,7 +28,7 @@ import torch
 from mixbackend.contracts import RegionTextError
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event
-from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.compiled_graphs import Placed
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.identity import Captured
@@ -38,10 +38,10 @@ from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
 from mixbackend.tuning.comparison_gpu import GpuGround
 from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.decision import MEASURED, TIE, Decision, Trial, decide
+from mixbackend.tuning.decision import FAR_BEHIND, MEASURED, TIE, Decision, Trial, decide
 
-FAR_BEHIND, FAR_AWAY = 1.3, 3.0
-"""Who is so many times slower than the quickest in two turns, or in the first one, has no other."""
+FAR_AWAY = 3.0
+"""Who is so many times slower than the quickest in the first turn has no second; ``FAR_BEHIND`` counts after two."""
 
 
 class Ground(Protocol):
@@ -179,7 +179,7 @@ class Comparison:
             return self._home.run
         candidates = [*rivals, self._home]
         try:
-            decision = decide((*self._compared(candidates, values), *failed))
+            decision = decide(_simplest_first((*self._compared(candidates, values), *failed)))
         except torch.OutOfMemoryError as error:
             self._tell(f"not compared at the first call: {error}")
             decision = Decision(self._home.choice)
@@ -275,6 +275,11 @@ def told_apart(rounds: Sequence[Sequence[float]]) -> bool:
     others = [found for found in rounds if statistics.median(found) > as_quick]
     high = statistics.quantiles(leader, n=4, method="inclusive")[2]
     return all(high < statistics.quantiles(found, n=4, method="inclusive")[0] for found in others)
+
+
+def _simplest_first(trials: Sequence[Trial]) -> Sequence[Trial]:
+    """Among equals the first wins: a single backend, else the plan by estimates, else another mixture."""
+    return sorted(trials, key=lambda trial: (not trial.choice.single, trial.choice != DEFAULT))
 
 
 def _failed(choice: Choice, estimated_s: float, error: Exception) -> Trial:

@@ -2,9 +2,10 @@
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
 Method: in inference estimates are right to about a tenth, so the best single backend on each pool of threads is tried
-if it comes near the plan. In training, libraries pack live weights in every call and read transposed ones, and
-estimates were seen to be off by two: single backends that build quickly and mixtures without those that own most of
-the plan are tried. Median seconds of single calls count.
+if it comes near the plan, and the mixture of all that save anything where the plan does without some of them. In
+training, libraries pack live weights in every call and read transposed ones, and estimates were seen to be off by two:
+single backends that build quickly and mixtures without those that own most of the plan are tried. Median seconds of
+single calls count.
 Invariants: only what runs on the processor and can be put back is called more often than the user asked; a backend
 whose rates were only assumed is not tried.
 Units: seconds.
@@ -29,7 +30,7 @@ from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.calls import as_in_training, timed_calls
 from mixbackend.tuning.repeating import may_repeat, put_back
-from mixbackend.tuning.rivals import alone, mixtures
+from mixbackend.tuning.rivals import alone, everyone, mixtures
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
@@ -101,7 +102,7 @@ class ProcessorGround:
 
 
 def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
-    """Single backends, at most one on each pool of threads."""
+    """Single backends, at most one on each pool of threads, and the mixture of all that save anything."""
     plan = home.plan
     probed, owners = session.costs.probed(home.graph), {region.backend for region in plan.regions}
     pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
@@ -116,7 +117,8 @@ def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         for pool, (seconds, name) in best.items()
         if seconds <= plan.estimated_s * (_near(session.backend(name), home.graph) if pool in used else NEAR_ELSEWHERE)
     )
-    return tuple(Choice(single=name) for _, name in near)
+    names = [name for _, name in near]
+    return (*(Choice(single=name) for name in names), *everyone(home, session, frozenset(names)))
 
 
 def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:

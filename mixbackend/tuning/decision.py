@@ -21,6 +21,8 @@ SLOWER = "slower"
 NO_TIME = "no_time"
 """The budget was spent before its turn came."""
 
+FAR_BEHIND = 1.3
+"""One that is this many times slower than the best at first has no more turns."""
 TIE = 0.01
 """Candidates within this share of the fastest are as fast; the earliest of them wins, so that tuning again agrees."""
 
@@ -35,7 +37,7 @@ class Trial:
         status: ``measured``, ``slower``, or what went wrong (``crash``, ``timeout``, ``out_of_memory``,
             ``wrong``, ``failed``, ``no_time``).
         detail: in words.
-        rounds_s: median seconds of one call in each of its turns.
+        rounds_s: median seconds of one call in each of its turns: those of the final, for who came so far.
     """
 
     choice: Choice
@@ -124,13 +126,24 @@ UNTUNED = Decision()
 
 
 def decide(trials: Sequence[Trial]) -> Decision:
-    """The fastest; among equals, the one that was started first; the default if nothing was measured."""
-    finished = [trial for trial in trials if trial.status == MEASURED and trial.median_s is not None]
+    """The fastest; among equals, the one that was started first; the default if nothing was measured.
+
+    The machine's speed drifts by more than candidates differ, so they are compared within each round, with the one of
+    the least median: the median of these ratios counts.
+    """
+    finished = [trial for trial in trials if trial.status == MEASURED and trial.rounds_s]
     if not finished:
         return Decision(DEFAULT, tuple(trials))
-    best = min(trial.median_s for trial in finished if trial.median_s is not None)
-    chosen = next(trial for trial in finished if trial.median_s is not None and trial.median_s <= best * (1.0 + TIE))
+    leader = min(finished, key=lambda trial: statistics.median(trial.rounds_s))
+    ratios = [_ratio(trial.rounds_s, leader.rounds_s) for trial in finished]
+    best = min(ratios)
+    chosen = next(trial for trial, ratio in zip(finished, ratios, strict=True) if ratio <= best * (1.0 + TIE))
     return Decision(chosen.choice, tuple(trials))
+
+
+def _ratio(rounds: Sequence[float], others: Sequence[float]) -> float:
+    """Over the rounds that both ran: who left early ran the first ones."""
+    return statistics.median(mine / other for mine, other in zip(rounds, others, strict=False))
 
 
 def _read_trial(data: Mapping[str, Any]) -> Trial:

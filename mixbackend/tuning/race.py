@@ -2,12 +2,13 @@
 
 Place: below ``tuner``. Input: candidates with estimates, a way to start one, a budget; and who thinks of further ones
 when it is known what the regions of the first ones took. Output: one ``Trial`` each.
-Method: candidates start one after the other, in the order given, and are stopped by a signal while another is at work,
-so that their waiting threads cannot spin. After its first turn, one whose quickest call is far behind the
-best leaves. The rest takes turns in
-rotating order; every few rounds, those whose best turn is worse than the leader's worst leave. The first candidate
-never does: it is what the others are compared with, and what is left when they fail.
-Invariants: whatever a candidate does costs only itself. The budget is held to one turn.
+Method: candidates start in the order given, a few at once, for compiling keeps one core busy; who is ready is stopped
+by a signal. Then there are heats: in a few turns it is seen who is near the quickest, and what each region takes; what
+others do to the machine makes that longer, never shorter, so the least counts. Plans that come of it are started and
+have their heats, too. In the final, all who are left take turns in rotating order; every few rounds, those whose best
+turn is worse than the leader's worst leave. Whoever takes a turn is alone, so that no waiting thread of another can
+spin. The first candidate never leaves: it is what the others are compared with, and what is left when they fail.
+Invariants: whatever a candidate does costs only itself. Nothing runs beside a turn. The budget is held to one turn.
 Units: seconds.
 """
 
@@ -16,18 +17,17 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mixbackend.processes import Answer
 from mixbackend.runtime.choice import Choice
-from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, Trial
+from mixbackend.tuning.decision import FAR_BEHIND, MEASURED, NO_TIME, SLOWER, Trial
 
-ROUNDS = 9
+HEATS, ROUNDS = 3, 9
+"""Turns before the final, and in it."""
 TURN_S = 0.25
-FAR_BEHIND = 1.3
-"""One that is this many times slower than the best in its first turn does not come back."""
 STARTING_SHARE = 0.75
 """Of the budget; what is left belongs to the turns."""
 LONGEST_START = 1 / 3
@@ -59,12 +59,12 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """What a candidate showed in its first turn.
+    """What a candidate showed in its heats.
 
     Attributes:
         entrant: the candidate.
-        seconds: median of a call.
-        regions: what its regions took, as its process told it.
+        seconds: of a call in the quickest of its turns, their median.
+        regions: what its regions took at least, as its process told it.
     """
 
     entrant: Entrant
@@ -82,6 +82,7 @@ class _Lane:
     regions: Sequence[Mapping[str, Any]] = ()
     status: str = ""
     detail: str = ""
+    heats_s: list[float] = field(default_factory=list)
     rounds_s: list[float] = field(default_factory=list)
     least_s: float = math.inf
 
@@ -96,12 +97,35 @@ class _Lane:
             self.runner = None
         self.told(self.trial())
 
+    def turn(self, longest_s: float, *, heat: bool) -> None:
+        """One turn; before its first a candidate warms up, and in heats it tells what its regions take."""
+        assert self.runner is not None
+        self.runner.resume()
+        first = heat and not self.heats_s
+        answer = self.runner.tell({"seconds": TURN_S, "first": first, "regions": heat}, longest_s)
+        if answer["status"] != "pass":
+            self.leave(answer["status"], answer.get("detail", ""))
+            return
+        self.runner.pause()
+        if heat:
+            self.regions = _least(self.regions, answer.get("regions", ()))
+        (self.heats_s if heat else self.rounds_s).append(answer["median_s"])
+        self.least_s = min(self.least_s, answer["least_s"])
+
     def showing(self) -> Showing | None:
-        return Showing(self.entrant, self.rounds_s[0], self.regions) if self.rounds_s else None
+        return Showing(self.entrant, min(self.heats_s), self.regions) if self.heats_s else None
 
     def trial(self) -> Trial:
-        status = self.status or MEASURED
-        return Trial(self.entrant.choice, self.entrant.estimated_s, status, self.detail, tuple(self.rounds_s))
+        status, rounds = self.status or MEASURED, tuple(self.rounds_s or self.heats_s)
+        return Trial(self.entrant.choice, self.entrant.estimated_s, status, self.detail, rounds)
+
+
+def _least(regions: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Of the same regions, told twice, the shorter times; of a plan that was repaired meanwhile, what is told now."""
+    if len(regions) != len(others):
+        return others or regions
+    pairs = zip(regions, others, strict=True)
+    return [min(pair, key=lambda region: region["measured_s"]) for pair in pairs]
 
 
 def race(
@@ -112,6 +136,7 @@ def race(
     further: Callable[[Sequence[Showing]], Entrant | None] = lambda showings: None,
     told: Callable[[Trial], None] = lambda trial: None,
     clock: Callable[[], float] = time.monotonic,
+    at_once: int = 1,
 ) -> tuple[Trial, ...]:
     """Measure candidates against one another.
 
@@ -123,75 +148,102 @@ def race(
         further: asked for one more candidate, once all were started, until it has none.
         told: of each candidate that leaves, at once, so that a run that is interrupted need not try it again.
         clock: seconds.
+        at_once: so many candidates compile side by side.
     """
-    begun = clock()
-    lanes: list[_Lane] = []
-
-    def left(share: float = 1.0) -> float:
-        return begun + share * budget_s - clock()
-
+    running = _Race(start, budget_s, show, told, clock)
     try:
-        for entrant in _all(entrants, further, lanes, lambda: left(STARTING_SHARE) > 0.0):
-            show(f"starting {entrant.choice}", STARTING_SHARE * len(lanes) / (max(len(entrants), len(lanes)) + 1))
-            lanes.append(lane := _Lane(entrant, told))
-            remaining = left(STARTING_SHARE)
-            if remaining <= 0.0:
-                lane.leave(NO_TIME, "the budget was spent before its turn (search.budget_s)")
-                continue
-            _start(lane, start, min(remaining, LONGEST_START * budget_s))
-            _cut(lanes, after_start=True)
-        for number in range(1, ROUNDS):
-            running = [lane for lane in lanes if lane.running]
-            if left() <= 0.0 or len(running) < 2:
-                break
-            show(f"round {number + 1} of {ROUNDS}", STARTING_SHARE + (1.0 - STARTING_SHARE) * number / ROUNDS)
-            for lane in _rotated(running, number):
-                _turn(lane, max(left(), TURN_S) + 10.0 * lane.rounds_s[0])
-            if number % _ROUNDS_BETWEEN_CUTS == 0:
-                _cut(lanes, after_start=False)
-        return tuple(lane.trial() for lane in lanes)
+        for place in range(0, len(entrants), at_once):
+            running.begin(entrants[place : place + at_once], len(entrants))
+        running.heats(running.lanes)
+        while running.left(STARTING_SHARE) > 0.0 and (found := further(_showings(running.lanes))) is not None:
+            running.heats(running.begin((found,), len(running.lanes)))
+        running.final()
+        return tuple(lane.trial() for lane in running.lanes)
     finally:
-        for lane in lanes:
+        for lane in running.lanes:
             if lane.runner is not None:
                 lane.runner.close()
 
 
-def _all(
-    entrants: Sequence[Entrant],
-    further: Callable[[Sequence[Showing]], Entrant | None],
-    lanes: Sequence[_Lane],
-    in_time: Callable[[], bool],
-) -> Iterator[Entrant]:
-    """The candidates, then further ones that what was seen until then suggests."""
-    yield from entrants
-    while in_time():
-        found = further([showing for lane in lanes if (showing := lane.showing()) is not None])
-        if found is None:
-            return
-        yield found
+class _Race:
+    """The parts of a race; arguments as ``race`` takes them."""
+
+    def __init__(
+        self,
+        start: Callable[[Choice], Runner],
+        budget_s: float,
+        show: Callable[[str, float], None],
+        told: Callable[[Trial], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.lanes: list[_Lane] = []
+        self._start_one = start
+        self._budget_s = budget_s
+        self._show = show
+        self._told = told
+        self._clock = clock
+        self._begun = clock()
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds of this share of the budget."""
+        return self._begun + share * self._budget_s - self._clock()
+
+    def begin(self, group: Sequence[Entrant], expected: int) -> list[_Lane]:
+        """Let some compile side by side, then each take its first turn; ``expected`` candidates there will be."""
+        names = ", ".join(str(entrant.choice) for entrant in group)
+        self._show(f"starting {names}", STARTING_SHARE * len(self.lanes) / (max(expected, len(self.lanes)) + 1))
+        starting = [_Lane(entrant, self._told) for entrant in group]
+        self.lanes.extend(starting)
+        longest_s = min(self.left(STARTING_SHARE), LONGEST_START * self._budget_s)
+        if longest_s <= 0.0:
+            for lane in starting:
+                lane.leave(NO_TIME, "the budget was spent before its turn (search.budget_s)")
+            return starting
+        self._compile(starting, longest_s)
+        for lane in starting:
+            if lane.running:
+                lane.turn(longest_s, heat=True)
+        _cut(self.lanes, after_start=True)
+        return starting
+
+    def _compile(self, starting: Sequence[_Lane], longest_s: float) -> None:
+        deadline = self._clock() + longest_s
+        for lane in starting:
+            lane.runner = self._start_one(lane.entrant.choice)
+        for lane in starting:
+            assert lane.runner is not None
+            answer = lane.runner.answer(max(deadline - self._clock(), 0.0))
+            if answer["status"] == "pass":
+                lane.runner.pause()
+            else:
+                lane.leave(answer["status"], answer.get("detail", ""))
+
+    def heats(self, lanes: Sequence[_Lane]) -> None:
+        """The turns after the first that show what each takes."""
+        for number in range(1, HEATS):
+            for lane in _rotated([lane for lane in lanes if lane.running], number):
+                if self.left(STARTING_SHARE) > 0.0:
+                    lane.turn(self._longest(lane), heat=True)
+
+    def final(self) -> None:
+        """All who are left take turns, until one is left alone."""
+        for number in range(ROUNDS):
+            lanes = [lane for lane in self.lanes if lane.running]
+            if self.left() <= 0.0 or len(lanes) < 2:
+                return
+            self._show(f"round {number + 1} of {ROUNDS}", STARTING_SHARE + (1.0 - STARTING_SHARE) * number / ROUNDS)
+            for lane in _rotated(lanes, number):
+                lane.turn(self._longest(lane), heat=False)
+            if (number + 1) % _ROUNDS_BETWEEN_CUTS == 0:
+                _cut(self.lanes, after_start=False)
+
+    def _longest(self, lane: _Lane) -> float:
+        """Seconds within which a turn must have ended."""
+        return max(self.left(), TURN_S) + 10.0 * lane.heats_s[0]
 
 
-def _start(lane: _Lane, start: Callable[[Choice], Runner], longest_s: float) -> None:
-    lane.runner = start(lane.entrant.choice)
-    answer = lane.runner.answer(longest_s)
-    if answer["status"] != "pass":
-        lane.leave(answer["status"], answer.get("detail", ""))
-        return
-    lane.regions = answer.get("regions", ())
-    _turn(lane, longest_s, paused=False)
-
-
-def _turn(lane: _Lane, longest_s: float, paused: bool = True) -> None:
-    assert lane.runner is not None
-    if paused:
-        lane.runner.resume()
-    answer = lane.runner.tell({"seconds": TURN_S}, longest_s)
-    if answer["status"] != "pass":
-        lane.leave(answer["status"], answer.get("detail", ""))
-        return
-    lane.runner.pause()
-    lane.rounds_s.append(answer["median_s"])
-    lane.least_s = min(lane.least_s, answer["least_s"])
+def _showings(lanes: Sequence[_Lane]) -> list[Showing]:
+    return [showing for lane in lanes if (showing := lane.showing()) is not None]
 
 
 def _cut(lanes: Sequence[_Lane], after_start: bool) -> None:

@@ -1,10 +1,10 @@
 """Refining: plans that nobody thought of before the regions of the others were measured.
 
-Place: between the starts of a race and its rounds. Input: what the candidates' regions took. Output: one more candidate
+Place: between the heats of a race and its final. Input: what the candidates' regions took. Output: one more candidate
 at a time, until the plan is stable.
 Method: what a region took beyond its estimate is shared out among its ops, in proportion to their estimates, and added
 to their costs on that backend; where an op was measured in several regions, the smallest of them counts. With these
-costs the same exact search runs again. A plan that it promises to be faster than anything measured is measured next,
+costs the same exact search runs again. A plan that comes near the fastest that was measured is measured next,
 and its regions correct the costs further. What was never measured keeps its estimate, so an optimistic estimate is
 tried once and then known.
 Invariants: no plan is tried twice; at most ``MOST_PLANS`` are made. A corrected cost is never below zero.
@@ -26,8 +26,9 @@ from mixbackend.tuning.race import Entrant, Showing
 from mixbackend.tuning.timings import RegionTiming
 
 MOST_PLANS = 4
-LEAST_PROMISE = 0.01
-"""A further plan must promise to save this share of the quickest candidate's seconds: less is noise."""
+WORTH_TRYING = 1.03
+"""A further plan may promise to be this much slower than the quickest candidate: what regions took one by one does not
+add up to more than that, and if noise decided who is tried, tuning again would find another plan."""
 
 Corrections = dict[tuple[str, str], float]
 
@@ -57,7 +58,7 @@ class Refiner:
         plan = plans[layout]
         quickest = min(showing.seconds for showing in showings)
         content = content_of(layout, plan)
-        if content in self._tried or plan.estimated_s > (1.0 - LEAST_PROMISE) * quickest:
+        if content in self._tried or plan.estimated_s > WORTH_TRYING * quickest:
             return None
         self._made += 1
         self._tried.add(content)

@@ -7,6 +7,7 @@ backends, choices of mixtures.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 
 from mixbackend.contracts import PlacementError, Plan
@@ -24,6 +25,12 @@ def alone(*plans: Plan | None) -> dict[str, float]:
     return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}
 
 
+def everyone(home: PlacedGraph, session: Session, tried: frozenset[str]) -> tuple[Choice, ...]:
+    """The mixture of all backends that save anything, if the plan does without some of them: those that save less than
+    estimates are good for; ``tried`` as ``mixtures`` takes it."""
+    return _other_plans(home, session, [Choice(every=True)], math.inf, tried)
+
+
 def mixtures(
     home: PlacedGraph, session: Session, limit: float, tried: frozenset[str], every: bool = False
 ) -> tuple[Choice, ...]:
@@ -32,11 +39,17 @@ def mixtures(
     Args:
         limit: no mixture is estimated to take more seconds.
         tried: backends that are tried alone: a mixture of nobody else is no other plan.
-        every: begin with the mixture of all backends that save anything; the plan does without those that save less
-            than estimates are good for.
+        every: begin with the mixture of ``everyone``.
     """
-    able = [backend.name for backend in session.backends if not backend.traits().reference]
-    choices = (*((Choice(every=True),) if every else ()), *_without_owners(home.plan, able))
+    choices = (*((Choice(every=True),) if every else ()), *_without_owners(home.plan, _able(session)))
+    return _other_plans(home, session, choices, limit, tried)
+
+
+def _other_plans(
+    home: PlacedGraph, session: Session, choices: Sequence[Choice], limit: float, tried: frozenset[str]
+) -> tuple[Choice, ...]:
+    """Those of the choices that come to plans of their own; arguments as ``mixtures`` takes them."""
+    able = _able(session)
     # The plan itself comes first, so that no rival equals it.
     found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {_content(home.plan): Choice()}
     for choice in choices:
@@ -47,6 +60,10 @@ def mixtures(
             if new and other.estimated_s <= limit:
                 found.setdefault(_content(other), choice)
     return tuple(found.values())[1:]
+
+
+def _able(session: Session) -> list[str]:
+    return [backend.name for backend in session.backends if not backend.traits().reference]
 
 
 def _without_owners(plan: Plan, able: Sequence[str]) -> Iterator[Choice]:

@@ -34,6 +34,7 @@ from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.normalize import normalize
+from mixbackend.runtime.openmp import cores
 from mixbackend.runtime.session import Session
 from mixbackend.storage import private_folder
 from mixbackend.storage.upkeep import TUNING_PREFIX
@@ -44,6 +45,9 @@ from mixbackend.tuning.race import Entrant, Runner, race
 from mixbackend.tuning.refine import Refiner
 from mixbackend.tuning.request import MODULE, TrialRequest
 from mixbackend.tuning.values import write_values
+
+MOST_AT_ONCE = 4
+"""So many candidates compile side by side; each holds the model in its memory."""
 
 
 @dataclass(frozen=True)
@@ -223,4 +227,5 @@ def _race(
     again = [entrant for entrant in entrants if entrant.choice not in left]
     before = tuple(left.values())
     with tuning_bar() as show:
-        return (*race(again, start, session.config.search.budget_s, show, refiner, leave), *before)
+        at_once = min(MOST_AT_ONCE, cores())
+        return (*race(again, start, session.config.search.budget_s, show, refiner, leave, at_once=at_once), *before)

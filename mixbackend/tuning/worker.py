@@ -1,9 +1,10 @@
 """One candidate in a process of its own: ``python -m mixbackend.tuning.worker``.
 
 Place: started by ``tuner``; a crash, a hang or running out of memory here costs only this candidate.
-Input: a ``TrialRequest`` as a JSON line on standard input; then lines ``{"seconds": s}``.
-Output: one JSON line each on standard output: ready, with what each region took; then the median and the least seconds
-of a call in each slice. Everything that libraries print goes to standard error.
+Input: a ``TrialRequest`` as a JSON line on standard input; then lines ``{"seconds", "first", "regions"}``, which say
+how long a slice is, whether it is the first, and whether regions are to be timed before it.
+Output: one JSON line each on standard output: ready, when it is compiled; then the median and the least seconds
+of a call in each slice, and what each region took. Everything that libraries print goes to standard error.
 Invariants: the graph goes through the same pipeline as in the asking process, verification included; a candidate with
 a wrong region is not timed.
 """
@@ -60,18 +61,26 @@ def main() -> None:
 
 
 def serve(request: TrialRequest, send: Callable[[Answer], None]) -> None:
-    """Compile, call until warm, say so; then time slices until the input ends."""
+    """Compile and say so; then time slices until the input ends. Others compile until the first of them begins."""
     mixture, run = _compiled(request)
+    # After the answer this process may be ended at any moment: what it compiled reaches the remote cache before.
+    finish(_SHARING_S)
+    send({"status": "pass"})
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message["first"]:
+            _warm_up(run)
+        regions = _time_regions(mixture, run) if message["regions"] else ()
+        answer = time_slice(run, message["seconds"])
+        send({**answer, "regions": [timing.to_dict() for timing in regions]})
+
+
+def _warm_up(run: Callable[[], Any]) -> None:
     start = time.perf_counter()
     for _ in range(_WARM_CALLS):
         run()
         if time.perf_counter() - start > _WARM_S:
             break
-    # After the answer this process may be ended at any moment: what it compiled reaches the remote cache before.
-    finish(_SHARING_S)
-    send({"status": "pass", "regions": [timing.to_dict() for timing in _time_regions(mixture, run)]})
-    for line in sys.stdin:
-        send(time_slice(run, json.loads(line)["seconds"]))
 
 
 def time_slice(run: Callable[[], Any], seconds: float) -> Answer:

@@ -86,12 +86,13 @@ def test_other_settings_are_not_served():
     artifact = InductorBackend().compile(region).artifact
     assert artifact is not None
     before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         torch.use_deterministic_algorithms(not before)
         with pytest.raises(ValueError, match="settings"):
             InductorBackend().load(region, artifact)
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
     InductorBackend().load(region, artifact)
 
 

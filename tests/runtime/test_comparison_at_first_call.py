@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import Plan
+from mixbackend.contracts import Plan, PlannedRegion, Traits
 from mixbackend.partitioner import fixed
 from mixbackend.partitioner.placement import Placements
+from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.tuning import comparison_processor, tuner
 from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.rivals import alone
+from mixbackend.tuning.rivals import alone, everyone
 
 
 @pytest.fixture(autouse=True)
@@ -219,3 +221,25 @@ def test_a_rival_counts_in_the_layout_that_suits_it():
     other = Plan("g", "inference", False, (), single_backend_s=(("a", 4.0), ("b", 2.0), ("c", 1.0)))
     assert alone(other, mine) == {"a": 3.0, "b": 2.0, "c": 1.0}
     assert alone(None, mine) == {"a": 3.0, "b": 5.0}
+
+
+def test_the_mixture_of_all_that_save_anything_is_a_rival_where_it_is_another_plan():
+    def plan(*owners):
+        regions = (PlannedRegion(f"r{i}", owner, (f"n{i}",), estimated_s=1.0) for i, owner in enumerate(owners))
+        return Plan("g", "inference", False, tuple(regions))
+
+    def found(other, tried=frozenset()):
+        names = [SimpleNamespace(name=name, traits=Traits) for name in ("a", "b")]
+        session = SimpleNamespace(backends=names, place=lambda graph, choice: other)
+        return everyone(SimpleNamespace(graph=None, plan=plan("a", "a")), session, tried)
+
+    assert found(plan("a", "b")) == (Choice(every=True),)
+    assert found(plan("a", "a")) == ()
+    assert found(plan("b", "b"), frozenset({"b"})) == (), "b alone is tried already"
+
+
+def test_the_mixture_of_all_that_save_anything_is_compared(make_mixture, sleeper, monkeypatch):
+    monkeypatch.setattr(comparison_processor, "everyone", lambda home, session, tried: (Choice(every=True),))
+    mixture = make_mixture(sleeper("first", 0.002), sleeper("second", 0.0))
+    run(mixture)
+    assert any("mixture of all that save anything" in text for text in told(mixture))

@@ -25,6 +25,16 @@ def test_among_equals_the_first_wins() -> None:
     assert decide([trial(DEFAULT, 1.02), trial(ONE, 1.0)]).choice == ONE
 
 
+def test_candidates_are_compared_within_each_round() -> None:
+    """The machine gets slower all the time: medians would say that the one with fewer slow turns is as fast."""
+    drift = [1.0, 1.1, 1.2, 1.3, 1.4]
+    slower, faster = [1.05 * speed for speed in drift], list(drift)
+    assert decide([trial(DEFAULT, *slower), trial(ONE, *faster)]).choice == ONE
+    assert decide([trial(DEFAULT, *slower), trial(ONE, *(faster[1:]), 1.5)]).choice == DEFAULT
+    # One that left the turns early is compared by those that it took.
+    assert decide([trial(DEFAULT, 1.02), trial(ONE, *faster)]).choice == ONE
+
+
 def test_only_those_that_finished_can_win() -> None:
     trials = [trial(DEFAULT, 2.0), trial(ONE, 1.0, status=SLOWER), trial(OTHER, status="crash")]
     assert decide(trials).choice == DEFAULT

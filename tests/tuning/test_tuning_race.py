@@ -11,7 +11,7 @@ import pytest
 from mixbackend.runtime.choice import Choice
 from mixbackend.tuning import race as race_module
 from mixbackend.tuning.decision import MEASURED, SLOWER, decide
-from mixbackend.tuning.race import ROUNDS, Entrant, race
+from mixbackend.tuning.race import HEATS, ROUNDS, Entrant, race
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Track:
 
     now: float = 0.0
     awake: set[str] = field(default_factory=set)
+    most_awake: int = 0
     closed: set[str] = field(default_factory=set)
     turns: dict[str, int] = field(default_factory=dict)
 
@@ -33,8 +34,11 @@ class Fake:
     fails_at: int = -1
     status: str = "crash"
 
+    def started(self) -> Fake:
+        self.resume()
+        return self
+
     def answer(self, timeout_s: float) -> dict[str, Any]:
-        self.track.awake.add(self.name)
         self.track.now += min(self.start_s, timeout_s)
         if self.start_s > timeout_s:
             return {"status": "timeout", "detail": "no answer"}
@@ -43,26 +47,33 @@ class Fake:
     def tell(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self.track.awake == {self.name}, "others are at work"
         self.track.now += message["seconds"]
+        assert message["first"] == (self.name not in self.track.turns)
         turn = self.track.turns[self.name] = self.track.turns.get(self.name, 0) + 1
         if turn == self.fails_at:
             return {"status": self.status, "detail": "later"}
-        return {"status": "pass", "median_s": self.seconds(turn), "least_s": 0.9 * self.seconds(turn)}
+        seconds = self.seconds(turn)
+        regions = [{"measured_s": seconds}] if message["regions"] else []
+        return {"status": "pass", "median_s": seconds, "least_s": 0.9 * seconds, "regions": regions}
 
     def pause(self) -> None:
         self.track.awake.remove(self.name)
 
     def resume(self) -> None:
         self.track.awake.add(self.name)
+        self.track.most_awake = max(self.track.most_awake, len(self.track.awake))
 
     def close(self) -> None:
         self.track.awake.discard(self.name)
         self.track.closed.add(self.name)
 
 
-def run(track: Track, budget_s: float = 1000.0, **runners: dict[str, Any]) -> dict[str, Any]:
-    fakes = {name: Fake(name, track, **facts) for name, facts in runners.items()}
+def run(track: Track, budget_s: float = 1000.0, at_once: int = 1, **runners: dict[str, Any]) -> dict[str, Any]:
     entrants = [Entrant(Choice(single=name), 1.0) for name in runners]
-    trials = race(entrants, lambda choice: fakes[choice.single], budget_s, clock=lambda: track.now)
+
+    def start(choice: Choice) -> Fake:
+        return Fake(choice.single, track, **runners[choice.single]).started()
+
+    trials = race(entrants, start, budget_s, clock=lambda: track.now, at_once=at_once)
     assert track.closed == {trial.choice.single for trial in trials if trial.status != "no_time"}
     return {trial.choice.single: trial for trial in trials}
 
@@ -73,8 +84,8 @@ def steady(seconds: float) -> dict[str, Any]:
 
 def test_close_candidates_run_all_rounds_and_the_faster_wins() -> None:
     track = Track()
-    trials = run(track, first={"seconds": lambda turn: 1.0 + 0.1 * (turn % 2)}, second=steady(1.02))
-    assert track.turns == {"first": ROUNDS, "second": ROUNDS}
+    trials = run(track, first={"seconds": lambda turn: 1.1 - 0.1 * (turn % 2)}, second=steady(1.02))
+    assert track.turns == {"first": HEATS + ROUNDS, "second": HEATS + ROUNDS}
     assert {trial.status for trial in trials.values()} == {MEASURED}
     assert decide(list(trials.values())).choice.single == "second"
 
@@ -90,15 +101,30 @@ def test_the_first_stays_to_be_compared_with() -> None:
     track = Track()
     trials = run(track, first=steady(3.0), middle=steady(2.0), quick=steady(1.0))
     assert [trial.status for trial in trials.values()] == [MEASURED, SLOWER, MEASURED]
-    assert track.turns["first"] == ROUNDS
+    assert track.turns["first"] == HEATS + ROUNDS
 
 
 def test_clearly_slower_ones_leave_between_rounds() -> None:
     track = Track()
     trials = run(track, first=steady(1.0), second=steady(1.2), third=steady(1.0))
     assert trials["second"].status == SLOWER
-    assert 1 < track.turns["second"] < ROUNDS
-    assert track.turns["third"] == ROUNDS
+    assert 1 < track.turns["second"] < HEATS + ROUNDS
+    assert track.turns["third"] == HEATS + ROUNDS
+
+
+def test_some_compile_side_by_side_and_then_take_turns_alone() -> None:
+    track = Track()
+    trials = run(track, at_once=2, first=steady(1.0), second=steady(1.0), third=steady(1.0))
+    assert {trial.status for trial in trials.values()} == {MEASURED}
+    assert set(track.turns.values()) == {HEATS + ROUNDS}
+    assert track.most_awake == 2
+
+
+def test_one_that_hangs_beside_another_takes_no_time_from_it() -> None:
+    track = Track()
+    trials = run(track, 90.0, at_once=2, hang={**steady(0.1), "start_s": 1e9}, ready={**steady(1.0), "start_s": 0.0})
+    assert [trial.status for trial in trials.values()] == ["timeout", MEASURED]
+    assert track.now < 40.0
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 4])
@@ -143,7 +169,7 @@ def test_all_are_closed_when_showing_fails() -> None:
         entrants = [Entrant(Choice(single="only"), 1.0), Entrant(Choice(single="other"), 1.0)]
         race(
             entrants,
-            lambda choice: fake if choice.single == "only" else Fake("other", track, lambda turn: 1.0),
+            lambda choice: (fake if choice.single == "only" else Fake("other", track, lambda turn: 1.0)).started(),
             60.0,
             show,
         )
@@ -161,9 +187,47 @@ def test_further_candidates_run_after_those_that_were_there(monkeypatch) -> None
         return Entrant(Choice(single="better"), 0.4) if len(asked) == 1 else None
 
     entrants = [Entrant(Choice(single="first"), 1.0)]
-    trials = race(entrants, lambda choice: fakes[choice.single], 1000.0, further=further, clock=lambda: track.now)
+    trials = race(
+        entrants, lambda choice: fakes[choice.single].started(), 1000.0, further=further, clock=lambda: track.now
+    )
     assert asked == [[("first", 1.0)], [("first", 1.0), ("better", 0.5)]]
     assert decide(trials).choice.single == "better"
+
+
+def test_what_the_machine_did_to_one_turn_teaches_nothing() -> None:
+    """A slow first turn is not what the candidate takes, and the final begins anew."""
+    track = Track()
+    slow_start = Fake("first", track, lambda turn: 5.0 if turn == 1 else 1.0)
+    seen = []
+
+    def further(showings):
+        seen.extend(showings)
+
+    entrants = [Entrant(Choice(single="first"), 1.0)]
+    (trial,) = race(entrants, lambda choice: slow_start.started(), 60.0, further=further, clock=lambda: track.now)
+    assert [(showing.seconds, showing.regions) for showing in seen] == [(1.0, [{"measured_s": 1.0}])]
+    assert trial.rounds_s == (5.0, 1.0, 1.0), "alone there is no final"
+    trials = run(Track(), first={"seconds": lambda turn: 5.0 if turn <= HEATS else 1.0}, other=steady(1.0))
+    assert trials["first"].rounds_s == (1.0,) * ROUNDS
+
+
+def test_a_plan_that_was_repaired_meanwhile_is_what_it_is_now() -> None:
+    """A region failed, so there are more of them from the second turn on: that ends no race."""
+
+    class Repaired(Fake):
+        def tell(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+            answer = super().tell(message, timeout_s)
+            return {**answer, "regions": answer["regions"] * min(2, self.track.turns[self.name])}
+
+    seen = []
+    runner = Repaired("first", Track(), lambda turn: 4.0 - turn)
+
+    def further(showings):
+        seen.extend(showings)
+
+    entrants = [Entrant(Choice(single="first"), 1.0)]
+    race(entrants, lambda choice: runner.started(), 60.0, further=further, clock=lambda: runner.track.now)
+    assert [showing.regions for showing in seen] == [[{"measured_s": 1.0}, {"measured_s": 1.0}]]
 
 
 def test_nobody_is_asked_for_more_when_the_budget_is_spent() -> None:
@@ -174,7 +238,9 @@ def test_nobody_is_asked_for_more_when_the_budget_is_spent() -> None:
         raise AssertionError("asked")
 
     runners = {name: Fake(name, track, lambda turn: 1.0, start_s=9.0) for name in ("a", "b", "c")}
-    trials = race(entrants, lambda choice: runners[choice.single], 30.0, further=further, clock=lambda: track.now)
+    trials = race(
+        entrants, lambda choice: runners[choice.single].started(), 30.0, further=further, clock=lambda: track.now
+    )
     assert [trial.status for trial in trials] == [MEASURED, MEASURED, "timeout"]
 
 
@@ -187,7 +253,7 @@ def test_who_leaves_is_told_at_once() -> None:
     }
     race(
         [Entrant(Choice(single=name), 1.0) for name in names],
-        lambda choice: fakes[choice.single],
+        lambda choice: fakes[choice.single].started(),
         1000.0,
         told=lambda trial: told.append((trial.choice.single, trial.status)),
         clock=lambda: track.now,

@@ -195,14 +195,14 @@ def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_pat
     subject = tuner.subject_of(graph(64, {}), mine)
     started: list[list[Choice]] = []
 
-    def interrupted(entrants, start, budget_s, show, further, told):
+    def interrupted(entrants, start, budget_s, show, further, told, **more):
         started.append([entrant.choice for entrant in entrants])
         told(Trial(entrants[0].choice, 1.0, "crash"))
         told(Trial(entrants[-1].choice, 1.0, SLOWER, "", (2.0,)))
         told(Trial(entrants[-2].choice, 1.0, NO_TIME))
         raise KeyboardInterrupt
 
-    def finished(entrants, start, budget_s, show, further, told):
+    def finished(entrants, start, budget_s, show, further, told, **more):
         started.append([entrant.choice for entrant in entrants])
         return tuple(Trial(entrant.choice, 1.0, MEASURED, "", (1.0,)) for entrant in entrants)
 

@@ -87,6 +87,12 @@ def test_other_settings_are_other_results(tmp_path: Path) -> None:
     assert len(keys) == 5
     command = Options(("codegen",), environment="command")
     assert runner.record_key(ONE, "openvino", OPTIONS, "") == runner.record_key(ONE, "openvino", command, "")
+    skipped = Options(("codegen",), guards="skipped")
+    same = {
+        peer: runner.record_key(ONE, peer, OPTIONS, "") == runner.record_key(ONE, peer, skipped, "")
+        for peer in ("eager", "openvino", "onnxruntime", "inductor", "mixture", "only-codegen")
+    }
+    assert [peer for peer in same if same[peer]] == ["eager", "openvino", "onnxruntime"], "exported models have none"
 
 
 def test_nothing_left_is_no_time_left(tmp_path: Path) -> None:

@@ -66,6 +66,19 @@ def test_a_mixture_is_right_and_tells_its_parts(
     assert len(parts["placement"]) == 16 and parts["chosen"] == [""] * parts["graphs"]
 
 
+def test_guards_are_skipped_once_a_model_is_warm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stances: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch.compiler, "set_stance", lambda name, **settings: stances.append(settings))
+    configuration = {"backends": ["eager"], "cache": {"dir": str(tmp_path / "cache")}}
+    (ready,) = serve(monkeypatch, INFERENCE, tmp_path, "only-eager", configuration=configuration)
+    assert ready["status"] == "pass" and stances == []
+    ready, _ = serve(
+        monkeypatch, INFERENCE, tmp_path, "only-eager", '{"seconds": 0}\n',
+        configuration=configuration, guards="skipped",
+    )  # fmt: skip
+    assert ready["status"] == "pass" and stances == [{"skip_guard_eval_unsafe": True}]
+
+
 def test_openvino_and_onnxruntime_take_the_whole_model(tmp_path: Path) -> None:
     for case in (INFERENCE, PeerCase("tiny", 3, "inference", "bfloat16")):
         reference.make(TINY, case, tmp_path)
