@@ -4,8 +4,9 @@ Place: registered under the entry point group ``mixbackend.backends``; the fallb
 Input: regions of every phase, static or dynamic. Output: compiled regions with live weights and traced strides.
 Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
 What they made is kept as an ``artifact``, and runs again without them.
-Non-goals: convolutions but depthwise ones and, on GPUs, those of one point; sorting; products of matrices on
-processors: libraries and eager own those.
+Products of matrices on processors are those of float32 with a matrix that is known when a region is bound, and packed
+then. Non-goals: convolutions but depthwise ones and, on GPUs, those of one point; sorting; other products on processors:
+libraries and eager own those.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import sympy
+import torch
 
 from mixbackend.backends.codegen.artifact import RegionArtifact
+from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.rates import FUSED, ONLY_FUSED_ON_PROCESSOR, codegen_rates
 from mixbackend.backends.codegen.runner import PreparedRunner, make_runner
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Target
@@ -47,6 +50,7 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
+from mixbackend.contracts.rate_rows import CONSTANT, rate_row
 
 if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.program import Program
@@ -138,7 +142,7 @@ class CodegenBackend(Backend):
         """It takes what a lowering rule covers, on a target's device and types."""
         from mixbackend.backends.codegen.lower.judging import judge_op
 
-        special = self._refuse_special(view) or self._refuse_values(view)
+        special = self._refuse_special(view) or self._refuse_values(view) or self._refuse_product(view)
         if special is not None:
             return special
         # Parts of a result stay with the op that made it; its verdict is theirs.
@@ -235,6 +239,18 @@ class CodegenBackend(Backend):
             calm = replace(view.node, tags=view.node.tags - {OpTag.RANDOM})
             return refuse_special(replace(view, node=calm), writes_inputs=True)
         return refuse_special(view, writes_inputs=True)
+
+    def _refuse_product(self, view: OpView) -> Unsupported | None:
+        """Where products are packed, that pays once for all calls, or not at all."""
+        target = self.targets[_device_of((*view.input_tensors, *view.output_tensors), self.target)]
+        if view.op_class != "matmul" or PRODUCT not in target.traits().templates:
+            return None
+        for meta in (*view.input_tensors, *view.output_tensors):
+            if meta.dtype is not torch.float32:
+                return Unsupported("dtype", f"a product of matrices of {meta.dtype}")
+        if CONSTANT not in rate_row(view).split("/"):
+            return Unsupported("declined", "the second matrix would be packed anew at each call")
+        return None
 
     def _refuse_values(self, view: OpView) -> Unsupported | None:
         if OpTag.STRIDE_SENSITIVE in view.node.tags:

@@ -59,6 +59,7 @@ _SHARE_OF_PEAK: dict[str, float] = {
     "sort": 0.01,
     "attention": 0.7,
     "matmul": 0.6,
+    "matmul/constant": 1.1,
     "other": 0.05,
     "convolution/grouped": 0.1,
     "convolution/grouped/channels_last": 0.3,

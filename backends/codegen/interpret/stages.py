@@ -20,7 +20,7 @@ from mixbackend.backends.codegen.interpret.folds import fold, scan
 from mixbackend.backends.codegen.interpret.indices import Value, Values, evaluate_index, evaluate_size
 from mixbackend.backends.codegen.interpret.points import Element, Points, as_positions, find_outside
 from mixbackend.backends.codegen.interpret.symbols import Input, solve_symbols
-from mixbackend.backends.codegen.interpret.templates import evaluate_template
+from mixbackend.backends.codegen.interpret.templates import cropped, evaluate_template
 from mixbackend.backends.codegen.ir.scalar import Expr, Load
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
@@ -243,7 +243,8 @@ class _Run:
             wrong, _ = find_outside(list(places), target.shape, None)
             if wrong:
                 raise IrError(f"{item.target}{list(target.shape)} is written at {list(wrong)}", where=str(stage))
-            target[places] = value
+            sizes = [evaluate_size(loop.size, self._values) for loop in item.loops]
+            target[places] = cropped(value, sizes)
             self._define(item.target, target, stage)
 
     def _scattered(self, stage: Scatter) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from mixbackend.backends.codegen.interpret.indices import Value, evaluate_size
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
 from mixbackend.backends.codegen.ir.scalar import compute_dtype
-from mixbackend.backends.codegen.ir.templates import ATTENTION
+from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT
 from mixbackend.contracts import IrError
 
 Operands = Sequence[torch.Tensor | None]
@@ -24,7 +24,7 @@ Operands = Sequence[torch.Tensor | None]
 def evaluate_template(
     name: str, operands: Operands, options: Sequence[tuple[str, bool | float]]
 ) -> tuple[torch.Tensor, ...]:
-    """What a template gives.
+    """What a template gives; where it gives more columns than there are, the first ones count.
 
     Raises:
         IrError: there is no such template.
@@ -51,7 +51,13 @@ def interpret_template(
     results = evaluate_template(kernel.name, operands, kernel.options)
     for view, result in zip(kernel.results, results, strict=True):
         if view is not None:
-            _tensor(view, buffers, parameters).copy_(result)
+            target = _tensor(view, buffers, parameters)
+            target.copy_(cropped(result, target.shape))
+
+
+def cropped(result: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """The part of a template's result that there is room for."""
+    return result[tuple(slice(size) for size in sizes)]
 
 
 def _tensor(view: BufferView, buffers: Mapping[str, torch.Tensor], parameters: Mapping[object, Value]) -> torch.Tensor:
@@ -87,6 +93,14 @@ def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple
     return (weights @ value) / total, (highest + total.log()).squeeze(-1)
 
 
+def _product(operands: Operands, options: Mapping[str, bool | float]) -> tuple[torch.Tensor, ...]:
+    left, packed, bias = operands
+    assert left is not None and packed is not None
+    made = left @ packed.transpose(0, 1).flatten(1)
+    return (made if bias is None else made[:, : bias.shape[0]] + bias,)
+
+
 _MEANINGS: Mapping[str, Callable[[Operands, Mapping[str, bool | float]], tuple[torch.Tensor, ...]]] = {
-    ATTENTION: _attention
+    ATTENTION: _attention,
+    PRODUCT: _product,
 }

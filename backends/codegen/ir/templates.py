@@ -40,13 +40,25 @@ after its own position. Where a row of scores is minus infinity throughout, ``ze
 as logarithm, or NaN, and minus infinity.
 """
 
+PRODUCT = "product"
+"""``output = left right + bias`` in float32, the right matrix in panels of ``width`` columns: [panel, term, column].
+
+Columns of the last panel beyond those of the result are zeros.
+"""
+
 TEMPLATES = {
     ATTENTION: TemplateForm(
         operands=(("query", 4), ("key", 4), ("value", 4), ("mask", 4)),
         results=(("output", 4), ("logarithm", 3)),
         optional=frozenset({"mask"}),
         options=("causal", "scale", "zeros"),
-    )
+    ),
+    PRODUCT: TemplateForm(
+        operands=(("left", 2), ("packed", 3), ("bias", 1)),
+        results=(("output", 2),),
+        optional=frozenset({"bias"}),
+        options=("width",),
+    ),
 }
 
 

@@ -12,6 +12,7 @@ import sympy
 from mixbackend.backends.codegen.ir.kernel import AnyKernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.ir.stages import GraphOutput, Stage, StageGraph, StridedInput, destinations
+from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.schedule.assemble import assemble
 from mixbackend.backends.codegen.schedule.blocks import build_blocks
 from mixbackend.backends.codegen.schedule.build import build_kernel
@@ -21,6 +22,7 @@ from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.schedule.in_place import in_place
 from mixbackend.backends.codegen.schedule.joined import join_concatenations
 from mixbackend.backends.codegen.schedule.launches import launches
+from mixbackend.backends.codegen.schedule.packed_products import pack_products
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.split import split_reductions
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
@@ -43,6 +45,7 @@ def schedule(
         fuel: number of fusions allowed; ``None`` for all. Used to find the fusion behind a wrong result.
     """
     hints = hints or {}
+    graph = pack_products(graph, traits.vector_bytes) if PRODUCT in traits.templates else graph
     longest_column = None if traits.blocks is None else traits.blocks.resident // traits.blocks.least_columns
     graph, refusals = simplify(join_concatenations(graph) if traits.blocks else graph, hints, longest_column)
     graph = split_loops(place_writes(graph))

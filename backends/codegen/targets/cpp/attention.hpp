@@ -6,7 +6,7 @@
 // blocks, with a running maximum and sum (Milakov and Gimelshein, 2018).
 // Invariants: everything is computed in float32; a NaN among the scores of a query makes its whole row NaN.
 #pragma once
-#include "kernel.hpp"
+#include "tiles.hpp"
 
 namespace mb {
 
@@ -125,16 +125,6 @@ template <class S> MB_INLINE Rows<const float> widened(Rows<const S> from, i64 r
 
 // ---- products -----------------------------------------------------------------------------------------------------
 
-// Keeps the compiler from loading a value again for each of its uses: products would have to wait for loads.
-MB_INLINE Vec<float> in_register(Vec<float> value) {
-#if defined(__AVX512F__)
-    asm("" : "+v"(value.v));
-#elif defined(__x86_64__)
-    asm("" : "+x"(value.v));
-#endif
-    return value;
-}
-
 // sums[c] += factors[c * apart + step * stride] columns[step], over all steps.
 template <int count, int vectors>
 MB_INLINE void accumulate(Vec<float> (&sums)[count][vectors], const float* columns, const float* factors, i64 apart,
@@ -220,12 +210,6 @@ template <int vectors> struct ValueTile {
         }
     }
 };
-
-// Runs tiles of `count`, then of half as many, and so on, until `end`.
-template <int count, class Tile> MB_INLINE void in_tiles(const Tile& tile, i64 end, i64 first = 0) {
-    for (; first + count <= end; first += count) tile.template run<count>(first);
-    if constexpr (count > 1) in_tiles<count / 2>(tile, end, first);
-}
 
 // ---- a block of queries -------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.ir.stages import Stage, is_product
 from mixbackend.backends.codegen.targets.cpp.build import (
     MODULE_HEAD,
     PLACEHOLDER,
@@ -44,7 +45,7 @@ _DTYPES = frozenset(
         *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool),
     }
 )
-_TEMPLATES = frozenset({"attention"})
+_TEMPLATES = frozenset({"attention", "product"})
 """Those that ``templates`` prints, without importing it."""
 _SCRATCH_BYTES = 256 * 1024
 _OPENMP_PROBE = """
@@ -99,6 +100,10 @@ class CppTarget(Target):
             dtypes=_DTYPES,
             templates=_TEMPLATES,
         )
+
+    def objection(self, stage: Stage) -> str | None:
+        """Of products, it has those of two matrices, as a template."""
+        return super().objection(stage) if is_product(stage) and len(stage.loops) != 2 else None
 
     def compile(self, program: Program) -> CompiledProgram:
         """Compile what no program before had."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
-from mixbackend.backends.codegen.ir.templates import ATTENTION
+from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT
 from mixbackend.backends.codegen.targets.cpp.literals import STORAGE, literal
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
 
@@ -49,6 +49,23 @@ def _attention(kernel: TemplateKernel) -> tuple[str, list[str]]:
     ]
 
 
+def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
+    left, packed, bias = kernel.operands
+    (output,) = kernel.results
+    assert left is not None and packed is not None and output is not None
+    sizes = [output.sizes[0], left.sizes[1], output.sizes[1]]
+    views = [_fields(left, 2), f"{packed.buffer} + {packed.offset}", _fields(bias, 1), _fields(output, 2)]
+    width = int(dict(kernel.options)["width"])
+    return "product.hpp", [
+        f"const Product given = {{{', '.join([*map(str, sizes), *views])}}};",
+        f"multiply<{width} / lanes>(given);",
+    ]
+
+
+def _fields(view: BufferView | None, rank: int) -> str:
+    return _view(view, rank)[1:-1]
+
+
 def _view(view: BufferView | None, rank: int) -> str:
     """Pointer and strides; missing tensors are null, missing strides 0."""
     if view is None:
@@ -57,5 +74,8 @@ def _view(view: BufferView | None, rank: int) -> str:
     return f"{{{view.buffer} + {view.offset}, {', '.join(strides)}}}"
 
 
-PRINTERS: Mapping[str, Callable[[TemplateKernel], tuple[str, list[str]]]] = {ATTENTION: _attention}
+PRINTERS: Mapping[str, Callable[[TemplateKernel], tuple[str, list[str]]]] = {
+    ATTENTION: _attention,
+    PRODUCT: _product,
+}
 """By template: the header to include, and the lines of the function's body."""
