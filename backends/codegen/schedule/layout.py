@@ -3,7 +3,8 @@
 Place: after ``split_loops``, before ``grouping``.
 Input: a ``StageGraph``. Output: the layout of every tensor. Inputs and outputs have theirs already; a tensor in between
 follows what it is computed from, or, where that says nothing, what is computed from it: a chain over channels-last
-tensors stays channels-last. Tensors in between are dense.
+tensors stays channels-last. Packed products write row by row, and read so what is made for them alone; what is computed
+from them follows them. Tensors in between are dense.
 Non-goals: padding, and layouts that help a library kernel.
 """
 
@@ -23,6 +24,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Template,
     targets_of,
 )
+from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
 from mixbackend.backends.codegen.schedule.simplify import loads_of
@@ -58,6 +60,7 @@ class _Chooser:
             item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)
         }
         self._strides.update((item.tensor, item.strides) for item in graph.outputs if isinstance(item, GraphOutput))
+        self._products = {name for stage in graph.stages if _is_packed_product(stage) for name in targets_of(stage)}
         self._readers: dict[str, list[Stage]] = {}
         for stage in graph.stages:
             for load in loads_of(stage):
@@ -69,7 +72,7 @@ class _Chooser:
             for name in targets_of(stage):
                 if name in self._strides:
                     continue
-                order = self._order_of_sources(stage)
+                order = self._order_for_products(name) or self._order_of_sources(stage)
                 if order is None:
                     undecided.append(name)
                     continue
@@ -84,7 +87,7 @@ class _Chooser:
         if isinstance(stage, Map) and stage.apart:
             return list(range(len(stage.loops)))
         if isinstance(stage, Template):
-            return None
+            return list(range(len(self._types[targets_of(stage)[0]].sizes))) if _is_packed_product(stage) else None
         loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
         dimension = {loop.index: place for place, loop in enumerate(loops) if loop.size != 1}
         seen = []
@@ -94,6 +97,15 @@ class _Chooser:
                 strides = {dimension[index]: stride for index, stride in pairs if index in dimension}
                 seen.append((strides, load.tensor))
         return self._order(seen, len(loops))
+
+    def _order_for_products(self, name: str) -> list[int] | None:
+        """Order of a tensor that a product sums over one dimension of, and that is made for that."""
+        for stage in self._readers.get(name, ()):
+            left = stage.operands[0] if isinstance(stage, Template) and _is_packed_product(stage) else None
+            if left is not None and left.value.tensor == name and left.loops[1].index in left.value.index:
+                summed = left.value.index.index(left.loops[1].index)
+                return [*(place for place in range(len(left.value.index)) if place != summed), summed]
+        return None
 
     def _order_of_readers(self, name: str) -> list[int] | None:
         """Order of the dimensions of a tensor as the targets computed from it have them."""
@@ -113,13 +125,13 @@ class _Chooser:
         return self._order(seen, len(self._types[name].sizes))
 
     def _order(self, seen: Iterable[tuple[Mapping[int, sympy.Expr], str]], rank: int) -> list[int] | None:
-        """Follow the access that says most: of the most dimensions, then of the largest tensor, then the first."""
-        best: tuple[int, int] = (1, 0)
+        """Follow the access that says most: of the most dimensions, of a product, of the largest tensor, the first."""
+        best: tuple[int, bool, int] = (1, False, 0)
         chosen: dict[int, int] | None = None
         for strides, tensor in seen:
             known = {place: estimate(stride, self._hints) for place, stride in strides.items()}
             known = {place: stride for place, stride in known.items() if stride > 0}
-            weight = (len(known), points(self._types[tensor].sizes, self._hints))
+            weight = (len(known), tensor in self._products, points(self._types[tensor].sizes, self._hints))
             if len(known) > 1 and weight > best:
                 best, chosen = weight, known
         if chosen is None:
@@ -127,6 +139,10 @@ class _Chooser:
         # Dimensions that the access does not have keep their places between the others.
         ranked = iter(sorted(chosen, key=lambda place: (-chosen[place], place)))
         return [next(ranked) if place in chosen else place for place in range(rank)]
+
+
+def _is_packed_product(stage: Stage) -> bool:
+    return isinstance(stage, Template) and stage.name == PRODUCT
 
 
 __all__ = ["choose_layouts", "dense_strides"]

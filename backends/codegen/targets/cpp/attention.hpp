@@ -219,6 +219,13 @@ template <int vectors> struct Running {
     Vec<float> highest[vectors], total[vectors], correction[vectors];
 };
 
+// The weight of a score that is so far from the highest one. What would be denormal is 0: beside a weight of 1 it counts
+// for nothing, and products with such numbers take a hundred times as long (masks with -100 instead of infinity).
+MB_INLINE Vec<float> weight_of(Vec<float> apart) {
+    const Mask lost = lt(apart, broadcast<float>(-87.0f));
+    return select(lost, broadcast<float>(0.0f), Vec<float>{raw::exp_single(apart.v)});
+}
+
 // Scores become weights.
 template <int vectors>
 MB_INLINE void weigh(float* scores, i64 keys, const Vec<float>* before, Running<vectors>& state) {
@@ -234,7 +241,7 @@ MB_INLINE void weigh(float* scores, i64 keys, const Vec<float>* before, Running<
 #pragma GCC unroll 8
         for (int place = 0; place < vectors; ++place) {
             float* const there = scores + (key * vectors + place) * lanes;
-            const Vec<float> weight = {raw::exp_single(sub(load<float>(there), from[place]).v)};
+            const Vec<float> weight = weight_of(sub(load<float>(there), from[place]));
             state.total[place] = add(state.total[place], weight);
             store(there, weight);
         }
@@ -414,7 +421,7 @@ static __attribute__((noinline)) void attend_query(const Attention<S, M>& given,
         const float correction = raw::exp_single(before - from);
         Vec<float> sum = broadcast<float>(0.0f);
         for (i64 first = 0; first < count; first += lanes) {
-            const Vec<float> weight = {raw::exp_single(sub(scores[first / lanes], broadcast<float>(from)).v)};
+            const Vec<float> weight = weight_of(sub(scores[first / lanes], broadcast<float>(from)));
             sum = add(sum, weight);
             store(memory.scores + first, weight);
         }
