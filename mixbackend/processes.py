@@ -76,13 +76,21 @@ class Worker:
         )
         _warden.add(self._process.pid)
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self._early: list[str | None] = []
         threading.Thread(target=self._read, daemon=True).start()
         self._write(request.to_line())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether there is an answer, or comes one in that time; the worker goes on if not."""
+        if not self._early:
+            with contextlib.suppress(queue.Empty):
+                self._early.append(self._lines.get(timeout=timeout_s))
+        return bool(self._early)
 
     def answer(self, timeout_s: float) -> Answer:
         """The next answer, or one that says what went wrong instead."""
         try:
-            line = self._lines.get(timeout=timeout_s)
+            line = self._early.pop() if self._early else self._lines.get(timeout=timeout_s)
         except queue.Empty:
             self.close()
             return {"status": "timeout", "detail": f"no answer within {timeout_s:g} s"}

@@ -4,9 +4,9 @@ Place: registered under the entry point group ``mixbackend.backends``; the fallb
 Input: regions of every phase, static or dynamic. Output: compiled regions with live weights and traced strides.
 Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
 What they made is kept as an ``artifact``, and runs again without them.
-Products of matrices on processors are those of float32 with a matrix that is known when a region is bound, and packed
-then. Non-goals: convolutions but depthwise ones and, on GPUs, those of one point; sorting; other products on processors:
-libraries and eager own those.
+Products of matrices on processors are those of float32 with a matrix that is known when a region is bound, and is
+packed then. Non-goals: convolutions but depthwise ones and, on GPUs, those of one point; sorting; other products on
+processors: libraries and eager own those.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import torch
 
 from mixbackend.backends.codegen.random_state import take_random_state
 from mixbackend.backends.codegen.targets.target import Launch
+from mixbackend.backends.common.large_pages import in_large_pages
 from mixbackend.contracts.region import BoundRun, RunFunction
 from mixbackend.contracts.torch_compat import current_cuda_device, gpu_allocator
 
@@ -85,6 +86,7 @@ class PreparedRunner:
     def bind(self, constants: Sequence[torch.Tensor | None]) -> BoundRun:
         """The rest, for these very constants."""
         made = self.first([constants[place] for place in self.places])
+        made = in_large_pages(made) if self.device == "cpu" else made
         given = {place: value for place, value in enumerate((*constants, *made)) if value is not None}
         run = make_runner(self.bound, self.launch, self.device, given)
         return BoundRun(run, sum(value.nbytes for value in made), (f"{len(made)} weights laid out for their kernels",))

@@ -14,6 +14,7 @@ Units: seconds.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -31,12 +32,15 @@ TURN_S = 0.25
 STARTING_SHARE = 0.75
 """Of the budget; what is left belongs to the turns."""
 LONGEST_START = 1 / 3
-"""Of the budget, for one candidate: a hang costs no more."""
+"""Of the budget, for one candidate: a hang costs no more. Those that start first may take longer if all of them do."""
+_WAIT_S = 0.1
 _ROUNDS_BETWEEN_CUTS = 3
 
 
 class Runner(Protocol):
     """A process at work on one candidate; see ``processes.Worker``."""
+
+    def wait(self, timeout_s: float) -> bool: ...
 
     def answer(self, timeout_s: float) -> Answer: ...
 
@@ -210,6 +214,8 @@ class _Race:
         deadline = self._clock() + longest_s
         for lane in starting:
             lane.runner = self._start_one(lane.entrant.choice)
+        if len(starting) > 1 and not any(lane.heats_s for lane in self.lanes):
+            self._wait_for_one(starting)
         for lane in starting:
             assert lane.runner is not None
             answer = lane.runner.answer(max(deadline - self._clock(), 0.0))
@@ -217,6 +223,13 @@ class _Race:
                 lane.runner.pause()
             else:
                 lane.leave(answer["status"], answer.get("detail", ""))
+
+    def _wait_for_one(self, starting: Sequence[_Lane]) -> None:
+        """Until one is ready: if all of them take long, the machine is slow or the model is large, and nobody hangs."""
+        for lane in itertools.cycle(starting):
+            assert lane.runner is not None
+            if lane.runner.wait(_WAIT_S) or self.left(STARTING_SHARE) <= 0.0:
+                return
 
     def heats(self, lanes: Sequence[_Lane]) -> None:
         """The turns after the first that show what each takes."""
@@ -266,5 +279,5 @@ def _cut(lanes: Sequence[_Lane], after_start: bool) -> None:
 
 
 def _rotated(lanes: Sequence[_Lane], number: int) -> list[_Lane]:
-    place = number % len(lanes)
+    place = number % len(lanes) if lanes else 0
     return [*lanes[place:], *lanes[:place]]

@@ -38,6 +38,12 @@ class Fake:
         self.resume()
         return self
 
+    def wait(self, timeout_s: float) -> bool:
+        passed = min(timeout_s, self.start_s)
+        self.track.now += passed
+        self.start_s -= passed
+        return self.start_s <= 0.0
+
     def answer(self, timeout_s: float) -> dict[str, Any]:
         self.track.now += min(self.start_s, timeout_s)
         if self.start_s > timeout_s:
@@ -118,6 +124,19 @@ def test_some_compile_side_by_side_and_then_take_turns_alone() -> None:
     assert {trial.status for trial in trials.values()} == {MEASURED}
     assert set(track.turns.values()) == {HEATS + ROUNDS}
     assert track.most_awake == 2
+
+
+def test_on_a_slow_machine_the_first_group_may_take_longer() -> None:
+    slow = {**steady(1.0), "start_s": 36.0}
+    trials = run(Track(), 100.0, at_once=2, first=slow, second=slow)
+    assert trials["first"].status == MEASURED
+    assert run(Track(), 100.0, first=slow)["first"].status == "timeout", "alone, it may as well be one that hangs"
+
+
+def test_where_nobody_can_be_measured_the_race_ends_without_a_winner() -> None:
+    trials = run(Track(), at_once=2, one={**steady(1.0), "fails_at": 0}, other={**steady(1.0), "fails_at": 0})
+    assert [trial.status for trial in trials.values()] == ["crash", "crash"]
+    assert not decide(list(trials.values())).measured
 
 
 def test_one_that_hangs_beside_another_takes_no_time_from_it() -> None:

@@ -97,7 +97,7 @@ def _product(operands: Operands, options: Mapping[str, bool | float]) -> tuple[t
     left, packed, bias = operands
     assert left is not None and packed is not None
     made = left @ packed.transpose(0, 1).flatten(1)
-    return (made if bias is None else made[:, : bias.shape[0]] + bias,)
+    return (made if bias is None else made[..., : bias.shape[0]] + bias,)
 
 
 _MEANINGS: Mapping[str, Callable[[Operands, Mapping[str, bool | float]], tuple[torch.Tensor, ...]]] = {

@@ -41,7 +41,9 @@ as logarithm, or NaN, and minus infinity.
 """
 
 PRODUCT = "product"
-"""``output = left right + bias`` in float32, the right matrix in panels of ``width`` columns: [panel, term, column].
+"""``output = left right + bias`` in float32, for a batch of left matrices: [batch, row, term], [batch, row, column].
+
+The right matrix, which is the same for all of them, is in panels of ``width`` columns: [panel, term, column].
 
 Columns of the last panel beyond those of the result are zeros.
 """
@@ -54,8 +56,8 @@ TEMPLATES = {
         options=("causal", "scale", "zeros"),
     ),
     PRODUCT: TemplateForm(
-        operands=(("left", 2), ("packed", 3), ("bias", 1)),
-        results=(("output", 2),),
+        operands=(("left", 3), ("packed", 3), ("bias", 1)),
+        results=(("output", 3),),
         optional=frozenset({"bias"}),
         options=("width",),
     ),

@@ -102,8 +102,8 @@ class _Chooser:
         """Order of a tensor that a product sums over one dimension of, and that is made for that."""
         for stage in self._readers.get(name, ()):
             left = stage.operands[0] if isinstance(stage, Template) and _is_packed_product(stage) else None
-            if left is not None and left.value.tensor == name and left.loops[1].index in left.value.index:
-                summed = left.value.index.index(left.loops[1].index)
+            if left is not None and left.value.tensor == name and left.loops[-1].index in left.value.index:
+                summed = left.value.index.index(left.loops[-1].index)
                 return [*(place for place in range(len(left.value.index)) if place != summed), summed]
         return None
 

@@ -6,7 +6,9 @@ Before and after, for panels of ``w`` columns::
     y[i, j] = sum over k of a[i, k] * b[k, j]     ->    p[n, k, l] = b[k, n w + l], or 0 beyond the last column
     z[i, j] = y[i, j] + c[j]                            z = product(a, p, c)
 
-The packed matrix is a tensor of its own: of a constant it is made once, when a region is bound (``prepared``).
+The packed matrix is a tensor of its own: of a constant it is made once, when a region is bound (``prepared``). Where a
+reshape made rows of two dimensions of the left matrix, the product keeps them apart (``a[i // 5, i % 5, k]`` is read as
+``a[n, i, k]``), and what it makes has three dimensions, too, so that nothing is copied.
 Invariants: same values up to the order of summation. A bias joins where nobody else reads the sums.
 Non-goals: whether packing pays; the backend takes products of constants alone.
 """
@@ -21,7 +23,7 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.indices import index_symbol, substitute
+from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, floor_div, index_symbol, modulo, substitute
 from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
@@ -38,8 +40,9 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import PRODUCT, is_place
-from mixbackend.backends.codegen.schedule.rewrite import ranges_of
+from mixbackend.backends.codegen.schedule.rewrite import map_stage, ranges_of, rewrite
 from mixbackend.backends.codegen.schedule.simplify import loads_of
+from mixbackend.backends.codegen.schedule.split_points import divides
 
 _FLOAT_BYTES = 4
 _WIDE_REGISTERS = 64
@@ -77,8 +80,8 @@ def pack_products(graph: StageGraph, vector_bytes: int) -> StageGraph:
             stages.append(stage)
         elif targets_of(stage) and targets_of(stage)[0] not in biases:
             stages += packer.packed(stage, None)
-    types = tuple((name, type_) for name, type_ in graph.types if name not in biases)
-    return replace(graph, stages=tuple(stages), types=(*types, *packer.types))
+    types = {name: packer.types.get(name, type_) for name, type_ in graph.types if name not in biases} | packer.types
+    return replace(graph, stages=tuple(map(packer.reread, stages)), types=tuple(types.items()))
 
 
 def panel_columns(columns: sympy.Expr, lanes: int) -> int:
@@ -90,13 +93,19 @@ def panel_columns(columns: sympy.Expr, lanes: int) -> int:
 
 
 class _Packer:
-    """Makes the stages of one product after the other."""
+    """Makes the stages of one product after the other.
+
+    Attributes:
+        types: of the tensors that it makes, or makes in other dimensions.
+    """
 
     def __init__(self, graph: StageGraph, lanes: int) -> None:
-        self.types: list[tuple[str, TensorType]] = []
+        self.types: dict[str, TensorType] = {}
         self._lanes = lanes
         self._ranges = ranges_of(graph.stages)
         self._symbols = (index_symbol(f"q{number}") for number in itertools.count())
+        self._leaving = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
+        self._rows: dict[str, sympy.Expr] = {}
 
     def packed(self, stage: Reduce, bias: _Bias | None) -> Iterator[Stage]:
         """What packs the right matrix, and the template."""
@@ -105,35 +114,79 @@ class _Packer:
         assert isinstance(left, Load) and isinstance(right, Load)
         (target,), (term,) = targets_of(stage), stage.reduced
         row, column = stage.loops
-        if not is_place(left, (row, term)):
-            left, copy = self._copied(f"{target}.left", left, (row, term), stage.origins)
+        batch, inner, read = self._apart(left, row, term)
+        if read is None:
+            batch, inner = self._loop(sympy.Integer(1)), row
+            read, copy = self._copied(f"{target}.left", left, (row, term), stage.origins)
             yield copy
-        width = panel_columns(column.size, self._lanes)
-        panels = (
-            self._loop(sympy.ceiling(column.size / width)),
-            self._loop(term.size),
-            self._loop(sympy.Integer(width)),
+        panels = self._panels(term.size, column.size)
+        held, copy = self._copied(
+            f"{target}.packed", self._in_panels(right, term, column, panels), panels, stage.origins
         )
-        place = panels[0].index * width + panels[2].index
-        turned = {column.index: place, term.index: panels[1].index}
-        value: Load = replace(right, index=tuple(substitute(part, turned, self._ranges) for part in right.index))
-        if (column.size % width) != 0:
-            inside = apply("lt", IndexValue(torch.int64, place), IndexValue(torch.int64, column.size))
-            value = replace(value, mask=inside)
-        held, copy = self._copied(f"{target}.packed", value, panels, stage.origins)
         yield copy
-        loops = stage.loops if bias is None else bias.stage.loops
-        operands = (Operand((row, term), left), Operand(panels, held), self._row(bias))
-        result = Result(target if bias is None else bias.stage.target, loops, tuple(loop.index for loop in loops))
+        operands = (Operand((batch, inner, term), read), Operand(panels, held), self._row(bias))
+        made = target if bias is None else bias.stage.target
+        result = self._result(made, (batch, inner, column))
         origins = stage.origins if bias is None else tuple(dict.fromkeys((*stage.origins, *bias.stage.origins)))
-        yield Template(PRODUCT, operands, (result,), (("width", float(width)),), origins)
+        yield Template(PRODUCT, operands, (result,), (("width", float(panels[-1].size)),), origins)
+
+    def reread(self, stage: Stage) -> Stage:
+        """A stage that reads what products make where they put it."""
+
+        def once(node: Expr) -> Expr:
+            rows = self._rows.get(node.tensor) if isinstance(node, Load) else None
+            if rows is None or not isinstance(node, Load) or len(node.index) != 2:
+                return node
+            row, column = node.index
+            places = (floor_div(row, rows, self._ranges), modulo(row, rows, self._ranges), column)
+            return replace(node, index=places)
+
+        return map_stage(stage, lambda value: rewrite(value, once))
+
+    def _apart(self, left: Load, row: Loop, term: Loop) -> tuple[Loop, Loop, Load | None]:
+        """Loops over batches and rows in which the left matrix lies in memory, and how it is read, if it is in any."""
+        divisors = {
+            node.args[1] for part in left.index for node in part.atoms(FloorDiv, Modulo) if node.args[0] == row.index
+        }
+        rows = divisors.pop() if len(divisors) == 1 else row.size
+        batches = sympy.expand(row.size / rows)
+        if not divides(rows, row.size):
+            return row, row, None
+        batch, inner = self._loop(batches), self._loop(rows)
+        place = {row.index: batch.index * rows + inner.index}
+        read = replace(left, index=tuple(substitute(part, place, self._ranges) for part in left.index))
+        return batch, inner, read if is_place(read, (batch, inner, term)) else None
+
+    def _panels(self, terms: sympy.Expr, columns: sympy.Expr) -> tuple[Loop, Loop, Loop]:
+        width = panel_columns(columns, self._lanes)
+        sizes = (floor_div(columns + width - 1, width, self._ranges), terms, sympy.Integer(width))
+        return self._loop(sizes[0]), self._loop(sizes[1]), self._loop(sizes[2])
+
+    def _in_panels(self, right: Load, term: Loop, column: Loop, panels: tuple[Loop, Loop, Loop]) -> Load:
+        """The right matrix at a place of its panels, 0 beyond the last column."""
+        number, inner, lane = panels
+        place = number.index * lane.size + lane.index
+        turned = {column.index: place, term.index: inner.index}
+        value = replace(right, index=tuple(substitute(part, turned, self._ranges) for part in right.index))
+        if (column.size % lane.size) == 0:
+            return value
+        inside = apply("lt", IndexValue(torch.int64, place), IndexValue(torch.int64, column.size))
+        return replace(value, mask=inside)
+
+    def _result(self, target: str, loops: tuple[Loop, Loop, Loop]) -> Result:
+        batch, row, column = loops
+        if target in self._leaving:
+            return Result(target, loops, (batch.index * row.size + row.index, column.index))
+        self._rows[target] = row.size
+        self.types[target] = TensorType(tuple(loop.size for loop in loops), torch.float32)
+        return Result(target, loops, tuple(loop.index for loop in loops))
 
     def _row(self, bias: _Bias | None) -> Operand | None:
         return None if bias is None else Operand(bias.stage.loops[1:], bias.row)
 
     def _copied(self, name: str, value: Load, loops: tuple[Loop, ...], origins: tuple[str, ...]) -> tuple[Load, Map]:
         """A tensor of its own, and how it is read."""
-        self.types.append((name, TensorType(tuple(loop.size for loop in loops), torch.float32)))
+        self.types[name] = TensorType(tuple(loop.size for loop in loops), torch.float32)
         made = Map(name, loops, value, origins, apart=True)
         return Load(torch.float32, name, tuple(loop.index for loop in loops)), made
 

@@ -155,10 +155,10 @@ def test_what_no_hardware_multiplies_is_refused() -> None:
     assert "product of nothing" in str(backend().judge(view))
 
 
-def test_processors_leave_products_to_libraries() -> None:
+def test_processors_leave_products_of_unknown_matrices_to_libraries() -> None:
     (view,) = trace_region(lambda x, y: x @ y, [torch.ones(4, 4), torch.ones(4, 4)]).views
     verdict = CodegenBackend(CppTarget()).judge(view)
-    assert isinstance(verdict, Unsupported) and "products of matrices" in verdict.detail
+    assert isinstance(verdict, Unsupported) and "packed anew" in verdict.detail
     assert backend().judge(view) == Supported()
 
 

@@ -13,14 +13,14 @@
 namespace mb {
 
 struct Product {
-    i64 rows, terms, columns;
+    i64 batches, rows, terms, columns;
     const float* left;
-    i64 left_row, left_term;
+    i64 left_batch, left_row, left_term;
     const float* packed;
     const float* bias;  // null where there is none
     i64 bias_column;
     float* output;
-    i64 output_row, output_column;
+    i64 output_batch, output_row, output_column;
 };
 
 namespace product {
@@ -148,22 +148,30 @@ static __attribute__((noinline)) void fill_panel(const Product& given, i64 numbe
 
 }  // namespace product
 
-// Threads share panels of all blocks of rows.
-template <int vectors> MB_INLINE void multiply(const Product& given) {
+// Threads share panels of all blocks of rows. Batches that lie one behind the other are one of many rows.
+template <int vectors> MB_INLINE void multiply(Product given) {
     using namespace product;
     constexpr i64 width = vectors * lanes;
-    if (given.rows == 0 || given.columns == 0) return;
+    if (given.batches == 0 || given.rows == 0 || given.columns == 0) return;
+    if (given.left_batch == given.rows * given.left_row && given.output_batch == given.rows * given.output_row) {
+        given.rows *= given.batches;
+        given.batches = 1;
+    }
     const i64 panels = (given.columns + width - 1) / width;
     const i64 wanted = most((given.rows + row_block - 1) / row_block, least_points / panels);
     const i64 blocks = most(1, least(wanted, given.rows / least_row_block));
-    share_points(panels * blocks, given.rows * panels * vectors * given.terms, [&](i64 begin, i64 end) {
+    const i64 work = given.batches * given.rows * panels * vectors * given.terms;
+    share_points(given.batches * blocks * panels, work, [&](i64 begin, i64 end) {
         for (i64 point = begin; point < end; ++point) {
-            const i64 block = point / panels, number = point % panels;
+            const i64 number = point % panels, block = point / panels % blocks, batch = point / panels / blocks;
             const i64 first = given.rows * block / blocks, last = given.rows * (block + 1) / blocks;
+            Product one = given;
+            one.left += batch * given.left_batch;
+            one.output += batch * given.output_batch;
             if (given.output_column == 1 && (number + 1) * width <= given.columns) {
-                fill_panel<vectors, true>(given, number, first, last);
+                fill_panel<vectors, true>(one, number, first, last);
             } else {
-                fill_panel<vectors, false>(given, number, first, last);
+                fill_panel<vectors, false>(one, number, first, last);
             }
         }
     });

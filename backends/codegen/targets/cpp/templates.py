@@ -53,8 +53,8 @@ def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
     left, packed, bias = kernel.operands
     (output,) = kernel.results
     assert left is not None and packed is not None and output is not None
-    sizes = [output.sizes[0], left.sizes[1], output.sizes[1]]
-    views = [_fields(left, 2), f"{packed.buffer} + {packed.offset}", _fields(bias, 1), _fields(output, 2)]
+    sizes = [*left.sizes, output.sizes[2]]
+    views = [_fields(left, 3), f"{packed.buffer} + {packed.offset}", _fields(bias, 1), _fields(output, 3)]
     width = int(dict(kernel.options)["width"])
     return "product.hpp", [
         f"const Product given = {{{', '.join([*map(str, sizes), *views])}}};",

@@ -1,0 +1,177 @@
+"""Products on processors: packed once, with a bias inside, against the interpreter, eager and float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from region_arguments import arguments
+from torch import Tensor
+
+from mixbackend.backends.codegen import CodegenBackend
+from mixbackend.backends.codegen.interpret.program import interpret_program
+from mixbackend.backends.codegen.ir.check import check_program
+from mixbackend.backends.codegen.ir.kernel import TemplateKernel
+from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.prepared import prepare
+from mixbackend.contracts import InputRole, Region, Supported, Unsupported
+from mixbackend.contracts.numerics import find_deviation
+from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.trace import trace_region
+from mixbackend.runtime.verify import eager_result, reference_result
+
+functional = torch.nn.functional
+CONSTANT = PlaceholderRole(InputRole.CONSTANT)
+BACKEND = CodegenBackend()
+
+
+def values(*sizes: int, seed: int = 0) -> Tensor:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
+
+
+def weights(*sizes: tuple[int, ...]) -> list[Tensor]:
+    return [values(*size, seed=place + 1) * 0.1 for place, size in enumerate(sizes)]
+
+
+def traced(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int], **options: Any) -> Region:
+    return trace_region(function, inputs, roles=dict.fromkeys(constants, CONSTANT), **options)
+
+
+def check(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int]) -> tuple[Region, Program]:
+    """The program of a function; its results unbound, bound and interpreted are held against eager's and float64."""
+    region = traced(function, inputs, constants)
+    assert [verdict for view in region.views if not isinstance(verdict := BACKEND.judge(view), Supported)] == []
+    program = BACKEND.program(region)
+    check_program(program)
+    ordered = arguments(region, inputs)
+    compiled = BACKEND.compile(region)
+    assert compiled.bind is not None
+    pairs = zip(region.inputs, ordered, strict=True)
+    known = [value if item.role is InputRole.CONSTANT else None for item, value in pairs]
+    runs = [compiled.run(list(ordered)), compiled.bind(known).run(list(ordered)), interpret_program(program, ordered)]
+    eager = eager_result(region, ordered)
+    exact = reference_result(region, ordered, eager)
+    for results in runs:
+        for place, (result, plain, reference) in enumerate(zip(results, eager, exact, strict=True)):
+            assert find_deviation(place, result, plain, reference, BACKEND.traits().error_budget) is None
+            assert result.stride() == plain.stride()
+    return region, program
+
+
+def names(program: Program) -> list[str]:
+    """Of kernels: templates by name, the others as ``nest``."""
+    return [call.kernel.name if isinstance(call.kernel, TemplateKernel) else "nest" for call in program.calls]
+
+
+def linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return functional.linear(x, w, b)
+
+
+def test_a_linear_layer_is_one_kernel_once_its_weight_is_packed() -> None:
+    region, program = check(linear, [values(3, 5, 40), *weights((50, 40), (50,))], (1, 2))
+    assert names(program) == ["nest", "product"]
+    parts = prepare(program, frozenset(item.name for item in region.inputs if item.role is InputRole.CONSTANT))
+    assert parts is not None and names(parts.first) == ["nest"] and names(parts.rest) == ["product"]
+
+
+@pytest.mark.parametrize("columns", [1, 48, 50, 64, 200])
+def test_columns_of_every_number(columns: int) -> None:
+    check(linear, [values(7, 30), *weights((columns, 30), (columns,))], (1, 2))
+
+
+def test_layers_follow_one_another() -> None:
+    def block(x: Tensor, s: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+        normal = functional.layer_norm(x, [48], s)
+        return x + functional.linear(functional.gelu(functional.linear(normal, w1, b1)), w2, b2)
+
+    constants = weights((48,), (96, 48), (96,), (48, 96), (48,))
+    region, program = check(block, [values(2, 9, 48), *constants], (1, 2, 3, 4, 5))
+    parts = prepare(program, frozenset(item.name for item in region.inputs if item.role is InputRole.CONSTANT))
+    assert parts is not None and names(parts.rest).count("product") == 2
+    assert names(parts.rest) == ["nest", "product", "nest", "product", "nest"], "norm, gelu, and the residual at last"
+
+
+def test_what_has_no_bias_or_another_one() -> None:
+    (w,) = weights((30, 20))
+    x, y = values(6, 30), values(6, 20, seed=9)
+    assert "product" in names(check(lambda x, w: x @ w, [x, w], (1,))[1])
+    check(lambda x, w, y: torch.addmm(y, x, w), [x, w, y], (1,))
+    check(lambda x, w, y: torch.addmm(y, x, w, beta=0.5, alpha=2.0), [x, w, y[0]], (1, 2))
+    check(lambda x, w, y: torch.addmm(y, x, w), [x, w, y[:, :1].contiguous()], (1,))
+    check(lambda x, w, y: torch.addmm(y, x, w), [x, w, values(1)], (1, 2))
+
+
+def test_sums_that_others_read_as_well_keep_their_bias_outside() -> None:
+    def both(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        made = x @ w
+        return made, made + b
+
+    _, program = check(both, [values(6, 30), *weights((30, 20), (20,))], (1, 2))
+    assert names(program).count("product") == 1
+
+
+def test_a_row_that_is_computed_is_added_too() -> None:
+    check(lambda x, w, b: x @ w + torch.exp(b), [values(6, 30), *weights((30, 20), (20,))], (1,))
+    check(lambda x, w: x @ w + x.sum(0)[:20], [values(6, 30), *weights((30, 20))], (1,))
+
+
+def test_layouts_of_the_left_matrix() -> None:
+    (w,) = weights((24, 50))
+    check(lambda x, w: x.t() @ w, [values(24, 7), w], (1,))
+    check(lambda x, w: x[::2, 1::2] @ w, [values(14, 48), w], (1,))
+    check(lambda x, w: x.expand(9, 24) @ w, [values(1, 24), w], (1,))
+    check(lambda x, w: torch.relu(x).permute(0, 2, 1, 3).reshape(10, 24) @ w, [values(2, 4, 5, 6), w], (1,))
+    check(lambda x, w: torch.relu(x).flatten(1).t() @ w, [values(24, 3, 3), w], (1,))
+
+
+def test_layouts_of_the_right_matrix_and_the_result() -> None:
+    x = values(6, 30)
+    check(lambda x, w: x @ w.t(), [x, *weights((50, 30))], (1,))
+    check(lambda x, w: x @ w[:, ::2], [x, *weights((30, 40))], (1,))
+    check(lambda x, w: (x @ w).t(), [x, *weights((30, 40))], (1,))
+    check(lambda x, w: (x @ w).reshape(2, 3, 4, 10).transpose(1, 2).contiguous(), [x, *weights((30, 40))], (1,))
+    check(lambda x, w: (x @ w)[:, 3:20] * 2, [x, *weights((30, 40))], (1,))
+
+
+def test_rows_follow_products_and_not_what_they_are_added_to() -> None:
+    """Tokens of an image come column by column; from the first product on they lie row by row."""
+
+    def tokens(image: Tensor, s: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        x = torch.tanh(image).flatten(2).transpose(1, 2)
+        return x + functional.linear(functional.layer_norm(x, [48], s), w, b)
+
+    _, program = check(tokens, [values(1, 48, 5, 5), *weights((48,), (48, 48), (48,))], (1, 2, 3))
+    (call,) = (call for call in program.calls if isinstance(call.kernel, TemplateKernel))
+    numbers = dict(zip(call.kernel.parameters, call.parameters, strict=True))
+    for view in (call.kernel.operands[0], call.kernel.results[0]):
+        assert view is not None and [numbers[stride] for stride in view.strides[1:]] == [48, 1]
+
+
+def test_unknown_numbers_of_rows() -> None:
+    constants = weights((50, 40), (50,))
+    region = traced(linear, [values(6, 40), *constants], (1, 2), dynamic=True)
+    if any(isinstance(BACKEND.judge(view), Unsupported) for view in region.views):
+        pytest.fail("rows of unknown number are refused")
+    compiled = BACKEND.compile(region)
+    for rows in (6, 2, 33):
+        x = values(rows, 40)
+        (result,) = compiled.run(arguments(region, [x, *constants]))
+        torch.testing.assert_close(result, linear(x, *constants))
+
+
+def refusal(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int]) -> str:
+    views = traced(function, inputs, constants).views
+    found = [verdict for view in views if isinstance(verdict := BACKEND.judge(view), Unsupported)]
+    assert found, "nothing is refused"
+    return f"{found[0].code}: {found[0].detail}"
+
+
+def test_what_is_left_to_libraries() -> None:
+    x, (w,) = values(6, 30), weights((30, 20))
+    assert refusal(torch.mm, [x, w], ()) == "declined: the second matrix would be packed anew at each call"
+    assert refusal(torch.mm, [w.t(), x.t()], (0,)).startswith("declined"), "the first one is not what is packed"
+    assert refusal(torch.mm, [x.bfloat16(), w.bfloat16()], (1,)) == "dtype: a product of matrices of torch.bfloat16"
+    batches = [values(2, 6, 30), values(2, 30, 20)]
+    assert refusal(torch.bmm, batches, (1,)) == "argument: the target has no products of matrices"
