@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
 import torch
+from hypothesis import given, reject, settings
 from region_arguments import arguments
 from torch import Tensor
 
@@ -25,6 +29,7 @@ from mixbackend.runtime.verify import eager_result, reference_result
 functional = torch.nn.functional
 CONSTANT = PlaceholderRole(InputRole.CONSTANT)
 BACKEND = CodegenBackend()
+NIGHTLY = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
 
 
 def values(*sizes: int, seed: int = 0) -> Tensor:
@@ -51,12 +56,8 @@ def check(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Seq
     pairs = zip(region.inputs, ordered, strict=True)
     known = [value if item.role is InputRole.CONSTANT else None for item, value in pairs]
     runs = [compiled.run(list(ordered)), compiled.bind(known).run(list(ordered)), interpret_program(program, ordered)]
-    eager = eager_result(region, ordered)
-    exact = reference_result(region, ordered, eager)
     for results in runs:
-        for place, (result, plain, reference) in enumerate(zip(results, eager, exact, strict=True)):
-            assert find_deviation(place, result, plain, reference, BACKEND.traits().error_budget) is None
-            assert result.stride() == plain.stride()
+        hold_against_eager(region, ordered, results)
     return region, program
 
 
@@ -149,6 +150,19 @@ def test_rows_follow_products_and_not_what_they_are_added_to() -> None:
         assert view is not None and [numbers[stride] for stride in view.strides[1:]] == [48, 1]
 
 
+def test_what_a_product_makes_is_read_in_other_pieces() -> None:
+    """Windows of an image: rows of one product are batches of the next in another way."""
+
+    def windows(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        first = functional.linear(x, w).reshape(3, 4, 16)
+        return functional.linear(functional.gelu(first), v) + functional.linear(first.reshape(4, 3, 16), v).reshape(
+            3, 4, 7
+        )
+
+    _, program = check(windows, [values(2, 6, 24), *weights((16, 24), (7, 16))], (1, 2))
+    assert names(program).count("product") == 3
+
+
 def test_unknown_numbers_of_rows() -> None:
     constants = weights((50, 40), (50,))
     region = traced(linear, [values(6, 40), *constants], (1, 2), dynamic=True)
@@ -159,6 +173,93 @@ def test_unknown_numbers_of_rows() -> None:
         x = values(rows, 40)
         (result,) = compiled.run(arguments(region, [x, *constants]))
         torch.testing.assert_close(result, linear(x, *constants))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Steps over rows of a batch, [batch, row, column]; weights are made as they are needed."""
+
+    sizes: tuple[int, int, int]
+    steps: tuple[tuple[str, int], ...]
+
+    def weights(self) -> list[Tensor]:
+        made: list[Tensor] = []
+        self._run(values(*self.sizes), lambda *size: made.append(values(*size, seed=len(made) + 1) * 0.3) or made[-1])
+        return made
+
+    def __call__(self, x: Tensor, *given: Tensor) -> Tensor:
+        rest = iter(given)
+        return self._run(x, lambda *size: next(rest))
+
+    def _run(self, x: Tensor, weight: Callable[..., Tensor]) -> Tensor:
+        before = x
+        for name, size in self.steps:
+            width = x.shape[-1]
+            if name == "linear":
+                before, x = x, functional.linear(x, weight(size, width), weight(size))
+            elif name == "bare":
+                before, x = x, functional.linear(x, weight(size, width))
+            elif name == "rows":
+                flat = torch.addmm(weight(size), x.reshape(-1, width), weight(width, size))
+                before, x = x, flat.view(*x.shape[:-1], size)
+            elif name == "norm":
+                x = functional.layer_norm(x, [width])
+            elif name == "gelu":
+                x = functional.gelu(x)
+            elif name == "turn":
+                x = x.transpose(size % 2, 1 + size % 2)
+            elif name == "merge":
+                x = x.reshape(1, -1, width)
+            elif before.shape == x.shape:
+                x = x + before
+        return x
+
+
+PRODUCTS = ("linear", "bare", "rows")
+OTHERS = ("norm", "gelu", "turn", "merge", "residual")
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Chain:
+    """Products with what models put between them."""
+    sizes = (draw(st.integers(1, 3)), draw(st.integers(1, 6)), draw(st.sampled_from([1, 16, 50])))
+    widths = st.sampled_from([1, 16, 48, 50, 67])
+    step = st.tuples(st.sampled_from([*PRODUCTS, *OTHERS]), widths)
+    steps = draw(st.lists(step, max_size=6))
+    return Chain(sizes, (*steps, (draw(st.sampled_from(PRODUCTS)), draw(widths)), *draw(st.lists(step, max_size=2))))
+
+
+def hold_against_eager(region: Region, ordered: Sequence[Any], results: Sequence[Tensor]) -> None:
+    eager = eager_result(region, ordered)
+    exact = reference_result(region, ordered, eager)
+    for place, (result, plain, reference) in enumerate(zip(results, eager, exact, strict=True)):
+        assert find_deviation(place, result, plain, reference, BACKEND.traits().error_budget) is None
+        assert result.stride() == plain.stride()
+
+
+@settings(max_examples=1000 if NIGHTLY else 40, derandomize=not NIGHTLY, deadline=None, database=None)
+@given(chains())
+def test_chains_of_products_and_other_steps(chain: Chain) -> None:
+    inputs = [values(*chain.sizes), *chain.weights()]
+    region = traced(chain, inputs, range(1, len(inputs)))
+    if any(isinstance(BACKEND.judge(view), Unsupported) for view in region.views):
+        reject()  # torch makes a batch of products of some transposed values
+    program = BACKEND.program(region)
+    check_program(program)
+    assert "product" in names(program)
+    ordered = arguments(region, inputs)
+    hold_against_eager(region, ordered, interpret_program(program, ordered))
+
+
+@settings(max_examples=100 if NIGHTLY else 3, derandomize=not NIGHTLY, deadline=None, database=None)
+@given(chains())
+def test_compiled_chains(chain: Chain) -> None:
+    inputs = [values(*chain.sizes), *chain.weights()]
+    region = traced(chain, inputs, range(1, len(inputs)))
+    if any(isinstance(BACKEND.judge(view), Unsupported) for view in region.views):
+        reject()
+    ordered = arguments(region, inputs)
+    hold_against_eager(region, ordered, BACKEND.compile(region).run(list(ordered)))
 
 
 def refusal(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int]) -> str:

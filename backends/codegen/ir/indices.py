@@ -9,7 +9,7 @@ Non-goals: deciding anything about sizes. What cannot be proved stays as it is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sympy
@@ -164,6 +164,39 @@ def flatten(index: Iterable[Any], sizes: Iterable[Any]) -> sympy.Expr:
     for item, size in zip(index, sizes, strict=True):
         position = position * size + item
     return sympy.expand(position)
+
+
+def without_digits(position: sympy.Expr) -> sympy.Expr:
+    """A position without divisions whose results lie one behind the other: ``8 floor(i / 8) + i mod 8`` is ``i``."""
+    while position.has(FloorDiv, Modulo):
+        terms = dict(_divided_terms(position))
+        found = next((pair for digit in terms if (pair := _pair_of(digit, terms)) is not None), None)
+        if found is None:
+            return position
+        high, digit = found
+        factor = terms[digit]
+        position = sympy.expand(position - terms[high] * high - factor * digit + factor * digit.args[0])
+    return position
+
+
+def _divided_terms(position: sympy.Expr) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
+    """Quotients and remainders that a sum has, with their factors."""
+    for term in sympy.Add.make_args(sympy.expand(position)):
+        factor, node = term.as_independent(FloorDiv, Modulo, as_Add=False)
+        if node.func in (FloorDiv, Modulo):
+            yield node, factor
+
+
+def _pair_of(digit: sympy.Expr, terms: Mapping[sympy.Expr, sympy.Expr]) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """A remainder, and before it the quotient that it is the rest of, where together they are the dividend."""
+    if digit.func is not Modulo:
+        return None
+    dividend, size = digit.args
+    inner, divisor = dividend.args if dividend.func is FloorDiv else (dividend, sympy.Integer(1))
+    high = FloorDiv(inner, sympy.expand(size * divisor))
+    if high not in terms or sympy.expand(terms[digit] * size - terms[high]) != 0:
+        return None
+    return high, digit
 
 
 def unflatten(position: Any, sizes: Iterable[Any], ranges: Ranges) -> tuple[sympy.Expr, ...]:

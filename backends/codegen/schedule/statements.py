@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.indices import flatten, index_symbol, substitute
+from mixbackend.backends.codegen.ir.indices import flatten, index_symbol, substitute, without_digits
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, LoopMode, Nest, Scratch, Store
 from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, Local, Read
 from mixbackend.backends.codegen.ir.stages import (
@@ -150,7 +150,8 @@ class _Writer:
             layout = self._layouts[tensor]
             self._used[tensor] = layout.type.dtype
             strides = layout.strides
-            return sympy.expand(sympy.Add(*(item * stride for item, stride in zip(index, strides, strict=True))))
+            pairs = zip(index, strides, strict=True)
+            return without_digits(sympy.expand(sympy.Add(*(item * stride for item, stride in pairs))))
         self._used[tensor] = private.dtype
         inner, sizes = [], []
         for item, size, outer in zip(index, private.sizes, private.outer, strict=True):

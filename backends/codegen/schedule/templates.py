@@ -13,6 +13,7 @@ from typing import Literal
 
 import sympy
 
+from mixbackend.backends.codegen.ir.indices import without_digits
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, BufferView, TemplateKernel
 from mixbackend.backends.codegen.ir.stages import Loop, Template
 from mixbackend.backends.codegen.ir.templates import linear
@@ -84,7 +85,8 @@ def _view(
 ) -> BufferView:
     """Where an element lies, dimension by dimension of the loops."""
     position = sympy.Add(*(part * stride for part, stride in zip(index, layouts[tensor].strides, strict=True)))
-    found = linear(position, [loop.index for loop in loops])
+    # What a product made in three dimensions may be read in other pieces: they lie one behind the other.
+    found = linear(without_digits(position), [loop.index for loop in loops])
     if found is None:
         raise ValueError(f"{tensor} at {index} is no view")
     factors, offset = found

@@ -8,7 +8,16 @@ from drawn_graphs import Drawing, add, assert_equal_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixbackend.backends.codegen.ir.indices import flatten, floor_div, modulo, unflatten
+from mixbackend.backends.codegen.ir.indices import (
+    FloorDiv,
+    Modulo,
+    flatten,
+    floor_div,
+    index_symbol,
+    modulo,
+    unflatten,
+    without_digits,
+)
 from mixbackend.backends.codegen.ir.scalar import IndexValue, apply
 from mixbackend.backends.codegen.ir.stages import Stage, StageGraph
 from mixbackend.backends.codegen.schedule.split_loops import divisions, split_loops
@@ -237,3 +246,14 @@ def test_reversed_reads_of_symbolic_sizes_ask_for_nothing():
     split = split_loops(graph)
     assert sizes_of(split, "y") == ["s0*s1"]
     assert_equal_graphs(graph, split, {rows: 3, columns: 4})
+
+
+def test_digits_that_lie_one_behind_the_other_are_no_divisions() -> None:
+    i, j, p = index_symbol("i"), index_symbol("j"), sympy.Symbol("p", integer=True, positive=True)
+    pair = 8 * FloorDiv(i, 8) + Modulo(i, 8)
+    three = 384 * FloorDiv(i, 384) + 192 * Modulo(FloorDiv(i, 192), 2) + Modulo(i, 192)
+    assert without_digits(pair) == i and without_digits(three) == i
+    assert without_digits(sympy.expand(p * three + 5 * j + 3)) == p * i + 5 * j + 3
+    digit = Modulo(i, 8)
+    for kept in (9 * FloorDiv(i, 8) + digit, 8 * FloorDiv(j, 8) + digit, digit, FloorDiv(i, 8) * j):
+        assert without_digits(kept) == kept
