@@ -28,7 +28,7 @@ _LOOPS: tuple[OpClass, ...] = (
 
 _EPILOGUES: tuple[OpClass, ...] = ("pointwise", "view")
 _SCORES: tuple[OpClass, ...] = ("pointwise", "softmax", "view")
-"""What follows a product inside attention that is written out; products are taken nowhere else."""
+"""What follows a product inside attention that is written out."""
 
 FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(
     [

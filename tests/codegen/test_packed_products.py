@@ -237,28 +237,29 @@ def hold_against_eager(region: Region, ordered: Sequence[Any], results: Sequence
         assert result.stride() == plain.stride()
 
 
-@settings(max_examples=1000 if NIGHTLY else 40, derandomize=not NIGHTLY, deadline=None, database=None)
-@given(chains())
-def test_chains_of_products_and_other_steps(chain: Chain) -> None:
+def claimed(chain: Chain) -> tuple[Region, list[Any]]:
+    """The region of a chain, and what it is called with; torch makes batches of products of some transposed values."""
     inputs = [values(*chain.sizes), *chain.weights()]
     region = traced(chain, inputs, range(1, len(inputs)))
     if any(isinstance(BACKEND.judge(view), Unsupported) for view in region.views):
-        reject()  # torch makes a batch of products of some transposed values
+        reject()
+    return region, arguments(region, inputs)
+
+
+@settings(max_examples=1000 if NIGHTLY else 40, derandomize=not NIGHTLY, deadline=None, database=None)
+@given(chains())
+def test_chains_of_products_and_other_steps(chain: Chain) -> None:
+    region, ordered = claimed(chain)
     program = BACKEND.program(region)
     check_program(program)
     assert "product" in names(program)
-    ordered = arguments(region, inputs)
     hold_against_eager(region, ordered, interpret_program(program, ordered))
 
 
 @settings(max_examples=100 if NIGHTLY else 3, derandomize=not NIGHTLY, deadline=None, database=None)
 @given(chains())
 def test_compiled_chains(chain: Chain) -> None:
-    inputs = [values(*chain.sizes), *chain.weights()]
-    region = traced(chain, inputs, range(1, len(inputs)))
-    if any(isinstance(BACKEND.judge(view), Unsupported) for view in region.views):
-        reject()
-    ordered = arguments(region, inputs)
+    region, ordered = claimed(chain)
     hold_against_eager(region, ordered, BACKEND.compile(region).run(list(ordered)))
 
 

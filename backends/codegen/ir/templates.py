@@ -43,9 +43,8 @@ as logarithm, or NaN, and minus infinity.
 PRODUCT = "product"
 """``output = left right + bias`` in float32, for a batch of left matrices: [batch, row, term], [batch, row, column].
 
-The right matrix, which is the same for all of them, is in panels of ``width`` columns: [panel, term, column].
-
-Columns of the last panel beyond those of the result are zeros.
+The right matrix, which is the same for all of them, is in panels of ``width`` columns: [panel, term, column]. Columns
+of the last panel beyond those of the result are zeros.
 """
 
 TEMPLATES = {

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, floor_div, index_symbol, modulo, substitute
-from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply, is_element
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Loop,
@@ -42,7 +42,7 @@ from mixbackend.backends.codegen.ir.stages import (
 from mixbackend.backends.codegen.ir.templates import PRODUCT, is_place
 from mixbackend.backends.codegen.schedule.rewrite import map_stage, ranges_of, rewrite
 from mixbackend.backends.codegen.schedule.simplify import loads_of
-from mixbackend.backends.codegen.schedule.split_points import divides
+from mixbackend.backends.codegen.schedule.split_points import divides, quotient
 
 _FLOAT_BYTES = 4
 _WIDE_REGISTERS = 64
@@ -52,8 +52,9 @@ _VECTORS = {True: (3, 4), False: (2, 3)}
 
 @dataclass(frozen=True)
 class _Bias:
-    """A row that is added to a product: the stage that does it, and the row."""
+    """A row that is added to a product: the product, the stage that does it, and the row."""
 
+    product: str
     stage: Map
     row: Load
 
@@ -64,23 +65,22 @@ def pack_products(graph: StageGraph, vector_bytes: int) -> StageGraph:
     Args:
         vector_bytes: of a register of the target.
     """
-    products = [stage for stage in graph.stages if is_product(stage) and stage.targets[0] is not None]
+    products = {stage.targets[0]: stage for stage in graph.stages if is_product(stage)}
     if not products:
         return graph
     packer = _Packer(graph, vector_bytes // _FLOAT_BYTES)
-    biases = dict(_biases(graph, {targets_of(stage)[0] for stage in products}))
-    by_target = {targets_of(stage)[0]: stage for stage in products}
-    added = {bias.stage.target: target for target, bias in biases.items()}
+    biases = {bias.stage.target: bias for bias in _biases(graph, products.keys())}
+    joined = {bias.product for bias in biases.values()}
     stages: list[Stage] = []
     for stage in graph.stages:
-        target = added.get(targets_of(stage)[0]) if targets_of(stage) else None
-        if target is not None:
-            stages += packer.packed(by_target[target], biases[target])
+        bias = biases.get(stage.target) if isinstance(stage, Map) else None
+        if bias is not None:
+            stages += packer.packed(products[bias.product], bias)
         elif not is_product(stage):
             stages.append(stage)
-        elif targets_of(stage) and targets_of(stage)[0] not in biases:
+        elif stage.targets[0] not in joined:
             stages += packer.packed(stage, None)
-    types = {name: packer.types.get(name, type_) for name, type_ in graph.types if name not in biases} | packer.types
+    types = {name: type_ for name, type_ in graph.types if name not in joined} | packer.types
     return replace(graph, stages=tuple(map(packer.reread, stages)), types=tuple(types.items()))
 
 
@@ -114,11 +114,12 @@ class _Packer:
         assert isinstance(left, Load) and isinstance(right, Load)
         (target,), (term,) = targets_of(stage), stage.reduced
         row, column = stage.loops
-        batch, inner, read = self._apart(left, row, term)
-        if read is None:
-            batch, inner = self._loop(sympy.Integer(1)), row
-            read, copy = self._copied(f"{target}.left", left, (row, term), stage.origins)
+        apart = self._apart(left, row, term)
+        if apart is None:
+            copied, copy = self._copied(f"{target}.left", left, (row, term), stage.origins)
+            apart = self._loop(sympy.Integer(1)), row, copied
             yield copy
+        batch, inner, read = apart
         panels = self._panels(term.size, column.size)
         held, copy = self._copied(
             f"{target}.packed", self._in_panels(right, term, column, panels), panels, stage.origins
@@ -135,7 +136,7 @@ class _Packer:
 
         def once(node: Expr) -> Expr:
             rows = self._rows.get(node.tensor) if isinstance(node, Load) else None
-            if rows is None or not isinstance(node, Load) or len(node.index) != 2:
+            if rows is None or not isinstance(node, Load):
                 return node
             row, column = node.index
             places = (floor_div(row, rows, self._ranges), modulo(row, rows, self._ranges), column)
@@ -143,19 +144,18 @@ class _Packer:
 
         return map_stage(stage, lambda value: rewrite(value, once))
 
-    def _apart(self, left: Load, row: Loop, term: Loop) -> tuple[Loop, Loop, Load | None]:
+    def _apart(self, left: Load, row: Loop, term: Loop) -> tuple[Loop, Loop, Load] | None:
         """Loops over batches and rows in which the left matrix lies in memory, and how it is read, if it is in any."""
         divisors = {
             node.args[1] for part in left.index for node in part.atoms(FloorDiv, Modulo) if node.args[0] == row.index
         }
         rows = divisors.pop() if len(divisors) == 1 else row.size
-        batches = sympy.expand(row.size / rows)
         if not divides(rows, row.size):
-            return row, row, None
-        batch, inner = self._loop(batches), self._loop(rows)
+            return None
+        batch, inner = self._loop(quotient(row.size, rows)), self._loop(rows)
         place = {row.index: batch.index * rows + inner.index}
         read = replace(left, index=tuple(substitute(part, place, self._ranges) for part in left.index))
-        return batch, inner, read if is_place(read, (batch, inner, term)) else None
+        return (batch, inner, read) if is_place(read, (batch, inner, term)) else None
 
     def _panels(self, terms: sympy.Expr, columns: sympy.Expr) -> tuple[Loop, Loop, Loop]:
         width = panel_columns(columns, self._lanes)
@@ -196,36 +196,31 @@ class _Packer:
         return Loop(index, size)
 
 
-def _biases(graph: StageGraph, products: set[str]) -> Iterator[tuple[str, _Bias]]:
-    """Products that one stage reads, which adds a row to them and does nothing else."""
+def _biases(graph: StageGraph, products: Collection[str | None]) -> Iterator[_Bias]:
+    """Rows that are added to products which nobody else reads."""
     readers = Counter(name for stage in graph.stages for name in {load.tensor for load in loads_of(stage)})
     outputs = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     types = dict(graph.types)
     for stage in graph.stages:
-        found = _sum_with_row(stage)
-        if found is None or found[0] not in products or found[0] in outputs or readers[found[0]] > 1:
+        bias = _sum_with_row(stage)
+        if bias is None or bias.product not in products or bias.product in outputs or readers[bias.product] > 1:
             continue
-        target, row = found
-        floats = (types[name].dtype == torch.float32 for name in (row.tensor, stage.target))  # type: ignore[union-attr]
-        if all(floats) and types[target].sizes == types[stage.target].sizes:  # type: ignore[union-attr]
-            yield target, _Bias(stage, row)  # type: ignore[arg-type]
+        floats = all(types[name].dtype == torch.float32 for name in (bias.row.tensor, bias.stage.target))
+        if floats and types[bias.product].sizes == types[bias.stage.target].sizes:
+            yield bias
 
 
-def _sum_with_row(stage: Stage) -> tuple[str, Load] | None:
-    """The product and the row of ``product[i, j] + row[j]``."""
+def _sum_with_row(stage: Stage) -> _Bias | None:
+    """The parts of ``product[i, j] + row[j]``."""
     if not isinstance(stage, Map) or stage.apart or len(stage.loops) != 2:
         return None
-    value = stage.value
+    value, here = stage.value, tuple(loop.index for loop in stage.loops)
     if not isinstance(value, Apply) or value.op != "add":
         return None
-    here = tuple(loop.index for loop in stage.loops)
     for made, row in (value.arguments, value.arguments[::-1]):
-        if _is_whole(made, here) and isinstance(row, Load) and row.tensor != made.tensor:  # type: ignore[union-attr]
-            varies = {symbol for part in row.index for symbol in part.free_symbols}
-            if here[0] not in varies and is_place(row, stage.loops[1:]):
-                return made.tensor, row  # type: ignore[union-attr]
+        if not is_element(made) or made.index != here or not isinstance(row, Load) or row.tensor == made.tensor:
+            continue
+        varies = {symbol for part in row.index for symbol in part.free_symbols}
+        if here[0] not in varies and is_place(row, stage.loops[1:]):
+            return _Bias(made.tensor, stage, row)
     return None
-
-
-def _is_whole(value: Expr, index: tuple[sympy.Symbol, ...]) -> bool:
-    return isinstance(value, Load) and value.mask is None and not value.bindings and value.index == index

@@ -54,7 +54,6 @@ constexpr int tile_of(int vectors) { return vectors > 2 || MB_VECTOR_BYTES < 64 
 constexpr i64 key_block = 64;
 
 MB_INLINE i64 rounded_up(i64 count) { return (count + lanes - 1) / lanes * lanes; }
-MB_INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 MB_INLINE Vec<float> lowest() { return broadcast<float>(-__builtin_inff()); }
 
 // ---- tensors in and out: lanes are queries inside, features outside -----------------------------------------------

@@ -40,7 +40,6 @@ constexpr int tile_rows(int vectors) {
     return (registers - 1 - vectors) / vectors >= 8 ? 8 : (registers - 1 - vectors) / vectors >= 6 ? 6 : 4;
 }
 
-MB_INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 MB_INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
 
 // A panel of columns of the result. Only `whole` ones can be written a register at a time.

@@ -6,6 +6,8 @@
 
 namespace mb {
 
+MB_INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
 // Keeps the compiler from loading a value again for each of its uses: products would have to wait for loads.
 MB_INLINE Vec<float> in_register(Vec<float> value) {
 #if defined(__AVX512F__)
