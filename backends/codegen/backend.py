@@ -5,8 +5,8 @@ Input: regions of every phase, static or dynamic. Output: compiled regions with 
 Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
 What they made is kept as an ``artifact``, and runs again without them.
 Products of matrices on processors are those of float32 with a matrix that is known when a region is bound, and is
-packed then. Non-goals: convolutions but depthwise ones and, on GPUs, those of one point; sorting; other products on
-processors: libraries and eager own those.
+packed then; so are convolutions. Non-goals: on GPUs, convolutions but depthwise ones and those of one point; sorting;
+other products on processors: libraries and eager own those.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
-from mixbackend.contracts.rate_rows import CONSTANT, rate_row
+from mixbackend.contracts.rate_rows import CONSTANT, GROUPED, rate_row
 
 if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.program import Program
@@ -243,13 +243,13 @@ class CodegenBackend(Backend):
     def _refuse_product(self, view: OpView) -> Unsupported | None:
         """Where products are packed, that pays once for all calls, or not at all."""
         target = self.targets[_device_of((*view.input_tensors, *view.output_tensors), self.target)]
-        if view.op_class != "matmul" or PRODUCT not in target.traits().templates:
+        if PRODUCT not in target.traits().templates or not _is_product(view):
             return None
         for meta in (*view.input_tensors, *view.output_tensors):
             if meta.dtype is not torch.float32:
                 return Unsupported("dtype", f"a product of matrices of {meta.dtype}")
         if CONSTANT not in rate_row(view).split("/"):
-            return Unsupported("declined", "the second matrix would be packed anew at each call")
+            return Unsupported("declined", "the second matrix, or the weight, would be packed anew at each call")
         return None
 
     def _refuse_values(self, view: OpView) -> Unsupported | None:
@@ -266,6 +266,11 @@ class CodegenBackend(Backend):
             if meta.dtype not in dtypes:
                 return Unsupported("dtype", f"{meta.dtype} in {view.op}")
         return None
+
+
+def _is_product(view: OpView) -> bool:
+    """Whether an op multiplies matrices, as convolutions do that are not depthwise."""
+    return view.op_class == "matmul" or (view.op_class == "convolution" and GROUPED not in rate_row(view).split("/"))
 
 
 def _device_of(metas: Sequence[TensorMeta], target: Target) -> str:

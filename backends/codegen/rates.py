@@ -61,6 +61,8 @@ _SHARE_OF_PEAK: dict[str, float] = {
     "matmul": 0.6,
     "matmul/constant": 1.1,
     "other": 0.05,
+    "convolution/constant": 1.0,
+    "convolution/channels_last/constant": 1.0,
     "convolution/grouped": 0.1,
     "convolution/grouped/channels_last": 0.3,
     "convolution/grouped/channels_last/constant": 0.4,

@@ -232,7 +232,8 @@ class _Run:
         operands = [
             None if item is None else self._values_of(stage, item.loops, item.value)[0] for item in stage.operands
         ]
-        for item, value in zip(stage.results, evaluate_template(stage.name, operands, stage.options), strict=True):
+        values = evaluate_template(stage.name, operands, stage.options, stage.finish)
+        for item, value in zip(stage.results, values, strict=True):
             if item.target is None:
                 continue
             points = self._points(stage, item.loops)

@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from mixbackend.backends.codegen.interpret.indices import Value, evaluate_size
+from mixbackend.backends.codegen.interpret.indices import Value, Values, evaluate_size
+from mixbackend.backends.codegen.interpret.points import Element, Points
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
-from mixbackend.backends.codegen.ir.scalar import compute_dtype
-from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT
+from mixbackend.backends.codegen.ir.scalar import Expr, compute_dtype
+from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT, RESULT, TEMPLATES, other
 from mixbackend.contracts import IrError
 
 Operands = Sequence[torch.Tensor | None]
 
 
 def evaluate_template(
-    name: str, operands: Operands, options: Sequence[tuple[str, bool | float]]
+    name: str, operands: Operands, options: Sequence[tuple[str, bool | float]], finish: Expr | None = None
 ) -> tuple[torch.Tensor, ...]:
     """What a template gives; where it gives more columns than there are, the first ones count.
 
@@ -32,7 +33,13 @@ def evaluate_template(
     meaning = _MEANINGS.get(name)
     if meaning is None:
         raise IrError(f"there is no template {name}")
-    return meaning(operands, dict(options))
+    own = len(TEMPLATES[name].operands)
+    results = meaning(operands[:own], dict(options))
+    if finish is None:
+        return results
+    others = [item for item in operands[own:] if item is not None]
+    first = cropped(results[0], others[0].shape) if others else results[0]
+    return (*_Finish(first, others).evaluate(finish), *results[1:])
 
 
 def interpret_template(
@@ -48,7 +55,7 @@ def interpret_template(
             raise IrError(f"{item.name} is of type {item.dtype}, got {buffers[item.name].dtype}", where=str(kernel))
     views = [None if view is None else _tensor(view, buffers, parameters) for view in kernel.operands]
     operands = [None if view is None else view.to(compute_dtype(view.dtype)) for view in views]
-    results = evaluate_template(kernel.name, operands, kernel.options)
+    results = evaluate_template(kernel.name, operands, kernel.options, kernel.finish)
     for view, result in zip(kernel.results, results, strict=True):
         if view is not None:
             target = _tensor(view, buffers, parameters)
@@ -58,6 +65,22 @@ def interpret_template(
 def cropped(result: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """The part of a template's result that there is room for."""
     return result[tuple(slice(size) for size in sizes)]
+
+
+class _Finish(Points):
+    """What is computed of a result and of others, at every point."""
+
+    def __init__(self, result: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
+        super().__init__(result.shape, {})
+        self._values_of = {RESULT: result, **{other(place): value for place, value in enumerate(others)}}
+
+    def element(self, node: Element, symbols: Values, mask: torch.Tensor | None) -> torch.Tensor:
+        """There is no memory."""
+        raise IrError("what is computed of a template's result reads memory", where=str(node))
+
+    def local(self, name: str) -> torch.Tensor:
+        """The result, or another operand."""
+        return self._values_of[name]
 
 
 def _tensor(view: BufferView, buffers: Mapping[str, torch.Tensor], parameters: Mapping[object, Value]) -> torch.Tensor:
@@ -96,7 +119,7 @@ def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple
 def _product(operands: Operands, options: Mapping[str, bool | float]) -> tuple[torch.Tensor, ...]:
     left, packed, bias = operands
     assert left is not None and packed is not None
-    made = left @ packed.transpose(0, 1).flatten(1)
+    made = left.flatten(3) @ packed.flatten(1, 3).transpose(0, 1).flatten(1)
     return (made if bias is None else made[..., : bias.shape[0]] + bias,)
 
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from mixbackend.backends.codegen.ir.check_expressions import Scope, check_expression, check_index
 from mixbackend.backends.codegen.ir.errors import Problems
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Local, walk
 from mixbackend.backends.codegen.ir.stages import Loop, Operand, Template
-from mixbackend.backends.codegen.ir.templates import TEMPLATES, TemplateForm, is_place, linear
+from mixbackend.backends.codegen.ir.templates import RESULT, TEMPLATES, TemplateForm, is_place, linear, other
 from mixbackend.backends.codegen.ir.text import listing
 
 
@@ -23,6 +24,7 @@ def check_template(stage: Template, scope: Scope) -> None:
     if form is None:
         return
     _check_ranks(form, [None if item is None else item.loops for item in stage.operands], scope)
+    _check_finish(form, stage, scope)
     for operand in stage.operands:
         if operand is not None:
             _check_operand(operand, scope)
@@ -45,6 +47,7 @@ def check_template_kernel(kernel: TemplateKernel) -> None:
     form = _form(kernel, scope)
     if form is not None:
         _check_ranks(form, [None if view is None else view.sizes for view in kernel.operands], scope)
+        _check_finish(form, kernel, scope)
         for (name, rank), view in zip(form.results, kernel.results, strict=True):
             scope.expect(view is None or len(view.sizes) == rank, f"{name} has {rank} dimensions")
     count = len(set(kernel.parameters))
@@ -70,16 +73,32 @@ def _form(item: Template | TemplateKernel, scope: Scope) -> TemplateForm | None:
     scope.expect(
         options == form.options, f"{item.name} has the options {listing(form.options)}, not {listing(options)}"
     )
-    fits = len(item.operands) == len(form.operands) and len(item.results) == len(form.results)
+    others = len(item.operands) - len(form.operands)
+    fits = others >= 0 and (others == 0 or item.finish is not None) and len(item.results) == len(form.results)
     return form if scope.expect(fits, f"{item.name} has other operands and results") else None
 
 
 def _check_ranks(form: TemplateForm, operands: Sequence[Sequence[object] | None], scope: Scope) -> None:
-    for (name, rank), dimensions in zip(form.operands, operands, strict=True):
+    rank_of_result = form.results[0][1]
+    others = [(other(place), rank_of_result) for place in range(len(operands) - len(form.operands))]
+    for (name, rank), dimensions in zip([*form.operands, *others], operands, strict=True):
         if dimensions is None:
             scope.expect(name in form.optional, f"{name} is missing")
             continue
         scope.expect(len(dimensions) == rank, f"{name} has {rank} dimensions, not {len(dimensions)}")
+
+
+def _check_finish(form: TemplateForm, item: Template | TemplateKernel, scope: Scope) -> None:
+    """Check what is computed of a result: it reads nothing but it and the operands beyond the form."""
+    if item.finish is None:
+        return
+    scope.expect(form.finished, f"nothing is computed of what {item.name} makes")
+    known = {RESULT, *(other(place) for place in range(len(item.operands) - len(form.operands)))}
+    for node in walk(item.finish):
+        if isinstance(node, Local):
+            scope.expect(node.name in known, f"{node.name} is no operand")
+        else:
+            scope.expect(isinstance(node, (Apply, Constant)), f"{node} is computed of a result")
 
 
 def _check_operand(operand: Operand, scope: Scope) -> None:

@@ -181,6 +181,7 @@ class TemplateKernel(Printed):
         buffers: one per view, in order. Buffers that are read may be one memory.
         name, options: of the template.
         operands, results: as the template's form lists them; ``None`` for what is not there.
+        finish: as of a template stage.
         numbers: none; as every kernel has them.
     """
 
@@ -190,6 +191,7 @@ class TemplateKernel(Printed):
     options: tuple[tuple[str, bool | float], ...]
     operands: tuple[BufferView | None, ...]
     results: tuple[BufferView | None, ...]
+    finish: Expr | None = None
     numbers: tuple[sympy.Symbol, ...] = ()
 
     @property

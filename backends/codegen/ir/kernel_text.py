@@ -140,7 +140,8 @@ def template_text(kernel: TemplateKernel, name: str = "kernel") -> str:
     operands = [f"from {'nothing' if view is None else view_text(view)}" for view in kernel.operands]
     results = [f"to {'nothing' if view is None else view_text(view)}" for view in kernel.results]
     head = [*map(buffer_text, kernel.buffers), f"template {kernel.name}({options_text(kernel.options)})"]
-    lines = [*head, *operands, *results]
+    finish = [] if kernel.finish is None else [f"finish {expression_text(kernel.finish)}"]
+    lines = [*head, *operands, *finish, *results]
     return "\n".join([f"{name}{listing(kernel.parameters)}", *(INDENT + line for line in lines)])
 
 

@@ -184,8 +184,11 @@ class Template(Printed):
 
     Attributes:
         name: of the computation.
-        operands, results: as its form lists them; an operand may be ``None`` where the form says so.
+        operands, results: as its form lists them; an operand may be ``None`` where the form says so. Operands beyond
+            the form have the dimensions of the first result.
         options: constants that it depends on, by name, as its form lists them.
+        finish: what is stored instead of the first result, point by point: of ``Local``s (``templates.RESULT`` and
+            ``templates.other``, those of operands beyond the form) and constants. ``None`` for the result itself.
     """
 
     name: str
@@ -193,6 +196,7 @@ class Template(Printed):
     results: tuple[Result, ...]
     options: tuple[tuple[str, bool | float], ...]
     origins: tuple[str, ...] = ()
+    finish: Expr | None = None
 
 
 LoopStage = Union[Map, Concatenate, Reduce, Scan, Scatter]

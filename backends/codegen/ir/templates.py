@@ -24,13 +24,18 @@ class TemplateForm:
         operands, results: names, each with its number of dimensions, in order.
         optional: operands that may be missing.
         options: names of its constants, in order.
+        finished: whether something may be computed of its first result, point by point, before it is stored.
     """
 
     operands: tuple[tuple[str, int], ...]
     results: tuple[tuple[str, int], ...]
     optional: frozenset[str]
     options: tuple[str, ...]
+    finished: bool = False
 
+
+RESULT = "result"
+"""Name of a template's first result in what is computed of it."""
 
 ATTENTION = "attention"
 """``output = softmax(query key^T scale + mask) value`` and the logarithm of what the softmax divides by.
@@ -41,10 +46,12 @@ as logarithm, or NaN, and minus infinity.
 """
 
 PRODUCT = "product"
-"""``output = left right + bias`` in float32, for a batch of left matrices: [batch, row, term], [batch, row, column].
+"""``output = left right + bias`` in float32, where rows and terms have three dimensions each.
 
-The right matrix, which is the same for all of them, is in panels of ``width`` columns: [panel, term, column]. Columns
-of the last panel beyond those of the result are zeros.
+The left matrix is [batch, line, place, window line, window place, term]: windows of an image, which may overlap, or an
+ordinary matrix, whose other dimensions are 1. The output is [batch, line, place, column]. The right matrix is in panels
+of ``width`` columns: [panel, window line, window place, term, column]. Columns of the last panel beyond those of the
+result are zeros.
 """
 
 TEMPLATES = {
@@ -55,12 +62,18 @@ TEMPLATES = {
         options=("causal", "scale", "zeros"),
     ),
     PRODUCT: TemplateForm(
-        operands=(("left", 3), ("packed", 3), ("bias", 1)),
-        results=(("output", 3),),
+        operands=(("left", 6), ("packed", 5), ("bias", 1)),
+        results=(("output", 4),),
         optional=frozenset({"bias"}),
         options=("width",),
+        finished=True,
     ),
 }
+
+
+def other(number: int) -> str:
+    """Name of an operand beyond the form in what is computed of a template's result."""
+    return f"other{number}"
 
 
 def linear(

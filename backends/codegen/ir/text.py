@@ -175,7 +175,8 @@ def _stage_lines(stage: Stage, texts: ExpressionTexts) -> list[str]:
                 "nothing" if item is None else f"{listing(item.loops)} from {texts(item.value)}"
                 for item in stage.operands
             ]
-            return [f"template {stage.name}({options_text(stage.options)})", *operands, *results]
+            finish = [] if stage.finish is None else [f"finish {expression_text(stage.finish)}"]
+            return [f"template {stage.name}({options_text(stage.options)})", *operands, *finish, *results]
 
 
 def options_text(options: Iterable[tuple[str, bool | float]]) -> str:

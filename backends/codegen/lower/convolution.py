@@ -1,6 +1,7 @@
-"""Rules of convolutions that sum few terms, depthwise ones; those of one point are products (``image_products``).
+"""Rules of convolutions: depthwise ones, which sum few terms, are loops; others are products of matrices.
 
-Place: registered by ``lower.table``. All other convolutions stay with libraries.
+Place: registered by ``lower.table``. Products are made by ``window_products`` in float32, and by ``image_products`` of
+one point in 16 bits; other groups, transposed convolutions and float64 stay with libraries.
 Semantics: sums are taken in the compute type and rounded once, after the bias. Taps in the padding add zero; whether a
 weight that is not finite meets them is left open, as torch's own kernels differ in it.
 The weight is copied so that neighbouring channels are neighbours in memory: ``[taps, channels]``.
@@ -15,12 +16,16 @@ import sympy
 
 from mixbackend.backends.codegen.ir.scalar import Expr, apply, compute_dtype
 from mixbackend.backends.codegen.lower.access import added, addressable
-from mixbackend.backends.codegen.lower.image_products import NO_RULE, image_product
+from mixbackend.backends.codegen.lower.formula import is_short
+from mixbackend.backends.codegen.lower.image_products import image_product
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.pooling import strided_windows, window_element
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
+from mixbackend.backends.codegen.lower.window_products import window_product
 from mixbackend.backends.codegen.lower.windows import StridedWindows
+
+NO_RULE = "no lowering rule for transposed convolutions, nor for groups of several channels"
 
 LARGEST_ROW = 16
 """Taps along the last dimension up to which they are written out; longer rows are a loop, as other dimensions are."""
@@ -39,13 +44,17 @@ def convolution(
     output_padding: Sequence[Any],
     groups: Any,
 ) -> Tensor:
-    """Sums over windows of one channel each, or over all channels of a pixel."""
-    if groups == 1 and not transposed and input.rank == weight.rank:
-        return image_product(lowering, input, weight, bias, stride, padding)
-    _check_depthwise(input, weight, transposed, groups)
-    _check_known((weight.sizes[2:], stride, padding, dilation))
+    """Sums over windows of one channel each, or over all channels of a window."""
     sizes, kernel = lowering.output_sizes, weight.sizes[2:]
+    is_product = groups == 1 and not transposed and input.rank == weight.rank
+    if is_product and is_short(input.dtype):
+        return image_product(lowering, input, weight, bias, stride, padding)
+    if not is_product:
+        _check_depthwise(input, weight, transposed, groups)
+    _check_known((kernel, stride, padding, dilation))
     axes = strided_windows(input, sizes, *(tuple(map(int, item)) for item in (kernel, stride, padding, dilation)))
+    if is_product:
+        return window_product(lowering, input, weight, bias, axes)
     source = addressable(lowering, input)
     turned = lowering.map(
         (*kernel, weight.sizes[0]), weight.dtype, lambda index: weight.at((index[-1], 0, *index[:-1])), apart=True

@@ -5,7 +5,7 @@ A bias is a map after the product, as in ``products``: schedules put it, and the
 scales of channels that follow, into the product's kernel.
 Invariants: images have their channels innermost, so that rows and what is summed up lie in memory as those of matrices
 do; sums are made in float32 and rounded once, after the bias.
-Non-goals: float32, which is cuDNN's with flags for TF32 of its own; row-major images; groups; padding.
+Non-goals: float32 (``window_products``); row-major images; groups; padding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.contracts import TensorMeta, hint_of
 from mixbackend.contracts.rate_rows import is_channels_last
 
-NO_RULE = "no lowering rule for convolutions but depthwise ones and those of one point"
+NO_RULE = "in 16 bits, no lowering rule for convolutions but depthwise ones and those of one point"
 
 
 def image_product(

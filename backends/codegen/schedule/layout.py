@@ -87,7 +87,7 @@ class _Chooser:
         if isinstance(stage, Map) and stage.apart:
             return list(range(len(stage.loops)))
         if isinstance(stage, Template):
-            return list(range(len(self._types[targets_of(stage)[0]].sizes))) if _is_packed_product(stage) else None
+            return _order_of_product(stage) if _is_packed_product(stage) else None
         loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
         dimension = {loop.index: place for place, loop in enumerate(loops) if loop.size != 1}
         seen = []
@@ -139,6 +139,16 @@ class _Chooser:
         # Dimensions that the access does not have keep their places between the others.
         ranked = iter(sorted(chosen, key=lambda place: (-chosen[place], place)))
         return [next(ranked) if place in chosen else place for place in range(rank)]
+
+
+def _order_of_product(stage: Template) -> list[int]:
+    """Dimensions of what a product makes in the order of its loops, columns innermost."""
+    (result,) = stage.results
+    place_of = {loop.index: place for place, loop in enumerate(result.loops)}
+    first = [
+        min((place_of[symbol] for symbol in part.free_symbols & place_of.keys()), default=0) for part in result.index
+    ]
+    return sorted(range(len(first)), key=lambda place: first[place])
 
 
 def _is_packed_product(stage: Stage) -> bool:

@@ -8,7 +8,9 @@ Before and after, for panels of ``w`` columns::
 
 The packed matrix is a tensor of its own: of a constant it is made once, when a region is bound (``prepared``). Where a
 reshape made rows of two dimensions of the left matrix, the product keeps them apart (``a[i // 5, i % 5, k]`` is read as
-``a[n, i, k]``), and what it makes has three dimensions, too, so that nothing is copied.
+``a[n, i, k]``), and what it makes has three dimensions, too, so that nothing is copied. Windows of an image are rows
+and terms of three dimensions each, read where they lie, overlapping as they do; an image whose channels are not
+innermost is copied into that order first.
 Invariants: same values up to the order of summation. A bias joins where nobody else reads the sums.
 Non-goals: whether packing pays; the backend takes products of constants alone.
 """
@@ -24,19 +26,19 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, floor_div, index_symbol, modulo, substitute
+from mixbackend.backends.codegen.ir.products import MatrixProduct, matrix_product
 from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply, is_element
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Loop,
     Map,
     Operand,
-    Reduce,
     Result,
     Stage,
     StageGraph,
+    StridedInput,
     Template,
     TensorType,
-    is_product,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import PRODUCT, is_place
@@ -46,8 +48,12 @@ from mixbackend.backends.codegen.schedule.split_points import divides, quotient
 
 _FLOAT_BYTES = 4
 _WIDE_REGISTERS = 64
-_VECTORS = {True: (3, 4), False: (2, 3)}
+_DIMENSIONS = 3
+"""Of rows and of terms, that the template has."""
+_VECTORS = {True: (3, 4, 2, 1), False: (2, 3, 1)}
 """Registers of a panel's row, by whether registers are wide, of which there are more; the first is best."""
+_NARROW = {2: 1.1, 1: 1.4}
+"""What a column takes in panels of so few wide registers, beside one in others: they load more for each product."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,21 @@ class _Bias:
     row: Load
 
 
+@dataclass(frozen=True)
+class _Apart:
+    """Dimensions of the rows of a left matrix, and how it is read in them."""
+
+    rows: tuple[Loop, ...]
+    left: Load
+
+
 def pack_products(graph: StageGraph, vector_bytes: int) -> StageGraph:
     """Make templates of all products of matrices.
 
     Args:
         vector_bytes: of a register of the target.
     """
-    products = {stage.targets[0]: stage for stage in graph.stages if is_product(stage)}
+    products = {name: found for stage in graph.stages if (found := matrix_product(stage)) for name in targets_of(stage)}
     if not products:
         return graph
     packer = _Packer(graph, vector_bytes // _FLOAT_BYTES)
@@ -73,23 +87,29 @@ def pack_products(graph: StageGraph, vector_bytes: int) -> StageGraph:
     joined = {bias.product for bias in biases.values()}
     stages: list[Stage] = []
     for stage in graph.stages:
-        bias = biases.get(stage.target) if isinstance(stage, Map) else None
-        if bias is not None:
-            stages += packer.packed(products[bias.product], bias)
-        elif not is_product(stage):
+        (target, *_) = targets_of(stage)
+        if target in biases:
+            stages += packer.packed(products[biases[target].product], stage, biases[target])
+        elif target not in products:
             stages.append(stage)
-        elif stage.targets[0] not in joined:
-            stages += packer.packed(stage, None)
+        elif target not in joined:
+            stages += packer.packed(products[target], stage, None)
     types = {name: type_ for name, type_ in graph.types if name not in joined} | packer.types
     return replace(graph, stages=tuple(map(packer.reread, stages)), types=tuple(types.items()))
 
 
 def panel_columns(columns: sympy.Expr, lanes: int) -> int:
     """Columns of a panel: as few as possible that are not there."""
-    choices = [vectors * lanes for vectors in _VECTORS[lanes * _FLOAT_BYTES >= _WIDE_REGISTERS]]
+    is_wide = lanes * _FLOAT_BYTES >= _WIDE_REGISTERS
+    choices = _VECTORS[is_wide]
     if not columns.is_Integer:
-        return choices[0]
-    return min(choices, key=lambda width: -(-int(columns) // width) * width)
+        return choices[0] * lanes
+
+    def cost(vectors: int) -> float:
+        made = -(-int(columns) // (vectors * lanes)) * vectors
+        return made * (_NARROW.get(vectors, 1.0) if is_wide or vectors == 1 else 1.0)
+
+    return min(choices, key=cost) * lanes
 
 
 class _Packer:
@@ -101,41 +121,41 @@ class _Packer:
 
     def __init__(self, graph: StageGraph, lanes: int) -> None:
         self.types: dict[str, TensorType] = {}
+        self._known = dict(graph.types)
         self._lanes = lanes
         self._ranges = ranges_of(graph.stages)
         self._symbols = (index_symbol(f"q{number}") for number in itertools.count())
         self._leaving = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
-        self._rows: dict[str, sympy.Expr] = {}
+        self._strides = {item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)}
+        self._strides |= {item.tensor: item.strides for item in graph.outputs if isinstance(item, GraphOutput)}
+        self._rows_apart: dict[str, sympy.Expr] = {}
 
-    def packed(self, stage: Reduce, bias: _Bias | None) -> Iterator[Stage]:
-        """What packs the right matrix, and the template."""
-        assert isinstance(stage.value, Apply)
-        left, right = stage.value.arguments
-        assert isinstance(left, Load) and isinstance(right, Load)
-        (target,), (term,) = targets_of(stage), stage.reduced
-        row, column = stage.loops
-        apart = self._apart(left, row, term)
-        if apart is None:
-            copied, copy = self._copied(f"{target}.left", left, (row, term), stage.origins)
-            apart = self._loop(sympy.Integer(1)), row, copied
+    def packed(self, product: MatrixProduct, stage: Stage, bias: _Bias | None) -> Iterator[Stage]:
+        """What packs the right matrix, and the template.
+
+        Args:
+            stage: whose target the product becomes: the product itself, or the sum with a bias.
+        """
+        (target,), origins = targets_of(stage), tuple(dict.fromkeys((*product.origins, *stage.origins)))
+        apart = self._apart(product) or _Apart(product.rows, product.left)
+        left, copy = self._in_order(f"{target}.left", apart, product.terms, origins)
+        if copy is not None:
             yield copy
-        batch, inner, read = apart
-        panels = self._panels(term.size, column.size)
-        held, copy = self._copied(
-            f"{target}.packed", self._in_panels(right, term, column, panels), panels, stage.origins
-        )
+        rows, terms = self._rows(apart.rows), self._terms(product.terms)
+        panels = self._panels(terms, product.column.size)
+        value = self._in_panels(product, panels)
+        held, copy = self._copied(f"{target}.packed", value, panels, origins)
         yield copy
-        operands = (Operand((batch, inner, term), read), Operand(panels, held), self._row(bias))
-        made = target if bias is None else bias.stage.target
-        result = self._result(made, (batch, inner, column))
-        origins = stage.origins if bias is None else tuple(dict.fromkeys((*stage.origins, *bias.stage.origins)))
+        row = None if bias is None else Operand(bias.stage.loops[1:2], bias.row)
+        operands = (Operand((*rows, *terms), left), Operand(panels, held), row)
+        result = self._result(target, product, rows)
         yield Template(PRODUCT, operands, (result,), (("width", float(panels[-1].size)),), origins)
 
     def reread(self, stage: Stage) -> Stage:
         """A stage that reads what products make where they put it."""
 
         def once(node: Expr) -> Expr:
-            rows = self._rows.get(node.tensor) if isinstance(node, Load) else None
+            rows = self._rows_apart.get(node.tensor) if isinstance(node, Load) else None
             if rows is None or not isinstance(node, Load):
                 return node
             row, column = node.index
@@ -144,8 +164,11 @@ class _Packer:
 
         return map_stage(stage, lambda value: rewrite(value, once))
 
-    def _apart(self, left: Load, row: Loop, term: Loop) -> tuple[Loop, Loop, Load] | None:
-        """Loops over batches and rows in which the left matrix lies in memory, and how it is read, if it is in any."""
+    def _apart(self, product: MatrixProduct) -> _Apart | None:
+        """Batches and rows in which the left matrix lies in memory, where a reshape made its rows of them."""
+        if len(product.rows) > 1:
+            return None
+        (row,), left = product.rows, product.left
         divisors = {
             node.args[1] for part in left.index for node in part.atoms(FloorDiv, Modulo) if node.args[0] == row.index
         }
@@ -155,34 +178,68 @@ class _Packer:
         batch, inner = self._loop(quotient(row.size, rows)), self._loop(rows)
         place = {row.index: batch.index * rows + inner.index}
         read = replace(left, index=tuple(substitute(part, place, self._ranges) for part in left.index))
-        return (batch, inner, read) if is_place(read, (batch, inner, term)) else None
+        return _Apart((batch, inner), read) if is_place(read, (batch, inner, *product.terms)) else None
 
-    def _panels(self, terms: sympy.Expr, columns: sympy.Expr) -> tuple[Loop, Loop, Loop]:
+    def _in_order(
+        self, name: str, apart: _Apart, terms: tuple[Loop, ...], origins: tuple[str, ...]
+    ) -> tuple[Load, Map | None]:
+        """The left matrix with its terms one after the other, and the copy that this takes."""
+        left, loops = apart.left, (*apart.rows, *terms)
+        if not is_place(left, loops):
+            return self._copied(name, left, loops, origins)
+        last = terms[-1]
+        places = [place for place, part in enumerate(left.index) if last.index in part.free_symbols]
+        strides = self._strides.get(left.tensor)
+        if strides is None or last.size == 1 or len(places) != 1:
+            return left, None
+        (inner,) = places
+        if strides[inner] * left.index[inner].coeff(last.index) == 1:
+            return left, None
+        order = [*(place for place in range(len(left.index)) if place != inner), inner]
+        whole = [self._loop(size) for size in self._known[left.tensor].sizes]
+        value = replace(left, index=tuple(loop.index for loop in whole))
+        copied, copy = self._copied(name, value, tuple(whole[place] for place in order), origins)
+        return replace(copied, index=tuple(left.index[place] for place in order)), copy
+
+    def _rows(self, rows: tuple[Loop, ...]) -> tuple[Loop, ...]:
+        """Batch, line and place; with two dimensions, as of a matrix or a signal, there is one line."""
+        missing = (self._loop(sympy.Integer(1)) for _ in range(_DIMENSIONS - len(rows)))
+        return (rows[0], *missing, *rows[1:])
+
+    def _terms(self, terms: tuple[Loop, ...]) -> tuple[Loop, ...]:
+        """Line and place of a window, and terms there; what is missing is missing first."""
+        return (*(self._loop(sympy.Integer(1)) for _ in range(_DIMENSIONS - len(terms))), *terms)
+
+    def _panels(self, terms: tuple[Loop, ...], columns: sympy.Expr) -> tuple[Loop, ...]:
         width = panel_columns(columns, self._lanes)
-        sizes = (floor_div(columns + width - 1, width, self._ranges), terms, sympy.Integer(width))
-        return self._loop(sizes[0]), self._loop(sizes[1]), self._loop(sizes[2])
+        count = floor_div(columns + width - 1, width, self._ranges)
+        return tuple(map(self._loop, (count, *(term.size for term in terms), sympy.Integer(width))))
 
-    def _in_panels(self, right: Load, term: Loop, column: Loop, panels: tuple[Loop, Loop, Loop]) -> Load:
+    def _in_panels(self, product: MatrixProduct, panels: tuple[Loop, ...]) -> Load:
         """The right matrix at a place of its panels, 0 beyond the last column."""
-        number, inner, lane = panels
+        number, *inner, lane = panels
+        column, right = product.column, product.right
         place = number.index * lane.size + lane.index
-        turned = {column.index: place, term.index: inner.index}
+        terms = zip(product.terms, inner[-len(product.terms) :], strict=True)
+        turned = {column.index: place, **{term.index: loop.index for term, loop in terms}}
         value = replace(right, index=tuple(substitute(part, turned, self._ranges) for part in right.index))
         if (column.size % lane.size) == 0:
             return value
         inside = apply("lt", IndexValue(torch.int64, place), IndexValue(torch.int64, column.size))
         return replace(value, mask=inside)
 
-    def _result(self, target: str, loops: tuple[Loop, Loop, Loop]) -> Result:
-        batch, row, column = loops
+    def _result(self, target: str, product: MatrixProduct, rows: tuple[Loop, ...]) -> Result:
+        """Where sums go: rows that were kept apart stay so, unless the result leaves."""
+        loops = tuple(map(self._loop, (*(loop.size for loop in rows), product.column.size)))
+        batch, line, place, column = (loop.index for loop in loops)
+        if len(product.rows) > 1:
+            places = (line, place)[-(len(product.rows) - 1) :]
+            return Result(target, loops, (batch, column, *places))
         if target in self._leaving:
-            return Result(target, loops, (batch.index * row.size + row.index, column.index))
-        self._rows[target] = row.size
-        self.types[target] = TensorType(tuple(loop.size for loop in loops), torch.float32)
-        return Result(target, loops, tuple(loop.index for loop in loops))
-
-    def _row(self, bias: _Bias | None) -> Operand | None:
-        return None if bias is None else Operand(bias.stage.loops[1:], bias.row)
+            return Result(target, loops, (batch * rows[-1].size + place, column))
+        self._rows_apart[target] = rows[-1].size
+        self.types[target] = TensorType((rows[0].size, rows[-1].size, product.column.size), torch.float32)
+        return Result(target, loops, (batch, place, column))
 
     def _copied(self, name: str, value: Load, loops: tuple[Loop, ...], origins: tuple[str, ...]) -> tuple[Load, Map]:
         """A tensor of its own, and how it is read."""
@@ -211,8 +268,8 @@ def _biases(graph: StageGraph, products: Collection[str | None]) -> Iterator[_Bi
 
 
 def _sum_with_row(stage: Stage) -> _Bias | None:
-    """The parts of ``product[i, j] + row[j]``."""
-    if not isinstance(stage, Map) or stage.apart or len(stage.loops) != 2:
+    """The parts of ``product[i, j] + row[j]``; of an image ``product[n, j, h, w] + row[j]``."""
+    if not isinstance(stage, Map) or stage.apart or len(stage.loops) < 2:
         return None
     value, here = stage.value, tuple(loop.index for loop in stage.loops)
     if not isinstance(value, Apply) or value.op != "add":
@@ -221,6 +278,6 @@ def _sum_with_row(stage: Stage) -> _Bias | None:
         if not is_element(made) or made.index != here or not isinstance(row, Load) or row.tensor == made.tensor:
             continue
         varies = {symbol for part in row.index for symbol in part.free_symbols}
-        if here[0] not in varies and is_place(row, stage.loops[1:]):
+        if varies.isdisjoint({here[0], *here[2:]}) and is_place(row, stage.loops[1:2]):
             return _Bias(made.tensor, stage, row)
     return None

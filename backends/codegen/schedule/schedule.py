@@ -16,6 +16,7 @@ from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.schedule.assemble import assemble
 from mixbackend.backends.codegen.schedule.blocks import build_blocks
 from mixbackend.backends.codegen.schedule.build import build_kernel
+from mixbackend.backends.codegen.schedule.finished_products import finish_products
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_stages
 from mixbackend.backends.codegen.schedule.hints import Hints
@@ -45,10 +46,12 @@ def schedule(
         fuel: number of fusions allowed; ``None`` for all. Used to find the fusion behind a wrong result.
     """
     hints = hints or {}
-    graph = pack_products(graph, traits.vector_bytes) if PRODUCT in traits.templates else graph
+    packs = PRODUCT in traits.templates
+    graph = pack_products(graph, traits.vector_bytes) if packs else graph
     longest_column = None if traits.blocks is None else traits.blocks.resident // traits.blocks.least_columns
     graph, refusals = simplify(join_concatenations(graph) if traits.blocks else graph, hints, longest_column)
     graph = split_loops(place_writes(graph))
+    graph = finish_products(graph) if packs else graph
     cut = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints, traits.blocks)
     # What a cut fold reads is made in pieces as well, and can be made by its kernel.
     graph = split_loops(cut) if traits.blocks is not None and cut.stages != graph.stages else cut

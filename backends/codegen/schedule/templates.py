@@ -38,7 +38,8 @@ def template_kernel(stage: Template, layouts: Mapping[str, Layout]) -> TemplateK
     views = [view for view in (*operands, *results) if view is not None]
     symbols = {symbol for view in views for item in _expressions(view) for symbol in item.free_symbols}
     parameters = tuple(sorted(symbols, key=str))
-    return TemplateKernel(parameters, tuple(buffers), stage.name, stage.options, tuple(operands), tuple(results))
+    views_of = tuple(operands), tuple(results)
+    return TemplateKernel(parameters, tuple(buffers), stage.name, stage.options, *views_of, stage.finish)
 
 
 def renamed_buffers(kernel: TemplateKernel, names: Mapping[str, str]) -> TemplateKernel:

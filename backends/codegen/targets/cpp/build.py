@@ -68,10 +68,10 @@ class Toolchain:
     @property
     def flags(self) -> tuple[str, ...]:
         """Options of the compiler."""
-        vectors = f"-DMB_VECTOR_BYTES={self.features.vector_bytes}"
+        sizes = f"-DMB_VECTOR_BYTES={self.features.vector_bytes}", f"-DMB_CACHE_BYTES={self.features.cache_bytes}"
         openmp = ("-fopenmp",) if self.openmp else ()
         loops = () if self.compiler.is_clang else _GCC_FLAGS
-        return (*_FLAGS, *loops, *self.features.flags, *openmp, vectors, f"-I{_HEADERS}")
+        return (*_FLAGS, *loops, *self.features.flags, *openmp, *sizes, f"-I{_HEADERS}")
 
     @property
     def digest(self) -> str:

@@ -1,13 +1,14 @@
 """What the processor has, as the compiler sees it.
 
-Place: between ``compiler`` and ``build``. Input: a compiler. Output: the bytes of a vector register, the flags that
-make the compiler use the processor, and a digest of everything those flags switch on: code is never shared between
-machines whose digests differ.
+Place: between ``compiler`` and ``build``. Input: a compiler. Output: the bytes of a vector register and of the
+first-level cache, the flags that make the compiler use the processor, and a digest of everything those flags switch on:
+code is never shared between machines whose digests differ.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,8 @@ from mixbackend.backends.codegen.targets.cpp.compiler import Compiler, NoCompile
 
 _WIDE = frozenset({"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"})
 _MIDDLE = frozenset({"__AVX2__", "__FMA__"})
+USUAL_CACHE_BYTES = 32 * 1024
+_FIRST_CACHE = "SC_LEVEL1_DCACHE_SIZE"
 _TUNING = (("-march=native",), ("-mcpu=native",), ())
 """Tried in order: x86, other processors, neither known to the compiler."""
 
@@ -28,11 +31,13 @@ class Features:
         vector_bytes: 64, 32 or 16.
         flags: for the compiler.
         digest: equal where the same code may run.
+        cache_bytes: of a core's first-level cache for data.
     """
 
     vector_bytes: int
     flags: tuple[str, ...]
     digest: str
+    cache_bytes: int = USUAL_CACHE_BYTES
 
 
 @lru_cache(maxsize=8)
@@ -58,4 +63,11 @@ def _features(macros: str, tuning: tuple[str, ...]) -> Features:
     vector_bytes = 64 if names >= _WIDE else 32 if names >= _MIDDLE else 16
     # Left to itself the compiler halves the registers of loops over lanes.
     wide = ("-mprefer-vector-width=512",) if vector_bytes == 64 else ()
-    return Features(vector_bytes, (*tuning, *wide), hashlib.sha256("\n".join(lines).encode()).hexdigest())
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return Features(vector_bytes, (*tuning, *wide), digest, _first_cache_bytes() or USUAL_CACHE_BYTES)
+
+
+def _first_cache_bytes() -> int:
+    """0 where the system does not say."""
+    known = getattr(os, "sysconf_names", {})
+    return max(0, os.sysconf(_FIRST_CACHE)) if _FIRST_CACHE in known else 0

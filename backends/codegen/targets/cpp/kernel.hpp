@@ -17,12 +17,21 @@ namespace mb {
 // Vector operations that one more thread is worth.
 constexpr i64 work_per_thread = 32768;
 
+// Threads that a kernel may start.
+MB_INLINE i64 thread_limit() {
+#ifdef _OPENMP
+    return omp_in_parallel() ? 1 : omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
 // Calls `body(first, last)` on consecutive pieces of 0...points, one for each thread; few points or little work get few threads.
 template <class Body> MB_INLINE void share_points(i64 points, i64 work, Body body) {
 #ifdef _OPENMP
     const i64 wanted = work / work_per_thread < points ? work / work_per_thread : points;
-    if (wanted > 1 && !omp_in_parallel()) {
-        const i64 limit = omp_get_max_threads();
+    if (wanted > 1) {
+        const i64 limit = thread_limit();
         const int threads = static_cast<int>(wanted < limit ? wanted : limit);
         if (threads > 1) {
 #pragma omp parallel num_threads(threads)

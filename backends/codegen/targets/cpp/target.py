@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.ir.products import matrix_product
 from mixbackend.backends.codegen.ir.stages import Stage, is_product
 from mixbackend.backends.codegen.targets.cpp.build import (
     MODULE_HEAD,
@@ -47,6 +48,8 @@ _DTYPES = frozenset(
 )
 _TEMPLATES = frozenset({"attention", "product"})
 """Those that ``templates`` prints, without importing it."""
+_PRODUCT_DIMENSIONS = 3
+"""Of rows and of terms, that the template of products has."""
 _SCRATCH_BYTES = 256 * 1024
 _OPENMP_PROBE = """
 extern "C" int omp_get_max_threads();
@@ -102,8 +105,13 @@ class CppTarget(Target):
         )
 
     def objection(self, stage: Stage) -> str | None:
-        """Of products, it has those of two matrices, as a template."""
-        return super().objection(stage) if is_product(stage) and len(stage.loops) != 2 else None
+        """Of products, it has those of two matrices, images among them, as a template."""
+        if not is_product(stage):
+            return None
+        product = matrix_product(stage)
+        if product is None or max(len(product.rows), len(product.terms)) > _PRODUCT_DIMENSIONS:
+            return super().objection(stage)
+        return None
 
     def compile(self, program: Program) -> CompiledProgram:
         """Compile what no program before had."""

@@ -7,14 +7,16 @@ Invariants: the text depends on the kernel alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
-from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Local, walk
+from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT, RESULT, other
 from mixbackend.backends.codegen.targets.cpp.literals import STORAGE, literal
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
+from mixbackend.backends.codegen.targets.cpp.values import FUNCTIONS
 
 _ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
 
@@ -50,20 +52,55 @@ def _attention(kernel: TemplateKernel) -> tuple[str, list[str]]:
 
 
 def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
-    left, packed, bias = kernel.operands
+    left, packed, bias, *others = kernel.operands
     (output,) = kernel.results
     assert left is not None and packed is not None and output is not None
-    sizes = [*left.sizes, output.sizes[2]]
-    views = [_fields(left, 3), f"{packed.buffer} + {packed.offset}", _fields(bias, 1), _fields(output, 3)]
-    width = int(dict(kernel.options)["width"])
-    return "product.hpp", [
-        f"const Product given = {{{', '.join([*map(str, sizes), *views])}}};",
-        f"multiply<{width} / lanes>(given);",
+    rows, columns = f"{{{left.buffer} + {left.offset}, {_strides(left, (0, 1, 2, 5))}}}", output.sizes[3]
+    fields = [
+        *map(str, (*left.sizes, columns)),
+        f"{rows}, {_strides(left, (3, 4))}",
+        f"{packed.buffer} + {packed.offset}",
+        _view(bias, 1)[1:-1],
+        _view(output, 4),
     ]
+    given = f"const Product given = {{{', '.join(fields)}}};"
+    width = f"{int(dict(kernel.options)['width'])} / lanes"
+    if kernel.finish is None:
+        return "product.hpp", [given, f"multiply<{width}>(given);"]
+    function = [
+        "[](Vec<float> result, auto other) {",
+        *(INDENT + line for line in _finish(kernel.finish, len(others))),
+        "});",
+    ]
+    if not others:
+        return "product.hpp", [given, f"multiply_alone<{width}>(given, {function[0]}", *function[1:]]
+    views = ", ".join(_view(view, 4) for view in others)
+    call = f"multiply<{width}>(given, others, {function[0]}"
+    return "product.hpp", [given, f"const Rows<const float> others[] = {{{views}}};", call, *function[1:]]
 
 
-def _fields(view: BufferView | None, rank: int) -> str:
-    return _view(view, rank)[1:-1]
+def _finish(expression: Expr, others: int) -> list[str]:
+    """What is computed of a result, one value a line."""
+    places = {RESULT: RESULT, **{other(number): f"other({number})" for number in range(others)}}
+    lines: list[str] = []
+    names: dict[Expr, str] = {}
+    for node in walk(expression):
+        names[node] = f"t{len(names)}"
+        lines.append(f"const auto {names[node]} = {_finished(node, names, places)};")
+    return [*lines, f"return {names[expression]};"]
+
+
+def _finished(node: Expr, names: Mapping[Expr, str], places: Mapping[str, str]) -> str:
+    if isinstance(node, Constant):
+        return f"broadcast<float>({literal(node.value, node.dtype)})"
+    if isinstance(node, Local):
+        return places[node.name]
+    assert isinstance(node, Apply), f"{type(node).__name__} is computed of a result"
+    return f"{FUNCTIONS[node.op]}({', '.join(names[argument] for argument in node.arguments)})"
+
+
+def _strides(view: BufferView, places: Sequence[int]) -> str:
+    return ", ".join(str(view.strides[place]) for place in places)
 
 
 def _view(view: BufferView | None, rank: int) -> str:

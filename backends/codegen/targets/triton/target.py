@@ -24,7 +24,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.call_table import CallTable
 from mixbackend.backends.codegen.ir.scalar import Apply, walk
-from mixbackend.backends.codegen.ir.stages import Scatter, Stage, expressions_of
+from mixbackend.backends.codegen.ir.stages import Scatter, Stage, expressions_of, is_product
 from mixbackend.backends.codegen.targets.target import Blocks, CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.backends.codegen.targets.triton.compiler import Architecture, Binary, compile_texts
 from mixbackend.backends.codegen.targets.triton.dtypes import NAMES
@@ -127,7 +127,9 @@ class TritonTarget(Target):
         return hardware.threads // 256 * 256 * hardware.units if hardware.architecture.backend == "cuda" else None
 
     def objection(self, stage: Stage) -> str | None:
-        """Operators without text, and updates that may meet where hardware cannot combine them."""
+        """Operators without text, sums over windows, and updates that may meet where hardware cannot combine them."""
+        if is_product(stage) and len(stage.reduced) > 1:
+            return "no products of windows"
         for node in walk(*expressions_of(stage)):
             if isinstance(node, Apply) and not has_operator(node):
                 return f"no {node.op} of {node.arguments[-1].dtype}"

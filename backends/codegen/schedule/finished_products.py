@@ -1,0 +1,168 @@
+"""Finished products: what is computed point by point of a product is computed before the product is stored.
+
+Place: after ``split_loops``, for targets with the template ``product``.
+Before and after::
+
+    y = product(a, p, c)                          z = product(a, p, c), finished by maximum(result + other0, 0)
+    z[i, j] = maximum(y[i, j] + r[i, j], 0)   ->
+
+Invariants: nobody else reads the product. All else that is read lies in memory, in float32, and is read at a place
+linear in rows and columns. A product moves down to what is computed of it, over no write into an input.
+Non-goals: what is computed of several products, or across columns (norms): those have kernels of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import sympy
+import torch
+
+from mixbackend.backends.codegen.ir.indices import index_symbol
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, Local, is_element, walk
+from mixbackend.backends.codegen.ir.stages import (
+    GraphOutput,
+    Loop,
+    Map,
+    Operand,
+    Result,
+    Stage,
+    StageGraph,
+    StridedInput,
+    Template,
+    destinations,
+    targets_of,
+)
+from mixbackend.backends.codegen.ir.templates import PRODUCT, RESULT, is_place, other
+from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.simplify import loads_of
+
+MAXIMUM_OTHERS = 4
+"""Matrices that are read beside a product: each has a pointer and four strides."""
+
+
+def finish_products(graph: StageGraph) -> StageGraph:
+    """Let products end with the maps that alone read them."""
+    finisher = _Finisher(graph)
+    stages: dict[int, Stage] = dict(enumerate(graph.stages))
+    made: dict[str, int] = {}
+    for number, stage in enumerate(graph.stages):
+        found = finisher.finished(stage, {name: stages[place] for name, place in made.items()})
+        if found is not None:
+            product, ended = found
+            del stages[made.pop(product)]
+            stages[number] = ended
+        if targets_of(stage)[0] in finisher.written:
+            # What reads an input may not move behind the stage that writes into it.
+            made.clear()
+        elif isinstance(stage, Template) and stage.name == PRODUCT:
+            made[targets_of(stage)[0]] = number
+    kept = {name for stage in stages.values() for name in targets_of(stage)}
+    gone = {name for stage in graph.stages for name in targets_of(stage)} - kept
+    types = tuple((name, type_) for name, type_ in graph.types if name not in gone)
+    return replace(graph, stages=tuple(stages[number] for number in sorted(stages)), types=types)
+
+
+class _Finisher:
+    """Says which map ends a product.
+
+    Attributes:
+        written: tensors that are written into inputs.
+    """
+
+    def __init__(self, graph: StageGraph) -> None:
+        self.written = destinations(graph).keys()
+        self._types = dict(graph.types)
+        self._readers = Counter(name for stage in graph.stages for name in {load.tensor for load in loads_of(stage)})
+        self._strides = {item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)}
+        self._strides |= {item.tensor: item.strides for item in graph.outputs if isinstance(item, GraphOutput)}
+        self._leaving = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
+        self._symbols = (index_symbol(f"f{number}") for number in itertools.count())
+
+    def finished(self, stage: Stage, products: Mapping[str, Stage]) -> tuple[str, Template] | None:
+        """The product that ends with a stage, and what both become."""
+        if not isinstance(stage, Map) or stage.apart or stage.target in self.written:
+            return None
+        loads = list(dict.fromkeys(node for node in walk(stage.value) if isinstance(node, Load)))
+        mine = [load for load in loads if load.tensor in products]
+        if len(mine) != 1 or len(loads) > MAXIMUM_OTHERS + 1 or not self._is_plain(stage):
+            return None
+        (load,) = mine
+        product = products[load.tensor]
+        if not isinstance(product, Template) or self._readers[load.tensor] > 1 or load.tensor in self._leaving:
+            return None
+        if product.finish is not None or not is_element(load):
+            return None
+        (result,) = product.results
+        places = _places(result, load, stage)
+        others = [item for item in loads if item is not load]
+        if places is None:
+            return None
+        column = next((symbol for symbol, loop in places.items() if loop is result.loops[-1]), None)
+        if not all(self._is_ready(item, stage.loops, column) for item in (*others, _written(stage))):
+            return None
+        return load.tensor, self._ended(product, stage, load, others, places)
+
+    def _is_plain(self, stage: Map) -> bool:
+        """Whether everything is float32, computed of elements and constants alone."""
+        nodes = list(walk(stage.value))
+        stored = [self._types[node.tensor].dtype for node in nodes if isinstance(node, Load)]
+        return all(isinstance(node, (Apply, Constant, Load)) and node.dtype == torch.float32 for node in nodes) and all(
+            dtype == torch.float32 for dtype in (*stored, self._types[stage.target].dtype)
+        )
+
+    def _is_ready(self, load: Load, loops: tuple[Loop, ...], column: sympy.Symbol | None) -> bool:
+        """Whether an element can be read, or written, where the product is: columns one after the other, if any."""
+        strides = self._strides.get(load.tensor)
+        if not is_place(load, loops) or strides is None or column is None:
+            return is_place(load, loops)
+        steps = (part.coeff(column) * stride for part, stride in zip(load.index, strides, strict=True))
+        return sympy.expand(sympy.Add(*steps)) in (0, 1)
+
+    def _ended(
+        self, product: Template, stage: Map, load: Load, others: list[Load], places: Mapping[sympy.Symbol, Loop]
+    ) -> Template:
+        (result,) = product.results
+        names: dict[Expr, Expr] = {item: Local(torch.float32, other(number)) for number, item in enumerate(others)}
+        names[load] = Local(torch.float32, RESULT)
+        finish = rewrite(stage.value, lambda node: names.get(node, node))
+        operands = [self._operand(item, result, places) for item in others]
+        at = {symbol: loop.index for symbol, loop in places.items()}
+        index = tuple(at.get(loop.index, sympy.Integer(0)) for loop in stage.loops)
+        origins = tuple(dict.fromkeys((*product.origins, *stage.origins)))
+        ended = replace(result, target=stage.target, index=index)
+        return replace(
+            product, operands=(*product.operands, *operands), results=(ended,), origins=origins, finish=finish
+        )
+
+    def _operand(self, load: Load, result: Result, places: Mapping[sympy.Symbol, Loop]) -> Operand:
+        loops = tuple(Loop(next(self._symbols), loop.size) for loop in result.loops)
+        mine = dict(zip((loop.index for loop in result.loops), (loop.index for loop in loops), strict=True))
+        at = {symbol: mine[loop.index] for symbol, loop in places.items()}
+        return Operand(loops, replace(load, index=tuple(part.xreplace(at) for part in load.index)))
+
+
+def _places(result: Result, load: Load, stage: Map) -> dict[sympy.Symbol, Loop] | None:
+    """The product's loop for every loop of a map that reads each of its elements once; ``None`` if it does not."""
+    loop_of = {loop.index: loop for loop in result.loops}
+    sizes = {loop.index: loop.size for loop in stage.loops}
+    places: dict[sympy.Symbol, Loop] = {}
+    for written, read in zip(result.index, load.index, strict=True):
+        loop = loop_of.get(written)
+        if loop is None:
+            return None
+        if read == 0 and loop.size == 1:
+            continue
+        if sizes.get(read) != loop.size or read in places:
+            return None
+        places[read] = loop
+    complete = all(loop.index in places or loop.size == 1 for loop in stage.loops)
+    return places if complete else None
+
+
+def _written(stage: Map) -> Load:
+    """The place that a map writes, as if it were read."""
+    return Load(torch.float32, stage.target, tuple(loop.index for loop in stage.loops))
