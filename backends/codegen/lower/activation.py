@@ -38,6 +38,8 @@ from mixbackend.backends.codegen.lower.view import slice_axis
 
 GELU_SCALE = math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715
+_SIXTH = 1.0 / 6.0
+"""A product is several times as fast as a quotient, and off by one unit in the last place at most."""
 
 
 @rule("aten.relu.default")
@@ -68,14 +70,14 @@ def threshold(lowering: Lowering, self: Tensor, threshold: Number, value: Number
 @rule("aten.hardsigmoid.default")
 def hardsigmoid(lowering: Lowering, self: Tensor) -> Tensor:
     """``min(max(x + 3, 0), 6) / 6``"""
-    return pointwise(lowering, (self,), self.dtype, lambda value: div(clamped(add(value, 3.0), 0.0, 6.0), 6.0))
+    return pointwise(lowering, (self,), self.dtype, lambda value: mul(clamped(add(value, 3.0), 0.0, 6.0), _SIXTH))
 
 
 @rule("aten.hardswish.default")
 def hardswish(lowering: Lowering, self: Tensor) -> Tensor:
     """``x min(max(x + 3, 0), 6) / 6``"""
     return pointwise(
-        lowering, (self,), self.dtype, lambda value: div(mul(value, clamped(add(value, 3.0), 0.0, 6.0)), 6.0)
+        lowering, (self,), self.dtype, lambda value: mul(value, mul(clamped(add(value, 3.0), 0.0, 6.0), _SIXTH))
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import sympy
@@ -33,12 +33,13 @@ from mixbackend.backends.codegen.ir.stages import (
     StageGraph,
     StridedInput,
     Template,
+    TensorType,
     destinations,
+    expressions_of,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import PRODUCT, RESULT, is_place, other
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
-from mixbackend.backends.codegen.schedule.simplify import loads_of
 
 MAXIMUM_OTHERS = 4
 """Matrices that are read beside a product: each has a pointer and four strides."""
@@ -48,18 +49,18 @@ def finish_products(graph: StageGraph) -> StageGraph:
     """Let products end with the maps that alone read them."""
     finisher = _Finisher(graph)
     stages: dict[int, Stage] = dict(enumerate(graph.stages))
-    made: dict[str, int] = {}
+    places: dict[str, int] = {}
+    products: dict[str, Template] = {}
     for number, stage in enumerate(graph.stages):
-        found = finisher.finished(stage, {name: stages[place] for name, place in made.items()})
+        found = finisher.finished(stage, products)
         if found is not None:
-            product, ended = found
-            del stages[made.pop(product)]
-            stages[number] = ended
+            product, stages[number] = found
+            del stages[places[product]], products[product]
         if targets_of(stage)[0] in finisher.written:
             # What reads an input may not move behind the stage that writes into it.
-            made.clear()
+            products.clear()
         elif isinstance(stage, Template) and stage.name == PRODUCT:
-            made[targets_of(stage)[0]] = number
+            products[targets_of(stage)[0]], places[targets_of(stage)[0]] = stage, number
     kept = {name for stage in stages.values() for name in targets_of(stage)}
     gone = {name for stage in graph.stages for name in targets_of(stage)} - kept
     types = tuple((name, type_) for name, type_ in graph.types if name not in gone)
@@ -76,28 +77,25 @@ class _Finisher:
     def __init__(self, graph: StageGraph) -> None:
         self.written = destinations(graph).keys()
         self._types = dict(graph.types)
-        self._readers = Counter(name for stage in graph.stages for name in {load.tensor for load in loads_of(stage)})
+        self._readers = Counter(name for stage in graph.stages for name in _tensors_read(stage))
         self._strides = {item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)}
         self._strides |= {item.tensor: item.strides for item in graph.outputs if isinstance(item, GraphOutput)}
         self._leaving = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
         self._symbols = (index_symbol(f"f{number}") for number in itertools.count())
 
-    def finished(self, stage: Stage, products: Mapping[str, Stage]) -> tuple[str, Template] | None:
+    def finished(self, stage: Stage, products: Mapping[str, Template]) -> tuple[str, Template] | None:
         """The product that ends with a stage, and what both become."""
         if not isinstance(stage, Map) or stage.apart or stage.target in self.written:
             return None
         loads = list(dict.fromkeys(node for node in walk(stage.value) if isinstance(node, Load)))
-        mine = [load for load in loads if load.tensor in products]
-        if len(mine) != 1 or len(loads) > MAXIMUM_OTHERS + 1 or not self._is_plain(stage):
+        # Of several products the last one: what it is computed with is there then.
+        mine = [name for name in products if self._ends(name, loads)]
+        load = next((load for load in loads if mine and load.tensor == mine[-1]), None)
+        if load is None or len(loads) > MAXIMUM_OTHERS + 1 or not is_plain(stage, self._types):
             return None
-        (load,) = mine
         product = products[load.tensor]
-        if not isinstance(product, Template) or self._readers[load.tensor] > 1 or load.tensor in self._leaving:
-            return None
-        if product.finish is not None or not is_element(load):
-            return None
         (result,) = product.results
-        places = _places(result, load, stage)
+        places = places_of(result, load, stage)
         others = [item for item in loads if item is not load]
         if places is None:
             return None
@@ -106,13 +104,10 @@ class _Finisher:
             return None
         return load.tensor, self._ended(product, stage, load, others, places)
 
-    def _is_plain(self, stage: Map) -> bool:
-        """Whether everything is float32, computed of elements and constants alone."""
-        nodes = list(walk(stage.value))
-        stored = [self._types[node.tensor].dtype for node in nodes if isinstance(node, Load)]
-        return all(isinstance(node, (Apply, Constant, Load)) and node.dtype == torch.float32 for node in nodes) and all(
-            dtype == torch.float32 for dtype in (*stored, self._types[stage.target].dtype)
-        )
+    def _ends(self, name: str, loads: Sequence[Load]) -> bool:
+        """Whether a product is read at one place, by one stage."""
+        places = [load for load in loads if load.tensor == name]
+        return len(places) == 1 and self._readers[name] == 1 and name not in self._leaving
 
     def _is_ready(self, load: Load, loops: tuple[Loop, ...], column: sympy.Symbol | None) -> bool:
         """Whether an element can be read, or written, where the product is: columns one after the other, if any."""
@@ -129,14 +124,14 @@ class _Finisher:
         names: dict[Expr, Expr] = {item: Local(torch.float32, other(number)) for number, item in enumerate(others)}
         names[load] = Local(torch.float32, RESULT)
         finish = rewrite(stage.value, lambda node: names.get(node, node))
-        operands = [self._operand(item, result, places) for item in others]
         at = {symbol: loop.index for symbol, loop in places.items()}
         index = tuple(at.get(loop.index, sympy.Integer(0)) for loop in stage.loops)
         origins = tuple(dict.fromkeys((*product.origins, *stage.origins)))
         ended = replace(result, target=stage.target, index=index)
-        return replace(
-            product, operands=(*product.operands, *operands), results=(ended,), origins=origins, finish=finish
-        )
+        operands = (*product.operands, *(self._operand(item, result, places) for item in others))
+        # A copy into other dimensions computes nothing.
+        computed = None if isinstance(finish, Local) else finish
+        return replace(product, operands=operands, results=(ended,), origins=origins, finish=computed)
 
     def _operand(self, load: Load, result: Result, places: Mapping[sympy.Symbol, Loop]) -> Operand:
         loops = tuple(Loop(next(self._symbols), loop.size) for loop in result.loops)
@@ -145,8 +140,19 @@ class _Finisher:
         return Operand(loops, replace(load, index=tuple(part.xreplace(at) for part in load.index)))
 
 
-def _places(result: Result, load: Load, stage: Map) -> dict[sympy.Symbol, Loop] | None:
+def is_plain(stage: Map, types: Mapping[str, TensorType]) -> bool:
+    """Whether everything is float32, computed of elements and constants alone."""
+    nodes = list(walk(stage.value))
+    stored = [types[node.tensor].dtype for node in nodes if isinstance(node, Load)]
+    return all(isinstance(node, (Apply, Constant, Load)) and node.dtype == torch.float32 for node in nodes) and all(
+        dtype == torch.float32 for dtype in (*stored, types[stage.target].dtype)
+    )
+
+
+def places_of(result: Result, load: Load, stage: Map) -> dict[sympy.Symbol, Loop] | None:
     """The product's loop for every loop of a map that reads each of its elements once; ``None`` if it does not."""
+    if not is_element(load):
+        return None
     loop_of = {loop.index: loop for loop in result.loops}
     sizes = {loop.index: loop.size for loop in stage.loops}
     places: dict[sympy.Symbol, Loop] = {}
@@ -161,6 +167,10 @@ def _places(result: Result, load: Load, stage: Map) -> dict[sympy.Symbol, Loop] 
         places[read] = loop
     complete = all(loop.index in places or loop.size == 1 for loop in stage.loops)
     return places if complete else None
+
+
+def _tensors_read(stage: Stage) -> set[str]:
+    return {node.tensor for node in walk(*expressions_of(stage)) if isinstance(node, Load)}
 
 
 def _written(stage: Map) -> Load:

@@ -102,9 +102,12 @@ class _Chooser:
         """Order of a tensor that a product sums over one dimension of, and that is made for that."""
         for stage in self._readers.get(name, ()):
             left = stage.operands[0] if isinstance(stage, Template) and _is_packed_product(stage) else None
-            if left is not None and left.value.tensor == name and left.loops[-1].index in left.value.index:
-                summed = left.value.index.index(left.loops[-1].index)
-                return [*(place for place in range(len(left.value.index)) if place != summed), summed]
+            if left is None or left.value.tensor != name:
+                continue
+            term = left.loops[-1].index
+            summed = [place for place, part in enumerate(left.value.index) if term in part.free_symbols]
+            if summed:
+                return [*(place for place in range(len(left.value.index)) if place not in summed), *summed]
         return None
 
     def _order_of_readers(self, name: str) -> list[int] | None:

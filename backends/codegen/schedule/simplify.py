@@ -31,7 +31,8 @@ from mixbackend.backends.codegen.ir.stages import (
     is_product,
     targets_of,
 )
-from mixbackend.backends.codegen.ir.templates import is_place
+from mixbackend.backends.codegen.ir.templates import PRODUCT, is_place
+from mixbackend.backends.codegen.schedule.finished_products import is_plain, places_of
 from mixbackend.backends.codegen.schedule.fusion_cost import are_two_passes
 from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.one_term import only_term, symbols_of
@@ -162,6 +163,8 @@ class _Inliner:
         self._outputs = {output.tensor for output in graph.outputs if isinstance(output, GraphOutput)}
         self._readers = _readers(graph)
         self._products = {name for stage in graph.stages if is_product(stage) for name in targets_of(stage)}
+        templates = [stage for stage in graph.stages if isinstance(stage, Template) and stage.name == PRODUCT]
+        self._packed = {name: stage.results[0] for stage in templates for name in targets_of(stage)}
         self._maps: dict[str, Map] = {}
         self._chosen: dict[str, bool] = {}
         self._symbols = itertools.count()
@@ -249,6 +252,9 @@ class _Inliner:
         readers = self._readers[source.target]
         if self._ends_product(source) and not all(isinstance(reader, Map) for reader, _ in readers):
             return "a product of matrices ends with it"
+        goes_on = len(readers) == 1 and _goes_along(readers[0][0], source.target)
+        if not goes_on and self._ends_packed_product(source):
+            return "a product of matrices ends with it"
         made = max(points((loop.size for loop in source.loops), self._hints), 1)
         evaluations = sum(sites * self._evaluations(reader) for reader, sites in readers) / made
         if loads == 0 and cost <= CHEAP:
@@ -271,6 +277,14 @@ class _Inliner:
             isinstance(node, Load) and node.tensor in self._products for node in walk(source.value)
         )
 
+    def _ends_packed_product(self, source: Map) -> bool:
+        """Whether a map can be computed before a product is stored that nobody else reads (``finished_products``)."""
+        loads = [node for node in walk(source.value) if isinstance(node, Load) and node.tensor in self._packed]
+        return is_plain(source, self._types) and any(
+            len(self._readers[load.tensor]) == 1 and places_of(self._packed[load.tensor], load, source) is not None
+            for load in loads
+        )
+
     def _evaluations(self, reader: Stage) -> int:
         return points((loop.size for loop in loops_of(reader)), self._hints)
 
@@ -280,6 +294,15 @@ class _Inliner:
             points(self._types[node.tensor].sizes, self._hints) for node in walk(source.value) if isinstance(node, Load)
         ]
         return sum(1 for size in sizes if 2 * size >= made)
+
+
+def _goes_along(reader: Stage, name: str) -> bool:
+    """Whether a stage is a map with the points of a tensor that it reads: what is inlined there stays at its place."""
+    if not isinstance(reader, Map) or reader.apart:
+        return False
+    mine = {loop.index for loop in reader.loops if loop.size != 1}
+    loads = [load for load in loads_of(reader) if load.tensor == name]
+    return all(is_element(load) and mine == {part for part in load.index if part != 0} for load in loads)
 
 
 def _readers(graph: StageGraph) -> dict[str, list[tuple[Stage, int]]]:

@@ -45,18 +45,39 @@ from mixbackend.backends.codegen.schedule.split_points import (
 
 def split_loops(graph: StageGraph) -> StageGraph:
     """Split every loop whose index is divided somewhere, or whose dimension is read in pieces."""
+    whole: frozenset[sympy.Symbol] = frozenset()
     points = split_points(graph)
-    if not points:
-        return graph
-    split = _Splitter(graph, points).run()
-    # Reads in pieces that do not nest can ask for more divisions than they spare: then everything stays whole.
-    return split if divisions(split) <= divisions(graph) else graph
+    while points:
+        split = _Splitter(graph, points).run()
+        if divisions(split) <= divisions(graph):
+            return split
+        # Reads in pieces that do not nest can ask for more divisions than they spare: what they read stays whole.
+        harmful = whole | (_harmful(graph, split) & points.keys())
+        if harmful == whole:
+            return graph
+        whole = harmful
+        points = split_points(graph, whole)
+    return graph
+
+
+def _harmful(graph: StageGraph, split: StageGraph) -> frozenset[sympy.Symbol]:
+    """Loops of stages that have more divisions than before, and those that make what these read."""
+    stages = zip(graph.stages, split.stages, strict=True)
+    harmed = [before for before, after in stages if _divisions_of(after) > _divisions_of(before)]
+    read = {node.tensor for stage in harmed for node in walk(*expressions_of(stage)) if isinstance(node, Load)}
+    makers = [stage for stage in graph.stages if not read.isdisjoint(targets_of(stage))]
+    return frozenset(loop.index for stage in (*harmed, *makers) for loop in loops_of(stage))
 
 
 def divisions(graph: StageGraph) -> int:
-    """Indices with a division, over all stages."""
-    nodes = (node for stage in graph.stages for node in walk(*expressions_of(stage)))
-    indices = (part for node in nodes for part in _indices(node))
+    """Indices with a division, over all stages but templates, where they are no part of a loop."""
+    return sum(map(_divisions_of, graph.stages))
+
+
+def _divisions_of(stage: Stage) -> int:
+    if isinstance(stage, Template):
+        return 0
+    indices = (part for node in walk(*expressions_of(stage)) for part in _indices(node))
     return sum(part.has(FloorDiv, Modulo) for part in indices)
 
 

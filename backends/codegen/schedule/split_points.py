@@ -7,7 +7,8 @@ each other. What asks for a point:
 - ``FloorDiv(i, 32)`` or ``Modulo(i, 32)`` in any index: the loop ``i``;
 - a read at ``32 * i + j`` with ``j < 32``: the dimension that is read, and so the loop that defines it;
 - a point of a dimension: the loops that read it, and the other way round: a loop's point, the dimensions it reads.
-Invariants: a dimension is split only if every read of it stays free of divisions (or had them before).
+Invariants: a dimension is split only if every read of it stays free of divisions (or had them before), but for what a
+packed product sums over: a layer norm over pixels side by side is made in pieces, and summed up as a whole.
 Non-goals: sizes that cannot be shown to be divisible.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import sympy
@@ -32,6 +33,7 @@ from mixbackend.backends.codegen.ir.stages import (
     expressions_of,
     targets_of,
 )
+from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.schedule.rewrite import loops_of, ranges_of
 
 Points = tuple[sympy.Expr, ...]
@@ -66,16 +68,20 @@ class _Loops:
     divided: tuple[tuple[sympy.Expr, sympy.Expr], ...]
 
 
-def split_points(graph: StageGraph) -> dict[sympy.Symbol, Points]:
-    """Split points of every loop that has some, smallest first."""
+def split_points(graph: StageGraph, whole: Collection[sympy.Symbol] = ()) -> dict[sympy.Symbol, Points]:
+    """Split points of every loop that has some, smallest first.
+
+    Args:
+        whole: loops that stay as they are.
+    """
     loops = _survey(graph)
-    fixed = set(loops.fixed)
+    fixed = loops.fixed | {loops.same[symbol] for symbol in whole}
     while True:
         points = _Search(loops, fixed).run()
         harmed = {access.definer for access in loops.accesses if _adds_division(access, points, loops)}
         if not harmed:
             return points
-        fixed |= {loops.same[loop] for loop in harmed}
+        fixed = fixed | {loops.same[loop] for loop in harmed}
 
 
 def digits(size: sympy.Expr, points: Points) -> tuple[sympy.Expr, ...]:
@@ -125,7 +131,7 @@ def _survey(graph: StageGraph) -> _Loops:
         for index, tensor, dimension in _indices(stage):
             for node in index.atoms(FloorDiv, Modulo) if not index.is_Atom else ():
                 divided[node.args] = None
-            if tensor in definer:
+            if tensor in definer and not is_summed(stage, index):
                 accesses[_Access(index, definer[tensor][dimension])] = None
         if isinstance(stage, Template):
             # Its targets stay as they are: nobody asks for loops of theirs.
@@ -134,6 +140,12 @@ def _survey(graph: StageGraph) -> _Loops:
         definer.update((name, tuple(loop.index for loop in kept)) for name in targets_of(stage))
     fixed = {same[symbol] for symbol in fixed}
     return _Loops(ranges, same, frozenset(fixed), definer, tuple(accesses), tuple(divided))
+
+
+def is_summed(stage: Stage, index: sympy.Expr) -> bool:
+    """Whether a packed product sums over an index of its left matrix: its pieces lie one behind the other there."""
+    left = stage.operands[0] if isinstance(stage, Template) and stage.name == PRODUCT else None
+    return left is not None and index == left.loops[-1].index
 
 
 def _indices(stage: Stage) -> Iterator[tuple[sympy.Expr, str | None, int]]:
@@ -171,7 +183,7 @@ def _fixed_loops(stage: Stage, same: dict[sympy.Symbol, sympy.Symbol]) -> set[sy
 class _Search:
     """Spreads split points from where they are needed until nothing is added."""
 
-    def __init__(self, loops: _Loops, fixed: set[sympy.Symbol]) -> None:
+    def __init__(self, loops: _Loops, fixed: frozenset[sympy.Symbol]) -> None:
         self._loops = loops
         self._fixed = fixed
         self._points: dict[sympy.Symbol, list[sympy.Expr]] = defaultdict(list)

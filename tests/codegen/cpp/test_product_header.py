@@ -1,17 +1,24 @@
-"""The kernel of products, compiled for vectors of every width, against float64."""
+"""The kernel of products, for vectors of every width, against float64: matrices, windows, and what ends them."""
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sympy
 import torch
+import torch.nn.functional as functional
 from header_levels import level_name, levels
+from torch import Tensor
 
 from mixbackend.backends.codegen.interpret.templates import evaluate_template
+from mixbackend.backends.codegen.ir.check_templates import check_template_kernel
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, BufferView, TemplateKernel
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, Local, apply
+from mixbackend.backends.codegen.ir.templates import RESULT, other
 from mixbackend.backends.codegen.schedule.packed_products import panel_columns
 from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
 from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
@@ -20,6 +27,7 @@ from mixbackend.backends.codegen.targets.cpp.printer import print_module
 from mixbackend.contracts import ErrorBudget
 from mixbackend.contracts.numerics import find_deviation
 
+ZERO = Constant(torch.float32, 0.0)
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 SIZES = (
     (1, 1, 1),
@@ -34,46 +42,61 @@ SIZES = (
 """Rows, terms and columns: whole and broken tiles, panels and blocks."""
 
 
-def _kernel(width: int, biased: bool) -> TemplateKernel:
-    symbols = iter(sympy.Symbol(f"p{number}", integer=True, nonnegative=True) for number in range(40))
+KINDS = ("plain", "biased", "finished", "alone")
+FINISHES: dict[str, Expr] = {
+    "finished": apply("maximum", apply("add", Local(torch.float32, RESULT), Local(torch.float32, other(0))), ZERO),
+    "alone": apply("maximum", Local(torch.float32, RESULT), ZERO),
+}
+
+
+def _kernel(width: int, kind: str) -> TemplateKernel:
+    """A product with a bias, or with something that is computed of its sums, or with neither."""
+    symbols = iter(sympy.Symbol(f"p{number}", integer=True, nonnegative=True) for number in range(60))
     views: list[BufferView | None] = []
     buffers: list[BufferParameter] = []
     used: list[sympy.Symbol] = []
-    for place, rank in enumerate((3, 3, 1 if biased else 0, 3)):
+    for rank in (6, 5, 1 if kind == "biased" else 0, *((4,) if kind == "finished" else ()), 4):
         if rank == 0:
             views.append(None)
             continue
         made = [next(symbols) for _ in range(2 * rank + 1)]
         name = f"b{len(buffers)}"
         views.append(BufferView(name, tuple(made[:rank]), tuple(made[rank:-1]), made[-1]))
-        buffers.append(BufferParameter(name, torch.float32, "read" if place < 3 else "write"))
+        buffers.append(BufferParameter(name, torch.float32, "read"))
         used += made
+    buffers[-1] = replace(buffers[-1], access="write")
     options = (("width", float(width)),)
-    return TemplateKernel(tuple(used), tuple(buffers), "product", options, tuple(views[:3]), tuple(views[3:]))
+    operands, results = tuple(views[:-1]), tuple(views[-1:])
+    kernel = TemplateKernel(tuple(used), tuple(buffers), "product", options, operands, results, FINISHES.get(kind))
+    check_template_kernel(kernel)
+    return kernel
 
 
 class _Compiled:
-    """Products for one kind of processor: ``<width>_biased`` and ``<width>_plain``."""
+    """Products for one kind of processor: ``<kind>_<width>``."""
 
     def __init__(self, features: Features, folder: Path) -> None:
         self.lanes = features.vector_bytes // 4
         widths = {panel_columns(sympy.Integer(columns), self.lanes) for columns in range(1, 200)}
-        kernels = [(f"{kind}_{width}", _kernel(width, kind == "biased")) for width in widths for kind in KINDS]
+        kernels = [(f"{kind}_{width}", _kernel(width, kind)) for width in widths for kind in KINDS]
         path = folder / "product.so"
         toolchain = Toolchain(find_compiler(), features, openmp=True, folder=folder)
         path.write_bytes(compile_object(print_module(kernels), toolchain))
         self._library = ctypes.CDLL(str(path))
 
-    def run(self, left: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, output: torch.Tensor) -> None:
+    def run(self, left: Tensor, packed: Tensor, bias: Tensor | None, output: Tensor, kind: str = "") -> None:
+        """Matrices, or batches of them."""
         left, output = (item if item.dim() == 3 else item[None] for item in (left, output))
-        memory = [item for item in (left, packed, bias, output) if item is not None]
+        self.windows(left[:, None, :, None, None], packed, bias, output[:, None], kind)
+
+    def windows(self, left: Tensor, packed: Tensor, beside: Tensor | None, output: Tensor, kind: str = "") -> None:
+        """Rows and terms in three dimensions each; ``beside`` is a bias, or what else is read."""
+        memory = [item for item in (left, packed, beside, output) if item is not None]
         pointers = (ctypes.c_void_p * len(memory))(*(item.data_ptr() for item in memory))
         numbers = [number for item in memory for number in (*item.shape, *item.stride(), 0)]
-        function = getattr(self._library, f"{KINDS[bias is None]}_{packed.shape[2]}")
+        kind = kind or ("plain" if beside is None else "biased")
+        function = getattr(self._library, f"{kind}_{packed.shape[-1]}")
         function(pointers, (ctypes.c_longlong * len(numbers))(*numbers), None)
-
-
-KINDS = ("biased", "plain")
 
 
 @pytest.fixture(scope="module", params=levels(), ids=level_name)
@@ -81,17 +104,17 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return _Compiled(request.param, tmp_path_factory.mktemp("product"))
 
 
-def _values(*sizes: int, seed: int = 0) -> torch.Tensor:
+def _values(*sizes: int, seed: int = 0) -> Tensor:
     return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
 
 
-def _packed(right: torch.Tensor, lanes: int) -> torch.Tensor:
-    terms, columns = right.shape
+def _packed(right: Tensor, lanes: int) -> Tensor:
+    """A matrix, or [window line, window place, term, column], in panels."""
+    *terms, columns = right.shape
     width = panel_columns(sympy.Integer(columns), lanes)
     panels = -(-columns // width)
-    padded = torch.zeros(terms, panels * width)
-    padded[:, :columns] = right
-    return padded.reshape(terms, panels, width).transpose(0, 1).contiguous()
+    padded = functional.pad(right, (0, panels * width - columns)).reshape(*terms, panels, width)
+    return padded.movedim(-2, 0).reshape(panels, *(1,) * (3 - len(terms)), *terms, width).contiguous()
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -110,8 +133,9 @@ def test_results_are_those_of_float64(compiled: _Compiled, turned: bool, biased:
         size = f"{rows} {terms} {columns}"
         assert find_deviation(0, target, plain, exact, BUDGET) is None, size
         assert (output[rows:] == 7.0).all() and (output[:, columns:] == 7.0).all(), f"{size}: wrote beyond its result"
-        (meant,) = evaluate_template("product", (left, packed, bias), (("width", float(packed.shape[2])),))
-        assert find_deviation(0, meant[:, :columns], plain, exact, BUDGET) is None, size
+        rows = left[None, None, :, None, None]
+        (meant,) = evaluate_template("product", (rows, packed, bias), (("width", float(packed.shape[-1])),))
+        assert find_deviation(0, meant[0, 0, :, :columns], plain, exact, BUDGET) is None, size
 
 
 @pytest.mark.parametrize("apart", [0, 1])
@@ -141,7 +165,69 @@ def test_what_is_not_finite_stays_in_its_row_and_column(compiled: _Compiled) -> 
     assert torch.equal(output.isnan(), expected.isnan()) and torch.equal(output.isinf(), expected.isinf())
 
 
+WINDOWS = (
+    (2, 5, 9, 7, 40, (3, 3), (1, 1), (1, 1)),
+    (1, 3, 20, 21, 64, (7, 7), (2, 2), (1, 1)),
+    (3, 16, 9, 9, 24, (2, 2), (2, 2), (1, 1)),
+    (2, 130, 6, 5, 50, (3, 2), (1, 2), (2, 1)),
+    (2, 8, 1, 30, 96, (1, 5), (1, 3), (1, 2)),
+)
+"""Images (batch, channels, height, width), columns, windows, their strides and dilations."""
+
+
+@pytest.mark.parametrize("innermost", [True, False], ids=["columns", "places"])
+@pytest.mark.parametrize("case", WINDOWS, ids=str)
+def test_windows_of_images(compiled: _Compiled, case: Any, innermost: bool) -> None:
+    batch, channels, height, width, columns, (lines, places), stride, dilation = case
+    image, weight = _values(batch, height, width, channels), _values(columns, channels, lines, places, seed=1)
+    turned = image.movedim(-1, 1)
+    plain = functional.conv2d(turned, weight, None, stride, 0, dilation)
+    exact = functional.conv2d(turned.double(), weight.double(), None, stride, 0, dilation)
+    rows, steps = plain.shape[2:], image.stride()
+    left = image.as_strided(
+        (batch, *rows, lines, places, channels),
+        (steps[0], steps[1] * stride[0], steps[2] * stride[1], steps[1] * dilation[0], steps[2] * dilation[1], 1),
+    )
+    output = torch.full((batch, *rows, columns), 7.0)
+    output = output if innermost else output.movedim(-1, 1).contiguous().movedim(1, -1)
+    compiled.windows(left, _packed(weight.permute(2, 3, 1, 0), compiled.lanes), None, output)
+    assert find_deviation(0, output.movedim(-1, 1), plain, exact, BUDGET) is None
+
+
+@pytest.mark.parametrize("kind", ["finished", "alone"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_is_computed_of_sums(compiled: _Compiled, kind: str, apart: bool) -> None:
+    """Beside the sums lies another matrix: as they do, or turned, in which case rows are no longer one dimension."""
+    for rows, terms, columns in (*SIZES, (7, 0, 20)):
+        left, right = _values(2, 3, rows, terms), _values(terms, columns, seed=1)
+        beside = _values(2, 3, rows, columns, seed=2)
+        beside = beside.transpose(0, 1).contiguous().transpose(0, 1) if apart else beside
+        output, packed = torch.full((2, 3, rows, columns), 7.0), _packed(right, compiled.lanes)
+        given = beside if kind == "finished" else None
+        compiled.windows(left[:, :, :, None, None], packed, given, output, kind)
+        plain = torch.relu(left @ right + (beside if kind == "finished" else 0.0))
+        exact = torch.relu(left.double() @ right.double() + (beside.double() if kind == "finished" else 0.0))
+        size = f"{rows} {terms} {columns}"
+        assert find_deviation(0, output, plain, exact, BUDGET) is None, size
+        operands = (left[:, :, :, None, None], packed, None, *((beside,) if given is not None else ()))
+        options = (("width", float(packed.shape[-1])),)
+        (meant,) = evaluate_template("product", operands, options, FINISHES[kind])
+        assert find_deviation(0, meant[..., :columns], plain, exact, BUDGET) is None, size
+
+
+def test_a_column_for_all_is_read_beside_the_sums(compiled: _Compiled) -> None:
+    left, right, beside = _values(1, 1, 9, 30), _values(30, 70, seed=1), _values(1, 1, 9, 1, seed=2)
+    output = torch.empty(1, 1, 9, 70)
+    given = beside.expand(1, 1, 9, 70)
+    compiled.windows(left[:, :, :, None, None], _packed(right, compiled.lanes), given, output, "finished")
+    torch.testing.assert_close(output, torch.relu(left @ right + beside))
+
+
 def test_panels_leave_little_empty() -> None:
-    columns = {1000: 48, 768: 48, 128: 64, 96: 48, 30522: 48, 64: 64}
+    columns = {1000: 48, 768: 48, 128: 64, 96: 48, 30522: 48, 64: 64, 16: 16, 24: 32, 8: 16, 40: 48}
     assert {size: panel_columns(sympy.Integer(size), 16) for size in columns} == columns
-    assert panel_columns(sympy.Symbol("n"), 16) == 48 and panel_columns(sympy.Integer(24), 8) == 24
+    assert (
+        panel_columns(sympy.Symbol("n"), 16) == 48
+        and panel_columns(sympy.Integer(24), 8) == 24
+        and panel_columns(sympy.Integer(4), 8) == 8
+    )

@@ -100,7 +100,13 @@ def test_processors_leave_convolutions_of_one_point_to_libraries() -> None:
     image = torch.ones(2, 8, 4, 4, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     (view,) = trace_region(F.conv2d, [image, torch.ones(8, 8, 1, 1, dtype=torch.bfloat16)]).views
     verdict = CodegenBackend(CppTarget()).judge(view)
-    assert isinstance(verdict, Unsupported) and "products of matrices" in verdict.detail
+    assert isinstance(verdict, Unsupported) and "product of matrices" in verdict.detail
+
+
+def test_sums_over_windows_are_left_to_libraries() -> None:
+    (view,) = trace_region(F.conv2d, [torch.ones(2, 8, 4, 4), torch.ones(8, 8, 3, 3)]).views
+    verdict = backend().judge(view)
+    assert isinstance(verdict, Unsupported)
 
 
 def test_factors_are_rounded_to_tf32_where_torch_is_told_so() -> None:

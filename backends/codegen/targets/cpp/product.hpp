@@ -16,7 +16,7 @@
 namespace mb {
 
 // Where the elements of a matrix lie whose rows have three dimensions.
-template <class Element> struct Rows {
+template <class Element> struct Matrix {
     Element* start;
     i64 batch, line, place, column;
 };
@@ -26,12 +26,12 @@ struct Product {
     i64 batches, lines, places;
     i64 window_lines, window_places, terms;
     i64 columns;
-    Rows<const float> left;  // without its columns, which are:
+    Matrix<const float> left;  // without its columns, which are:
     i64 left_window_line, left_window_place;
     const float* packed;
     const float* bias;  // null where there is none
     i64 bias_column;
-    Rows<float> output;
+    Matrix<float> output;
 };
 
 namespace product {
@@ -44,7 +44,7 @@ constexpr i64 term_block(i64 width) {
 }
 // Rows that pass a panel before the next one comes.
 constexpr i64 row_block = 384;
-constexpr i64 least_row_block = 32;
+constexpr i64 least_row_block = 16;
 // One part in so many of the threads' time may be idle.
 constexpr i64 idle_part = 17;
 constexpr i64 line_bytes = 64;
@@ -86,7 +86,7 @@ struct Row {
         line = 0;
         ++batch;
     }
-    template <class Element> MB_INLINE_MEMBER Element* of(const Rows<Element>& rows) const {
+    template <class Element> MB_INLINE_MEMBER Element* of(const Matrix<Element>& rows) const {
         return rows.start + batch * rows.batch + line * rows.line + place * rows.place;
     }
 };
@@ -145,7 +145,7 @@ struct AsTheyAre {
 // What is computed of every sum, and of elements of matrices that have the same rows and columns.
 template <int count, class Function> struct Finish {
     static constexpr bool is_there = true;
-    const Rows<const float>* others;
+    const Matrix<const float>* others;
     Function function;
 
     // Whether something holds of all the others.
@@ -366,7 +366,7 @@ template <int vectors> MB_INLINE void multiply(const Product& given) { multiply<
 
 // With what is computed of every sum: a function of the sum and of a function that gives elements of the others.
 template <int vectors, int count, class Function>
-MB_INLINE void multiply(const Product& given, const Rows<const float> (&others)[count], Function function) {
+MB_INLINE void multiply(const Product& given, const Matrix<const float> (&others)[count], Function function) {
     multiply<vectors>(given, product::Finish<count, Function>{others, function});
 }
 template <int vectors, class Function> MB_INLINE void multiply_alone(const Product& given, Function function) {

@@ -76,7 +76,7 @@ def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
         return "product.hpp", [given, f"multiply_alone<{width}>(given, {function[0]}", *function[1:]]
     views = ", ".join(_view(view, 4) for view in others)
     call = f"multiply<{width}>(given, others, {function[0]}"
-    return "product.hpp", [given, f"const Rows<const float> others[] = {{{views}}};", call, *function[1:]]
+    return "product.hpp", [given, f"const Matrix<const float> others[] = {{{views}}};", call, *function[1:]]
 
 
 def _finish(expression: Expr, others: int) -> list[str]:
