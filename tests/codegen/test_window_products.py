@@ -103,8 +103,8 @@ BOTTLENECK = ((16, 64, 1, 1), (16,), (16, 16, 3, 3), (16,), (64, 16, 1, 1), (64,
 def test_what_follows_point_by_point_ends_a_product() -> None:
     image = channels_last(values(2, 64, 7, 7))
     region, program = check(bottleneck, [image, *weights(*BOTTLENECK)], range(1, 7))
-    assert rest_of(region, program) == ["product", "nest", "product", "product"], "one relu also pads"
-    assert finishes(program) == [False, True, True]
+    assert rest_of(region, program) == ["product", "nest", "product", "product"], "only padding is left"
+    assert finishes(program) == [True, True, True]
 
 
 def test_what_leaves_in_another_layout_is_turned_by_a_kernel_of_its_own() -> None:
@@ -156,7 +156,7 @@ def test_two_products_in_one_sum() -> None:
         return torch.relu(x @ v + x @ w)
 
     _, program = check(both, [values(9, 30), *weights((30, 40), (30, 40))], (1, 2))
-    assert finishes(program) == [False, False], "it is not known which of them is last"
+    assert finishes(program) == [False, True], "the last one ends with the sum"
 
 
 def test_a_product_stays_before_what_writes_into_its_input() -> None:

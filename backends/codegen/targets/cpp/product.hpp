@@ -45,6 +45,8 @@ constexpr i64 term_block(i64 width) {
 // Rows that pass a panel before the next one comes.
 constexpr i64 row_block = 384;
 constexpr i64 least_row_block = 16;
+// So few rows wait for a block to come into the first-level cache: two shorter ones fit in there together.
+constexpr i64 few_rows = 64;
 // One part in so many of the threads' time may be idle.
 constexpr i64 idle_part = 17;
 constexpr i64 line_bytes = 64;
@@ -138,13 +140,14 @@ struct Block {
 
 // Nothing is computed of the sums.
 struct AsTheyAre {
-    static constexpr bool is_there = false;
+    static constexpr bool is_there = false, is_brief = false;
     template <class Test> MB_INLINE_MEMBER bool all(Test) const { return true; }
 };
 
-// What is computed of every sum, and of elements of matrices that have the same rows and columns.
-template <int count, class Function> struct Finish {
-    static constexpr bool is_there = true;
+// What is computed of every sum, and of elements of matrices that have the same rows and columns. What is `brief`, and
+// of nothing else, is computed where the sums are in registers; other code stands once for all tiles.
+template <int count, bool brief, class Function> struct Finish {
+    static constexpr bool is_there = true, is_brief = brief;
     const Matrix<const float>* others;
     Function function;
 
@@ -215,21 +218,32 @@ template <int vectors, Columns kind, class Ending> struct Tile {
             if (++place == given.window_places) place = 0, ++line;
         }
         if constexpr (Ending::is_there) {
-            // A copy, so that the sums themselves stay in registers.
-            if (block.is_last) {
-                Vec<float> complete[count * vectors];
-#pragma GCC unroll 8
-                for (int member = 0; member < count; ++member) {
-#pragma GCC unroll 4
-                    for (int place = 0; place < vectors; ++place) complete[member * vectors + place] = sums[member][place];
-                }
-                return finish_rows(panel, ending, complete, number, count);
-            }
+            if (block.is_last) return finish(sums, number, output);
         }
 #pragma GCC unroll 8
         for (int member = 0; member < count; ++member) {
 #pragma GCC unroll 4
             for (int place = 0; place < vectors; ++place) panel.put(output[member], place, sums[member][place]);
+        }
+    }
+
+    template <int count>
+    MB_INLINE_MEMBER void finish(const Vec<float> (&sums)[count][vectors], i64 number, float* const (&output)[count]) const {
+        if constexpr (Ending::is_brief) {
+            Row row = Row::at(panel.given, number);
+#pragma GCC unroll 8
+            for (int member = 0; member < count; ++member, row.next(panel.given)) {
+                ending.finish_row(panel, sums[member], row, output[member]);
+            }
+        } else {
+            // A copy, so that the sums themselves stay in registers.
+            Vec<float> complete[count * vectors];
+#pragma GCC unroll 8
+            for (int member = 0; member < count; ++member) {
+#pragma GCC unroll 4
+                for (int place = 0; place < vectors; ++place) complete[member * vectors + place] = sums[member][place];
+            }
+            finish_rows(panel, ending, complete, number, count);
         }
     }
 
@@ -288,8 +302,9 @@ static __attribute__((noinline)) void fill_panel(
     const Panel<vectors, kind> panel = {given, first, least(given.columns - first, width)};
     const i64 windows = given.window_lines * given.window_places;
     // Short pieces of several windows are one block, long ones are several. Sums of nothing are written, too.
-    const i64 together = least(windows, most(1, term_block(width) / most(1, given.terms)));
-    const i64 pieces = pieces_of(given.terms, term_block(width));
+    const i64 most_terms = end_row - first_row < few_rows ? term_block(width) / 2 : term_block(width);
+    const i64 together = least(windows, most(1, most_terms / most(1, given.terms)));
+    const i64 pieces = pieces_of(given.terms, most_terms);
     const float* packed = given.packed + number * windows * given.terms * width;
     for (i64 window = 0; window < windows; window += together) {
         for (i64 piece = 0; piece < pieces; ++piece) {
@@ -367,10 +382,10 @@ template <int vectors> MB_INLINE void multiply(const Product& given) { multiply<
 // With what is computed of every sum: a function of the sum and of a function that gives elements of the others.
 template <int vectors, int count, class Function>
 MB_INLINE void multiply(const Product& given, const Matrix<const float> (&others)[count], Function function) {
-    multiply<vectors>(given, product::Finish<count, Function>{others, function});
+    multiply<vectors>(given, product::Finish<count, false, Function>{others, function});
 }
-template <int vectors, class Function> MB_INLINE void multiply_alone(const Product& given, Function function) {
-    multiply<vectors>(given, product::Finish<0, Function>{nullptr, function});
+template <int vectors, bool brief, class Function> MB_INLINE void multiply_alone(const Product& given, Function function) {
+    multiply<vectors>(given, product::Finish<0, brief, Function>{nullptr, function});
 }
 
 }  // namespace mb

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Local, walk
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Constant, Expr, Local, walk
 from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT, RESULT, other
 from mixbackend.backends.codegen.targets.cpp.literals import STORAGE, literal
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
 from mixbackend.backends.codegen.targets.cpp.values import FUNCTIONS
 
+BRIEF = 6.0
+"""Cost of what is computed of a product's sums alone, up to which it stands once for each register."""
 _ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
 
 
@@ -67,13 +69,15 @@ def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
     width = f"{int(dict(kernel.options)['width'])} / lanes"
     if kernel.finish is None:
         return "product.hpp", [given, f"multiply<{width}>(given);"]
+    cost = sum(SCALAR_OPS[node.op].cost for node in walk(kernel.finish) if isinstance(node, Apply))
+    brief = literal(cost <= BRIEF, torch.bool)
     function = [
         "[](Vec<float> result, auto other) {",
         *(INDENT + line for line in _finish(kernel.finish, len(others))),
         "});",
     ]
     if not others:
-        return "product.hpp", [given, f"multiply_alone<{width}>(given, {function[0]}", *function[1:]]
+        return "product.hpp", [given, f"multiply_alone<{width}, {brief}>(given, {function[0]}", *function[1:]]
     views = ", ".join(_view(view, 4) for view in others)
     call = f"multiply<{width}>(given, others, {function[0]}"
     return "product.hpp", [given, f"const Matrix<const float> others[] = {{{views}}};", call, *function[1:]]
