@@ -16,10 +16,15 @@ from test_packed_products import BACKEND, check, hold_against_eager, names, refu
 from torch import Tensor
 
 from mixbackend.backends.codegen.interpret.program import interpret_program
-from mixbackend.backends.codegen.ir.check import check_program
+from mixbackend.backends.codegen.interpret.stages import interpret_stages
+from mixbackend.backends.codegen.ir.check import check_program, check_stages
 from mixbackend.backends.codegen.ir.kernel import TemplateKernel
 from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.codegen.prepared import prepare
+from mixbackend.backends.codegen.schedule.finished_products import finish_products
+from mixbackend.backends.codegen.schedule.packed_products import pack_products
+from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.contracts import InputRole, Region, Supported, Unsupported
 
 functional = torch.nn.functional
@@ -82,9 +87,10 @@ def test_an_image_is_padded_where_it_is_computed() -> None:
 
 def test_images_that_lie_otherwise_are_copied_first() -> None:
     constants = weights((32, 16, 1, 1), (32,))
-    for image, kernels in [(channels_last(values(2, 16, 5, 5)), []), (values(2, 16, 5, 5), ["nest"])]:
-        region, program = check(functional.conv2d, [image, *constants], (1, 2))
-        assert rest_of(region, program) == [*kernels, "product"]
+    region, program = check(functional.conv2d, [channels_last(values(2, 16, 5, 5)), *constants], (1, 2))
+    assert rest_of(region, program) == ["product"]
+    region, program = check(functional.conv2d, [values(2, 16, 5, 5), *constants], (1, 2))
+    assert rest_of(region, program) == ["nest", "product", "nest"], "eager's result lies as its image does"
     check(lambda x, w, b: functional.conv2d(x[:, ::2], w, b), [channels_last(values(2, 32, 5, 5)), *constants], (1, 2))
     check(lambda x, w, b: functional.conv2d(x.flip(1), w, b), [values(2, 16, 5, 5), *constants], (1, 2))
     check(lambda x, w, b: functional.conv2d(x.expand(2, 16, 5, 5), w, b), [values(1, 16, 1, 1), *constants], (1, 2))
@@ -110,6 +116,27 @@ def test_what_follows_point_by_point_ends_a_product() -> None:
 def test_what_leaves_in_another_layout_is_turned_by_a_kernel_of_its_own() -> None:
     region, program = check(bottleneck, [values(2, 64, 7, 7), *weights(*BOTTLENECK)], range(1, 7))
     assert rest_of(region, program)[-1] == "nest" and finishes(program)[-1] is False
+
+
+def test_a_norm_over_pixels_side_by_side_has_no_divisions() -> None:
+    def merge(x: Tensor, s: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        pixels = torch.tanh(x).reshape(1, 4, 2, 4, 2, 48).permute(0, 1, 3, 4, 2, 5).flatten(3)
+        return functional.linear(functional.layer_norm(pixels, [192], s, b), w)
+
+    _, program = check(merge, [values(1, 8, 8, 48), *weights((192,), (192,), (96, 192))], (1, 2, 3))
+    assert "product" in names(program) and "FloorDiv" not in str(program) and "Modulo" not in str(program)
+
+
+def test_stages_mean_the_same_once_products_are_packed_and_end() -> None:
+    image = channels_last(values(2, 64, 5, 5))
+    graph = lower_region(traced(bottleneck, [image, *weights(*BOTTLENECK)], range(1, 7)))
+    packed, _ = simplify(pack_products(graph, 64), {})
+    ended = finish_products(packed)
+    check_stages(ended)
+    assert "finish" in str(ended) and len(ended.stages) < len(packed.stages)
+    inputs = [image, *weights(*BOTTLENECK)]
+    for changed in (packed, ended):
+        torch.testing.assert_close(interpret_stages(changed, inputs), interpret_stages(graph, inputs))
 
 
 ENDINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mixbackend.backends.codegen.ir.scalar import Apply, Load
 from mixbackend.backends.codegen.ir.stages import Loop, Stage, is_product
 
-_COLUMN = 1
+COLUMN = 1
 """The loop of the columns: after the rows of a matrix, and after the batch of an image."""
 
 
@@ -34,11 +34,11 @@ class MatrixProduct:
 
 def matrix_product(stage: Stage) -> MatrixProduct | None:
     """A product of two matrices, ``None`` if a stage is none: no other loop may move both factors."""
-    if not is_product(stage) or not isinstance(stage.value, Apply) or len(stage.loops) <= _COLUMN:
+    if not is_product(stage) or not isinstance(stage.value, Apply) or len(stage.loops) <= COLUMN:
         return None
     left, right = stage.value.arguments
     assert isinstance(left, Load) and isinstance(right, Load), "a product of other things than elements"
-    column = stage.loops[_COLUMN]
+    column = stage.loops[COLUMN]
     rows = tuple(loop for loop in stage.loops if loop is not column)
     moves_right = {symbol for part in right.index for symbol in part.free_symbols}
     if any(column.index in part.free_symbols for part in left.index) or any(loop.index in moves_right for loop in rows):

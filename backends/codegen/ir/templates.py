@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import sympy
 
 from mixbackend.backends.codegen.ir.scalar import Load
-from mixbackend.backends.codegen.ir.stages import Loop
+from mixbackend.backends.codegen.ir.stages import Loop, Stage, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ PRODUCT = "product"
 The left matrix is [batch, line, place, window line, window place, term]: windows of an image, which may overlap, or an
 ordinary matrix, whose other dimensions are 1. The output is [batch, line, place, column]. The right matrix is in panels
 of ``width`` columns: [panel, window line, window place, term, column]. Columns of the last panel beyond those of the
-result are zeros.
+result are zeros. Columns of the output are neighbours in memory.
 """
 
 TEMPLATES = {
@@ -74,6 +75,11 @@ TEMPLATES = {
 def other(number: int) -> str:
     """Name of an operand beyond the form in what is computed of a template's result."""
     return f"other{number}"
+
+
+def is_packed_product(stage: Stage) -> TypeGuard[Template]:
+    """Whether a stage is the template of products."""
+    return isinstance(stage, Template) and stage.name == PRODUCT
 
 
 def linear(

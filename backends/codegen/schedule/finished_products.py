@@ -38,7 +38,7 @@ from mixbackend.backends.codegen.ir.stages import (
     expressions_of,
     targets_of,
 )
-from mixbackend.backends.codegen.ir.templates import PRODUCT, RESULT, is_place, other
+from mixbackend.backends.codegen.ir.templates import RESULT, is_packed_product, is_place, other
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
 
 MAXIMUM_OTHERS = 4
@@ -59,7 +59,7 @@ def finish_products(graph: StageGraph) -> StageGraph:
         if targets_of(stage)[0] in finisher.written:
             # What reads an input may not move behind the stage that writes into it.
             products.clear()
-        elif isinstance(stage, Template) and stage.name == PRODUCT:
+        elif is_packed_product(stage):
             products[targets_of(stage)[0]], places[targets_of(stage)[0]] = stage, number
     kept = {name for stage in stages.values() for name in targets_of(stage)}
     gone = {name for stage in graph.stages for name in targets_of(stage)} - kept

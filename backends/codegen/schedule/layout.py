@@ -24,7 +24,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Template,
     targets_of,
 )
-from mixbackend.backends.codegen.ir.templates import PRODUCT
+from mixbackend.backends.codegen.ir.templates import is_packed_product
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
 from mixbackend.backends.codegen.schedule.simplify import loads_of
@@ -60,7 +60,7 @@ class _Chooser:
             item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)
         }
         self._strides.update((item.tensor, item.strides) for item in graph.outputs if isinstance(item, GraphOutput))
-        self._products = {name for stage in graph.stages if _is_packed_product(stage) for name in targets_of(stage)}
+        self._products = {name for stage in graph.stages if is_packed_product(stage) for name in targets_of(stage)}
         self._readers: dict[str, list[Stage]] = {}
         for stage in graph.stages:
             for load in loads_of(stage):
@@ -87,7 +87,7 @@ class _Chooser:
         if isinstance(stage, Map) and stage.apart:
             return list(range(len(stage.loops)))
         if isinstance(stage, Template):
-            return _order_of_product(stage) if _is_packed_product(stage) else None
+            return _order_of_product(stage) if is_packed_product(stage) else None
         loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
         dimension = {loop.index: place for place, loop in enumerate(loops) if loop.size != 1}
         seen = []
@@ -101,7 +101,7 @@ class _Chooser:
     def _order_for_products(self, name: str) -> list[int] | None:
         """Order of a tensor that a product sums over one dimension of, and that is made for that."""
         for stage in self._readers.get(name, ()):
-            left = stage.operands[0] if isinstance(stage, Template) and _is_packed_product(stage) else None
+            left = stage.operands[0] if is_packed_product(stage) else None
             if left is None or left.value.tensor != name:
                 continue
             term = left.loops[-1].index
@@ -152,10 +152,6 @@ def _order_of_product(stage: Template) -> list[int]:
         min((place_of[symbol] for symbol in part.free_symbols & place_of.keys()), default=0) for part in result.index
     ]
     return sorted(range(len(first)), key=lambda place: first[place])
-
-
-def _is_packed_product(stage: Stage) -> bool:
-    return isinstance(stage, Template) and stage.name == PRODUCT
 
 
 __all__ = ["choose_layouts", "dense_strides"]

@@ -26,7 +26,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, floor_div, index_symbol, modulo, substitute
-from mixbackend.backends.codegen.ir.products import MatrixProduct, matrix_product
+from mixbackend.backends.codegen.ir.products import COLUMN, MatrixProduct, matrix_product
 from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply, is_element
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
@@ -125,7 +125,6 @@ class _Packer:
         self._lanes = lanes
         self._ranges = ranges_of(graph.stages)
         self._symbols = (index_symbol(f"q{number}") for number in itertools.count())
-        self._leaving = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
         self._strides = {item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)}
         self._strides |= {item.tensor: item.strides for item in graph.outputs if isinstance(item, GraphOutput)}
         self._rows_apart: dict[str, sympy.Expr] = {}
@@ -147,9 +146,13 @@ class _Packer:
         held, copy = self._copied(f"{target}.packed", value, panels, origins)
         yield copy
         row = None if bias is None else Operand(bias.stage.loops[1:2], bias.row)
-        operands = (Operand((*rows, *terms), left), Operand(panels, held), row)
-        result = self._result(target, product, rows)
+        operands = (Operand((*rows, *terms), left), self._whole(held, panels), row)
+        turns = self._leaves_turned(target, product)
+        made = f"{target}.sums" if turns else target
+        result = self._result(made, product, rows)
         yield Template(PRODUCT, operands, (result,), (("width", float(panels[-1].size)),), origins)
+        if turns:
+            yield self._turned(target, product, made, origins)
 
     def reread(self, stage: Stage) -> Stage:
         """A stage that reads what products make where they put it."""
@@ -186,7 +189,11 @@ class _Packer:
         """The left matrix with its terms one after the other, and the copy that this takes."""
         left, loops = apart.left, (*apart.rows, *terms)
         if not is_place(left, loops):
-            return self._copied(name, left, loops, origins)
+            mine = tuple(self._loop(loop.size) for loop in loops)
+            moved = {loop.index: own.index for loop, own in zip(loops, mine, strict=True)}
+            index = tuple(substitute(part, moved, self._ranges) for part in left.index)
+            copied, copy = self._copied(name, replace(left, index=index), mine, origins)
+            return replace(copied, index=tuple(loop.index for loop in loops)), copy
         last = terms[-1]
         places = [place for place, part in enumerate(left.index) if last.index in part.free_symbols]
         strides = self._strides.get(left.tensor)
@@ -228,6 +235,20 @@ class _Packer:
         inside = apply("lt", IndexValue(torch.int64, place), IndexValue(torch.int64, column.size))
         return replace(value, mask=inside)
 
+    def _leaves_turned(self, target: str, product: MatrixProduct) -> bool:
+        """Whether a result leaves with other elements beside each other than those of a row."""
+        strides = self._strides.get(target)
+        return strides is not None and product.column.size != 1 and strides[COLUMN] != 1
+
+    def _turned(self, target: str, product: MatrixProduct, made: str, origins: tuple[str, ...]) -> Map:
+        """The copy of a result that lies row by row."""
+        sizes = self._known[target].sizes
+        loops = tuple(map(self._loop, sizes))
+        self.types.setdefault(made, TensorType(sizes, torch.float32))
+        # Where rows were kept apart, ``reread`` finds them.
+        read = Load(torch.float32, made, tuple(loop.index for loop in loops))
+        return Map(target, loops, read, origins)
+
     def _result(self, target: str, product: MatrixProduct, rows: tuple[Loop, ...]) -> Result:
         """Where sums go: rows that were kept apart stay so, unless the result leaves."""
         loops = tuple(map(self._loop, (*(loop.size for loop in rows), product.column.size)))
@@ -235,7 +256,7 @@ class _Packer:
         if len(product.rows) > 1:
             places = (line, place)[-(len(product.rows) - 1) :]
             return Result(target, loops, (batch, column, *places))
-        if target in self._leaving:
+        if target in self._strides:
             return Result(target, loops, (batch * rows[-1].size + place, column))
         self._rows_apart[target] = rows[-1].size
         self.types[target] = TensorType((rows[0].size, rows[-1].size, product.column.size), torch.float32)
@@ -246,6 +267,11 @@ class _Packer:
         self.types[name] = TensorType(tuple(loop.size for loop in loops), torch.float32)
         made = Map(name, loops, value, origins, apart=True)
         return Load(torch.float32, name, tuple(loop.index for loop in loops)), made
+
+    def _whole(self, load: Load, loops: tuple[Loop, ...]) -> Operand:
+        """A tensor as an operand, with loops of its own."""
+        mine = tuple(self._loop(loop.size) for loop in loops)
+        return Operand(mine, replace(load, index=tuple(loop.index for loop in mine)))
 
     def _loop(self, size: sympy.Expr) -> Loop:
         index = next(self._symbols)

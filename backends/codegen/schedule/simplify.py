@@ -31,7 +31,7 @@ from mixbackend.backends.codegen.ir.stages import (
     is_product,
     targets_of,
 )
-from mixbackend.backends.codegen.ir.templates import PRODUCT, is_place
+from mixbackend.backends.codegen.ir.templates import is_packed_product, is_place
 from mixbackend.backends.codegen.schedule.finished_products import is_plain, places_of
 from mixbackend.backends.codegen.schedule.fusion_cost import are_two_passes
 from mixbackend.backends.codegen.schedule.hints import Hints, points
@@ -91,6 +91,9 @@ def _store_into_outputs(graph: StageGraph) -> StageGraph:
     for stage in graph.stages:
         source = copied(stage) if targets_of(stage)[0] in fresh else None
         if source is None or source in renamed or source not in makers or source in outputs:
+            continue
+        if is_packed_product(makers[source]):
+            # It writes row by row; ``finished_products`` sees whether the output lies so.
             continue
         target = targets_of(stage)[0]
         if types[source] == types[target]:
@@ -163,8 +166,9 @@ class _Inliner:
         self._outputs = {output.tensor for output in graph.outputs if isinstance(output, GraphOutput)}
         self._readers = _readers(graph)
         self._products = {name for stage in graph.stages if is_product(stage) for name in targets_of(stage)}
-        templates = [stage for stage in graph.stages if isinstance(stage, Template) and stage.name == PRODUCT]
-        self._packed = {name: stage.results[0] for stage in templates for name in targets_of(stage)}
+        self._packed = {
+            name: stage.results[0] for stage in graph.stages if is_packed_product(stage) for name in targets_of(stage)
+        }
         self._maps: dict[str, Map] = {}
         self._chosen: dict[str, bool] = {}
         self._symbols = itertools.count()

@@ -33,7 +33,7 @@ from mixbackend.backends.codegen.ir.stages import (
     expressions_of,
     targets_of,
 )
-from mixbackend.backends.codegen.ir.templates import PRODUCT
+from mixbackend.backends.codegen.ir.templates import is_packed_product
 from mixbackend.backends.codegen.schedule.rewrite import loops_of, ranges_of
 
 Points = tuple[sympy.Expr, ...]
@@ -144,7 +144,7 @@ def _survey(graph: StageGraph) -> _Loops:
 
 def is_summed(stage: Stage, index: sympy.Expr) -> bool:
     """Whether a packed product sums over an index of its left matrix: its pieces lie one behind the other there."""
-    left = stage.operands[0] if isinstance(stage, Template) and stage.name == PRODUCT else None
+    left = stage.operands[0] if is_packed_product(stage) else None
     return left is not None and index == left.loops[-1].index
 
 

@@ -16,7 +16,7 @@ import sympy
 from mixbackend.backends.codegen.ir.indices import without_digits
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, BufferView, TemplateKernel
 from mixbackend.backends.codegen.ir.stages import Loop, Template
-from mixbackend.backends.codegen.ir.templates import linear
+from mixbackend.backends.codegen.ir.templates import is_packed_product, linear
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.parameters import CanonicalKernel
 
@@ -25,7 +25,7 @@ def template_kernel(stage: Template, layouts: Mapping[str, Layout]) -> TemplateK
     """The kernel of a template, on buffers with the names of tensors.
 
     Raises:
-        ValueError: an operand or a result is no view of a tensor.
+        ValueError: an operand or a result is no view of a tensor, or a product would not write row by row.
     """
     operands = [
         None if item is None else _view(item.value.tensor, item.loops, item.value.index, layouts)
@@ -38,6 +38,12 @@ def template_kernel(stage: Template, layouts: Mapping[str, Layout]) -> TemplateK
     views = [view for view in (*operands, *results) if view is not None]
     symbols = {symbol for view in views for item in _expressions(view) for symbol in item.free_symbols}
     parameters = tuple(sorted(symbols, key=str))
+    if (
+        is_packed_product(stage)
+        and results[0] is not None
+        and (results[0].strides[-1], results[0].sizes[-1]).count(1) == 0
+    ):
+        raise ValueError(f"columns of {stage.results[0].target} are no neighbours")
     views_of = tuple(operands), tuple(results)
     return TemplateKernel(parameters, tuple(buffers), stage.name, stage.options, *views_of, stage.finish)
 

@@ -4,6 +4,7 @@ Place: end of ``simplify``.
 Input, output: a ``StageGraph``. Example: where ``y[b, s, e] = o[b, e // 64, s, e % 64]`` is all that is read of
 ``o[b, h, s, d]``, the template writes ``y[b, s, 64*h + d]``, and nothing is copied.
 Invariants: every element of the new target is written once, as before.
+Non-goals: products, which must write row by row (``finished_products``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mixbackend.backends.codegen.ir.stages import (
     destinations,
     expressions_of,
 )
+from mixbackend.backends.codegen.ir.templates import is_packed_product
 
 
 def write_through(graph: StageGraph) -> StageGraph:
@@ -58,8 +60,8 @@ def write_through(graph: StageGraph) -> StageGraph:
 
 
 def _results(stage: Stage) -> tuple[Result, ...]:
-    """Results that lie in the template's own dimensions."""
-    results = stage.results if isinstance(stage, Template) else ()
+    """Results that lie in the template's own dimensions, but for those of products."""
+    results = stage.results if isinstance(stage, Template) and not is_packed_product(stage) else ()
     return tuple(item for item in results if item.index == tuple(loop.index for loop in item.loops))
 
 

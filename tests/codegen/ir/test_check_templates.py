@@ -13,8 +13,9 @@ from mixbackend.backends.codegen.ir.check import check_stages
 from mixbackend.backends.codegen.ir.check_templates import check_template_kernel
 from mixbackend.backends.codegen.ir.indices import FloorDiv
 from mixbackend.backends.codegen.ir.kernel import TemplateKernel
-from mixbackend.backends.codegen.ir.scalar import Constant
+from mixbackend.backends.codegen.ir.scalar import Constant, Local
 from mixbackend.backends.codegen.ir.stages import StageGraph, Template
+from mixbackend.backends.codegen.ir.templates import RESULT, other
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.codegen.schedule.layout import choose_layouts
 from mixbackend.backends.codegen.schedule.templates import canonical_template, template_kernel
@@ -80,6 +81,9 @@ STAGES = {
         "results": (replace(OUTPUT, index=(OUTPUT.index[0] ** 2, *OUTPUT.index[1:])), STAGE.results[1])
     },
     "has no type": {"results": (replace(OUTPUT, target="nobody"), STAGE.results[1])},
+    "nothing is computed of what attention makes": {"finish": Constant(torch.float32, 1.0)},
+    "is no operand": {"finish": Local(torch.float32, other(0))},
+    "is computed of a result": {"finish": QUERY.value},
     "is used twice": {"operands": (QUERY, QUERY, *STAGE.operands[2:])},
 }
 
@@ -104,6 +108,7 @@ KERNELS = {
     "is there to read": {"buffers": (replace(KERNEL.buffers[0], access="write"), *KERNEL.buffers[1:])},
     "as many strides as sizes": {"operands": (replace(VIEW, strides=VIEW.strides[:2]), *KERNEL.operands[1:])},
     "is not known here": {"operands": (replace(VIEW, offset=sympy.Symbol("far", integer=True)), *KERNEL.operands[1:])},
+    "nothing is computed of what attention makes": {"finish": Local(torch.float32, RESULT)},
     "a template has no numbers": {"numbers": (sympy.Symbol("n"),)},
 }
 

@@ -210,6 +210,22 @@ def test_nested_points_and_points_that_do_not_nest():
     assert_equal_graphs(clash, split_loops(clash))
 
 
+def test_loops_that_would_be_divided_more_often_stay_whole_and_others_do_not():
+    draw = Drawing()
+    x, y = draw.tensor("x", 24), draw.tensor("y", 6, 8)
+    made = draw.pointwise("made", (24,), lambda i: x.at((i,)))
+    draw.pointwise("pieces", (6, 4), lambda i, j: made.at((4 * i + j,)))
+    names = [f"turned{number}" for number in range(6)]
+    for number, name in enumerate(names):
+        draw.pointwise(name, (24,), lambda i, n=number: made.at((modulo(i + n + 1, 24, draw.ranges),)))
+    draw.pointwise("flat", (48,), lambda i: y.at((floor_div(i, 8, draw.ranges), modulo(i, 8, draw.ranges))))
+    graph = draw.graph("pieces", *names, "flat")
+    split = split_loops(graph)
+    assert sizes_of(split, "made") == ["24"] and sizes_of(split, "flat") == ["6", "8"]
+    assert divisions(split) == 6, "as many as there are turned reads"
+    assert_equal_graphs(graph, split)
+
+
 SHAPES = st.sampled_from([(24,), (2, 12), (4, 6), (6, 4), (2, 3, 4), (3, 8), (12, 2), (1, 24), (4, 3, 2)])
 
 

@@ -9,7 +9,7 @@
 // without that a product of few rows waits for its weight.
 // What is computed of each sum, where that is given, is computed when it is complete, while it is in a register.
 // Invariants: everything is float32. Columns beyond the last, which the packed matrix has as zeros, are not written.
-// Sums go to the result before they are done: nothing that is read may lie there.
+// Columns of the result are neighbours. Sums go there before they are done: nothing that is read may lie there.
 #pragma once
 #include "tiles.hpp"
 
@@ -93,8 +93,8 @@ struct Row {
     }
 };
 
-// How the columns of a panel are written: all of its registers, the first lanes of some, or one number after the other.
-enum class Columns { whole, first, apart };
+// Which columns of a panel are written: all, or the first ones.
+enum class Columns { whole, first };
 
 MB_INLINE Vec<float> columns_at(const float* start, i64 step, i64 count) {
     if (step == 1) return count >= lanes ? load<float>(start) : load_partial<float>(start, most(0, count));
@@ -108,7 +108,7 @@ template <int vectors, Columns kind> struct Panel {
 
     MB_INLINE_MEMBER i64 left_over(int place) const { return most(0, least(columns - place * lanes, lanes)); }
     MB_INLINE_MEMBER float* at(float* row, int place) const {
-        return row + (first + place * lanes) * given.output.column;
+        return row + first + place * lanes;
     }
     MB_INLINE_MEMBER Vec<float> start(int place) const {
         if (given.bias == nullptr || left_over(place) == 0) return broadcast<float>(0.0f);
@@ -116,16 +116,13 @@ template <int vectors, Columns kind> struct Panel {
     }
     MB_INLINE_MEMBER Vec<float> get(float* row, int place) const {
         if constexpr (kind == Columns::whole) return load<float>(at(row, place));
-        if constexpr (kind == Columns::first) return load_partial<float>(at(row, place), left_over(place));
-        return load_strided_partial<float>(at(row, place), given.output.column, left_over(place));
+        return load_partial<float>(at(row, place), left_over(place));
     }
     MB_INLINE_MEMBER void put(float* row, int place, Vec<float> value) const {
         if constexpr (kind == Columns::whole) {
             store(at(row, place), value);
-        } else if constexpr (kind == Columns::first) {
-            store_partial(at(row, place), value, left_over(place));
         } else {
-            store_strided_partial(at(row, place), given.output.column, value, left_over(place));
+            store_partial(at(row, place), value, left_over(place));
         }
     }
 };
@@ -366,9 +363,7 @@ template <int vectors, class Ending> MB_INLINE void multiply(Product given, cons
         for (i64 point = begin; point < end; ++point) {
             const i64 number = point % panels, block = point / panels;
             const i64 first = start_of(block), last = start_of(block + 1);
-            if (given.output.column != 1) {
-                fill_panel<vectors, Columns::apart>(given, ending, number, first, last);
-            } else if ((number + 1) * width > given.columns) {
+            if ((number + 1) * width > given.columns) {
                 fill_panel<vectors, Columns::first>(given, ending, number, first, last);
             } else {
                 fill_panel<vectors, Columns::whole>(given, ending, number, first, last);
