@@ -49,6 +49,9 @@ constexpr i64 least_row_block = 16;
 constexpr i64 few_rows = 64;
 // One part in so many of the threads' time may be idle.
 constexpr i64 idle_part = 17;
+// Up to so many bytes, each thread has rows of its own and reads the whole right matrix: what a thread made of a small
+// image stays in its cache.
+constexpr i64 shared_bytes = 256 * 1024;
 constexpr i64 line_bytes = 64;
 constexpr i64 line_terms = line_bytes / sizeof(float);
 
@@ -62,9 +65,10 @@ MB_INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
 MB_INLINE i64 pieces_of(i64 whole, i64 piece) { return most(1, (whole + piece - 1) / piece); }
 
 // Blocks of rows: few, since each reads the panels again, but so many that threads share them evenly.
-MB_INLINE i64 blocks_of(i64 rows, i64 panels) {
+MB_INLINE i64 blocks_of(i64 rows, i64 panels, i64 panel_bytes) {
     const i64 threads = thread_limit(), limit = most(1, rows / least_row_block);
-    i64 blocks = least(pieces_of(rows, row_block), limit);
+    const i64 wanted = panels * panel_bytes <= shared_bytes ? threads : 1;
+    i64 blocks = least(most(wanted, pieces_of(rows, row_block)), limit);
     for (; blocks < limit; ++blocks) {
         const i64 points = blocks * panels, turns = (points + threads - 1) / threads;
         if (turns * threads * (idle_part - 1) <= points * idle_part) break;
@@ -187,6 +191,19 @@ static __attribute__((noinline)) void finish_rows(
     }
 }
 
+// The block that comes after this one: its lines are asked for few at a time, so that loads do not wait for all of them.
+struct NextBlock {
+    const char* place;
+    const char* end;
+    i64 step;
+
+    MB_INLINE_MEMBER void ask() {
+        if (place >= end) return;
+        for (i64 byte = 0; byte < step; byte += line_bytes) __builtin_prefetch(place + byte, 0, 2);
+        place += step;
+    }
+};
+
 // Adds the terms of one block to some rows of a panel.
 template <int vectors, Columns kind, class Ending> struct Tile {
     const Panel<vectors, kind>& panel;
@@ -207,11 +224,11 @@ template <int vectors, Columns kind, class Ending> struct Tile {
         }
         Vec<float> sums[count][vectors];
         begin(sums, output);
-        ask_for_next_block(number, count);
         const float* right = block.packed;
+        NextBlock next = next_block(number, count);
         i64 line = block.window_line, place = block.window_place;
         for (i64 window = 0; window < block.windows; ++window) {
-            right = add_terms(sums, left, line * given.left_window_line + place * given.left_window_place, right);
+            right = add_terms(sums, left, line * given.left_window_line + place * given.left_window_place, right, next);
             if (++place == given.window_places) place = 0, ++line;
         }
         if constexpr (Ending::is_there) {
@@ -246,12 +263,13 @@ template <int vectors, Columns kind, class Ending> struct Tile {
 
     template <int count>
     MB_INLINE_MEMBER const float* add_terms(
-        Vec<float> (&sums)[count][vectors], const float* const (&left)[count], i64 offset, const float* right
+        Vec<float> (&sums)[count][vectors], const float* const (&left)[count], i64 offset, const float* right, NextBlock& next
     ) const {
         const Product& given = panel.given;
         const i64 next_tile = count * given.left.place;
         for (i64 term = 0; term < block.terms; ++term) {
             if (term % line_terms == 0) {
+                next.ask();
 #pragma GCC unroll 8
                 for (int member = 0; member < count; ++member) __builtin_prefetch(left[member] + offset + next_tile);
             }
@@ -283,10 +301,12 @@ template <int vectors, Columns kind, class Ending> struct Tile {
         }
     }
 
-    MB_INLINE_MEMBER void ask_for_next_block(i64 row, i64 count) const {
-        const char* const next = reinterpret_cast<const char*>(block.packed + block.windows * block.terms * vectors * lanes);
-        const char* const share = next + (row - first_row) * ahead;
-        for (i64 byte = 0; byte < count * ahead; byte += line_bytes) __builtin_prefetch(share + byte, 0, 2);
+    // The share of some rows, in as many steps as they have lines of terms.
+    MB_INLINE_MEMBER NextBlock next_block(i64 row, i64 count) const {
+        const char* const start = reinterpret_cast<const char*>(block.packed + block.windows * block.terms * vectors * lanes);
+        const i64 steps = most(1, block.windows * ((block.terms + line_terms - 1) / line_terms));
+        const i64 bytes = count * ahead, step = (bytes + steps * line_bytes - 1) / (steps * line_bytes) * line_bytes;
+        return {start + (row - first_row) * ahead, start + (row - first_row) * ahead + bytes, step};
     }
 };
 
@@ -354,11 +374,13 @@ template <int vectors, class Ending> MB_INLINE void multiply(Product given, cons
     if (rows == 0 || given.columns == 0) return;
     given = joined(given, ending);
     const i64 panels = (given.columns + width - 1) / width;
-    const i64 blocks = blocks_of(rows, panels);
+    const i64 terms = given.window_lines * given.window_places * given.terms;
+    const i64 panel_bytes = terms * width * static_cast<i64>(sizeof(float));
+    const i64 blocks = blocks_of(rows, panels, panel_bytes);
     // Whole tiles, but for the last.
     constexpr i64 tile = tile_rows(vectors);
     const auto start_of = [=](i64 block) { return block == blocks ? rows : rows * block / blocks / tile * tile; };
-    const i64 work = rows * panels * vectors * given.window_lines * given.window_places * given.terms;
+    const i64 work = rows * panels * vectors * terms;
     share_points(blocks * panels, work, [&](i64 begin, i64 end) {
         for (i64 point = begin; point < end; ++point) {
             const i64 number = point % panels, block = point / panels;
