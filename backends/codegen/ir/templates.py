@@ -55,6 +55,9 @@ of ``width`` columns: [panel, window line, window place, term, column]. Columns 
 result are zeros. Columns of the output are neighbours in memory.
 """
 
+PRODUCT_DIMENSIONS = 3
+"""Of the rows of a product, and of its terms."""
+
 TEMPLATES = {
     ATTENTION: TemplateForm(
         operands=(("query", 4), ("key", 4), ("value", 4), ("mask", 4)),

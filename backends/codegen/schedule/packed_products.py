@@ -41,19 +41,11 @@ from mixbackend.backends.codegen.ir.stages import (
     TensorType,
     targets_of,
 )
-from mixbackend.backends.codegen.ir.templates import PRODUCT, is_place
+from mixbackend.backends.codegen.ir.templates import PRODUCT, PRODUCT_DIMENSIONS, is_place
+from mixbackend.backends.codegen.schedule.panels import panel_columns
 from mixbackend.backends.codegen.schedule.rewrite import map_stage, ranges_of, rewrite
 from mixbackend.backends.codegen.schedule.simplify import loads_of
 from mixbackend.backends.codegen.schedule.split_points import divides, quotient
-
-_FLOAT_BYTES = 4
-_WIDE_REGISTERS = 64
-_DIMENSIONS = 3
-"""Of rows and of terms, that the template has."""
-_VECTORS = {True: (3, 4, 2, 1), False: (2, 3, 1)}
-"""Registers of a panel's row, by whether registers are wide, of which there are more; the first is best."""
-_NARROW = {2: 1.1, 1: 1.4}
-"""What a column takes in panels of so few wide registers, beside one in others: they load more for each product."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,7 @@ def pack_products(graph: StageGraph, vector_bytes: int) -> StageGraph:
     products = {name: found for stage in graph.stages if (found := matrix_product(stage)) for name in targets_of(stage)}
     if not products:
         return graph
-    packer = _Packer(graph, vector_bytes // _FLOAT_BYTES)
+    packer = _Packer(graph, vector_bytes // torch.float32.itemsize)
     biases = {bias.stage.target: bias for bias in _biases(graph, products.keys())}
     joined = {bias.product for bias in biases.values()}
     stages: list[Stage] = []
@@ -96,20 +88,6 @@ def pack_products(graph: StageGraph, vector_bytes: int) -> StageGraph:
             stages += packer.packed(products[target], stage, None)
     types = {name: type_ for name, type_ in graph.types if name not in joined} | packer.types
     return replace(graph, stages=tuple(map(packer.reread, stages)), types=tuple(types.items()))
-
-
-def panel_columns(columns: sympy.Expr, lanes: int) -> int:
-    """Columns of a panel: as few as possible that are not there."""
-    is_wide = lanes * _FLOAT_BYTES >= _WIDE_REGISTERS
-    choices = _VECTORS[is_wide]
-    if not columns.is_Integer:
-        return choices[0] * lanes
-
-    def cost(vectors: int) -> float:
-        made = -(-int(columns) // (vectors * lanes)) * vectors
-        return made * (_NARROW.get(vectors, 1.0) if is_wide or vectors == 1 else 1.0)
-
-    return min(choices, key=cost) * lanes
 
 
 class _Packer:
@@ -210,12 +188,12 @@ class _Packer:
 
     def _rows(self, rows: tuple[Loop, ...]) -> tuple[Loop, ...]:
         """Batch, line and place; with two dimensions, as of a matrix or a signal, there is one line."""
-        missing = (self._loop(sympy.Integer(1)) for _ in range(_DIMENSIONS - len(rows)))
+        missing = (self._loop(sympy.Integer(1)) for _ in range(PRODUCT_DIMENSIONS - len(rows)))
         return (rows[0], *missing, *rows[1:])
 
     def _terms(self, terms: tuple[Loop, ...]) -> tuple[Loop, ...]:
         """Line and place of a window, and terms there; what is missing is missing first."""
-        return (*(self._loop(sympy.Integer(1)) for _ in range(_DIMENSIONS - len(terms))), *terms)
+        return (*(self._loop(sympy.Integer(1)) for _ in range(PRODUCT_DIMENSIONS - len(terms))), *terms)
 
     def _panels(self, terms: tuple[Loop, ...], columns: sympy.Expr) -> tuple[Loop, ...]:
         width = panel_columns(columns, self._lanes)
@@ -245,7 +223,7 @@ class _Packer:
         sizes = self._known[target].sizes
         loops = tuple(map(self._loop, sizes))
         self.types.setdefault(made, TensorType(sizes, torch.float32))
-        # Where rows were kept apart, ``reread`` finds them.
+        # Of a matrix ``_result`` has said how rows lie, and ``reread`` finds them; an image lies in memory as it is.
         read = Load(torch.float32, made, tuple(loop.index for loop in loops))
         return Map(target, loops, read, origins)
 

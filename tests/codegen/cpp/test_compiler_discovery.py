@@ -50,5 +50,6 @@ def test_a_compiler_that_cannot_preprocess_is_refused() -> None:
 
 def test_features_name_a_vector_width_and_agree_with_themselves() -> None:
     features = machine_features(find_compiler())
+    assert features.cache_bytes >= 4096
     assert features.vector_bytes in (16, 32, 64)
     assert len(features.digest) == 64

@@ -19,7 +19,7 @@ from mixbackend.backends.codegen.ir.check_templates import check_template_kernel
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, BufferView, TemplateKernel
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, Local, apply
 from mixbackend.backends.codegen.ir.templates import RESULT, other
-from mixbackend.backends.codegen.schedule.packed_products import panel_columns
+from mixbackend.backends.codegen.schedule.panels import panel_columns
 from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
 from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features

@@ -22,6 +22,7 @@ import torch
 from mixbackend.backends.codegen.ir.call_table import CallTable
 from mixbackend.backends.codegen.ir.products import matrix_product
 from mixbackend.backends.codegen.ir.stages import Stage, is_product
+from mixbackend.backends.codegen.ir.templates import PRODUCT_DIMENSIONS
 from mixbackend.backends.codegen.targets.cpp.build import (
     MODULE_HEAD,
     PLACEHOLDER,
@@ -48,8 +49,6 @@ _DTYPES = frozenset(
 )
 _TEMPLATES = frozenset({"attention", "product"})
 """Those that ``templates`` prints, without importing it."""
-_PRODUCT_DIMENSIONS = 3
-"""Of rows and of terms, that the template of products has."""
 _SCRATCH_BYTES = 256 * 1024
 _OPENMP_PROBE = """
 extern "C" int omp_get_max_threads();
@@ -109,7 +108,7 @@ class CppTarget(Target):
         if not is_product(stage):
             return None
         product = matrix_product(stage)
-        if product is None or max(len(product.rows), len(product.terms)) > _PRODUCT_DIMENSIONS:
+        if product is None or max(len(product.rows), len(product.terms)) > PRODUCT_DIMENSIONS:
             return super().objection(stage)
         return None
 
