@@ -2,68 +2,35 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
+from product_programs import (
+    BACKEND,
+    Steps,
+    check,
+    drawn,
+    hold_compiled,
+    hold_interpreted,
+    names,
+    refusal,
+    traced,
+    values,
+    weights,
+)
 from region_arguments import arguments
 from torch import Tensor
 
-from mixbackend.backends.codegen import CodegenBackend
-from mixbackend.backends.codegen.interpret.program import interpret_program
-from mixbackend.backends.codegen.ir.check import check_program
 from mixbackend.backends.codegen.ir.kernel import TemplateKernel
-from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.prepared import prepare
-from mixbackend.contracts import InputRole, Region, Supported, Unsupported
-from mixbackend.contracts.numerics import find_deviation
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result
+from mixbackend.contracts import InputRole, Region, Unsupported
 
 functional = torch.nn.functional
-CONSTANT = PlaceholderRole(InputRole.CONSTANT)
-BACKEND = CodegenBackend()
-NIGHTLY = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
-
-
-def values(*sizes: int, seed: int = 0) -> Tensor:
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
-
-
-def weights(*sizes: tuple[int, ...]) -> list[Tensor]:
-    return [values(*size, seed=place + 1) * 0.1 for place, size in enumerate(sizes)]
-
-
-def traced(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int], **options: Any) -> Region:
-    return trace_region(function, inputs, roles=dict.fromkeys(constants, CONSTANT), **options)
-
-
-def check(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int]) -> tuple[Region, Program]:
-    """The program of a function; its results unbound, bound and interpreted are held against eager's and float64."""
-    region = traced(function, inputs, constants)
-    assert [verdict for view in region.views if not isinstance(verdict := BACKEND.judge(view), Supported)] == []
-    program = BACKEND.program(region)
-    check_program(program)
-    ordered = arguments(region, inputs)
-    compiled = BACKEND.compile(region)
-    assert compiled.bind is not None
-    pairs = zip(region.inputs, ordered, strict=True)
-    known = [value if item.role is InputRole.CONSTANT else None for item, value in pairs]
-    runs = [compiled.run(list(ordered)), compiled.bind(known).run(list(ordered)), interpret_program(program, ordered)]
-    for results in runs:
-        hold_against_eager(region, ordered, results)
-    return region, program
-
-
-def names(program: Program) -> list[str]:
-    """Of kernels: templates by name, the others as ``nest``."""
-    return [call.kernel.name if isinstance(call.kernel, TemplateKernel) else "nest" for call in program.calls]
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -178,22 +145,14 @@ def test_unknown_numbers_of_rows() -> None:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Steps over rows of a batch, [batch, row, column]; weights are made as they are needed."""
+class Chain(Steps):
+    """Steps over rows of a batch, [batch, row, column]."""
 
     sizes: tuple[int, int, int]
     steps: tuple[tuple[str, int], ...]
+    scale: float = 0.3
 
-    def weights(self) -> list[Tensor]:
-        made: list[Tensor] = []
-        self._run(values(*self.sizes), lambda *size: made.append(values(*size, seed=len(made) + 1) * 0.3) or made[-1])
-        return made
-
-    def __call__(self, x: Tensor, *given: Tensor) -> Tensor:
-        rest = iter(given)
-        return self._run(x, lambda *size: next(rest))
-
-    def _run(self, x: Tensor, weight: Callable[..., Tensor]) -> Tensor:
+    def run(self, x: Tensor, weight: Callable[..., Tensor]) -> Tensor:
         before = x
         for name, size in self.steps:
             width = x.shape[-1]
@@ -231,45 +190,24 @@ def chains(draw: st.DrawFn) -> Chain:
     return Chain(sizes, (*steps, (draw(st.sampled_from(PRODUCTS)), draw(widths)), *draw(st.lists(step, max_size=2))))
 
 
-def hold_against_eager(region: Region, ordered: Sequence[Any], results: Sequence[Tensor]) -> None:
-    eager = eager_result(region, ordered)
-    exact = reference_result(region, ordered, eager)
-    for place, (result, plain, reference) in enumerate(zip(results, eager, exact, strict=True)):
-        assert find_deviation(place, result, plain, reference, BACKEND.traits().error_budget) is None
-        assert result.stride() == plain.stride()
-
-
 def claimed(chain: Chain) -> tuple[Region, list[Any]]:
     """The region of a chain, and what it is called with; torch makes batches of products of some transposed values."""
-    inputs = [values(*chain.sizes), *chain.weights()]
-    region = traced(chain, inputs, range(1, len(inputs)))
+    region, ordered = chain.region()
     if any(isinstance(BACKEND.judge(view), Unsupported) for view in region.views):
         reject()
-    return region, arguments(region, inputs)
+    return region, ordered
 
 
-@settings(max_examples=1000 if NIGHTLY else 40, derandomize=not NIGHTLY, deadline=None, database=None)
+@drawn(40, 1000)
 @given(chains())
 def test_chains_of_products_and_other_steps(chain: Chain) -> None:
-    region, ordered = claimed(chain)
-    program = BACKEND.program(region)
-    check_program(program)
-    assert "product" in names(program)
-    hold_against_eager(region, ordered, interpret_program(program, ordered))
+    hold_interpreted(*claimed(chain))
 
 
-@settings(max_examples=100 if NIGHTLY else 3, derandomize=not NIGHTLY, deadline=None, database=None)
+@drawn(3, 100)
 @given(chains())
 def test_compiled_chains(chain: Chain) -> None:
-    region, ordered = claimed(chain)
-    hold_against_eager(region, ordered, BACKEND.compile(region).run(list(ordered)))
-
-
-def refusal(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int]) -> str:
-    views = traced(function, inputs, constants).views
-    found = [verdict for view in views if isinstance(verdict := BACKEND.judge(view), Unsupported)]
-    assert found, "nothing is refused"
-    return f"{found[0].code}: {found[0].detail}"
+    hold_compiled(*claimed(chain))
 
 
 def test_what_is_left_to_libraries() -> None:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
+from product_programs import (
+    BACKEND,
+    Steps,
+    check,
+    drawn,
+    hold_compiled,
+    hold_interpreted,
+    names,
+    refusal,
+    traced,
+    values,
+    weights,
+)
 from region_arguments import arguments
-from test_packed_products import BACKEND, check, hold_against_eager, names, refusal, traced, values, weights
 from torch import Tensor
 
-from mixbackend.backends.codegen.interpret.program import interpret_program
 from mixbackend.backends.codegen.interpret.stages import interpret_stages
-from mixbackend.backends.codegen.ir.check import check_program, check_stages
+from mixbackend.backends.codegen.ir.check import check_stages
 from mixbackend.backends.codegen.ir.kernel import TemplateKernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.lower.table import lower_region
@@ -28,7 +38,6 @@ from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.contracts import InputRole, Region, Supported, Unsupported
 
 functional = torch.nn.functional
-NIGHTLY = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
 
 
 def channels_last(image: Tensor) -> Tensor:
@@ -227,22 +236,14 @@ def test_what_is_left_to_libraries() -> None:
 
 
 @dataclass(frozen=True)
-class Network:
-    """Steps over images; weights are made as they are needed."""
+class Network(Steps):
+    """Steps over images."""
 
     sizes: tuple[int, int, int, int]
     steps: tuple[tuple[str, int, int], ...]
+    scale: float = 0.2
 
-    def weights(self) -> list[Tensor]:
-        made: list[Tensor] = []
-        self._run(values(*self.sizes), lambda *size: made.append(values(*size, seed=len(made) + 1) * 0.2) or made[-1])
-        return made
-
-    def __call__(self, x: Tensor, *given: Tensor) -> Tensor:
-        rest = iter(given)
-        return self._run(x, lambda *size: next(rest))
-
-    def _run(self, x: Tensor, weight: Callable[..., Tensor]) -> Tensor:
+    def run(self, x: Tensor, weight: Callable[..., Tensor]) -> Tensor:
         before = x
         for name, width, window in self.steps:
             channels, padding = x.shape[1], window // 2
@@ -287,25 +288,19 @@ def networks(draw: st.DrawFn) -> Network:
     return Network(sizes, (*steps, last, *draw(st.lists(step, max_size=2))))
 
 
-def region_of(network: Network) -> tuple[Region, Sequence[Any]]:
-    inputs = [values(*network.sizes), *network.weights()]
-    region = traced(network, inputs, range(1, len(inputs)))
+def region_of(network: Network) -> tuple[Region, list[Any]]:
+    region, ordered = network.region()
     assert all(isinstance(BACKEND.judge(view), Supported) for view in region.views)
-    return region, arguments(region, inputs)
+    return region, ordered
 
 
-@settings(max_examples=1000 if NIGHTLY else 30, derandomize=not NIGHTLY, deadline=None, database=None)
+@drawn(30, 1000)
 @given(networks())
 def test_networks(network: Network) -> None:
-    region, ordered = region_of(network)
-    program = BACKEND.program(region)
-    check_program(program)
-    assert "product" in names(program)
-    hold_against_eager(region, ordered, interpret_program(program, ordered))
+    hold_interpreted(*region_of(network))
 
 
-@settings(max_examples=100 if NIGHTLY else 3, derandomize=not NIGHTLY, deadline=None, database=None)
+@drawn(3, 100)
 @given(networks())
 def test_compiled_networks(network: Network) -> None:
-    region, ordered = region_of(network)
-    hold_against_eager(region, ordered, BACKEND.compile(region).run(list(ordered)))
+    hold_compiled(*region_of(network))

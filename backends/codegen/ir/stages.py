@@ -285,6 +285,12 @@ class StageGraph(Printed):
     draws: sympy.Expr = sympy.S.Zero
 
 
+def given_strides(graph: StageGraph) -> dict[str, tuple[sympy.Expr, ...]]:
+    """Strides of the tensors that come in and of those that leave, which are not to be chosen."""
+    inputs = {item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)}
+    return inputs | {item.tensor: item.strides for item in graph.outputs if isinstance(item, GraphOutput)}
+
+
 def destinations(graph: StageGraph) -> dict[str, str]:
     """Inputs that are written into, by the tensor that is."""
     written = (item for item in graph.outputs if isinstance(item, GraphOutput))

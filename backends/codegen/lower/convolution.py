@@ -25,7 +25,7 @@ from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.window_products import window_product
 from mixbackend.backends.codegen.lower.windows import StridedWindows
 
-NO_RULE = "no lowering rule for transposed convolutions, nor for groups of several channels"
+_NO_RULE = "no lowering rule for transposed convolutions, nor for groups of several channels"
 
 LARGEST_ROW = 16
 """Taps along the last dimension up to which they are written out; longer rows are a loop, as other dimensions are."""
@@ -92,9 +92,9 @@ def _total(lowering: Lowering, source: Tensor, turned: Tensor, axes: Sequence[St
 def _check_depthwise(image: Tensor, weight: Tensor, transposed: bool, groups: Any) -> None:
     """Refuse all other convolutions."""
     if transposed or image.rank != weight.rank or not 3 <= image.rank <= 5:
-        raise RefusedError("unknown-op", NO_RULE)
+        raise RefusedError("unknown-op", _NO_RULE)
     if not all(size == groups for size in (image.sizes[1], weight.sizes[0])) or weight.sizes[1] != 1 or groups == 1:
-        raise RefusedError("unknown-op", NO_RULE)
+        raise RefusedError("unknown-op", _NO_RULE)
     if image.dtype != weight.dtype or not image.dtype.is_floating_point:
         raise RefusedError("dtype", f"a convolution of {image.dtype} and {weight.dtype}")
 

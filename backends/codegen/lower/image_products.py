@@ -25,7 +25,7 @@ from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.contracts import TensorMeta, hint_of
 from mixbackend.contracts.rate_rows import is_channels_last
 
-NO_RULE = "in 16 bits, no lowering rule for convolutions but depthwise ones and those of one point"
+_NO_RULE = "in 16 bits, no lowering rule for convolutions but depthwise ones and those of one point"
 
 
 def image_product(
@@ -58,6 +58,18 @@ def image_product(
     return lowering.map(sizes, lowering.output_dtype, lambda index: add(made.at(index), read(bias, (index[1],), wide)))
 
 
+def check_channels(image: Tensor, weight: Tensor) -> None:
+    """Refuse images and weights of other channels, or of none.
+
+    Raises:
+        RefusedError: always in these cases.
+    """
+    if image.sizes[1] != weight.sizes[1]:
+        raise RefusedError("dynamic-shape", f"whether {image.sizes[1]} is {weight.sizes[1]} depends on sizes")
+    if any(size == 0 for tensor in (image, weight) for size in tensor.sizes):
+        raise RefusedError("argument", "a convolution of nothing")
+
+
 def _check(
     lowering: Lowering,
     image: Tensor,
@@ -71,13 +83,10 @@ def _check(
     if not all(number.is_Integer for number in numbers):
         raise RefusedError("dynamic-shape", "the size, stride or padding of a window is no number")
     if any(size != 1 for size in weight.sizes[2:]) or any(number != 0 for number in padding):
-        raise RefusedError("unknown-op", NO_RULE)
+        raise RefusedError("unknown-op", _NO_RULE)
     if not is_short(image.dtype) or any(item is not None and item.dtype != image.dtype for item in (weight, bias)):
         raise RefusedError("dtype", f"a convolution of one point of {image.dtype} and {weight.dtype}")
-    if image.sizes[1] != weight.sizes[1]:
-        raise RefusedError("dynamic-shape", f"whether {image.sizes[1]} is {weight.sizes[1]} depends on sizes")
-    if any(size == 0 for tensor in (image, weight) for size in tensor.sizes):
-        raise RefusedError("argument", "a convolution of nothing")
+    check_channels(image, weight)
     assert lowering.view is not None
     metas = (lowering.view.tensor("input"), lowering.output)
     if not all(meta is not None and _has_innermost_channels(meta) for meta in metas):

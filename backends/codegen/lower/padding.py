@@ -34,9 +34,17 @@ def _before(padding: Sequence[Any], rank: int) -> Index:
 @rule("aten.constant_pad_nd.default")
 def constant_pad_nd(lowering: Lowering, self: Tensor, pad: Sequence[Any], value: Any = 0) -> Tensor:
     """A frame of one value around a tensor."""
-    source, front = addressable(lowering, self), _before(pad, self.rank)
-    fill = rounded_constant(value, self.dtype)
-    sizes = lowering.output_sizes
+    return framed(lowering, self, _before(pad, self.rank), lowering.output_sizes, rounded_constant(value, self.dtype))
+
+
+def framed(lowering: Lowering, tensor: Tensor, front: Index, sizes: Sequence[Any], fill: Expr) -> Tensor:
+    """A tensor of other sizes with this one inside.
+
+    Args:
+        front: amount in front of every dimension.
+        fill: everywhere else.
+    """
+    source = addressable(lowering, tensor)
 
     def padded(index: Index) -> Expr:
         place = tuple(position - amount for position, amount in zip(index, front, strict=True))
@@ -51,7 +59,7 @@ def constant_pad_nd(lowering: Lowering, self: Tensor, pad: Sequence[Any], value:
             return load(source, place, mask=mask, other=fill.value)
         return apply("where", mask, load(source, place, mask=mask), fill)
 
-    return lowering.map(sizes, self.dtype, padded)
+    return lowering.map(sizes, tensor.dtype, padded)
 
 
 # -- reflection -----------------------------------------------------------------------------------------------------

@@ -13,17 +13,18 @@ Non-goals: choosing layouts; 16 bits (``image_products``); groups; more than two
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
+import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Expr
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr
 from mixbackend.backends.codegen.ir.templates import is_place
-from mixbackend.backends.codegen.lower.access import addressable, all_of, conditions_inside, load
 from mixbackend.backends.codegen.lower.broadcast import read
 from mixbackend.backends.codegen.lower.formula import add, mul
+from mixbackend.backends.codegen.lower.image_products import check_channels
 from mixbackend.backends.codegen.lower.lowering import Lowering
+from mixbackend.backends.codegen.lower.padding import framed
 from mixbackend.backends.codegen.lower.products import in_memory
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -63,30 +64,15 @@ def _check(image: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         raise RefusedError("dtype", f"a convolution of {image.dtype} and {weight.dtype}")
     if not 3 <= image.rank <= 4:
         raise RefusedError("rank", f"a convolution over {image.rank - 2} dimensions")
-    if image.sizes[1] != weight.sizes[1]:
-        raise RefusedError("dynamic-shape", f"whether {image.sizes[1]} is {weight.sizes[1]} depends on sizes")
-    if any(size == 0 for tensor in (image, weight) for size in tensor.sizes):
-        raise RefusedError("argument", "a convolution of nothing")
+    check_channels(image, weight)
 
 
 def _padded(lowering: Lowering, image: Tensor, axes: Sequence[StridedWindows]) -> Tensor:
     """The image as it lies in memory, with its padding."""
-    if all(axis.padding == 0 for axis in axes):
-        loops = lowering.loops(image.sizes)
-        return image if is_place(image.at(tuple(loop.index for loop in loops)), loops) else _stored(lowering, image)
-    source = addressable(lowering, image)
-    sizes = (*image.sizes[:2], *(axis.size + 2 * axis.padding for axis in axes))
-
-    def value(index: Index) -> Expr:
-        places = [place - axis.padding for place, axis in zip(index[2:], axes, strict=True)]
-        conditions = (
-            conditions_inside(place, axis.size, -axis.padding, axis.size + axis.padding - 1)
-            for place, axis in zip(places, axes, strict=True)
-        )
-        return load(source, (*index[:2], *places), mask=all_of(itertools.chain.from_iterable(conditions)))
-
-    return lowering.map(sizes, image.dtype, value)
-
-
-def _stored(lowering: Lowering, image: Tensor) -> Tensor:
-    return lowering.map(image.sizes, image.dtype, image.at)
+    if any(axis.padding for axis in axes):
+        front = (0, 0, *(axis.padding for axis in axes))
+        sizes = [size + 2 * amount for size, amount in zip(image.sizes, front, strict=True)]
+        return framed(lowering, image, tuple(map(sympy.Integer, front)), sizes, Constant(image.dtype, 0.0))
+    loops = lowering.loops(image.sizes)
+    is_placed = is_place(image.at(tuple(loop.index for loop in loops)), loops)
+    return image if is_placed else lowering.map(image.sizes, image.dtype, image.at)

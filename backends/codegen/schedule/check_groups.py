@@ -21,8 +21,7 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.group import Group
-from mixbackend.backends.codegen.schedule.rewrite import loops_of
-from mixbackend.backends.codegen.schedule.simplify import loads_of
+from mixbackend.backends.codegen.schedule.rewrite import loads_of, loops_of
 from mixbackend.contracts import IrError
 
 

@@ -14,7 +14,6 @@ Non-goals: what is computed of several products, or across columns (norms): thos
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -31,15 +30,14 @@ from mixbackend.backends.codegen.ir.stages import (
     Result,
     Stage,
     StageGraph,
-    StridedInput,
     Template,
     TensorType,
     destinations,
-    expressions_of,
+    given_strides,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import RESULT, is_packed_product, is_place, other
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.rewrite import loads_of, readers_of, rewrite
 
 MAXIMUM_OTHERS = 4
 """Matrices that are read beside a product: each has a pointer and four strides."""
@@ -77,9 +75,8 @@ class _Finisher:
     def __init__(self, graph: StageGraph) -> None:
         self.written = destinations(graph).keys()
         self._types = dict(graph.types)
-        self._readers = Counter(name for stage in graph.stages for name in _tensors_read(stage))
-        self._strides = {item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)}
-        self._strides |= {item.tensor: item.strides for item in graph.outputs if isinstance(item, GraphOutput)}
+        self._readers = readers_of(graph.stages)
+        self._strides = given_strides(graph)
         self._leaving = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
         self._symbols = (index_symbol(f"f{number}") for number in itertools.count())
 
@@ -87,7 +84,7 @@ class _Finisher:
         """The product that ends with a stage, and what both become."""
         if not isinstance(stage, Map) or stage.apart or stage.target in self.written:
             return None
-        loads = list(dict.fromkeys(node for node in walk(stage.value) if isinstance(node, Load)))
+        loads = list(loads_of(stage))
         # Of several products the last one: what it is computed with is there then.
         mine = [name for name in products if self._ends(name, loads)]
         load = next((load for load in loads if mine and load.tensor == mine[-1]), None)
@@ -167,10 +164,6 @@ def places_of(result: Result, load: Load, stage: Map) -> dict[sympy.Symbol, Loop
         places[read] = loop
     complete = all(loop.index in places or loop.size == 1 for loop in stage.loops)
     return places if complete else None
-
-
-def _tensors_read(stage: Stage) -> set[str]:
-    return {node.tensor for node in walk(*expressions_of(stage)) if isinstance(node, Load)}
 
 
 def _written(stage: Map) -> Load:

@@ -15,19 +15,18 @@ from collections.abc import Iterable, Mapping, Sequence
 import sympy
 
 from mixbackend.backends.codegen.ir.stages import (
-    GraphOutput,
     Map,
     Scatter,
     Stage,
     StageGraph,
-    StridedInput,
     Template,
+    given_strides,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import is_packed_product
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
-from mixbackend.backends.codegen.schedule.simplify import loads_of
+from mixbackend.backends.codegen.schedule.rewrite import loads_of
 
 Strides = tuple[sympy.Expr, ...]
 
@@ -56,10 +55,7 @@ class _Chooser:
         self._graph = graph
         self._hints = hints
         self._types = dict(graph.types)
-        self._strides: dict[str, Strides] = {
-            item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)
-        }
-        self._strides.update((item.tensor, item.strides) for item in graph.outputs if isinstance(item, GraphOutput))
+        self._strides: dict[str, Strides] = given_strides(graph)
         self._products = {name for stage in graph.stages if is_packed_product(stage) for name in targets_of(stage)}
         self._readers: dict[str, list[Stage]] = {}
         for stage in graph.stages:

@@ -18,7 +18,6 @@ Non-goals: whether packing pays; the backend takes products of constants alone.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -36,15 +35,14 @@ from mixbackend.backends.codegen.ir.stages import (
     Result,
     Stage,
     StageGraph,
-    StridedInput,
     Template,
     TensorType,
+    given_strides,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import PRODUCT, PRODUCT_DIMENSIONS, is_place
 from mixbackend.backends.codegen.schedule.panels import panel_columns
-from mixbackend.backends.codegen.schedule.rewrite import map_stage, ranges_of, rewrite
-from mixbackend.backends.codegen.schedule.simplify import loads_of
+from mixbackend.backends.codegen.schedule.rewrite import map_stage, ranges_of, readers_of, rewrite
 from mixbackend.backends.codegen.schedule.split_points import divides, quotient
 
 
@@ -103,8 +101,7 @@ class _Packer:
         self._lanes = lanes
         self._ranges = ranges_of(graph.stages)
         self._symbols = (index_symbol(f"q{number}") for number in itertools.count())
-        self._strides = {item.name: item.strides for item in graph.inputs if isinstance(item, StridedInput)}
-        self._strides |= {item.tensor: item.strides for item in graph.outputs if isinstance(item, GraphOutput)}
+        self._strides = given_strides(graph)
         self._rows_apart: dict[str, sympy.Expr] = {}
 
     def packed(self, product: MatrixProduct, stage: Stage, bias: _Bias | None) -> Iterator[Stage]:
@@ -259,7 +256,7 @@ class _Packer:
 
 def _biases(graph: StageGraph, products: Collection[str | None]) -> Iterator[_Bias]:
     """Rows that are added to products which nobody else reads."""
-    readers = Counter(name for stage in graph.stages for name in {load.tensor for load in loads_of(stage)})
+    readers = readers_of(graph.stages)
     outputs = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     types = dict(graph.types)
     for stage in graph.stages:

@@ -1,4 +1,4 @@
-"""Rewriting of scalar expressions: loads replaced, indices substituted.
+"""Rewriting of scalar expressions: loads found and replaced, indices substituted.
 
 Place: used by the passes over stages.
 Invariants: equal parts are rewritten once and stay shared; a bound symbol keeps one meaning within an expression.
@@ -6,7 +6,8 @@ Invariants: equal parts are rewritten once and stay shared; a bound symbol keeps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import sympy
@@ -24,7 +25,17 @@ from mixbackend.backends.codegen.ir.scalar import (
     apply,
     walk,
 )
-from mixbackend.backends.codegen.ir.stages import Concatenate, Loop, Operand, Part, Reduce, Scatter, Stage, Template
+from mixbackend.backends.codegen.ir.stages import (
+    Concatenate,
+    Loop,
+    Operand,
+    Part,
+    Reduce,
+    Scatter,
+    Stage,
+    Template,
+    expressions_of,
+)
 
 NodeRewrite = Callable[[Expr], Expr]
 
@@ -83,6 +94,18 @@ def rename_target(stage: Stage, old: str, new: str) -> Stage:
         results = tuple(replace(item, target=new) if item.target == old else item for item in stage.results)
         return replace(stage, results=results)
     return replace(stage, target=new)
+
+
+def loads_of(stage: Stage) -> Iterator[Load]:
+    """Every distinct access of a stage, in a fixed order."""
+    for node in walk(*expressions_of(stage)):
+        if isinstance(node, Load):
+            yield node
+
+
+def readers_of(stages: Iterable[Stage]) -> Counter[str]:
+    """How many stages read each tensor."""
+    return Counter(name for stage in stages for name in {load.tensor for load in loads_of(stage)})
 
 
 def loops_of(stage: Stage) -> tuple[Loop, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
@@ -38,6 +37,7 @@ from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.one_term import only_term, symbols_of
 from mixbackend.backends.codegen.schedule.rewrite import (
     inlined,
+    loads_of,
     loops_of,
     map_stage,
     ranges_of,
@@ -70,13 +70,6 @@ def simplify(
     inliner = _Inliner(graph, hints, longest_column)
     stages = tuple(inliner.rewrite(stage) for stage in graph.stages)
     return write_through(_drop_dead(replace(graph, stages=stages))), tuple(inliner.refusals)
-
-
-def loads_of(stage: Stage) -> Iterator[Load]:
-    """Every distinct access of a stage, in a fixed order."""
-    for node in walk(*expressions_of(stage)):
-        if isinstance(node, Load):
-            yield node
 
 
 def _store_into_outputs(graph: StageGraph) -> StageGraph:
@@ -335,4 +328,4 @@ def _cost(source: Map) -> tuple[float, int]:
     return cost, loads
 
 
-__all__ = ["CHEAP", "MAXIMUM_NODES", "copied", "loads_of", "simplify"]
+__all__ = ["CHEAP", "MAXIMUM_NODES", "copied", "simplify"]

@@ -33,7 +33,7 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.reindex import Index, reindexed, with_loops
-from mixbackend.backends.codegen.schedule.rewrite import loops_of, ranges_of
+from mixbackend.backends.codegen.schedule.rewrite import loads_of, loops_of, ranges_of
 from mixbackend.backends.codegen.schedule.split_points import (
     Points,
     digit_symbols,
@@ -64,7 +64,7 @@ def _harmful(graph: StageGraph, split: StageGraph) -> frozenset[sympy.Symbol]:
     """Loops of stages that have more divisions than before, and those that make what these read."""
     stages = zip(graph.stages, split.stages, strict=True)
     harmed = [before for before, after in stages if _divisions_of(after) > _divisions_of(before)]
-    read = {node.tensor for stage in harmed for node in walk(*expressions_of(stage)) if isinstance(node, Load)}
+    read = {load.tensor for stage in harmed for load in loads_of(stage)}
     makers = [stage for stage in graph.stages if not read.isdisjoint(targets_of(stage))]
     return frozenset(loop.index for stage in (*harmed, *makers) for loop in loops_of(stage))
 

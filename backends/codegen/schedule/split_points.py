@@ -131,7 +131,7 @@ def _survey(graph: StageGraph) -> _Loops:
         for index, tensor, dimension in _indices(stage):
             for node in index.atoms(FloorDiv, Modulo) if not index.is_Atom else ():
                 divided[node.args] = None
-            if tensor in definer and not is_summed(stage, index):
+            if tensor in definer and not _is_summed(stage, index):
                 accesses[_Access(index, definer[tensor][dimension])] = None
         if isinstance(stage, Template):
             # Its targets stay as they are: nobody asks for loops of theirs.
@@ -142,7 +142,7 @@ def _survey(graph: StageGraph) -> _Loops:
     return _Loops(ranges, same, frozenset(fixed), definer, tuple(accesses), tuple(divided))
 
 
-def is_summed(stage: Stage, index: sympy.Expr) -> bool:
+def _is_summed(stage: Stage, index: sympy.Expr) -> bool:
     """Whether a packed product sums over an index of its left matrix: its pieces lie one behind the other there."""
     left = stage.operands[0] if is_packed_product(stage) else None
     return left is not None and index == left.loops[-1].index

@@ -38,14 +38,11 @@ def template_kernel(stage: Template, layouts: Mapping[str, Layout]) -> TemplateK
     views = [view for view in (*operands, *results) if view is not None]
     symbols = {symbol for view in views for item in _expressions(view) for symbol in item.free_symbols}
     parameters = tuple(sorted(symbols, key=str))
-    if (
-        is_packed_product(stage)
-        and results[0] is not None
-        and (results[0].strides[-1], results[0].sizes[-1]).count(1) == 0
-    ):
+    if is_packed_product(stage) and not all(view is None or _has_neighbouring_columns(view) for view in results):
         raise ValueError(f"columns of {stage.results[0].target} are no neighbours")
-    views_of = tuple(operands), tuple(results)
-    return TemplateKernel(parameters, tuple(buffers), stage.name, stage.options, *views_of, stage.finish)
+    return TemplateKernel(
+        parameters, tuple(buffers), stage.name, stage.options, tuple(operands), tuple(results), stage.finish
+    )
 
 
 def renamed_buffers(kernel: TemplateKernel, names: Mapping[str, str]) -> TemplateKernel:
@@ -99,6 +96,10 @@ def _view(
     factors, offset = found
     sizes = tuple(loop.size for loop in loops)
     return BufferView(tensor, sizes, tuple(factors[loop.index] for loop in loops), offset)
+
+
+def _has_neighbouring_columns(view: BufferView) -> bool:
+    return bool(view.strides[-1] == 1 or view.sizes[-1] == 1)
 
 
 def _buffers(

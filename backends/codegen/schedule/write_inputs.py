@@ -31,8 +31,8 @@ from mixbackend.backends.codegen.ir.stages import (
     expressions_of,
     targets_of,
 )
-from mixbackend.backends.codegen.schedule.rewrite import map_stage, rename_target, rewrite
-from mixbackend.backends.codegen.schedule.simplify import copied, loads_of
+from mixbackend.backends.codegen.schedule.rewrite import loads_of, map_stage, rename_target, rewrite
+from mixbackend.backends.codegen.schedule.simplify import copied
 
 
 def place_writes(graph: StageGraph) -> StageGraph:

@@ -102,7 +102,7 @@ struct Block {
 
 // Nothing is computed of the sums.
 struct AsTheyAre {
-    static constexpr bool is_there = false, is_brief = false;
+    static constexpr bool is_there = false;
     template <class Test> MB_INLINE_MEMBER bool all(Test) const { return true; }
 };
 
