@@ -10,12 +10,14 @@ Invariants: the two programs one after the other do what the program did. The ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import sympy
 
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program
 from mixbackend.backends.codegen.ir.stages import StridedInput, TensorType
+from mixbackend.backends.codegen.schedule.memory import Usage, plan_workspace
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,29 @@ def prepare(program: Program, constants: frozenset[str]) -> PreparedProgram | No
     places = tuple(place for place, item in enumerate(program.inputs) if item.name in read)
     zero = sympy.Integer(0)
     first = Program(tuple(program.inputs[place] for place in places), tuple(outputs), (), zero, tuple(calls))
-    rest = replace(
-        program,
-        inputs=(*program.inputs, *inputs),
-        workspace=tuple(piece for piece in program.workspace if piece.name not in made),
-        calls=tuple(call for call in program.calls if call not in calls),
-    )
-    if not rest.workspace:
-        rest = replace(rest, workspace_bytes=zero)
+    left = tuple(call for call in program.calls if call not in calls)
+    rest = _planned_anew(replace(program, inputs=(*program.inputs, *inputs), calls=left))
     return PreparedProgram(first, places, rest)
+
+
+def _planned_anew(program: Program) -> Program:
+    """Without the memory of what is no longer computed: what is small is then near what is in the caches."""
+    sizes = {piece.name: (piece.dtype, piece.size) for piece in program.workspace}
+    usages = [_usage(together) for together in program.launches]
+    outside = frozenset(name for usage in usages for name in usage.reads | usage.writes) - sizes.keys()
+    given = frozenset(item.name for item in program.inputs)
+    workspace, total = plan_workspace(usages, sizes, outside | given)
+    return replace(program, workspace=workspace, workspace_bytes=total)
+
+
+def _usage(calls: Sequence[KernelCall]) -> Usage:
+    buffers = [
+        (name, buffer.access) for call in calls for name, buffer in zip(call.buffers, call.kernel.buffers, strict=True)
+    ]
+    return Usage(
+        reads=frozenset(name for name, access in buffers if access != "write"),
+        writes=frozenset(name for name, access in buffers if access != "read"),
+    )
 
 
 def _constant_calls(program: Program, constants: frozenset[str]) -> list[KernelCall]:

@@ -16,7 +16,7 @@ import torch
 
 from mixbackend.backends.codegen.random_state import take_random_state
 from mixbackend.backends.codegen.targets.target import Launch
-from mixbackend.backends.common.large_pages import in_large_pages
+from mixbackend.backends.common.large_pages import empty_in_large_pages, in_large_pages
 from mixbackend.contracts.region import BoundRun, RunFunction
 from mixbackend.contracts.torch_compat import current_cuda_device, gpu_allocator
 
@@ -118,7 +118,7 @@ class Workspaces:
             piece = None
         if piece is not None and piece.nbytes >= size:
             return piece
-        return torch.empty(max(size, _SMALLEST_WORKSPACE), dtype=torch.uint8)
+        return empty_in_large_pages(max(size, _SMALLEST_WORKSPACE))
 
     def give_back(self, piece: torch.Tensor) -> None:
         """After the call, which is over on a processor when it returns."""

@@ -1,8 +1,10 @@
-"""Values that are read at every call, in memory that the system may map in large pages.
+"""Memory that is used at every call, which the system may map in large pages.
 
-Place: below backends that lay out weights when a region is bound. Input: tensors on the processor. Output: equal ones.
+Place: below backends that lay out weights when a region is bound, and their workspaces. Input: tensors on the
+processor, or a size. Output: equal tensors, or memory.
 Why: a model's weights pass through the caches at each call, and pages of 4 KB need a walk through tables each, which
-prefetching waits for as well; in a virtual machine that made products of 128 rows a tenth slower.
+prefetching waits for as well; in a virtual machine that made products of 128 rows a tenth slower. Small pages also lie
+anywhere in the machine's memory, so that what fits into a cache by its size may not stay there.
 Invariants: shapes, strides and values stay; where the system has no large pages, or there is little to gain, the
 tensors are returned as they are.
 """
@@ -21,15 +23,9 @@ _LINE_BYTES = 64
 
 def in_large_pages(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The same values side by side in one piece of memory, which lives as long as one of them."""
-    total = sum(_rounded(value.untyped_storage().nbytes()) for value in values)
-    if total < 2 * PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+    home = _large_pages(sum(_rounded(value.untyped_storage().nbytes()) for value in values))
+    if home is None:
         return list(values)
-    try:
-        memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        return list(values)
-    home = torch.frombuffer(memory, dtype=torch.uint8)
     moved, start = [], 0
     for value in values:
         source = value.untyped_storage()
@@ -40,6 +36,23 @@ def in_large_pages(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         moved.append(torch.empty(0, dtype=value.dtype).set_(storage, first, value.shape, value.stride()))
         start += _rounded(source.nbytes())
     return moved
+
+
+def empty_in_large_pages(size: int) -> torch.Tensor:
+    """So many bytes or more, in memory like that."""
+    home = _large_pages(-(-size // PAGE_BYTES) * PAGE_BYTES)
+    return torch.empty(size, dtype=torch.uint8) if home is None else home
+
+
+def _large_pages(size: int) -> torch.Tensor | None:
+    if size < 2 * PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        return None
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _rounded(count: int) -> int:

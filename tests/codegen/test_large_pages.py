@@ -7,7 +7,7 @@ import mmap
 import pytest
 import torch
 
-from mixbackend.backends.common.large_pages import PAGE_BYTES, in_large_pages
+from mixbackend.backends.common.large_pages import PAGE_BYTES, empty_in_large_pages, in_large_pages
 
 
 def _values() -> list[torch.Tensor]:
@@ -37,3 +37,11 @@ def test_little_and_what_systems_lack_stays_where_it_is(monkeypatch: pytest.Monk
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     values = _values()
     assert all(kept is value for kept, value in zip(in_large_pages(values), values, strict=True))
+
+
+@pytest.mark.parametrize("size", [0, 100, PAGE_BYTES, 2 * PAGE_BYTES, 5 * PAGE_BYTES + 1])
+def test_memory_is_at_least_as_large_as_asked(size: int) -> None:
+    memory = empty_in_large_pages(size)
+    assert memory.dtype == torch.uint8 and size <= memory.nbytes < size + PAGE_BYTES
+    memory.fill_(3)
+    assert (memory == 3).all() and memory.data_ptr() % 64 == 0

@@ -59,6 +59,20 @@ def test_a_program_is_taken_apart_where_kernels_read_constants_alone() -> None:
     assert torch.equal(whole, rest)
 
 
+def test_the_rest_has_no_memory_for_what_was_prepared() -> None:
+    def layers(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return functional.linear(functional.softmax(functional.linear(rows, first), -1), second)
+
+    operands = [torch.randn(32, 256), torch.randn(512, 256), torch.randn(256, 512)]
+    region = trace_region(layers, operands, roles=dict.fromkeys((1, 2), CONSTANT))
+    program = CodegenBackend().program(region)
+    parts = prepare(program, frozenset(item.name for item in region.inputs if item.role is InputRole.CONSTANT))
+    assert parts is not None and len(parts.first.calls) == 2
+    check_program(parts.rest)
+    # Two matrices of 32 rows, which are alive at once, and not the weights.
+    assert parts.rest.workspace_bytes <= 2 * 32 * 512 * 4 < program.workspace_bytes
+
+
 def test_what_reads_other_values_stays() -> None:
     program, constants = _program((3,))
     parts = prepare(program, constants)

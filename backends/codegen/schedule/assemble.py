@@ -21,7 +21,7 @@ from mixbackend.backends.codegen.ir.stages import (
     destinations,
 )
 from mixbackend.backends.codegen.schedule.group import Layout
-from mixbackend.backends.codegen.schedule.memory import Usage, plan_workspace
+from mixbackend.backends.codegen.schedule.memory import Usage, aligned_bytes, plan_workspace
 from mixbackend.backends.codegen.schedule.parameters import canonical
 from mixbackend.backends.codegen.schedule.templates import canonical_template
 
@@ -43,7 +43,8 @@ def assemble(
     results = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     inputs = {item.name for item in graph.inputs if isinstance(item, StridedInput)}
     usages = [_usage([kernel for kernel, _ in together]) for together in kernels]
-    workspace, total = plan_workspace(usages, layouts, frozenset(inputs | results))
+    sizes = {name: (layout.type.dtype, aligned_bytes(layout)) for name, layout in layouts.items()}
+    workspace, total = plan_workspace(usages, sizes, frozenset(inputs | results))
     calls = [
         _call(kernel, origins, number if len(together) > 1 else None)
         for number, together in enumerate(kernels)

@@ -1,6 +1,6 @@
 """Memory plan: where tensors between kernels live in the workspace, and which kernels may work in place.
 
-Place: inside ``assemble``.
+Place: inside ``assemble``, and again after calls were taken out of a program (``prepared``).
 Input: for each call, which tensors it reads and writes. Output: non-overlapping pieces for tensors that live at once.
 Sizes may be symbolic: a freed piece is reused where the sizes are equal expressions, or both known.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
+import torch
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv
 from mixbackend.backends.codegen.ir.program import WorkspaceBuffer
@@ -35,13 +36,13 @@ class _Slot:
 
 
 def plan_workspace(
-    usages: Sequence[Usage], layouts: Mapping[str, Layout], outside: frozenset[str]
+    usages: Sequence[Usage], sizes: Mapping[str, tuple[torch.dtype, sympy.Expr]], outside: frozenset[str]
 ) -> tuple[tuple[WorkspaceBuffer, ...], sympy.Expr]:
     """Give every tensor between kernels a piece of the workspace.
 
     Args:
         usages: of the calls, in order.
-        layouts: of all tensors.
+        sizes: of all other tensors: type of their elements, and bytes in whole lines.
         outside: inputs and outputs; they have memory already.
 
     Returns:
@@ -54,13 +55,13 @@ def plan_workspace(
     total: sympy.Expr = sympy.Integer(0)
     for step, usage in enumerate(usages):
         for name in sorted(usage.writes - outside - taken.keys()):
-            size = aligned_bytes(layouts[name])
+            dtype, size = sizes[name]
             slot = _reuse(free, size)
             if slot is None:
                 slot = _Slot(total, size)
                 total = total + size
             taken[name] = slot
-            pieces.append(WorkspaceBuffer(name, layouts[name].type.dtype, slot.start, slot.size))
+            pieces.append(WorkspaceBuffer(name, dtype, slot.start, size))
         free.extend(taken[name] for name in sorted(taken) if last[name] == step)
     return tuple(pieces), sympy.expand(total)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sympy
 import torch
+from team_calls import call_kernel
 
 import mixbackend.backends.codegen.targets.cpp as cpp
 from mixbackend.backends.codegen.interpret.kernels import interpret_kernel
@@ -23,9 +24,7 @@ HEADERS = Path(cpp.__file__).parent
 class Library:
     """Kernels compiled for one vector width."""
 
-    def __init__(
-        self, kernels: Mapping[str, Kernel], folder: Path, vector_bytes: int, flags: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, kernels: Mapping[str, Kernel], folder: Path, vector_bytes: int) -> None:
         assert COMPILER is not None, "these tests need a C++ compiler"
         self.kernels = kernels
         source, library = folder / f"kernels{vector_bytes}.cpp", folder / f"kernels{vector_bytes}.so"
@@ -39,7 +38,7 @@ class Library:
             "-Wno-psabi",
             f"-DMB_VECTOR_BYTES={vector_bytes}",
         ]
-        command += [*flags, "-shared", "-fPIC", f"-I{HEADERS}", str(source), "-o", str(library)]
+        command += ["-shared", "-fPIC", f"-I{HEADERS}", str(source), "-o", str(library)]
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
         assert finished.returncode == 0, f"{finished.stderr}\n{source.read_text()}"
         self._library = ctypes.CDLL(str(library))
@@ -49,10 +48,7 @@ class Library:
     ) -> None:
         """Call a kernel on flat memory."""
         kernel = self.kernels[name]
-        pointers = (ctypes.c_void_p * len(kernel.buffers))(*(buffers[item.name].data_ptr() for item in kernel.buffers))
-        sizes = (ctypes.c_longlong * len(parameters))(*parameters)
-        values = (ctypes.c_double * len(numbers))(*numbers)
-        getattr(self._library, name)(pointers, sizes, values)
+        call_kernel(getattr(self._library, name), [buffers[item.name] for item in kernel.buffers], parameters, numbers)
 
 
 def interpreted(

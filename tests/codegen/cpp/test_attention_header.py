@@ -9,6 +9,7 @@ import pytest
 import sympy
 import torch
 from header_levels import level_name, levels
+from team_calls import call_kernel
 
 from mixbackend.backends.codegen.interpret.templates import evaluate_template
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, BufferView, TemplateKernel
@@ -80,9 +81,8 @@ def test_results_are_those_of_float64(
         operands = [*inputs, mask] if masked else inputs
         results = [torch.full((2, 3, queries, width), 7.0, dtype=dtype), torch.full((2, 3, queries), 7.0)]
         memory = [*operands, *results]
-        pointers = (ctypes.c_void_p * len(memory))(*(item.data_ptr() for item in memory))
-        numbers = [number for item in memory for number in (*item.shape, *item.stride(), 0)]
-        getattr(library, name)(pointers, (ctypes.c_longlong * len(numbers))(*numbers), None)
+        sizes = [number for item in memory for number in (*item.shape, *item.stride(), 0)]
+        call_kernel(getattr(library, name), memory, sizes)
         exact = [item.double() for item in inputs]
         options = (("causal", causal), ("scale", SCALE), ("zeros", True))
         expected = evaluate_template("attention", (*exact, mask.double() if masked else None), options)
@@ -100,7 +100,5 @@ def test_no_keys_give_zeros(library: ctypes.CDLL) -> None:
     query, keys = torch.randn(2, 3, 20, 8), torch.randn(2, 3, 0, 8)
     results = [torch.full((2, 3, 20, 8), 7.0), torch.full((2, 3, 20), 7.0)]
     memory = [query, keys, keys, *results]
-    pointers = (ctypes.c_void_p * len(memory))(*(item.data_ptr() for item in memory))
-    numbers = [number for item in memory for number in (*item.shape, *item.stride(), 0)]
-    library.plain(pointers, (ctypes.c_longlong * len(numbers))(*numbers), None)
+    call_kernel(library.plain, memory, [number for item in memory for number in (*item.shape, *item.stride(), 0)])
     assert not any(result.any() for result in results)

@@ -18,7 +18,7 @@ NAMES = [
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     samples = {name: SAMPLES[name] for name in NAMES}
-    return Library(samples, tmp_path_factory.mktemp("extremes"), 32, ("-fopenmp",))
+    return Library(samples, tmp_path_factory.mktemp("extremes"), 32)
 
 
 def _call(library: Library, name: str, tensors: list[torch.Tensor], sizes: list[int]) -> None:

@@ -17,7 +17,7 @@ CASES = [(name, size) for name in SAMPLES for size in SIZES if size != "tall" or
 
 @pytest.fixture(scope="module", params=WIDTHS)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return Library(SAMPLES, tmp_path_factory.mktemp("kernels"), request.param, ("-fopenmp",))
+    return Library(SAMPLES, tmp_path_factory.mktemp("kernels"), request.param)
 
 
 def _memory(name: str, sizes: dict[str, int]) -> dict[str, torch.Tensor]:

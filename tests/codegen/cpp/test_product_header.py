@@ -12,6 +12,7 @@ import sympy
 import torch
 import torch.nn.functional as functional
 from header_levels import level_name, levels
+from team_calls import call_kernel
 from torch import Tensor
 
 from mixbackend.backends.codegen.interpret.templates import evaluate_template
@@ -80,7 +81,7 @@ class _Compiled:
         widths = {panel_columns(sympy.Integer(columns), self.lanes) for columns in range(1, 200)}
         kernels = [(f"{kind}_{width}", _kernel(width, kind)) for width in widths for kind in KINDS]
         path = folder / "product.so"
-        toolchain = Toolchain(find_compiler(), features, openmp=True, folder=folder)
+        toolchain = Toolchain(find_compiler(), features, openmp=False, folder=folder)
         path.write_bytes(compile_object(print_module(kernels), toolchain))
         self._library = ctypes.CDLL(str(path))
 
@@ -92,11 +93,9 @@ class _Compiled:
     def windows(self, left: Tensor, packed: Tensor, beside: Tensor | None, output: Tensor, kind: str = "") -> None:
         """Rows and terms in three dimensions each; ``beside`` is a bias, or what else is read."""
         memory = [item for item in (left, packed, beside, output) if item is not None]
-        pointers = (ctypes.c_void_p * len(memory))(*(item.data_ptr() for item in memory))
-        numbers = [number for item in memory for number in (*item.shape, *item.stride(), 0)]
+        sizes = [number for item in memory for number in (*item.shape, *item.stride(), 0)]
         kind = kind or ("plain" if beside is None else "biased")
-        function = getattr(self._library, f"{kind}_{packed.shape[-1]}")
-        function(pointers, (ctypes.c_longlong * len(numbers))(*numbers), None)
+        call_kernel(getattr(self._library, f"{kind}_{packed.shape[-1]}"), memory, sizes)
 
 
 @pytest.fixture(scope="module", params=levels(), ids=level_name)

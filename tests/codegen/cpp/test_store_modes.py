@@ -84,7 +84,7 @@ KERNELS = {f"{form}_{_NAMES[dtype]}": make(dtype) for form, make in FORMS.items(
 
 @pytest.fixture(scope="module", params=WIDTHS)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return Library(KERNELS, tmp_path_factory.mktemp("stores"), request.param, ("-fopenmp",))
+    return Library(KERNELS, tmp_path_factory.mktemp("stores"), request.param)
 
 
 def _memory(name: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -10,31 +10,31 @@ from hypothesis import strategies as st
 
 from mixbackend.backends.codegen.ir.stages import TensorType
 from mixbackend.backends.codegen.schedule.group import Layout
-from mixbackend.backends.codegen.schedule.memory import Usage, plan_workspace
+from mixbackend.backends.codegen.schedule.memory import Usage, aligned_bytes, plan_workspace
 
 
-def layout(*sizes: object) -> Layout:
+def size_of(*sizes: object) -> tuple[torch.dtype, sympy.Expr]:
     made = tuple(map(sympy.sympify, sizes))
-    return Layout(TensorType(made, torch.float32), contiguous(made))
+    return torch.float32, aligned_bytes(Layout(TensorType(made, torch.float32), contiguous(made)))
 
 
-def chain(count: int, elements: int) -> tuple[list[Usage], dict[str, Layout]]:
+def chain(count: int, elements: int) -> tuple[list[Usage], dict[str, tuple[torch.dtype, sympy.Expr]]]:
     usages = [Usage(frozenset({f"t{step - 1}"} if step else {"x"}), frozenset({f"t{step}"})) for step in range(count)]
-    return usages, {f"t{step}": layout(elements) for step in range(count)}
+    return usages, {f"t{step}": size_of(elements) for step in range(count)}
 
 
 def test_a_chain_needs_two_pieces() -> None:
-    usages, layouts = chain(6, 100)
-    pieces, total = plan_workspace(usages, layouts, frozenset({"x"}))
+    usages, sizes = chain(6, 100)
+    pieces, total = plan_workspace(usages, sizes, frozenset({"x"}))
     assert total == 2 * 448
     assert {int(piece.start) for piece in pieces} == {0, 448}
 
 
 def test_symbolic_pieces_are_reused_where_sizes_are_equal() -> None:
     rows = size("s0")
-    usages, layouts = chain(5, 1)
-    layouts = {name: layout(rows, 3) for name in layouts}
-    pieces, total = plan_workspace(usages, layouts, frozenset({"x"}))
+    usages, sizes = chain(5, 1)
+    sizes = {name: size_of(rows, 3) for name in sizes}
+    pieces, total = plan_workspace(usages, sizes, frozenset({"x"}))
     assert len({piece.start for piece in pieces}) == 2
     assert total.subs({rows: 100}) == 2 * 1216
 
@@ -48,13 +48,13 @@ def test_pieces_alive_at_once_are_disjoint(data: st.DataObject) -> None:
         earlier = [f"t{index}" for index in range(step)]
         reads = data.draw(st.sets(st.sampled_from(earlier), max_size=3)) if earlier else set()
         usages.append(Usage(frozenset(reads), frozenset({f"t{step}"})))
-    layouts = {f"t{index}": layout(elements) for index, elements in enumerate(sizes)}
-    pieces, total = plan_workspace(usages, layouts, frozenset())
+    needs = {f"t{index}": size_of(elements) for index, elements in enumerate(sizes)}
+    pieces, total = plan_workspace(usages, needs, frozenset())
     last = {f"t{index}": index for index in range(count)}
     for step, usage in enumerate(usages):
         last.update(dict.fromkeys(usage.reads, step))
     spans = {piece.name: (int(piece.start), int(piece.start + piece.size)) for piece in pieces}
-    assert spans.keys() == layouts.keys()
+    assert spans.keys() == needs.keys()
     for name, (start, end) in spans.items():
         assert end <= total and end - start >= sizes[int(name[1:])] * 4
         for other, (begin, stop) in spans.items():

@@ -442,7 +442,7 @@ static __attribute__((noinline)) void attend_query(const Attention<S, M>& given,
 }  // namespace attention
 
 // Threads share blocks of queries of all heads.
-template <bool masked, bool causal, class S, class M> MB_INLINE void attend(const Attention<S, M>& given) {
+template <bool masked, bool causal, class S, class M> MB_INLINE i64 attend(const Team& team, const Attention<S, M>& given) {
     using namespace attention;
     const bool one_by_one = given.queries <= few_queries && given.key.feature == 1 && given.value.feature == 1;
     const i64 all = (given.queries + lanes - 1) / lanes;
@@ -450,7 +450,7 @@ template <bool masked, bool causal, class S, class M> MB_INLINE void attend(cons
     const i64 heads = given.batches * given.heads, width = rounded_up(given.width);
     const i64 value_width = rounded_up(given.value_width);
     const i64 work = heads * given.queries * given.keys * (given.width + given.value_width) / lanes;
-    share_points(heads * blocks, work, [&](i64 begin, i64 end) {
+    return share_points(team, heads * blocks, work, [&](i64 begin, i64 end) {
         constexpr i64 span = most_vectors * lanes;
         const i64 held = same<S, float> ? 0 : key_block;
         const Scratch scratch(4 * (span * (width + key_block + value_width) + held * (width + value_width)));

@@ -1,51 +1,23 @@
 // What kernels need around their arithmetic: threads, scratch memory, running results.
 //
 // Place: included by every generated module after `vector.hpp`.
-// Invariants: without OpenMP everything runs on the calling thread. Scratch is aligned for vectors and dies with its object.
+// Invariants: kernels start no threads (`team.hpp`). Scratch is aligned for vectors and dies with its object.
 #pragma once
 #include "rearranged.hpp"
-
-#ifdef _OPENMP
-extern "C" int omp_get_max_threads();
-extern "C" int omp_get_num_threads();
-extern "C" int omp_get_thread_num();
-extern "C" int omp_in_parallel();
-#endif
+#include "team.hpp"
 
 namespace mb {
 
-// Vector operations that one more thread is worth.
-constexpr i64 work_per_thread = 32768;
-
-// Threads that a kernel may start.
-MB_INLINE i64 thread_limit() {
-#ifdef _OPENMP
-    return omp_in_parallel() ? 1 : omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
-// Calls `body(first, last)` on consecutive pieces of 0...points, one for each thread; few points or little work get few threads.
-template <class Body> MB_INLINE void share_points(i64 points, i64 work, Body body) {
-#ifdef _OPENMP
-    const i64 wanted = work / work_per_thread < points ? work / work_per_thread : points;
-    if (wanted > 1) {
-        const i64 limit = thread_limit();
-        const int threads = static_cast<int>(wanted < limit ? wanted : limit);
-        if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-            {
-                const i64 number = omp_get_thread_num(), count = omp_get_num_threads();
-                const i64 share = points / count, extra = points % count;
-                const i64 first = number * share + (number < extra ? number : extra);
-                body(first, first + share + (number < extra ? 1 : 0));
-            }
-            return;
-        }
-    }
-#endif
-    body(0, points);
+// Calls `body(first, last)` on the calling thread's piece of 0...points, if it has one; few points or little work get few
+// threads. Returns how many.
+template <class Body> MB_INLINE i64 share_points(const Team& team, i64 points, i64 work, Body body) {
+    const i64 worth = work / team.worth < points ? work / team.worth : points;
+    const i64 wanted = worth < 1 ? 1 : worth, count = wanted < team.count ? wanted : team.count;
+    if (team.number < 0 || team.number >= count) return count;
+    const i64 share = points / count, extra = points % count;
+    const i64 first = team.number * share + (team.number < extra ? team.number : extra);
+    body(first, first + share + (team.number < extra ? 1 : 0));
+    return count;
 }
 
 // Memory of one thread while it works on its points.

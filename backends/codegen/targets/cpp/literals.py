@@ -24,6 +24,9 @@ STORAGE: dict[torch.dtype, str] = {
 }
 """Type of an element in memory; these are the types that can be loaded and stored."""
 
+ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
+"""What a kernel works on."""
+
 _SMALL = (torch.int16, torch.int8, torch.uint8)
 
 

@@ -1,8 +1,8 @@
 """Kernels as C++ text.
 
 Place: the first half of the C++ target; ``build`` compiles what is printed here against ``vector.hpp``.
-Input: kernels. Output: one function per kernel, ``extern "C" void NAME(char** buffers, const i64* parameters, const
-double* numbers)``, with buffers, parameters and numbers in the kernel's order.
+Input: kernels. Output: one function per kernel, ``extern "C" i64 NAME(char** buffers, const i64* parameters, const
+double* numbers, const Team* team)``, with buffers, parameters and numbers in the kernel's order (``team.hpp``).
 Invariants: the text depends on the kernel alone. Parallel outer loops are one range that threads share; what a kernel
 needs besides it gets from the headers.
 """
@@ -17,12 +17,10 @@ import torch
 from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, KernelLoop, Nest, Store, TemplateKernel
 from mixbackend.backends.codegen.targets.cpp.build import MODULE_HEAD
 from mixbackend.backends.codegen.targets.cpp.indices import index_text
-from mixbackend.backends.codegen.targets.cpp.literals import STORAGE
+from mixbackend.backends.codegen.targets.cpp.literals import ARGUMENTS, STORAGE
 from mixbackend.backends.codegen.targets.cpp.nests import nest_lines
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
 from mixbackend.backends.codegen.targets.cpp.templates import print_template
-
-_ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
 
 
 def print_module(kernels: Sequence[tuple[str, AnyKernel]]) -> str:
@@ -44,10 +42,10 @@ def print_kernel(kernel: Kernel, name: str) -> str:
     for loop in reversed(others):
         inside = _loop(loop, inside)
     head = [*_parameters(kernel), *_memory(kernel)]
-    whole = f'extern "C" void {name}({_ARGUMENTS}) {{'
+    whole = f'extern "C" i64 {name}({ARGUMENTS}, const Team* team) {{'
     if not parallel:
-        return _function(whole, [*head, *inside])
-    points = f"static void {name}_points({_ARGUMENTS}, i64 first, i64 last) {{"
+        return _function(whole, ["if (team->number != 0) return 1;", *head, *inside, "return 1;"])
+    points = f"static void {name}_points({ARGUMENTS}, i64 first, i64 last) {{"
     return _function(points, [*head, *_points(parallel, inside)]) + "\n" + _function(whole, _shared(kernel, name))
 
 
@@ -125,7 +123,7 @@ def _shared(kernel: Kernel, name: str) -> list[str]:
     call = f"{name}_points(buffers, parameters, numbers, first, last);"
     return [
         *_parameters(kernel)[: len(kernel.parameters)],
-        f"share_points({points}, {_text(kernel.work)}, [=](i64 first, i64 last) {{ {call} }});",
+        f"return share_points(*team, {points}, {_text(kernel.work)}, [=](i64 first, i64 last) {{ {call} }});",
     ]
 
 

@@ -37,8 +37,8 @@ constexpr i64 shared_bytes = 256 * 1024;
 MB_INLINE i64 pieces_of(i64 whole, i64 piece) { return most(1, (whole + piece - 1) / piece); }
 
 // Blocks of rows: few, since each reads the panels again, but so many that threads share them evenly.
-MB_INLINE i64 blocks_of(i64 rows, i64 panels, i64 panel_bytes) {
-    const i64 threads = thread_limit(), limit = most(1, rows / least_row_block);
+MB_INLINE i64 blocks_of(i64 rows, i64 panels, i64 panel_bytes, i64 threads) {
+    const i64 limit = most(1, rows / least_row_block);
     const i64 wanted = panels * panel_bytes <= shared_bytes ? threads : 1;
     i64 blocks = least(most(wanted, pieces_of(rows, row_block)), limit);
     for (; blocks < limit; ++blocks) {
@@ -106,21 +106,21 @@ template <class Ending> MB_INLINE Product joined(Product given, const Ending& en
 }  // namespace product
 
 // Threads share panels of all blocks of rows.
-template <int vectors, class Ending> MB_INLINE void multiply(Product given, const Ending& ending) {
+template <int vectors, class Ending> MB_INLINE i64 multiply(const Team& team, Product given, const Ending& ending) {
     using namespace product;
     constexpr i64 width = vectors * lanes;
     const i64 rows = given.batches * given.lines * given.places;
-    if (rows == 0 || given.columns == 0) return;
+    if (rows == 0 || given.columns == 0) return 1;
     given = joined(given, ending);
     const i64 panels = (given.columns + width - 1) / width;
     const i64 terms = given.window_lines * given.window_places * given.terms;
     const i64 panel_bytes = terms * width * static_cast<i64>(sizeof(float));
-    const i64 blocks = blocks_of(rows, panels, panel_bytes);
+    const i64 blocks = blocks_of(rows, panels, panel_bytes, team.count);
     // Whole tiles, but for the last.
     constexpr i64 tile = tile_rows(vectors);
     const auto start_of = [=](i64 block) { return block == blocks ? rows : rows * block / blocks / tile * tile; };
     const i64 work = rows * panels * vectors * terms;
-    share_points(blocks * panels, work, [&](i64 begin, i64 end) {
+    return share_points(team, blocks * panels, work, [&](i64 begin, i64 end) {
         for (i64 point = begin; point < end; ++point) {
             const i64 number = point % panels, block = point / panels;
             const i64 first = start_of(block), last = start_of(block + 1);
@@ -133,16 +133,20 @@ template <int vectors, class Ending> MB_INLINE void multiply(Product given, cons
     });
 }
 
-template <int vectors> MB_INLINE void multiply(const Product& given) { multiply<vectors>(given, product::AsTheyAre{}); }
+template <int vectors> MB_INLINE i64 multiply(const Team& team, const Product& given) {
+    return multiply<vectors>(team, given, product::AsTheyAre{});
+}
 
 // With what is computed of every sum: a function of the sum and of a function that gives elements of the others.
 template <int vectors, int count, class Function>
-MB_INLINE void multiply(const Product& given, const Matrix<const float> (&others)[count], Function function) {
-    multiply<vectors>(given, product::Finish<count, false, Function>{others, function});
+MB_INLINE i64 multiply(
+    const Team& team, const Product& given, const Matrix<const float> (&others)[count], Function function
+) {
+    return multiply<vectors>(team, given, product::Finish<count, false, Function>{others, function});
 }
 template <int vectors, bool brief, class Function>
-MB_INLINE void multiply_alone(const Product& given, Function function) {
-    multiply<vectors>(given, product::Finish<0, brief, Function>{nullptr, function});
+MB_INLINE i64 multiply_alone(const Team& team, const Product& given, Function function) {
+    return multiply<vectors>(team, given, product::Finish<0, brief, Function>{nullptr, function});
 }
 
 }  // namespace mb

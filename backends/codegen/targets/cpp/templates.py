@@ -14,13 +14,12 @@ import torch
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Constant, Expr, Local, walk
 from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT, RESULT, other
-from mixbackend.backends.codegen.targets.cpp.literals import STORAGE, literal
+from mixbackend.backends.codegen.targets.cpp.literals import ARGUMENTS, STORAGE, literal
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
 from mixbackend.backends.codegen.targets.cpp.values import FUNCTIONS
 
 BRIEF = 6.0
 """Cost of what is computed of a product's sums alone, up to which it stands once for each register."""
-_ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
 
 
 def print_template(kernel: TemplateKernel, name: str) -> str:
@@ -31,7 +30,7 @@ def print_template(kernel: TemplateKernel, name: str) -> str:
         lines.append(f"{kind} const {buffer.name} = reinterpret_cast<{kind}>(buffers[{place}]);")
     header, body = PRINTERS[kernel.name](kernel)
     inside = "".join(f"{INDENT}{line}\n" for line in [*lines, *body])
-    return f'#include "{header}"\nextern "C" void {name}({_ARGUMENTS}) {{\n{inside}}}\n'
+    return f'#include "{header}"\nextern "C" i64 {name}({ARGUMENTS}, const Team* team) {{\n{inside}}}\n'
 
 
 def _attention(kernel: TemplateKernel) -> tuple[str, list[str]]:
@@ -49,7 +48,7 @@ def _attention(kernel: TemplateKernel) -> tuple[str, list[str]]:
     flags = [str(mask is not None).lower(), str(bool(options["causal"])).lower()]
     return "attention.hpp", [
         f"const Attention<{stored}, {masked}> given = {{{fields}}};",
-        f"attend<{', '.join(flags)}>(given);",
+        f"return attend<{', '.join(flags)}>(*team, given);",
     ]
 
 
@@ -68,7 +67,7 @@ def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
     given = f"const Product given = {{{', '.join(fields)}}};"
     width = f"{int(dict(kernel.options)['width'])} / lanes"
     if kernel.finish is None:
-        return "product.hpp", [given, f"multiply<{width}>(given);"]
+        return "product.hpp", [given, f"return multiply<{width}>(*team, given);"]
     cost = sum(SCALAR_OPS[node.op].cost for node in walk(kernel.finish) if isinstance(node, Apply))
     brief = literal(cost <= BRIEF, torch.bool)
     function = [
@@ -77,9 +76,10 @@ def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
         "});",
     ]
     if not others:
-        return "product.hpp", [given, f"multiply_alone<{width}, {brief}>(given, {function[0]}", *function[1:]]
+        call = f"return multiply_alone<{width}, {brief}>(*team, given, {function[0]}"
+        return "product.hpp", [given, call, *function[1:]]
     views = ", ".join(_view(view, 4) for view in others)
-    call = f"multiply<{width}>(given, others, {function[0]}"
+    call = f"return multiply<{width}>(*team, given, others, {function[0]}"
     return "product.hpp", [given, f"const Matrix<const float> others[] = {{{views}}};", call, *function[1:]]
 
 

@@ -1,4 +1,5 @@
-extern "C" void cumsum_rows(char** buffers, const i64* parameters, const double* numbers) {
+extern "C" i64 cumsum_rows(char** buffers, const i64* parameters, const double* numbers, const Team* team) {
+    if (team->number != 0) return 1;
     const i64 p0 = parameters[0];
     const i64 p1 = parameters[1];
     const float* const b0 = reinterpret_cast<const float*>(buffers[0]);
@@ -20,4 +21,5 @@ extern "C" void cumsum_rows(char** buffers, const i64* parameters, const double*
             }
         }
     }
+    return 1;
 }

@@ -1,4 +1,5 @@
-extern "C" void flat_gelu(char** buffers, const i64* parameters, const double* numbers) {
+extern "C" i64 flat_gelu(char** buffers, const i64* parameters, const double* numbers, const Team* team) {
+    if (team->number != 0) return 1;
     const i64 p0 = parameters[0];
     const float* const b0 = reinterpret_cast<const float*>(buffers[0]);
     const float* const b1 = reinterpret_cast<const float*>(buffers[1]);
@@ -25,4 +26,5 @@ extern "C" void flat_gelu(char** buffers, const i64* parameters, const double* n
             store_partial(b2 + i0, t11, i0_rest);
         }
     }
+    return 1;
 }

@@ -50,8 +50,8 @@ static void row_sum_points(char** buffers, const i64* parameters, const double* 
     }
 }
 
-extern "C" void row_sum(char** buffers, const i64* parameters, const double* numbers) {
+extern "C" i64 row_sum(char** buffers, const i64* parameters, const double* numbers, const Team* team) {
     const i64 p0 = parameters[0];
     const i64 p1 = parameters[1];
-    share_points(p0, 10000000, [=](i64 first, i64 last) { row_sum_points(buffers, parameters, numbers, first, last); });
+    return share_points(*team, p0, 10000000, [=](i64 first, i64 last) { row_sum_points(buffers, parameters, numbers, first, last); });
 }

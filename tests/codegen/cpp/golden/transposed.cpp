@@ -1,4 +1,5 @@
-extern "C" void transposed(char** buffers, const i64* parameters, const double* numbers) {
+extern "C" i64 transposed(char** buffers, const i64* parameters, const double* numbers, const Team* team) {
+    if (team->number != 0) return 1;
     const i64 p0 = parameters[0];
     const i64 p1 = parameters[1];
     const float* const b0 = reinterpret_cast<const float*>(buffers[0]);
@@ -41,4 +42,5 @@ extern "C" void transposed(char** buffers, const i64* parameters, const double* 
             }
         }
     }
+    return 1;
 }
