@@ -20,6 +20,7 @@ import sympy
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
 from mixbackend.backends.codegen.ir.program import OutputBuffer, Program
 from mixbackend.backends.codegen.ir.stages import OFFSET, SEED, AliasOutput, NumberInput, StridedInput
+from mixbackend.backends.common.large_pages import NEW_BYTES
 from mixbackend.contracts import CodegenError
 
 _STATE = (SEED, OFFSET)
@@ -123,9 +124,10 @@ def _output(output: OutputBuffer | AliasOutput, program: Program, text: _Text, d
     if _is_on_gpu(device):
         return f"allocate({sizes}, {strides}, {output.dtype})"
     where = f", device={device}" if device else ""
+    fresh = f"empty_strided({sizes}, {strides}, dtype={output.dtype}{where})"
     if _is_contiguous(output):
-        return f"empty({sizes}, dtype={output.dtype}{where})"
-    return f"empty_strided({sizes}, {strides}, dtype={output.dtype}{where})"
+        fresh = f"empty({sizes}, dtype={output.dtype}{where})"
+    return fresh if device or _is_small(output) else f"faulting_less({fresh})"
 
 
 def _is_on_gpu(device: str) -> bool:
@@ -142,6 +144,12 @@ def _is_contiguous(output: OutputBuffer) -> bool:
             return False
         expected = expected * size
     return True
+
+
+def _is_small(output: OutputBuffer) -> bool:
+    """Whether its memory is certainly kept when it is freed."""
+    size = sympy.Mul(*output.sizes) * output.dtype.itemsize
+    return bool(size.is_Integer and size <= NEW_BYTES)
 
 
 def _is_empty(program: Program) -> bool:

@@ -30,16 +30,16 @@ constexpr i64 least_row_block = 16;
 constexpr i64 few_rows = 64;
 // One part in so many of the threads' time may be idle.
 constexpr i64 idle_part = 17;
-// Up to so many bytes, each thread has rows of its own and reads the whole right matrix: what a thread made of a small
-// image stays in its cache.
+// Where the right matrix has no more bytes, or no more than half as many as the rows and what is made of them, each thread
+// has rows of its own and reads all of it: what a thread made of an image stays in its cache.
 constexpr i64 shared_bytes = 256 * 1024;
 
 MB_INLINE i64 pieces_of(i64 whole, i64 piece) { return most(1, (whole + piece - 1) / piece); }
 
 // Blocks of rows: few, since each reads the panels again, but so many that threads share them evenly.
-MB_INLINE i64 blocks_of(i64 rows, i64 panels, i64 panel_bytes, i64 threads) {
+MB_INLINE i64 blocks_of(i64 rows, i64 panels, i64 panel_bytes, i64 image_bytes, i64 threads) {
     const i64 limit = most(1, rows / least_row_block);
-    const i64 wanted = panels * panel_bytes <= shared_bytes ? threads : 1;
+    const i64 wanted = panels * panel_bytes <= most(shared_bytes, image_bytes / 2) ? threads : 1;
     i64 blocks = least(most(wanted, pieces_of(rows, row_block)), limit);
     for (; blocks < limit; ++blocks) {
         const i64 points = blocks * panels, turns = (points + threads - 1) / threads;
@@ -115,7 +115,8 @@ template <int vectors, class Ending> MB_INLINE i64 multiply(const Team& team, Pr
     const i64 panels = (given.columns + width - 1) / width;
     const i64 terms = given.window_lines * given.window_places * given.terms;
     const i64 panel_bytes = terms * width * static_cast<i64>(sizeof(float));
-    const i64 blocks = blocks_of(rows, panels, panel_bytes, team.count);
+    const i64 image_bytes = rows * (given.terms + given.columns) * static_cast<i64>(sizeof(float));
+    const i64 blocks = blocks_of(rows, panels, panel_bytes, image_bytes, team.count);
     // Whole tiles, but for the last.
     constexpr i64 tile = tile_rows(vectors);
     const auto start_of = [=](i64 block) { return block == blocks ? rows : rows * block / blocks / tile * tile; };
