@@ -28,6 +28,7 @@ from mixbackend.benchmarks.peers.request import PeerCase
 _FILE = "reference.pt"
 _TOLERANCES = {("float32", "inference"): 1e-3, ("float32", "training"): 1e-2}
 _HALF_TOLERANCE = 1e-2
+_ALIKE = 1e-7
 _TRAINING_PASSES = 6
 """A step reads every weight forward and backward, writes and reads its gradient, reads and writes the weight."""
 
@@ -52,12 +53,21 @@ def load(model: PeerModel, case: PeerCase) -> tuple[nn.Module, Inputs]:
     return model.load(case.batch, case.phase == "training", getattr(torch, case.dtype))
 
 
-def digest(module: nn.Module, inputs: Inputs) -> float:
-    """One number for all weights, buffers and inputs."""
-    values = [*module.parameters(), *module.buffers(), *inputs]
+def digest(module: nn.Module, inputs: Inputs) -> tuple[float, float]:
+    """Two numbers for all weights, buffers and inputs: a sum of them, and that of their distances from zero."""
+    totals, sizes = [], []
     with torch.no_grad():
-        sums = (value.double().sum().item() * (1 + index % 7) for index, value in enumerate(values))
-        return math.fsum(sums)
+        for index, value in enumerate((*module.parameters(), *module.buffers(), *inputs)):
+            wide = value.double() * (1 + index % 7)
+            totals.append(wide.sum().item())
+            sizes.append(wide.abs().sum().item())
+    return math.fsum(totals), math.fsum(sizes)
+
+
+def is_alike(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    """Whether two digests may be of one model: random numbers of libraries differ in last places between processes."""
+    sizes = max(first[1], second[1])
+    return all(abs(one - other) <= _ALIKE * sizes for one, other in zip(first, second, strict=True))
 
 
 def make(model: PeerModel, case: PeerCase, folder: Path) -> Work:

@@ -97,6 +97,25 @@ def test_models_are_built_alike_each_time(name: str) -> None:
         assert first[0](*first[1]).shape[0] == 2
 
 
+def test_last_places_are_no_other_model_and_another_seed_is_one() -> None:
+    import torch
+
+    from mixbackend.benchmarks.peers.reference import digest, is_alike
+
+    def linear(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return torch.nn.Linear(512, 512)
+
+    inputs = (torch.zeros(3),)
+    first, near = linear(0), linear(0)
+    with torch.no_grad():
+        near.weight[::7] *= 1 + 2.0**-23
+    assert digest(first, inputs) != digest(near, inputs)
+    assert is_alike(digest(first, inputs), digest(near, inputs))
+    assert not is_alike(digest(first, inputs), digest(linear(1), inputs))
+    assert not is_alike(digest(first, inputs), digest(first, (torch.ones(3),)))
+
+
 def test_peers_by_what_the_machine_has() -> None:
     names = peer_names(("codegen", "openvino"))
     assert {"mixture", "mixture-without-openvino", "only-codegen", "only-openvino"} <= set(names)
