@@ -2,10 +2,10 @@
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
 Method: in inference estimates are right to about a tenth, so the best single backend on each pool of threads is tried
-if it comes near the plan, with another one of that pool that is estimated alike, and the mixture of all that save
-anything where the plan does without some of them. In training, libraries pack live weights in every call and read
-transposed ones, and estimates were seen to be off by two: single backends that build quickly and mixtures without those
-that own most of the plan are tried. Median seconds of single calls count.
+if it comes near the plan, and the mixture of all that save anything where the plan does without some of them. In
+training, libraries pack live weights in every call and read transposed ones, and estimates were seen to be off by two:
+single backends that build quickly and mixtures without those that own most of the plan are tried. Median seconds of
+single calls count.
 Invariants: only what runs on the processor and can be put back is called more often than the user asked; a backend
 whose rates were only assumed is not tried.
 Units: seconds.
@@ -39,8 +39,6 @@ NEAR, NEAR_QUICK, NEAR_ELSEWHERE = 1.15, 1.4, 1.7
 if they take long to compile or only ``QUICK_S``; and on other pools. A library with a pool of its own runs graphs its
 own way: estimates of all its ops err together."""
 QUICK_S = 1.0
-ALIKE, MOST_ON_A_POOL = 1.15, 2
-"""Single backends on one pool of threads within this factor of the best of them may be quicker; so many are tried."""
 MOST_MEMORY = 1 / 8
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURN_S = 0.06
@@ -104,22 +102,20 @@ class ProcessorGround:
 
 
 def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
-    """Single backends, the best on each pool of threads, and the mixture of all that save anything."""
+    """Single backends, at most one on each pool of threads, and the mixture of all that save anything."""
     plan = home.plan
     probed, owners = session.costs.probed(home.graph), {region.backend for region in plan.regions}
     pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
     used = {pools[name] for name in owners}
-    on_pool: dict[str, list[tuple[float, str]]] = {}
+    best: dict[str, tuple[float, str]] = {}
     for name, seconds in alone(home.layout.other, plan).items():
         # A single backend's own plan costs what it would cost alone.
         if name in probed and plan.estimated_s * (name in owners) < seconds:
-            on_pool.setdefault(pools[name], []).append((seconds, name))
+            best[pools[name]] = min(best.get(pools[name], (math.inf, "")), (seconds, name))
     near = sorted(
         (seconds, name)
-        for pool, singles in on_pool.items()
-        for seconds, name in sorted(singles)[:MOST_ON_A_POOL]
-        if seconds <= ALIKE * min(singles)[0]
-        and seconds <= plan.estimated_s * (_near(session.backend(name), home.graph) if pool in used else NEAR_ELSEWHERE)
+        for pool, (seconds, name) in best.items()
+        if seconds <= plan.estimated_s * (_near(session.backend(name), home.graph) if pool in used else NEAR_ELSEWHERE)
     )
     names = [name for _, name in near]
     return (*(Choice(single=name) for name in names), *everyone(home, session, frozenset(names)))
