@@ -142,7 +142,7 @@ def test_a_missing_output_is_a_mismatch(tmp_path: Path) -> None:
 
 def test_a_model_that_is_built_differently_is_no_peer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     reference.make(TINY, INFERENCE, tmp_path)
-    monkeypatch.setattr(reference, "digest", lambda module, inputs: 1.0)
+    monkeypatch.setattr(reference, "digest", lambda module, inputs: (1.0, 1.0))
     request = PeerRequest("peer", INFERENCE, "eager", folder=str(tmp_path))
     with pytest.raises(ValueError, match="not built alike"):
         worker.serve(request, {"tiny": TINY}.__getitem__, lambda answer: None)
