@@ -10,7 +10,7 @@ Invariants: the two programs one after the other do what the program did. The ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import sympy
@@ -62,22 +62,11 @@ def prepare(program: Program, constants: frozenset[str]) -> PreparedProgram | No
 
 def _planned_anew(program: Program) -> Program:
     """Without the memory of what is no longer computed: what is small is then near what is in the caches."""
-    sizes = {piece.name: (piece.dtype, piece.size) for piece in program.workspace}
-    usages = [_usage(together) for together in program.launches]
-    outside = frozenset(name for usage in usages for name in usage.reads | usage.writes) - sizes.keys()
-    given = frozenset(item.name for item in program.inputs)
-    workspace, total = plan_workspace(usages, sizes, outside | given)
+    given = {item.name for item in program.inputs}
+    sizes = {piece.name: (piece.dtype, piece.size) for piece in program.workspace if piece.name not in given}
+    usages = [Usage.of(access for call in together for access in _accesses(call)) for together in program.launches]
+    workspace, total = plan_workspace(usages, sizes)
     return replace(program, workspace=workspace, workspace_bytes=total)
-
-
-def _usage(calls: Sequence[KernelCall]) -> Usage:
-    buffers = [
-        (name, buffer.access) for call in calls for name, buffer in zip(call.buffers, call.kernel.buffers, strict=True)
-    ]
-    return Usage(
-        reads=frozenset(name for name, access in buffers if access != "write"),
-        writes=frozenset(name for name, access in buffers if access != "read"),
-    )
 
 
 def _constant_calls(program: Program, constants: frozenset[str]) -> list[KernelCall]:
@@ -97,6 +86,10 @@ def _constant_calls(program: Program, constants: frozenset[str]) -> list[KernelC
 
 
 def _written(call: KernelCall) -> tuple[str, ...]:
-    return tuple(
-        name for name, buffer in zip(call.buffers, call.kernel.buffers, strict=True) if buffer.access != "read"
-    )
+    return tuple(name for name, access in _accesses(call) if access != "read")
+
+
+def _accesses(call: KernelCall) -> Iterator[tuple[str, str]]:
+    """Names of tensors, and how they are used."""
+    for name, buffer in zip(call.buffers, call.kernel.buffers, strict=True):
+        yield name, buffer.access

@@ -29,6 +29,8 @@ _FILE = "reference.pt"
 _TOLERANCES = {("float32", "inference"): 1e-3, ("float32", "training"): 1e-2}
 _HALF_TOLERANCE = 1e-2
 _ALIKE = 1e-7
+"""Part of all sizes that digests of one model may differ by; another seed's differ by one over the root of their
+number."""
 _TRAINING_PASSES = 6
 """A step reads every weight forward and backward, writes and reads its gradient, reads and writes the weight."""
 

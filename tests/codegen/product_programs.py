@@ -17,6 +17,7 @@ from mixbackend.backends.codegen.interpret.program import interpret_program
 from mixbackend.backends.codegen.ir.check import check_program
 from mixbackend.backends.codegen.ir.kernel import TemplateKernel
 from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.prepared import PreparedProgram, prepare
 from mixbackend.contracts import InputRole, Region, Supported, Unsupported
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.runtime.describe import PlaceholderRole
@@ -43,6 +44,13 @@ def weights(*sizes: tuple[int, ...]) -> list[Tensor]:
 
 def traced(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int], **options: Any) -> Region:
     return trace_region(function, inputs, roles=dict.fromkeys(constants, CONSTANT), **options)
+
+
+def parted(region: Region, program: Program) -> PreparedProgram:
+    """A program taken apart where its region's constants are known."""
+    parts = prepare(program, frozenset(item.name for item in region.inputs if item.role is InputRole.CONSTANT))
+    assert parts is not None
+    return parts
 
 
 def check(function: Callable[..., Any], inputs: Sequence[Tensor], constants: Sequence[int]) -> tuple[Region, Program]:

@@ -18,6 +18,7 @@ from product_programs import (
     hold_compiled,
     hold_interpreted,
     names,
+    parted,
     refusal,
     traced,
     values,
@@ -27,8 +28,7 @@ from region_arguments import arguments
 from torch import Tensor
 
 from mixbackend.backends.codegen.ir.kernel import TemplateKernel
-from mixbackend.backends.codegen.prepared import prepare
-from mixbackend.contracts import InputRole, Region, Unsupported
+from mixbackend.contracts import Region, Unsupported
 
 functional = torch.nn.functional
 
@@ -40,8 +40,8 @@ def linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 def test_a_linear_layer_is_one_kernel_once_its_weight_is_packed() -> None:
     region, program = check(linear, [values(3, 5, 40), *weights((50, 40), (50,))], (1, 2))
     assert names(program) == ["nest", "product"]
-    parts = prepare(program, frozenset(item.name for item in region.inputs if item.role is InputRole.CONSTANT))
-    assert parts is not None and names(parts.first) == ["nest"] and names(parts.rest) == ["product"]
+    parts = parted(region, program)
+    assert names(parts.first) == ["nest"] and names(parts.rest) == ["product"]
 
 
 @pytest.mark.parametrize("columns", [1, 48, 50, 64, 200])
@@ -56,8 +56,8 @@ def test_layers_follow_one_another() -> None:
 
     constants = weights((48,), (96, 48), (96,), (48, 96), (48,))
     region, program = check(block, [values(2, 9, 48), *constants], (1, 2, 3, 4, 5))
-    parts = prepare(program, frozenset(item.name for item in region.inputs if item.role is InputRole.CONSTANT))
-    assert parts is not None and names(parts.rest).count("product") == 2
+    parts = parted(region, program)
+    assert names(parts.rest).count("product") == 2
     assert names(parts.rest) == ["nest", "product", "product"], "a norm; gelu and the residual end the products"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from product_programs import parted
 from torch import Tensor
 
 from mixbackend.backends.codegen import CodegenBackend
@@ -66,8 +67,8 @@ def test_the_rest_has_no_memory_for_what_was_prepared() -> None:
     operands = [torch.randn(32, 256), torch.randn(512, 256), torch.randn(256, 512)]
     region = trace_region(layers, operands, roles=dict.fromkeys((1, 2), CONSTANT))
     program = CodegenBackend().program(region)
-    parts = prepare(program, frozenset(item.name for item in region.inputs if item.role is InputRole.CONSTANT))
-    assert parts is not None and len(parts.first.calls) == 2
+    parts = parted(region, program)
+    assert len(parts.first.calls) == 2
     check_program(parts.rest)
     # Two matrices of 32 rows, which are alive at once, and not the weights.
     assert parts.rest.workspace_bytes <= 2 * 32 * 512 * 4 < program.workspace_bytes

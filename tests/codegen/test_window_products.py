@@ -18,6 +18,7 @@ from product_programs import (
     hold_compiled,
     hold_interpreted,
     names,
+    parted,
     refusal,
     traced,
     values,
@@ -31,11 +32,10 @@ from mixbackend.backends.codegen.ir.check import check_stages
 from mixbackend.backends.codegen.ir.kernel import TemplateKernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.lower.table import lower_region
-from mixbackend.backends.codegen.prepared import prepare
 from mixbackend.backends.codegen.schedule.finished_products import finish_products
 from mixbackend.backends.codegen.schedule.packed_products import pack_products
 from mixbackend.backends.codegen.schedule.simplify import simplify
-from mixbackend.contracts import InputRole, Region, Supported, Unsupported
+from mixbackend.contracts import Region, Supported, Unsupported
 
 functional = torch.nn.functional
 
@@ -46,9 +46,7 @@ def channels_last(image: Tensor) -> Tensor:
 
 def rest_of(region: Region, program: Program) -> list[str]:
     """Kernels that run at each call: those of constants alone ran before."""
-    parts = prepare(program, frozenset(item.name for item in region.inputs if item.role is InputRole.CONSTANT))
-    assert parts is not None
-    return names(parts.rest)
+    return names(parted(region, program).rest)
 
 
 def finishes(program: Program) -> list[bool]:

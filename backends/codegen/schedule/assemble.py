@@ -42,9 +42,13 @@ def assemble(
     """
     results = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     inputs = {item.name for item in graph.inputs if isinstance(item, StridedInput)}
-    usages = [_usage([kernel for kernel, _ in together]) for together in kernels]
-    sizes = {name: (layout.type.dtype, aligned_bytes(layout)) for name, layout in layouts.items()}
-    workspace, total = plan_workspace(usages, sizes, frozenset(inputs | results))
+    usages = [
+        Usage.of((buffer.name, buffer.access) for kernel, _ in together for buffer in kernel.buffers)
+        for together in kernels
+    ]
+    between = {name: layout for name, layout in layouts.items() if name not in inputs | results}
+    sizes = {name: (layout.type.dtype, aligned_bytes(layout)) for name, layout in between.items()}
+    workspace, total = plan_workspace(usages, sizes)
     calls = [
         _call(kernel, origins, number if len(together) > 1 else None)
         for number, together in enumerate(kernels)
@@ -60,14 +64,6 @@ def _call(kernel: AnyKernel, origins: tuple[str, ...], launch: int | None) -> Ke
     made = canonical_template(kernel) if isinstance(kernel, TemplateKernel) else canonical(kernel)
     is_known = all(sympy.sympify(value).is_Integer for value in made.parameters)
     return KernelCall(made.kernel, made.buffers, made.parameters, made.numbers, origins, launch if is_known else None)
-
-
-def _usage(kernels: Sequence[AnyKernel]) -> Usage:
-    buffers = [buffer for kernel in kernels for buffer in kernel.buffers]
-    return Usage(
-        reads=frozenset(buffer.name for buffer in buffers if buffer.access != "write"),
-        writes=frozenset(buffer.name for buffer in buffers if buffer.access != "read"),
-    )
 
 
 def _output(output: GraphOutput | AliasOutput, layouts: Mapping[str, Layout]) -> OutputBuffer | AliasOutput:

@@ -7,7 +7,7 @@ Sizes may be symbolic: a freed piece is reused where the sizes are equal express
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -23,10 +23,17 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Usage:
-    """Tensors of one call."""
+    """Tensors of calls that may run at once."""
 
     reads: frozenset[str]
     writes: frozenset[str]
+
+    @classmethod
+    def of(cls, accesses: Iterable[tuple[str, str]]) -> Usage:
+        """From names of tensors and how they are used, see ``BufferParameter.access``."""
+        made = tuple(accesses)
+        reads = frozenset(name for name, access in made if access != "write")
+        return cls(reads, frozenset(name for name, access in made if access != "read"))
 
 
 @dataclass
@@ -36,14 +43,13 @@ class _Slot:
 
 
 def plan_workspace(
-    usages: Sequence[Usage], sizes: Mapping[str, tuple[torch.dtype, sympy.Expr]], outside: frozenset[str]
+    usages: Sequence[Usage], sizes: Mapping[str, tuple[torch.dtype, sympy.Expr]]
 ) -> tuple[tuple[WorkspaceBuffer, ...], sympy.Expr]:
     """Give every tensor between kernels a piece of the workspace.
 
     Args:
         usages: of the calls, in order.
-        sizes: of all other tensors: type of their elements, and bytes in whole lines.
-        outside: inputs and outputs; they have memory already.
+        sizes: of these tensors: type of their elements, and bytes in whole lines. All others have memory already.
 
     Returns:
         The pieces in order of definition, and the bytes of the whole workspace.
@@ -54,7 +60,7 @@ def plan_workspace(
     pieces: list[WorkspaceBuffer] = []
     total: sympy.Expr = sympy.Integer(0)
     for step, usage in enumerate(usages):
-        for name in sorted(usage.writes - outside - taken.keys()):
+        for name in sorted(usage.writes & (sizes.keys() - taken.keys())):
             dtype, size = sizes[name]
             slot = _reuse(free, size)
             if slot is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -93,24 +94,17 @@ def test_callers_have_teams_of_their_own(target: CppTarget, threads: int) -> Non
     kernels = [_reverse(MUCH), _reverse(LITTLE), _reverse(MUCH)]
     program = _chain(50, kernels)
     compiled = target.compile(program)
-    wrong: list[int] = []
 
-    def work(number: int) -> None:
+    def right(number: int) -> list[bool]:
         x = torch.full((50, ROW), float(number))
-        for _ in range(100):
-            if not torch.equal(_run(compiled, program, x), _expected(x, 3)):
-                wrong.append(number)
+        return [torch.equal(_run(compiled, program, x), _expected(x, 3)) for _ in range(100)]
 
-    callers = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(3) as callers:
+        assert all(all(results) for results in callers.map(right, range(3)))
 
 
 def test_little_work_starts_no_threads(target: CppTarget) -> None:
-    """A new thread of this process has no team until something is shared; the kernel counts them."""
+    """A new thread of this process has no team until something is shared; the system counts them."""
     told: dict[int, int] = {}
 
     def work(amount: int) -> None:

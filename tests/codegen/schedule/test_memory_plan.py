@@ -25,7 +25,7 @@ def chain(count: int, elements: int) -> tuple[list[Usage], dict[str, tuple[torch
 
 def test_a_chain_needs_two_pieces() -> None:
     usages, sizes = chain(6, 100)
-    pieces, total = plan_workspace(usages, sizes, frozenset({"x"}))
+    pieces, total = plan_workspace(usages, sizes)
     assert total == 2 * 448
     assert {int(piece.start) for piece in pieces} == {0, 448}
 
@@ -34,7 +34,7 @@ def test_symbolic_pieces_are_reused_where_sizes_are_equal() -> None:
     rows = size("s0")
     usages, sizes = chain(5, 1)
     sizes = {name: size_of(rows, 3) for name in sizes}
-    pieces, total = plan_workspace(usages, sizes, frozenset({"x"}))
+    pieces, total = plan_workspace(usages, sizes)
     assert len({piece.start for piece in pieces}) == 2
     assert total.subs({rows: 100}) == 2 * 1216
 
@@ -49,7 +49,7 @@ def test_pieces_alive_at_once_are_disjoint(data: st.DataObject) -> None:
         reads = data.draw(st.sets(st.sampled_from(earlier), max_size=3)) if earlier else set()
         usages.append(Usage(frozenset(reads), frozenset({f"t{step}"})))
     needs = {f"t{index}": size_of(elements) for index, elements in enumerate(sizes)}
-    pieces, total = plan_workspace(usages, needs, frozenset())
+    pieces, total = plan_workspace(usages, needs)
     last = {f"t{index}": index for index in range(count)}
     for step, usage in enumerate(usages):
         last.update(dict.fromkeys(usage.reads, step))

@@ -27,6 +27,12 @@ STORAGE: dict[torch.dtype, str] = {
 ARGUMENTS = "char** buffers, const i64* parameters, const double* numbers"
 """What a kernel works on."""
 
+
+def function_head(name: str) -> str:
+    """How the function of a kernel begins: ``Kernel`` of ``team.hpp``."""
+    return f'extern "C" i64 {name}({ARGUMENTS}, const Team* team) {{'
+
+
 _SMALL = (torch.int16, torch.int8, torch.uint8)
 
 

@@ -17,7 +17,7 @@ import torch
 from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, KernelLoop, Nest, Store, TemplateKernel
 from mixbackend.backends.codegen.targets.cpp.build import MODULE_HEAD
 from mixbackend.backends.codegen.targets.cpp.indices import index_text
-from mixbackend.backends.codegen.targets.cpp.literals import ARGUMENTS, STORAGE
+from mixbackend.backends.codegen.targets.cpp.literals import ARGUMENTS, STORAGE, function_head
 from mixbackend.backends.codegen.targets.cpp.nests import nest_lines
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
 from mixbackend.backends.codegen.targets.cpp.templates import print_template
@@ -42,7 +42,7 @@ def print_kernel(kernel: Kernel, name: str) -> str:
     for loop in reversed(others):
         inside = _loop(loop, inside)
     head = [*_parameters(kernel), *_memory(kernel)]
-    whole = f'extern "C" i64 {name}({ARGUMENTS}, const Team* team) {{'
+    whole = function_head(name)
     if not parallel:
         return _function(whole, ["if (team->number != 0) return 1;", *head, *inside, "return 1;"])
     points = f"static void {name}_points({ARGUMENTS}, i64 first, i64 last) {{"

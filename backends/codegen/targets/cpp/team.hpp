@@ -1,7 +1,8 @@
 // The threads that run a program, as its kernels see them.
 //
 // Place: what `launcher.cpp` and the kernels share. The launcher starts the threads, once for all kernels of a call; each
-// of them calls every kernel, with its own number, and waits for the others between two kernels.
+// of them calls the kernels that it shares, with its own number, and waits for the others where a kernel was, or will be,
+// that several share.
 #pragma once
 
 namespace mb {

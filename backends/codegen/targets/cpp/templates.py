@@ -14,7 +14,7 @@ import torch
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Constant, Expr, Local, walk
 from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT, RESULT, other
-from mixbackend.backends.codegen.targets.cpp.literals import ARGUMENTS, STORAGE, literal
+from mixbackend.backends.codegen.targets.cpp.literals import STORAGE, function_head, literal
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
 from mixbackend.backends.codegen.targets.cpp.values import FUNCTIONS
 
@@ -30,7 +30,7 @@ def print_template(kernel: TemplateKernel, name: str) -> str:
         lines.append(f"{kind} const {buffer.name} = reinterpret_cast<{kind}>(buffers[{place}]);")
     header, body = PRINTERS[kernel.name](kernel)
     inside = "".join(f"{INDENT}{line}\n" for line in [*lines, *body])
-    return f'#include "{header}"\nextern "C" i64 {name}({ARGUMENTS}, const Team* team) {{\n{inside}}}\n'
+    return f'#include "{header}"\n{function_head(name)}\n{inside}}}\n'
 
 
 def _attention(kernel: TemplateKernel) -> tuple[str, list[str]]:
