@@ -74,6 +74,7 @@ from mixbackend.contracts.region import (
     RegionOutput,
     RegionSketch,
 )
+from mixbackend.contracts.result_memory import new_result
 from mixbackend.contracts.sizes import Condition, Size, SymbolicSize, Truth, hint_of, is_symbolic, known
 from mixbackend.contracts.support import BOOLEANS, FLOATS, INTEGERS, OpRule, SupportTable, one_of, refuse_special
 from mixbackend.contracts.tensors import TensorMeta
@@ -177,6 +178,7 @@ __all__ = [
     "hint_of",
     "is_symbolic",
     "known",
+    "new_result",
     "one_of",
     "op_class_of",
     "refuse_special",

@@ -659,6 +659,18 @@ def test_storage_users() -> None:
     assert compat.storage_users(value) == 1
 
 
+def test_held_by_nobody_else() -> None:
+    value = torch.randn(3)
+    assert all(compat.held_by_nobody_else(value) for _ in range(2)), "asking leaves nothing behind"
+    for hold in (torch.Tensor.detach, torch.Tensor.untyped_storage, torch.Tensor.numpy):
+        holder = hold(value)
+        assert not compat.held_by_nobody_else(value)
+        del holder
+        assert compat.held_by_nobody_else(value)
+    value.share_memory_()
+    assert not compat.held_by_nobody_else(value), "another process may"
+
+
 # --- whole -----------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,8 @@ import torch
 
 from mixbackend.backends.codegen.random_state import take_random_state
 from mixbackend.backends.codegen.targets.target import Launch
-from mixbackend.backends.common.large_pages import empty_in_large_pages, faulting_less, in_large_pages
+from mixbackend.backends.common.large_pages import empty_in_large_pages, in_large_pages
+from mixbackend.contracts import new_result
 from mixbackend.contracts.region import BoundRun, RunFunction
 from mixbackend.contracts.torch_compat import current_cuda_device, gpu_allocator
 
@@ -39,7 +40,7 @@ def make_runner(
         "empty": torch.empty,
         "empty_strided": torch.empty_strided,
         "as_strided": torch.as_strided,
-        "faulting_less": faulting_less,
+        "new_result": new_result,
         "torch": torch,
         "launch": launch,
         "take_random_state": take_random_state,

@@ -20,8 +20,8 @@ import sympy
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
 from mixbackend.backends.codegen.ir.program import OutputBuffer, Program
 from mixbackend.backends.codegen.ir.stages import OFFSET, SEED, AliasOutput, NumberInput, StridedInput
-from mixbackend.backends.common.large_pages import NEW_BYTES
 from mixbackend.contracts import CodegenError
+from mixbackend.contracts.result_memory import LARGEST_KEPT_BYTES
 
 _STATE = (SEED, OFFSET)
 
@@ -124,10 +124,11 @@ def _output(output: OutputBuffer | AliasOutput, program: Program, text: _Text, d
     if _is_on_gpu(device):
         return f"allocate({sizes}, {strides}, {output.dtype})"
     where = f", device={device}" if device else ""
-    fresh = f"empty_strided({sizes}, {strides}, dtype={output.dtype}{where})"
+    if not device and not _is_small(output):
+        return f"new_result({sizes}, {strides}, {output.dtype})"
     if _is_contiguous(output):
-        fresh = f"empty({sizes}, dtype={output.dtype}{where})"
-    return fresh if device or _is_small(output) else f"faulting_less({fresh})"
+        return f"empty({sizes}, dtype={output.dtype}{where})"
+    return f"empty_strided({sizes}, {strides}, dtype={output.dtype}{where})"
 
 
 def _is_on_gpu(device: str) -> bool:
@@ -149,7 +150,7 @@ def _is_contiguous(output: OutputBuffer) -> bool:
 def _is_small(output: OutputBuffer) -> bool:
     """Whether its memory is certainly kept when it is freed."""
     size = sympy.Mul(*output.sizes) * output.dtype.itemsize
-    return bool(size.is_Integer and size <= NEW_BYTES)
+    return bool(size.is_Integer and size <= LARGEST_KEPT_BYTES)
 
 
 def _is_empty(program: Program) -> bool:

@@ -5,25 +5,19 @@ processor, or a size. Output: equal tensors, or memory.
 Why: a model's weights pass through the caches at each call, and pages of 4 KB need a walk through tables each, which
 prefetching waits for as well; in a virtual machine that made products of 128 rows a tenth slower. Small pages also lie
 anywhere in the machine's memory, so that what fits into a cache by its size may not stay there.
-Results that are too large for the C library to keep their memory are new at each call, with a fault for every page
-when they are written: one of 200 MB took 28 ms longer than memory that was there, 6 ms with large pages.
 Invariants: shapes, strides and values stay; where the system has no large pages, or there is little to gain, the
 tensors are returned as they are.
 """
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 import torch
 
 PAGE_BYTES = 2 << 20
 """Of a large page on x86, and on 64-bit ARM with small pages of 4 KB."""
-NEW_BYTES = 32 << 20
-"""Pieces of memory larger than this are the system's as soon as nobody uses them."""
 _LINE_BYTES = 64
 
 
@@ -48,26 +42,6 @@ def empty_in_large_pages(size: int) -> torch.Tensor:
     """So many bytes or more, in memory like that."""
     home = _large_pages(-(-size // PAGE_BYTES) * PAGE_BYTES)
     return torch.empty(size, dtype=torch.uint8) if home is None else home
-
-
-def faulting_less(fresh: torch.Tensor) -> torch.Tensor:
-    """The same tensor, which nobody has written yet; if it is large, the system is asked for large pages."""
-    advise = _advise() if fresh.nbytes > NEW_BYTES else None
-    if advise is not None:
-        # The rest of the first page is the allocator's, and in use.
-        first = -(-fresh.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        advise(first, fresh.data_ptr() + fresh.nbytes - first, mmap.MADV_HUGEPAGE)
-    return fresh
-
-
-@lru_cache(maxsize=1)
-def _advise() -> Callable[[int, int, int], int] | None:
-    """The system's call, where there is one; it is advice, and an error changes nothing."""
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return advise
 
 
 def _large_pages(size: int) -> torch.Tensor | None:

@@ -49,6 +49,7 @@ from mixbackend.contracts.torch_compat.inductor import (
 from mixbackend.contracts.torch_compat.late_kernels import LateKernels, kernels_later
 from mixbackend.contracts.torch_compat.memory import (
     copies_of,
+    held_by_nobody_else,
     native_tensor_accessors,
     storage_key,
     storage_users,
@@ -127,6 +128,7 @@ __all__ = [
     "gpu_allocator",
     "graph_module_of",
     "has_fast_bfloat16",
+    "held_by_nobody_else",
     "in_compile_process",
     "inductor_compile",
     "inductor_entry",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import pathlib
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -70,3 +71,19 @@ def storage_users(tensor: torch.Tensor) -> int:
     storage = tensor.untyped_storage()
     # One of them is the object that was just made to ask.
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1
+
+
+def held_by_nobody_else(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor, storage, array or process holds the tensor's memory."""
+    return not tensor.is_shared() and _holders(tensor) == _holders_of_a_new_tensor()
+
+
+def _holders(tensor: torch.Tensor) -> tuple[int, int]:
+    """Native ones, and those of the Python object that stands for the storage, which is the same one for everybody."""
+    storage = tensor.untyped_storage()
+    return storage_users(tensor), sys.getrefcount(storage)
+
+
+@functools.lru_cache(maxsize=1)
+def _holders_of_a_new_tensor() -> tuple[int, int]:
+    return _holders(torch.empty(1, device="cpu"))

@@ -6,6 +6,7 @@ system when they are freed, and each of their pages (4 KiB) costs a fault when t
 kernel that fills it. Other runtimes keep memory in arenas of their own for the same reason.
 Invariants: done once; only with glibc; not if the user decided (``MALLOC_...`` variables, ``GLIBC_TUNABLES``, another
 allocator before it in ``LD_PRELOAD``). Memory in use at the same time does not grow by it.
+Non-goals: pieces that are larger than glibc keeps; ``contracts.result_memory`` has those that results lie in.
 """
 
 from __future__ import annotations
@@ -16,10 +17,7 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 
-LARGEST_KEPT_BYTES = 32 << 20
-"""Pieces up to this size come from memory that is kept; glibc accepts no more."""
-MOST_UNUSED_BYTES = 1 << 30
-"""Memory that nobody uses at the end of the heap goes back to the system beyond this."""
+from mixbackend.contracts.result_memory import LARGEST_KEPT_BYTES, MOST_UNUSED_BYTES, forget_unused_results
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 _USERS_CHOICE = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_TEST")
@@ -34,6 +32,7 @@ def decided_by_user(environment: Mapping[str, str]) -> bool:
 
 def give_back_unused_memory() -> None:
     """Now, whatever is kept otherwise: for moments when much was freed for good."""
+    forget_unused_results()
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mixbackend.contracts import RegionTextError
+from mixbackend.contracts import Plan, RegionTextError
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import DEFAULT, Choice
@@ -179,7 +179,8 @@ class Comparison:
             return self._home.run
         candidates = [*rivals, self._home]
         try:
-            decision = decide(_simplest_first((*self._compared(candidates, values), *failed)))
+            trials = (*self._compared(candidates, values), *failed)
+            decision = decide(simplest_first(trials, None if home is None else home.plan))
         except torch.OutOfMemoryError as error:
             self._tell(f"not compared at the first call: {error}")
             decision = Decision(self._home.choice)
@@ -277,9 +278,21 @@ def told_apart(rounds: Sequence[Sequence[float]]) -> bool:
     return all(high < statistics.quantiles(found, n=4, method="inclusive")[0] for found in others)
 
 
-def _simplest_first(trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Among equals the first wins: a single backend, else the plan by estimates, else another mixture."""
-    return sorted(trials, key=lambda trial: (not trial.choice.single, trial.choice != DEFAULT))
+def simplest_first(trials: Sequence[Trial], plan: Plan | None) -> Sequence[Trial]:
+    """Among equals the first wins: one backend alone, that with the least estimate; the plan; other mixtures.
+
+    Args:
+        trials: of all candidates.
+        plan: of the default choice, which may be one backend alone as well.
+    """
+    is_alone = plan is not None and len({region.backend for region in plan.regions}) == 1
+
+    def rank(trial: Trial) -> tuple[int, float]:
+        if trial.choice.single or (is_alone and trial.choice == DEFAULT):
+            return 0, trial.estimated_s
+        return (1 if trial.choice == DEFAULT else 2), 0.0
+
+    return sorted(trials, key=rank)
 
 
 def _failed(choice: Choice, estimated_s: float, error: Exception) -> Trial:

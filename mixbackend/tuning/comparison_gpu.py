@@ -30,7 +30,7 @@ from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.repeating import may_repeat, put_back
-from mixbackend.tuning.rivals import alone, mixtures
+from mixbackend.tuning.rivals import EVERYONE, alone, other_plans, without_owners
 
 LEAST_S = 5e-5
 """Graphs that are estimated to take less are not worth a comparison."""
@@ -84,7 +84,8 @@ class GpuGround:
         near = sorted((seconds, name) for name, seconds in alone(home.layout.other, plan).items() if seconds <= limit)
         # A single backend's own plan is the one that is there.
         names = [name for _, name in near if name in usable and {name} != owners][:MOST_ALONE]
-        mixed = mixtures(home, session, limit, frozenset(names), every=True)
+        mixtures = (EVERYONE, *without_owners(home, session))
+        mixed = other_plans(home, session, mixtures, frozenset(names), limit)
         return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
     def _usable(self, graph: OpGraph, session: Session) -> set[str]:

@@ -30,7 +30,7 @@ from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.calls import as_in_training, timed_calls
 from mixbackend.tuning.repeating import may_repeat, put_back
-from mixbackend.tuning.rivals import alone, everyone, mixtures
+from mixbackend.tuning.rivals import EVERYONE, alone, other_plans, without_owners
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
@@ -118,7 +118,8 @@ def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         if seconds <= plan.estimated_s * (_near(session.backend(name), home.graph) if pool in used else NEAR_ELSEWHERE)
     )
     names = [name for _, name in near]
-    return (*(Choice(single=name) for name in names), *everyone(home, session, frozenset(names)))
+    mixed = other_plans(home, session, [EVERYONE], frozenset(names))
+    return (*(Choice(single=name) for name in names), *mixed)
 
 
 def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
@@ -136,7 +137,7 @@ def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         if seconds <= plan.estimated_s * NEAR or _is_quick(session.backend(name), home.graph)
     ]
     names = tried[:MOST_ALONE]
-    mixed = mixtures(home, session, limit, frozenset(names))
+    mixed = other_plans(home, session, without_owners(home, session), frozenset(names), limit)
     return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import mmap
-from pathlib import Path
 
 import pytest
 import torch
 
-from mixbackend.backends.common import large_pages
 from mixbackend.backends.common.large_pages import (
-    NEW_BYTES,
     PAGE_BYTES,
     empty_in_large_pages,
-    faulting_less,
     in_large_pages,
 )
-
-
-def _faults() -> int:
-    """Of this process so far, those without reading from a disk."""
-    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[7])
 
 
 def _values() -> list[torch.Tensor]:
@@ -58,32 +49,3 @@ def test_memory_is_at_least_as_large_as_asked(size: int) -> None:
     assert memory.dtype == torch.uint8 and size <= memory.nbytes < size + PAGE_BYTES
     memory.fill_(3)
     assert (memory == 3).all() and memory.data_ptr() % 64 == 0
-
-
-def test_large_results_take_few_faults() -> None:
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not setting.exists() or "[never]" in setting.read_text():
-        pytest.skip("this system has no large pages")
-
-    def faults(size: int) -> int:
-        fresh = faulting_less(torch.empty(size, dtype=torch.uint8))
-        before = _faults()
-        fresh.fill_(1)
-        taken = _faults() - before
-        assert (fresh == 1).all()
-        return taken
-
-    pages = 4 * NEW_BYTES // mmap.PAGESIZE
-    assert faults(4 * NEW_BYTES) < pages / 8, "but for what is left at both ends"
-
-
-def test_small_results_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_pages, "_advise", lambda: pytest.fail("the system was asked"))
-    small = torch.ones(1000)
-    assert faulting_less(small) is small
-
-
-def test_where_there_is_no_advice_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_pages, "_advise", lambda: None)
-    large = torch.empty(NEW_BYTES + 1, dtype=torch.uint8)
-    assert faulting_less(large) is large

@@ -15,8 +15,10 @@ from mixbackend.partitioner.placement import Placements
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.tuning import comparison_processor, tuner
+from mixbackend.tuning.comparison import simplest_first
 from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.rivals import alone, everyone
+from mixbackend.tuning.decision import Trial
+from mixbackend.tuning.rivals import EVERYONE, alone, other_plans
 
 
 @pytest.fixture(autouse=True)
@@ -231,15 +233,31 @@ def test_the_mixture_of_all_that_save_anything_is_a_rival_where_it_is_another_pl
     def found(other, tried=frozenset()):
         names = [SimpleNamespace(name=name, traits=Traits) for name in ("a", "b")]
         session = SimpleNamespace(backends=names, place=lambda graph, choice: other)
-        return everyone(SimpleNamespace(graph=None, plan=plan("a", "a")), session, tried)
+        return other_plans(SimpleNamespace(graph=None, plan=plan("a", "a")), session, [EVERYONE], tried)
 
-    assert found(plan("a", "b")) == (Choice(every=True),)
+    assert found(plan("a", "b")) == (EVERYONE,)
     assert found(plan("a", "a")) == ()
     assert found(plan("b", "b"), frozenset({"b"})) == (), "b alone is tried already"
 
 
+@pytest.mark.parametrize(
+    ("owners", "order"),
+    [
+        (("a", "a"), ["mixture", "b", "c", "mixture of all that save anything"]),
+        (("a", "b"), ["b", "c", "mixture", "mixture of all that save anything"]),
+        ((), ["b", "c", "mixture", "mixture of all that save anything"]),
+    ],
+)
+def test_among_equals_one_backend_alone_wins_and_of_those_the_one_with_the_least_estimate(owners, order):
+    regions = tuple(PlannedRegion(f"r{i}", owner, (f"n{i}",), estimated_s=1.0) for i, owner in enumerate(owners))
+    plan = Plan("g", "inference", False, regions) if owners else None
+    choices = {EVERYONE: 0.5, Choice(single="c"): 3.0, Choice(): 1.0, Choice(single="b"): 2.0}
+    trials = [Trial(choice, estimated_s, "measured", rounds_s=(1.0,)) for choice, estimated_s in choices.items()]
+    assert [str(trial.choice) for trial in simplest_first(trials, plan)] == order
+
+
 def test_the_mixture_of_all_that_save_anything_is_compared(make_mixture, sleeper, monkeypatch):
-    monkeypatch.setattr(comparison_processor, "everyone", lambda home, session, tried: (Choice(every=True),))
+    monkeypatch.setattr(comparison_processor, "other_plans", lambda home, session, mixtures, tried: tuple(mixtures))
     mixture = make_mixture(sleeper("first", 0.002), sleeper("second", 0.0))
     run(mixture)
     assert any("mixture of all that save anything" in text for text in told(mixture))

@@ -7,13 +7,14 @@ few addresses call after call, so a region of known sizes sets a pointer only wh
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from mixbackend.contracts import Region, TensorMeta
+from mixbackend.contracts import Region, TensorMeta, new_result
 
 TYPES: Mapping[torch.dtype, tuple[str, Any]] = {
     torch.float32: ("f32", np.float32),
@@ -44,6 +45,7 @@ class Pointer:
 
     def __init__(self, meta: TensorMeta, index: int, assign: Callable[[int, Any], None]) -> None:
         self.shape = tuple(int(size) for size in meta.shape)  # type: ignore[arg-type]
+        self.stride = tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
         self.dtype = meta.dtype
         self._index = index
         self._assign = assign
@@ -114,7 +116,7 @@ class Runner:
         return dense
 
     def _made(self, pointer: Pointer) -> torch.Tensor:
-        tensor = torch.empty(pointer.shape, dtype=pointer.dtype)
+        tensor = new_result(pointer.shape, pointer.stride, pointer.dtype)
         pointer.set(tensor)
         return tensor
 

@@ -1,0 +1,118 @@
+"""Memory for large results on the processor, kept from call to call.
+
+Place: asked by backends that allocate their results themselves, vendors' included.
+Input: shape, stride and type. Output: a tensor that nobody has written.
+Why: the C library gives pieces above 32 MB back to the system as soon as they are free, and every page of the next one
+is a fault when it is written: 40 ms for the 200 MB of logits that a language model returns for eight texts. Runtimes
+with arenas of their own do not pay that.
+Invariants: a piece serves again only if nobody but this module holds it: no tensor, view, storage or array, in this
+process or another; it is exactly as large as what is asked for, so that nothing of an older result can leave with it.
+Never more than a limit is kept, in use or not: results that many calls left behind are the system's again as soon as
+they are dropped, and so is what was shared with another process. Results are ordinary tensors of torch's allocator.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from threading import Lock
+
+import torch
+
+from mixbackend.contracts.torch_compat.memory import held_by_nobody_else
+
+LARGEST_KEPT_BYTES = 32 << 20
+"""Pieces up to this size glibc keeps when it is told so, and no larger ones."""
+MOST_UNUSED_BYTES = 1 << 30
+"""Of memory that is kept while nobody uses it; the rest is the system's."""
+
+
+def new_result(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor for a region to write, in memory that was there before if it is large and such memory is free."""
+    size = _spanned(shape, stride) * dtype.itemsize
+    if size <= LARGEST_KEPT_BYTES:
+        return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
+    return torch.empty(0, dtype=dtype, device="cpu").set_(_KEPT.take(size), 0, shape, stride)
+
+
+def forget_unused_results() -> None:
+    """Give back what no result lies in at this moment."""
+    _KEPT.forget_unused()
+
+
+class KeptMemory:
+    """Pieces of memory that results lie in, or have lain in.
+
+    Args:
+        most: bytes that are kept, those in use counted: all of them may be dropped at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pieces: list[torch.Tensor] = []
+        """The last taken is the last: the likeliest to be in a cache still."""
+        self._lock = Lock()
+
+    def take(self, size: int) -> torch.UntypedStorage:
+        """A piece of exactly so many bytes, which is in use for as long as anybody holds it."""
+        with self._lock:
+            fitting = (piece for piece in reversed(self._pieces) if _bytes_of(piece) == size)
+            found = next(filter(held_by_nobody_else, fitting), None)
+            # Older ones whose room it needs are gone before it is made.
+            self._pieces = _newest([piece for piece in self._pieces if piece is not found], self._most - size)
+            taken = _new_piece(size) if found is None else found
+            if size <= self._most:
+                self._pieces.append(taken)
+            # Within the lock: to other threads it is in use from here on.
+            return taken.untyped_storage()
+
+    def forget_unused(self) -> None:
+        """Keep what is in use."""
+        with self._lock:
+            self._pieces = [piece for piece in self._pieces if not held_by_nobody_else(piece)]
+
+
+_KEPT = KeptMemory(MOST_UNUSED_BYTES)
+
+
+def _newest(pieces: Sequence[torch.Tensor], most: int) -> list[torch.Tensor]:
+    """The last of them that are no more than so many bytes together; none that was shared with another process, which
+    would stay shared for as long as we hold it."""
+    own = [piece for piece in reversed(pieces) if not piece.is_shared()]
+    totals = accumulate(map(_bytes_of, own))
+    return [piece for piece, total in zip(own, totals, strict=True) if total <= most][::-1]
+
+
+def _bytes_of(piece: torch.Tensor) -> int:
+    """Of the whole piece: who held it may have resized it."""
+    return piece.untyped_storage().nbytes()
+
+
+def _spanned(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def _new_piece(size: int) -> torch.Tensor:
+    """For which the system is asked for large pages: fewer faults, if there must be faults."""
+    fresh, advise = torch.empty(size, dtype=torch.uint8, device="cpu"), _advise()
+    if advise is not None:
+        # The rest of the first page is the allocator's, and in use.
+        first = -(-fresh.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        advise(first, fresh.data_ptr() + size - first, mmap.MADV_HUGEPAGE)
+    return fresh
+
+
+@lru_cache(maxsize=1)
+def _advise() -> Callable[[int, int, int], int] | None:
+    """The system's call, where there is one; it is advice, and an error changes nothing."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return advise
