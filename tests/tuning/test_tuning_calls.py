@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import torch
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.trace import trace_region
 from mixbackend.tuning import worker
-from mixbackend.tuning.calls import LEAST_CALLS, as_in_training, timed_calls
+from mixbackend.tuning.calls import GAP_S, LEAST_CALLS, as_in_training, timed_calls
 from mixbackend.tuning.request import TrialRequest
 from mixbackend.tuning.values import write_values
 
@@ -19,6 +20,27 @@ from mixbackend.tuning.values import write_values
 def test_slow_calls_are_timed_twice() -> None:
     calls: list[int] = []
     assert len(timed_calls(lambda: calls.append(1), 0.0)) == len(calls) == LEAST_CALLS
+
+
+def test_between_calls_no_thread_has_work_for_as_long_as_guards_take() -> None:
+    begun: list[float] = []
+    ended: list[float] = []
+
+    def run() -> None:
+        begun.append(time.perf_counter())
+        time.sleep(0.001)
+        ended.append(time.perf_counter())
+
+    start = time.perf_counter()
+    taken = timed_calls(run, 0.02)
+    gaps = [later - earlier for earlier, later in zip([start, *ended], begun, strict=False)]
+    assert min(gaps) >= GAP_S
+    assert all(seconds < later - earlier for seconds, earlier, later in zip(taken, [start, *ended], ended, strict=False))
+
+
+def test_calls_end_when_their_time_has_passed() -> None:
+    """However short they are, what lies between them counts."""
+    assert len(timed_calls(lambda: None, 0.02)) <= 0.02 / GAP_S + LEAST_CALLS
 
 
 def test_in_training_torchs_threads_work_after_each_call() -> None:
