@@ -2,10 +2,11 @@
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
 Method: in inference estimates are right to about a tenth, so the best single backend on each pool of threads is tried
-if it comes near the plan, and the mixture of all that save anything where the plan does without some of them. In
-training, libraries pack live weights in every call and read transposed ones, and estimates were seen to be off by two:
-single backends that build quickly and mixtures without those that own most of the plan are tried. Median seconds of
-single calls count.
+if it comes near the plan, and the mixture of all that save anything where the plan does without some of them. Where a
+busy machine was probed estimates err by more, and a mixture gathers the errors of all its backends: each of them alone
+is tried, too. In training, libraries pack live weights in every call and read transposed ones, and estimates were seen
+to be off by two: single backends that build quickly and mixtures without those that own most of the plan are tried.
+Median seconds of single calls count.
 Invariants: only what runs on the processor and can be put back is called more often than the user asked; a backend
 whose rates were only assumed is not tried.
 Units: seconds.
@@ -36,8 +37,8 @@ LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
 NEAR, NEAR_QUICK, NEAR_ELSEWHERE = 1.15, 1.4, 1.7
 """Single backends within this factor of the plan, by estimates, may be quicker: on pools of threads that the plan uses,
-if they take long to compile or only ``QUICK_S``; and on other pools. A library with a pool of its own runs graphs its
-own way: estimates of all its ops err together."""
+if they take long to compile, or if they take only ``QUICK_S`` or own part of the plan; and on other pools. A library
+with a pool of its own runs graphs its own way: estimates of all its ops err together."""
 QUICK_S = 1.0
 MOST_MEMORY = 1 / 8
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
@@ -102,21 +103,25 @@ class ProcessorGround:
 
 
 def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
-    """Single backends, at most one on each pool of threads, and the mixture of all that save anything."""
+    """Single backends: who owns part of the plan, and at most one other on each pool of threads; and the mixture of all
+    that save anything."""
     plan = home.plan
     probed, owners = session.costs.probed(home.graph), {region.backend for region in plan.regions}
     pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
     used = {pools[name] for name in owners}
-    best: dict[str, tuple[float, str]] = {}
+
+    def limit(name: str) -> float:
+        if pools[name] not in used:
+            return NEAR_ELSEWHERE
+        return NEAR_QUICK if name in owners or _is_quick(session.backend(name), home.graph) else NEAR
+
+    best: dict[tuple[str, str], tuple[float, str]] = {}
     for name, seconds in alone(home.layout.other, plan).items():
         # A single backend's own plan costs what it would cost alone.
         if name in probed and plan.estimated_s * (name in owners) < seconds:
-            best[pools[name]] = min(best.get(pools[name], (math.inf, "")), (seconds, name))
-    near = sorted(
-        (seconds, name)
-        for pool, (seconds, name) in best.items()
-        if seconds <= plan.estimated_s * (_near(session.backend(name), home.graph) if pool in used else NEAR_ELSEWHERE)
-    )
+            place = pools[name], name if name in owners else ""
+            best[place] = min(best.get(place, (math.inf, "")), (seconds, name))
+    near = sorted((seconds, name) for seconds, name in best.values() if seconds <= plan.estimated_s * limit(name))
     names = [name for _, name in near]
     mixed = other_plans(home, session, [EVERYONE], frozenset(names))
     return (*(Choice(single=name) for name in names), *mixed)
@@ -143,8 +148,3 @@ def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
 
 def _is_quick(backend: Backend, graph: OpGraph) -> bool:
     return backend.build_seconds("cpu").of(len(graph.placed_nodes)) <= QUICK_S
-
-
-def _near(backend: Backend, graph: OpGraph) -> float:
-    """How near a backend's estimate must come for it to be compiled as well."""
-    return NEAR_QUICK if _is_quick(backend, graph) else NEAR

@@ -218,6 +218,28 @@ def test_one_rival_for_each_pool_of_threads(make_mixture, sleeper, monkeypatch, 
     assert [choice.single for choice in asked[0]] == expected
 
 
+@pytest.mark.parametrize(
+    ("alone_s", "expected"),
+    [
+        ({"a": 1.3, "b": 1.25, "c": 1.2}, ["b", "a"]),
+        ({"a": 1.3, "b": 1.25, "c": 1.1}, ["c", "b", "a"]),
+        ({"a": 1.5, "b": 1.45, "c": 1.2}, []),
+    ],
+)
+def test_each_owner_of_a_mixture_is_tried_alone_however_long_it_compiles(monkeypatch, alone_s, expected):
+    """Where their estimates err, the mixture gathers the errors of all; who owns nothing must come nearer."""
+    regions = tuple(PlannedRegion(f"r{i}", owner, (f"n{i}",), estimated_s=0.5) for i, owner in enumerate("ab"))
+    plan = Plan("g", "inference", False, regions, estimated_s=1.0, single_backend_s=tuple(alone_s.items()))
+    slow = SimpleNamespace(build_seconds=lambda device: SimpleNamespace(of=lambda ops: 2.0))
+    backends = [SimpleNamespace(name=name, traits=lambda: Traits(thread_pool="torch")) for name in "abc"]
+    costs = SimpleNamespace(probed=lambda graph: set("abc"))
+    session = SimpleNamespace(costs=costs, backends=backends, backend=lambda name: slow)
+    home = SimpleNamespace(plan=plan, graph=SimpleNamespace(placed_nodes=[None]), layout=SimpleNamespace(other=None))
+    monkeypatch.setattr(comparison_processor, "other_plans", lambda *arguments: ())
+    found = comparison_processor._in_inference(home, session)
+    assert [choice.single for choice in found] == expected
+
+
 def test_a_rival_counts_in_the_layout_that_suits_it():
     mine = Plan("g", "inference", False, (), single_backend_s=(("a", 3.0), ("b", 5.0)))
     other = Plan("g", "inference", False, (), single_backend_s=(("a", 4.0), ("b", 2.0), ("c", 1.0)))
