@@ -17,9 +17,8 @@ Units: seconds.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -38,10 +37,8 @@ from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner
 from mixbackend.tuning.comparison_gpu import GpuGround
 from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.decision import FAR_BEHIND, MEASURED, TIE, Decision, Trial, decide
-
-FAR_AWAY = 3.0
-"""Who is so many times slower than the quickest in the first turn has no second; ``FAR_BEHIND`` counts after two."""
+from mixbackend.tuning.decision import MEASURED, Decision, Trial, decide
+from mixbackend.tuning.turns import take_turns
 
 
 class Ground(Protocol):
@@ -244,38 +241,13 @@ def compare(candidates: Sequence[Candidate], values: Sequence[Any], ground: Grou
             if candidate is candidates[-1]:
                 raise
             failed[number] = _failed(candidate.choice, candidate.estimated_s, error)
-    near = _near(rounds, lambda number: ground.turn(candidates[number].run, values))
-    for turn in range(1, ground.most_turns if len(near) > 1 else 1):
-        if turn >= ground.turns and told_apart([rounds[number] for number in near]):
-            break
-        # Now forwards, now backwards: a machine that becomes slower by and by is no candidate's disadvantage.
-        for number in reversed(near) if turn % 2 else near:
-            rounds[number].append(ground.turn(candidates[number].run, values))
+    take_turns(rounds, lambda number: ground.turn(candidates[number].run, values), ground.turns, ground.most_turns)
     return tuple(
         failed[number]
         if number in failed
         else Trial(candidate.choice, candidate.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
         for number, candidate in enumerate(candidates)
     )
-
-
-def _near(rounds: Mapping[int, list[float]], turn: Callable[[int], float]) -> list[int]:
-    """Those that may be the quickest; a first turn alone, which others may have disturbed, speaks against nobody."""
-    best = min(found[0] for found in rounds.values())
-    for number, found in rounds.items():
-        if FAR_BEHIND * best < found[0] <= FAR_AWAY * best:
-            found.append(turn(number))
-    best = min(min(found) for found in rounds.values())
-    return [number for number, found in rounds.items() if min(found) <= FAR_BEHIND * best]
-
-
-def told_apart(rounds: Sequence[Sequence[float]]) -> bool:
-    """Whether the turns of the quickest lie below those of all that are not as quick, by the quartiles of both."""
-    leader = min(rounds, key=statistics.median)
-    as_quick = statistics.median(leader) * (1.0 + TIE)
-    others = [found for found in rounds if statistics.median(found) > as_quick]
-    high = statistics.quantiles(leader, n=4, method="inclusive")[2]
-    return all(high < statistics.quantiles(found, n=4, method="inclusive")[0] for found in others)
 
 
 def simplest_first(trials: Sequence[Trial], plan: Plan | None) -> Sequence[Trial]:

@@ -1,12 +1,12 @@
 """How plans are compared at the first call on a processor: who takes part, if memory suffices, how calls are timed.
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
-Method: in inference estimates are right to about a tenth, so the best single backend on each pool of threads is tried
-if it comes near the plan, and the mixture of all that save anything where the plan does without some of them. Where a
-busy machine was probed estimates err by more, and a mixture gathers the errors of all its backends: each of them alone
-is tried, too. In training, libraries pack live weights in every call and read transposed ones, and estimates were seen
-to be off by two: single backends that build quickly and mixtures without those that own most of the plan are tried.
-Median seconds of single calls count.
+Method: in inference estimates are right to about a tenth where a quiet machine was probed, and a mixture gathers the
+errors of all its backends. Every single backend that comes near the plan is tried, and the mixture of all that save
+anything where the plan does without some of them; those that build quickly come first, for the time is bounded. In
+training, libraries pack live weights in every call and read transposed ones, and estimates were seen to be off by two:
+single backends that build quickly and mixtures without those that own most of the plan are tried. Median seconds of
+single calls count.
 Invariants: only what runs on the processor and can be put back is called more often than the user asked; a backend
 whose rates were only assumed is not tried.
 Units: seconds.
@@ -40,7 +40,7 @@ NEAR, NEAR_QUICK, NEAR_ELSEWHERE = 1.15, 1.4, 1.7
 if they take long to compile, or if they take only ``QUICK_S`` or own part of the plan; and on other pools. A library
 with a pool of its own runs graphs its own way: estimates of all its ops err together."""
 QUICK_S = 1.0
-MOST_MEMORY = 1 / 8
+MOST_MEMORY = 3 / 4
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURN_S = 0.06
 NEAR_TRAINING = 2.5
@@ -76,9 +76,10 @@ class ProcessorGround:
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
         """Whether the machine has room for what every candidate makes of the weights, beside the weights themselves."""
         held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-        if held <= MOST_MEMORY * (memory_bytes() or math.inf):
+        packed = held * (rivals + 2)
+        if packed <= MOST_MEMORY * (memory_bytes() or math.inf):
             return ""
-        return f"inputs and weights of {held / 2**20:.0f} MiB fill too much of the machine"
+        return f"inputs and weights of {held / 2**20:.0f} MiB, packed {rivals + 1} times, fill too much of the machine"
 
     def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
         """While candidates run: random numbers and what is written into inputs are put back at the end."""
@@ -103,8 +104,7 @@ class ProcessorGround:
 
 
 def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
-    """Single backends: who owns part of the plan, and at most one other on each pool of threads; and the mixture of all
-    that save anything."""
+    """Single backends that come near, those that build quickly first; and the mixture of all that save anything."""
     plan = home.plan
     probed, owners = session.costs.probed(home.graph), {region.backend for region in plan.regions}
     pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
@@ -113,16 +113,15 @@ def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
     def limit(name: str) -> float:
         if pools[name] not in used:
             return NEAR_ELSEWHERE
-        return NEAR_QUICK if name in owners or _is_quick(session.backend(name), home.graph) else NEAR
+        return NEAR_QUICK if name in owners or _build_s(session.backend(name), home.graph) <= QUICK_S else NEAR
 
-    best: dict[tuple[str, str], tuple[float, str]] = {}
-    for name, seconds in alone(home.layout.other, plan).items():
-        # A single backend's own plan costs what it would cost alone.
-        if name in probed and plan.estimated_s * (name in owners) < seconds:
-            place = pools[name], name if name in owners else ""
-            best[place] = min(best.get(place, (math.inf, "")), (seconds, name))
-    near = sorted((seconds, name) for seconds, name in best.values() if seconds <= plan.estimated_s * limit(name))
-    names = [name for _, name in near]
+    # A single backend's own plan costs what it would cost alone.
+    near = sorted(
+        (_build_s(session.backend(name), home.graph), seconds, name)
+        for name, seconds in alone(home.layout.other, plan).items()
+        if name in probed and plan.estimated_s * (name in owners) < seconds <= plan.estimated_s * limit(name)
+    )
+    names = [name for *_, name in near]
     mixed = other_plans(home, session, [EVERYONE], frozenset(names))
     return (*(Choice(single=name) for name in names), *mixed)
 
@@ -139,12 +138,12 @@ def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
     tried = [
         name
         for seconds, name in near
-        if seconds <= plan.estimated_s * NEAR or _is_quick(session.backend(name), home.graph)
+        if seconds <= plan.estimated_s * NEAR or _build_s(session.backend(name), home.graph) <= QUICK_S
     ]
     names = tried[:MOST_ALONE]
     mixed = other_plans(home, session, without_owners(home, session), frozenset(names), limit)
     return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
 
-def _is_quick(backend: Backend, graph: OpGraph) -> bool:
-    return backend.build_seconds("cpu").of(len(graph.placed_nodes)) <= QUICK_S
+def _build_s(backend: Backend, graph: OpGraph) -> float:
+    return backend.build_seconds("cpu").of(len(graph.placed_nodes))

@@ -129,9 +129,11 @@ def decide(trials: Sequence[Trial]) -> Decision:
     """The fastest; among equals, the one that was started first; the default if nothing was measured.
 
     The machine's speed drifts by more than candidates differ, so they are compared within each round, with the one of
-    the least median: the median of these ratios counts.
+    the least median: the median of these ratios counts. Who left early was behind somebody and cannot win, nor be what
+    others are compared with. One round less is not early, for time may end within a round.
     """
-    finished = [trial for trial in trials if trial.status == MEASURED and trial.rounds_s]
+    most = max((len(trial.rounds_s) for trial in trials if trial.status == MEASURED), default=0)
+    finished = [trial for trial in trials if trial.status == MEASURED and len(trial.rounds_s) >= max(most - 1, 1)]
     if not finished:
         return Decision(DEFAULT, tuple(trials))
     leader = min(finished, key=lambda trial: statistics.median(trial.rounds_s))
@@ -142,7 +144,7 @@ def decide(trials: Sequence[Trial]) -> Decision:
 
 
 def _ratio(rounds: Sequence[float], others: Sequence[float]) -> float:
-    """Over the rounds that both ran: who left early ran the first ones."""
+    """Over the rounds that both ran."""
     return statistics.median(mine / other for mine, other in zip(rounds, others, strict=False))
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from mixbackend.runtime.choice import Choice
-from mixbackend.tuning.comparison import Candidate, compare, told_apart
+from mixbackend.tuning.comparison import Candidate, compare
+from mixbackend.tuning.decision import decide
+from mixbackend.tuning.turns import still_racing
 
 
 @dataclass
@@ -51,7 +53,7 @@ def test_clear_differences_need_no_more_than_the_usual_turns():
 
 
 def test_noise_as_large_as_the_difference_asks_for_more():
-    assert turns_of(itertools.cycle([1.0, 1.2, 1.1]), itertools.cycle([1.15, 1.05, 1.3])) == [7, 7]
+    assert turns_of(itertools.cycle([1.0, 1.2]), itertools.cycle([1.15, 1.05])) == [7, 7]
 
 
 def test_more_turns_end_when_the_quickest_is_told_from_the_others():
@@ -64,7 +66,7 @@ def test_who_is_as_quick_asks_for_no_more():
 
 
 def test_who_is_far_behind_twice_has_no_third_turn_and_one_alone_needs_no_second():
-    assert turns_of(itertools.repeat(1.0), itertools.repeat(2.0)) == [1, 2]
+    assert turns_of(itertools.repeat(1.0), itertools.repeat(2.0)) == [2, 2]
     assert turns_of(itertools.repeat(1.0), itertools.repeat(4.0)) == [1, 1]
 
 
@@ -88,14 +90,31 @@ def test_turns_go_forwards_and_backwards():
     assert ground.order == [first, second, third, third, second, first, first, second, third]
 
 
+def test_who_left_while_the_machine_was_quick_does_not_decide():
+    """Far behind in two quick rounds, it looks as quick as those that went on while all became slower."""
+    speed = [1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+    left = iter([1.4, 1.4])
+    lucky, steady = (
+        [share * now for share, now in zip(shares, speed, strict=True)]
+        for shares in ([0.9, 0.9, 1.1, 1.1, 1.1, 1.1, 1.1], [1.0] * 7)
+    )
+    found = compare(candidates(left, iter(lucky), iter(steady)), (), ScriptedGround())
+    assert [len(trial.rounds_s) for trial in found] == [2, 7, 7]
+    assert decide(found).choice.single == "2"
+
+
 @pytest.mark.parametrize(
-    ("rounds", "apart"),
+    ("rounds", "racing"),
     [
-        ([[1.0, 1.0, 1.3], [1.2, 1.2, 1.2]], True),
-        ([[1.0, 1.0, 1.5], [1.2, 1.2, 1.2]], False),
-        ([[1.0, 1.0, 1.0], [1.2, 1.2, 1.0], [1.2, 1.2, 1.2]], True),
-        ([[1.0, 1.0, 1.2], [1.2, 1.2, 0.9], [1.2, 1.2, 1.2]], False),
+        ([[1.0, 2.0], [1.4, 2.8]], [0]),
+        ([[1.0, 2.0], [1.4, 2.2]], [0, 1]),
+        ([[1.0, 2.0, 1.0], [1.1, 2.2, 1.1]], [0]),
+        ([[1.0, 2.0, 1.0], [1.1, 2.2, 0.8]], [0, 1]),
+        ([[1.0, 2.0, 1.0, 3.0], [1.1, 2.2, 0.9, 3.3]], [0]),
+        ([[1.0, 2.0, 1.0], [1.005, 1.99, 1.005]], [0]),
+        ([[1.1, 2.2, 1.1], [1.0, 2.0, 1.0], [1.05, 2.1, 0.9]], [1, 2]),
     ],
 )
-def test_told_apart_by_quartiles(rounds: Sequence[Sequence[float]], apart: bool):
-    assert told_apart(rounds) == apart
+def test_turns_count_beside_those_of_the_same_round(rounds: Sequence[Sequence[float]], racing: list[int]):
+    """The machine is twice as slow in the second one."""
+    assert still_racing(dict(enumerate(rounds)), 3) == racing

@@ -1,0 +1,68 @@
+"""Candidates take turns in one process, until the quickest is told from the others or they have had enough.
+
+Place: below ``comparison``. Input: what each took in its first turn, a way to give one another. Output: seconds of
+every turn, added to the first ones.
+Method: a machine's speed may change by half within seconds, for all alike, so a turn counts by what it takes beside
+the leader's of the same round. Who is slower by ``FAR_BEHIND`` in every one of the first rounds, or later by anything
+in three rounds of four, has no more turns.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from mixbackend.tuning.decision import FAR_BEHIND, TIE
+
+FAR_AWAY = 3.0
+"""Who is so many times slower than the quickest in the first turn has no second."""
+
+
+def take_turns(rounds: Mapping[int, list[float]], turn: Callable[[int], float], fewest: int, most: int) -> None:
+    """Give turns to all that may be the quickest.
+
+    Args:
+        rounds: by number of a candidate, what its first turn took; further ones are added.
+        turn: gives one to a candidate, and says what it took.
+        fewest: turns of each candidate that is not far behind.
+        most: turns of any.
+    """
+    best = min(found[0] for found in rounds.values())
+    racing = [number for number, found in rounds.items() if found[0] <= FAR_AWAY * best]
+    for done in range(1, most):
+        if len(racing) < 2:
+            return
+        # Now forwards, now backwards: a machine that becomes slower by and by is no candidate's disadvantage.
+        for number in reversed(racing) if done % 2 else racing:
+            rounds[number].append(turn(number))
+        racing = still_racing({number: rounds[number] for number in racing}, fewest)
+
+
+def still_racing(rounds: Mapping[int, Sequence[float]], fewest: int) -> list[int]:
+    """Who may be the quickest, of those that took the same turns; one alone if others are behind it, or as quick."""
+    leader = _leader(rounds)
+    ratios = {
+        number: [mine / its for mine, its in zip(found, rounds[leader], strict=True)]
+        for number, found in rounds.items()
+    }
+    if len(rounds[leader]) < fewest:
+        return [number for number, found in ratios.items() if min(found) <= FAR_BEHIND]
+    left = [number for number, found in ratios.items() if not _is_behind(found)]
+    is_told = all(statistics.median(ratios[number]) <= 1.0 + TIE for number in left)
+    return [leader] if is_told else left
+
+
+def _leader(rounds: Mapping[int, Sequence[float]]) -> int:
+    """The one that comes nearest to the quickest of each round, by the median."""
+    best = [min(turns) for turns in zip(*rounds.values(), strict=True)]
+
+    def behind(number: int) -> float:
+        return statistics.median(mine / least for mine, least in zip(rounds[number], best, strict=True))
+
+    return min(rounds, key=behind)
+
+
+def _is_behind(ratios: Sequence[float]) -> bool:
+    """Whether all but every fourth turn took longer than the leader's."""
+    return sum(ratio <= 1.0 for ratio in ratios) <= len(ratios) // 4
