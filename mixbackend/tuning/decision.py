@@ -21,8 +21,6 @@ SLOWER = "slower"
 NO_TIME = "no_time"
 """The budget was spent before its turn came."""
 
-FAR_BEHIND = 1.3
-"""One that is this many times slower than the best at first has no more turns."""
 TIE = 0.01
 """Candidates within this share of the fastest are as fast; the earliest of them wins, so that tuning again agrees."""
 

@@ -5,8 +5,8 @@ when it is known what the regions of the first ones took. Output: one ``Trial`` 
 Method: candidates start in the order given, a few at once, for compiling keeps one core busy; who is ready is stopped
 by a signal. Then there are heats: in a few turns it is seen who is near the quickest, and what each region takes; what
 others do to the machine makes that longer, never shorter, so the least counts. Plans that come of it are started and
-have their heats, too. In the final, all who are left take turns in rotating order; every few rounds, those whose best
-turn is worse than the leader's worst leave. Whoever takes a turn is alone, so that no waiting thread of another can
+have their heats, too. In the final, all who are left take turns in rotating order; every few rounds, those that were
+slower than the leader in each of them leave. Whoever takes a turn is alone, so that no waiting thread of another can
 spin. The first candidate never leaves: it is what the others are compared with, and what is left when they fail.
 Invariants: whatever a candidate does costs only itself. Nothing runs beside a turn. The budget is held to one turn.
 Units: seconds.
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from mixbackend.processes import Answer
 from mixbackend.runtime.choice import Choice
-from mixbackend.tuning.decision import FAR_BEHIND, MEASURED, NO_TIME, SLOWER, Trial
+from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial
 
 HEATS, ROUNDS = 3, 9
 """Turns before the final, and in it."""
@@ -33,6 +33,9 @@ STARTING_SHARE = 0.75
 """Of the budget; what is left belongs to the turns."""
 LONGEST_START = 1 / 3
 """Of the budget, for one candidate: a hang costs no more. Those that start first may take longer if all of them do."""
+FAR_AWAY = 2.0
+"""Who is so many times slower than the quickest after its first turn has no more. First turns lie seconds apart, within
+which a machine's speed may change by half."""
 _WAIT_S = 0.1
 _ROUNDS_BETWEEN_CUTS = 3
 
@@ -260,7 +263,7 @@ def _showings(lanes: Sequence[_Lane]) -> list[Showing]:
 
 
 def _cut(lanes: Sequence[_Lane], after_start: bool) -> None:
-    """Let go of those that cannot win: far behind at the start, clearly behind later.
+    """Let go of those that cannot win: far away at the start, slower in every round later.
 
     A single turn is judged by its quickest call: what else runs on the machine makes calls slower, never quicker.
     """
@@ -269,13 +272,15 @@ def _cut(lanes: Sequence[_Lane], after_start: bool) -> None:
         return
     leader = min(running, key=lambda lane: lane.least_s if after_start else statistics.median(lane.rounds_s))
     for lane in running:
-        if lane is lanes[0]:
+        if lane is lanes[0] or lane is leader:
             continue
-        behind = (
-            lane.least_s > FAR_BEHIND * leader.least_s if after_start else min(lane.rounds_s) > max(leader.rounds_s)
-        )
-        if behind and lane is not leader:
+        if lane.least_s > FAR_AWAY * leader.least_s if after_start else _is_behind(lane.rounds_s, leader.rounds_s):
             lane.leave(SLOWER, f"behind {leader.entrant.choice}")
+
+
+def _is_behind(rounds: Sequence[float], leaders: Sequence[float]) -> bool:
+    """Whether every round took longer than the leader's, by more than what is as quick."""
+    return all(mine > (1.0 + 2.0 * TIE) * its for mine, its in zip(rounds, leaders, strict=False))
 
 
 def _rotated(lanes: Sequence[_Lane], number: int) -> list[_Lane]:

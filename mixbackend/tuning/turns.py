@@ -13,8 +13,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from mixbackend.tuning.decision import FAR_BEHIND, TIE
+from mixbackend.tuning.decision import TIE
 
+FAR_BEHIND = 1.3
+"""Who is so many times slower than the leader in both of the first two rounds has no third."""
 FAR_AWAY = 3.0
 """Who is so many times slower than the quickest in the first turn has no second."""
 

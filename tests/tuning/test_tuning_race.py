@@ -96,11 +96,23 @@ def test_close_candidates_run_all_rounds_and_the_faster_wins() -> None:
     assert decide(list(trials.values())).choice.single == "second"
 
 
-def test_one_far_behind_leaves_after_its_first_turn() -> None:
+def test_one_far_away_leaves_after_its_first_turn() -> None:
     track = Track()
-    trials = run(track, first=steady(1.0), slow=steady(1.5), near=steady(1.2))
+    trials = run(track, first=steady(1.0), slow=steady(2.5), near=steady(1.2))
     assert track.turns["slow"] == 1
     assert trials["slow"].status == SLOWER
+
+
+def test_a_machine_that_was_quick_for_one_first_turn_puts_nobody_out() -> None:
+    """First turns lie seconds apart; and rounds count by themselves while the machine's speed goes up and down."""
+    track = Track()
+    lucky = {"seconds": lambda turn: 0.6 if turn == 1 else 1.1}
+    trials = run(track, first=steady(1.2), lucky=lucky, quick=steady(1.0))
+    assert decide(list(trials.values())).choice.single == "quick"
+    speed = [1.0] * HEATS + [1.0, 1.5] * ROUNDS
+    slower, quicker = ({"seconds": lambda turn, by=by: by * speed[turn - 1]} for by in (1.1, 1.0))
+    trials = run(Track(), first=quicker, slower=slower)
+    assert trials["slower"].status == SLOWER and len(trials["slower"].rounds_s) == 3
 
 
 def test_the_first_stays_to_be_compared_with() -> None:
@@ -266,7 +278,7 @@ def test_nobody_is_asked_for_more_when_the_budget_is_spent() -> None:
 def test_who_leaves_is_told_at_once() -> None:
     track = Track()
     told: list[tuple[str, str]] = []
-    names = {"first": 1.0, "slow": 2.0, "near": 1.2, "bad": 1.0}
+    names = {"first": 1.0, "slow": 2.5, "near": 1.2, "bad": 1.0}
     fakes = {
         name: Fake(name, track, lambda turn, s=s: s, fails_at=0 if name == "bad" else -1) for name, s in names.items()
     }

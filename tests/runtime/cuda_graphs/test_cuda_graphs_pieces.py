@@ -156,6 +156,7 @@ def test_what_is_written_as_well_is_recorded_though_all_results_are_views():
     assert pieces[0].outputs == ()
 
 
+@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="torch makes no fake tensor on a second GPU where one is")
 def test_only_graphs_of_one_gpu_are_recorded():
     (value,) = _tensors((8,))
     graph, _ = _cut(lambda x: aten.relu(x), [value])
