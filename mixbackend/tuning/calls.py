@@ -13,7 +13,7 @@ import torch
 
 LEAST_CALLS = 2
 GAP_S = 5e-4
-"""Between calls Python works for so long, as guards of a model of some hundred weights do when they are warm."""
+"""Between calls Python works for so long, as torch does for the guards of a model of some hundred weights."""
 _STIRRED = 1 << 18
 """Numbers that torch's threads multiply between calls in training: enough for all of them to wake."""
 

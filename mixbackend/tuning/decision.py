@@ -135,15 +135,15 @@ def decide(trials: Sequence[Trial]) -> Decision:
     if not finished:
         return Decision(DEFAULT, tuple(trials))
     leader = min(finished, key=lambda trial: statistics.median(trial.rounds_s))
-    ratios = [_ratio(trial.rounds_s, leader.rounds_s) for trial in finished]
+    ratios = [statistics.median(beside(trial.rounds_s, leader.rounds_s)) for trial in finished]
     best = min(ratios)
     chosen = next(trial for trial, ratio in zip(finished, ratios, strict=True) if ratio <= best * (1.0 + TIE))
     return Decision(chosen.choice, tuple(trials))
 
 
-def _ratio(rounds: Sequence[float], others: Sequence[float]) -> float:
-    """Over the rounds that both ran."""
-    return statistics.median(mine / other for mine, other in zip(rounds, others, strict=False))
+def beside(rounds: Sequence[float], others: Sequence[float]) -> list[float]:
+    """What each turn took, as a multiple of another's of the same round; over the rounds that both ran."""
+    return [mine / other for mine, other in zip(rounds, others, strict=False)]
 
 
 def _read_trial(data: Mapping[str, Any]) -> Trial:

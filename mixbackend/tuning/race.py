@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from mixbackend.processes import Answer
 from mixbackend.runtime.choice import Choice
-from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial
+from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial, beside
 
 HEATS, ROUNDS = 3, 9
 """Turns before the final, and in it."""
@@ -280,7 +280,7 @@ def _cut(lanes: Sequence[_Lane], after_start: bool) -> None:
 
 def _is_behind(rounds: Sequence[float], leaders: Sequence[float]) -> bool:
     """Whether every round took longer than the leader's, by more than what is as quick."""
-    return all(mine > (1.0 + 2.0 * TIE) * its for mine, its in zip(rounds, leaders, strict=False))
+    return all(ratio > 1.0 + 2.0 * TIE for ratio in beside(rounds, leaders))
 
 
 def _rotated(lanes: Sequence[_Lane], number: int) -> list[_Lane]:

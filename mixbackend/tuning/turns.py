@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from mixbackend.tuning.decision import TIE
+from mixbackend.tuning.decision import TIE, beside
 
 FAR_BEHIND = 1.3
 """Who is so many times slower than the leader in both of the first two rounds has no third."""
@@ -44,10 +44,7 @@ def take_turns(rounds: Mapping[int, list[float]], turn: Callable[[int], float], 
 def still_racing(rounds: Mapping[int, Sequence[float]], fewest: int) -> list[int]:
     """Who may be the quickest, of those that took the same turns; one alone if others are behind it, or as quick."""
     leader = _leader(rounds)
-    ratios = {
-        number: [mine / its for mine, its in zip(found, rounds[leader], strict=True)]
-        for number, found in rounds.items()
-    }
+    ratios = {number: beside(found, rounds[leader]) for number, found in rounds.items()}
     if len(rounds[leader]) < fewest:
         return [number for number, found in ratios.items() if min(found) <= FAR_BEHIND]
     left = [number for number, found in ratios.items() if not _is_behind(found)]
@@ -58,11 +55,7 @@ def still_racing(rounds: Mapping[int, Sequence[float]], fewest: int) -> list[int
 def _leader(rounds: Mapping[int, Sequence[float]]) -> int:
     """The one that comes nearest to the quickest of each round, by the median."""
     best = [min(turns) for turns in zip(*rounds.values(), strict=True)]
-
-    def behind(number: int) -> float:
-        return statistics.median(mine / least for mine, least in zip(rounds[number], best, strict=True))
-
-    return min(rounds, key=behind)
+    return min(rounds, key=lambda number: statistics.median(beside(rounds[number], best)))
 
 
 def _is_behind(ratios: Sequence[float]) -> bool:
