@@ -13,8 +13,8 @@ import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,11 +23,10 @@ import torch.fx
 from mixbackend.contracts import Phase, PlacementError, RegionTextError
 from mixbackend.reporting import Event
 from mixbackend.reporting.records import IdentityRecord
-from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.runtime.comparing import FirstCalls
 from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
 from mixbackend.runtime.constants.split import constant_placeholders
 from mixbackend.runtime.constants.watch import why_unwatchable
-from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.describe import PlaceholderRole, describe
 from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.frozen import FrozenGraph
@@ -35,7 +34,7 @@ from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.regimes import Measured, Placer
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import comparison, tuner
-from mixbackend.tuning.by_range import RangedTuning
+from mixbackend.tuning.by_range import RangedDecisions
 from mixbackend.tuning.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")
@@ -80,40 +79,18 @@ class GraphCompiler:
         locked = self._locked(captured)
         if locked is not None:
             return self._build(captured, Measured(locked))
-        subject = tuner.subject_if_any(captured, self.session)
-        if subject is None:
-            return self._compared(captured)
-        ranged = RangedTuning.of(captured, subject, self.session)
-        known = ranged.remembered()
-        if known is UNTUNED and ranged.measuring:
+        ranged = RangedDecisions(captured, self.session)
+        comparing = FirstCalls(captured, ranged, self.session, self.graphs, self._built)
+        if ranged.tuned() is UNTUNED and ranged.measuring:
             return AtFirstCall(lambda values: self._build(captured, ranged.measured(ranged.at_first_call(values))))
-        if known is not UNTUNED or ranged.ladder is not None:
-            return self._build(captured, ranged.measured(known))
-        shown = comparison.remembered(subject, self.session)
-        return self._compared(captured) if shown is UNTUNED else self._build(captured, Measured(shown))
-
-    def _compared(self, captured: Captured) -> Run:
-        """Placed by estimates; held against what may be quicker at the first call where that may pay."""
+        known = ranged.known()
+        if known is not UNTUNED:
+            return self._build(captured, ranged.measured(known, comparing.in_range))
         ground = comparison.ground_of(captured, self.session)
         if ground is None:
             return self._build(captured, None)
-        home = self._candidate(captured, DEFAULT, self._build)
-        rivals = () if home.placed is None else ground.rivals(home.placed, self.session)
-        if not rivals:
-            return home.run
-
-        def build(choice: Choice) -> comparison.Candidate:
-            return self._candidate(captured, choice, self._built)
-
-        compare = comparison.Comparison(captured, self.session, ground, home, rivals, build, self.graphs.forget)
-        return AtFirstCall(compare, ground.give_back)
-
-    def _candidate(self, captured: Captured, choice: Choice, build: Callable[..., Run]) -> comparison.Candidate:
-        """A graph built as a choice says, from a copy of its module."""
-        placed: list[Placed] = []
-        copy = replace(captured, module=copy_module(captured.module))
-        run = build(copy, None if choice == DEFAULT else Measured(Decision(choice)), placed)
-        return comparison.Candidate(choice, run, placed)
+        measured = ranged.measured(UNTUNED, comparing.in_range)
+        return comparing.of_graph(ground, measured, self._build)
 
     def _locked(self, captured: Captured) -> Decision | None:
         """What the lock file says; ``None`` if there is none, or nothing in it.

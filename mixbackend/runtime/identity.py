@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 import torch.fx
 
 from mixbackend.contracts import InputRole, OpGraph, Phase, RegionTextError
@@ -41,6 +42,13 @@ class Captured:
     phase: Phase
     roles: dict[str, PlaceholderRole]
     id: str
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether it has symbolic sizes."""
+        values = [node.meta.get("val") for node in self.module.graph.find_nodes(op="placeholder")]
+        sizes = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
+        return any(isinstance(item, torch.SymInt) for item in (*values, *sizes))
 
     @cached_property
     def identity(self) -> Identity:

@@ -5,8 +5,8 @@ Input: the graph, its plan at the sizes of the first call, and ways to place and
 quantity of a call decides, and the regimes in ascending order.
 The quantity: the product of the symbols that matter. One symbol does; of several, those do whose doubling alone adds
 at least half as many seconds as that of the one that adds most. They are taken to grow together.
-The search: the graph is placed at both ends of a wide range. Where the first plan is nearly as cheap there, nothing
-more is done. Between two plans, the size from which the second is cheaper is found by bisection, which only prices;
+The search: the graph is placed at both ends of a wide range. Where the first plan is nearly as cheap there, it is the
+one regime. Between two plans, the size from which the second is cheaper is found by bisection, which only prices;
 the graph is placed once more at that size, in case a third plan is cheaper there.
 Invariants: deterministic; at most ``MOST_REGIMES``; a further plan promises to save ``WORTH`` somewhere; at most four
 placements, and a bounded number of pricings. Correctness never depends on this: every plan is legal for all sizes.
@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -34,9 +35,22 @@ MOST_NODES = 5000
 """Larger graphs keep one plan: placing them takes seconds already."""
 _REACHES = (256, 64, 16, 4)
 """The ends of the range, as multiples of the size of the first call; the next where one is impossible."""
-_RESOLUTION = 1.1
+_FAR = 64
+"""What is to be good for a whole regime is held against sizes so many times smaller and larger than its own."""
+_RESOLUTION, _LARGEST = 1.1, 2**48
 _MOST_SYMBOLS = 8
 _GROWS = 0.5
+
+
+def _steps() -> Iterator[int]:
+    size = 1
+    while size < _LARGEST:
+        yield size
+        size = max(size + 1, round(_RESOLUTION * size))
+
+
+_STEPS = tuple(_steps())
+"""Sizes that bounds may lie at: the same wherever the first call was, so that decisions for a range are found again."""
 
 Place = Callable[[OpGraph], Plan]
 Price = Callable[[OpGraph, Sequence[Plan], bool], Appraisal]
@@ -79,7 +93,7 @@ class Regime:
 
     Attributes:
         first, last: inclusive bounds of the quantity; ``last`` is ``None`` without end.
-        size: the quantity's value that it was planned at.
+        size: the quantity's value that it was planned at, or nearly.
         hints: of the symbols there.
         graph: described at them.
         plan: of the graph.
@@ -91,6 +105,11 @@ class Regime:
     hints: Mapping[sympy.Symbol, int]
     graph: OpGraph
     plan: Plan
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether it is the only one."""
+        return self.first == 0 and self.last is None
 
     def __str__(self) -> str:
         return f"{self.first}..{'' if self.last is None else self.last}"
@@ -104,11 +123,17 @@ class Ladder:
     regimes: tuple[Regime, ...]
     home: int
 
+    def ends(self, regime: Regime) -> tuple[Mapping[sympy.Symbol, int], ...]:
+        """Values of the symbols near both ends of a regime, where they are others than it was planned for."""
+        smallest, largest = max(regime.first, regime.size // _FAR, 1), regime.size * _FAR
+        values = smallest, largest if regime.last is None else min(largest, regime.last)
+        return tuple(self.quantity.near(value) for value in values if value != regime.size)
+
 
 def find_ladder(
     graph: OpGraph, plan: Plan, readable: Callable[[sympy.Symbol], bool], place: Place, price: Price
 ) -> Ladder | None:
-    """The regimes of a graph; ``None`` where one plan is good for all sizes.
+    """The regimes of a graph, one where its plan is good for all sizes; ``None`` if no number of a call could decide.
 
     Args:
         graph: at the sizes of the first call.
@@ -181,12 +206,10 @@ class _Search:
         hints = {symbol: size.hint or 1 for symbol, size in zip(quantity.symbols, quantity.sizes, strict=True)}
         self._home = _Anchor(quantity.hint, hints, graph, plan)
 
-    def ladder(self) -> Ladder | None:
+    def ladder(self) -> Ladder:
         """Ends, switch points, and what is cheaper at those."""
         ends = (self._end(-1), self._end(+1))
         anchors = [item for item in (ends[0], self._home, ends[1]) if item is not None]
-        if len(anchors) == 1:
-            return None
         switches = [self._switch(*pair) for pair in itertools.pairwise(anchors)]
         return self._assembled(*self._with_middles(anchors, switches))
 
@@ -220,23 +243,28 @@ class _Search:
     def _switch(self, low: _Anchor, high: _Anchor) -> _Anchor:
         """Where the plan of the larger size gets cheaper, as an anchor of that plan."""
         below, above = low, high
-        while above.size > below.size + 1 and above.size > _RESOLUTION * below.size:
-            middle = self._between(below, above)
+        sizes = _STEPS[bisect_right(_STEPS, low.size) : bisect_left(_STEPS, high.size)]
+        while sizes:
+            place = len(sizes) // 2
+            middle = self._between(below, sizes[place], above)
             if middle is None:
                 break
             first, second = self._price(middle.graph, [low.plan, high.plan], False).seconds
             if first is None or second is None:
                 break
-            cheaper = second * _caution(high.plan) < first * _caution(low.plan)
-            below, above = (below, middle.of(high.plan)) if cheaper else (middle.of(low.plan), above)
+            if second * _caution(high.plan) < first * _caution(low.plan):
+                above, sizes = middle.of(high.plan), sizes[:place]
+            else:
+                below, sizes = middle.of(low.plan), sizes[place + 1 :]
         return above
 
-    def _between(self, below: _Anchor, above: _Anchor) -> _Anchor | None:
+    def _between(self, below: _Anchor, size: int, above: _Anchor) -> _Anchor | None:
         try:
-            middle = self._at(round(math.sqrt(below.size * above.size)), above.plan)
+            middle = self._at(size, above.plan)
         except ImpossibleSizesError:
             return None
-        return middle if below.size < middle.size < above.size else None
+        # The hints come as near to the size as whole numbers can.
+        return replace(middle, size=size) if below.size < middle.size < above.size else None
 
     def _with_middles(
         self, anchors: Sequence[_Anchor], switches: Sequence[_Anchor]

@@ -12,6 +12,7 @@ what a backend packs for itself out of constants exists once per plan that is bu
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import threading
@@ -47,6 +48,17 @@ Decide = Callable[[Regime, Sequence[Any], Choice], Decision]
 """What measuring says about a regime whose first call has these values, with the plan that runs other sizes among the
 candidates; ``UNTUNED`` to go by estimates."""
 
+PlaceAs = Callable[[Decision], PlacedGraph]
+"""Places the graph for a regime, bound to its constants."""
+
+Compare = Callable[[Regime, PlacedGraph, PlaceAs, Sequence[Any]], PlacedGraph]
+"""The quickest way to run a regime whose first call has these values: as it is placed by estimates, or otherwise."""
+
+
+def by_estimates(regime: Regime, placed: PlacedGraph, place: PlaceAs, values: Sequence[Any]) -> PlacedGraph:
+    """Compares nothing."""
+    return placed
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -56,11 +68,13 @@ class Measured:
         decision: for the sizes of the first call.
         ladder: the regimes that it is one of, ``None`` if one plan is wanted for all sizes.
         decide: asked when another regime is built.
+        compare: asked when another regime was placed by estimates.
     """
 
     decision: Decision = UNTUNED
     ladder: Ladder | None = None
     decide: Decide = lambda regime, values, other: UNTUNED
+    compare: Compare = by_estimates
 
 
 class Placer:
@@ -94,11 +108,13 @@ class Placer:
         if not self._ladders:
             self._ladders.append(ladder_of(placed.layout, placed.plan, self.session))
         ladder = self._ladders[0]
-        return placed if ladder is None else RegimeGraph(placed, graph_module, ladder, self)
+        if ladder is None or len(ladder.regimes) == 1:
+            return placed
+        return RegimeGraph(placed, graph_module, ladder, self)
 
 
 def ladder_of(layout: LayoutChoice, plan: Plan, session: Session) -> Ladder | None:
-    """The regimes of a described graph, by estimates; ``None`` where its plan is good for all sizes."""
+    """The regimes of a described graph, by estimates; ``None`` where no number of a call could decide."""
     graph = layout.graph
     if not graph.dynamic:
         return None
@@ -135,6 +151,11 @@ class RegimeGraph:
         self._runs[ladder.home] = home
         self._bounds = [regime.last for regime in ladder.regimes if regime.last is not None]
         self._size = size_reader(home.layout.module, home.graph, ladder.quantity.symbols)
+
+    @property
+    def home(self) -> PlacedGraph:
+        """The graph as it is placed for the sizes of its first call."""
+        return self._home
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph with the plan for these sizes; empties the list."""
@@ -175,9 +196,7 @@ class RegimeGraph:
         regime, session = self._ladder.regimes[number], self._placer.session
         try:
             with self._lock, undisturbed():
-                placed = self._placed(regime, values)
-                if self._constants is not None:
-                    placed.bind(self._constants)
+                placed = self._quickest(regime, values)
                 self._built[number] = placed
                 self._runs[number] = placed
         except Exception as error:
@@ -189,15 +208,23 @@ class RegimeGraph:
             self._runs[number] = self._home
         return self._runs[number]
 
-    def _placed(self, regime: Regime, values: Sequence[Any]) -> PlacedGraph:
-        placer, home = self._placer, self._home
-        graph_id = f"{home.graph.id}@{regime.first}"
+    def _quickest(self, regime: Regime, values: Sequence[Any]) -> PlacedGraph:
+        home, measured = self._home, self._placer.measured
         other = Choice(layout=named_layout(home.layout.record), plan=portable(home.plan, home.graph))
-        decision = placer.measured.decide(regime, values, other)
+        decision = measured.decide(regime, values, other)
+        place = functools.partial(self._placed, regime)
+        placed = place(decision)
+        return placed if decision is not UNTUNED else measured.compare(regime, placed, place, values)
+
+    def _placed(self, regime: Regime, decision: Decision) -> PlacedGraph:
+        placer, graph_id = self._placer, f"{self._home.graph.id}@{regime.first}"
         described = self._described(regime, graph_id, decision.choice)
-        return PlacedGraph(
+        placed = PlacedGraph(
             described.module, placer.phase, graph_id, placer.roles, placer.session, decision, described=described
         )
+        if self._constants is not None:
+            placed.bind(self._constants)
+        return placed
 
     def _described(self, regime: Regime, graph_id: str, choice: Choice) -> LayoutChoice:
         """The graph at the regime's sizes; as the search planned it, unless something was measured."""

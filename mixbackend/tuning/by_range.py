@@ -1,35 +1,38 @@
 """Decisions by range of sizes: what is measured, and remembered, for each regime of a graph with symbolic sizes.
 
-Place: between ``runtime.mixture`` and ``tuner``, for graphs that may be tuned.
-Input: a captured graph and its subject. Output: ``Measured``, for whoever places the graph.
+Place: between ``runtime.compiling`` and ``tuner``; a graph without symbolic sizes has one range.
+Input: a captured graph. Output: what is known of it, and ``Measured``, for whoever places it.
 Which ranges there are follows from estimates (``runtime.regime_search``). Each is tuned at the first call in it, with
 values of that call: indices and masks among them have the sizes and contents that really come. The decision for a range
 is remembered under a key that holds its bounds; a graph with one plan for all sizes has the key of its subject alone.
 The plan that runs the sizes of the graph's first call is among the candidates of every other range: where a range is
-not worth a plan of its own after all, measuring says so.
+not worth a plan of its own after all, measuring says so. Where nothing was tuned, what first calls showed counts.
 Invariants: a decision never reaches sizes outside of the range that it was measured in.
 Non-goals: moving the bounds by what was measured; values made up for sizes that did not come.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
+import sympy
 import torch
 
-from mixbackend.contracts import PlacementError
+from mixbackend.contracts import PlacementError, RegionTextError
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.layout_choice import choose_layout
 from mixbackend.runtime.regime_search import Ladder, Regime
-from mixbackend.runtime.regimes import Measured, ladder_of
+from mixbackend.runtime.regimes import Compare, Measured, by_estimates, ladder_of
 from mixbackend.runtime.session import Session
-from mixbackend.tuning import tuner
+from mixbackend.tuning import shown, tuner
 from mixbackend.tuning.decision import UNTUNED, Decision
 from mixbackend.tuning.tuner import Subject
 
@@ -39,30 +42,38 @@ _BETWEEN_SIZES = re.compile(r", (?![^(]*\))")
 _HINT = re.compile(r"^# hint (\w+) -?\d+$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class RangedTuning:
+class RangedDecisions:
     """See the module's docstring.
 
-    Attributes:
+    Args:
         captured: the graph.
-        subject: of the graph.
         session: backends, costs, what was decided before.
-        ladder: the graph's regimes, ``None`` if one plan serves all sizes.
     """
 
-    captured: Captured
-    subject: Subject
-    session: Session
-    ladder: Ladder | None
+    def __init__(self, captured: Captured, session: Session) -> None:
+        self._captured = captured
+        self._session = session
+        # ``None`` where nothing was decided before and nothing shall be tuned, or it cannot be.
+        self._subject = tuner.subject_if_any(captured, session)
+        self._shown: dict[str, Decision] = {}
 
-    @classmethod
-    def of(cls, captured: Captured, subject: Subject, session: Session) -> RangedTuning:
-        """Find the regimes of a graph; nothing is compiled."""
+    @cached_property
+    def ladder(self) -> Ladder | None:
+        """The graph's regimes, ``None`` if it has no sizes to choose by; nothing is compiled to find them."""
+        if not self._captured.dynamic:
+            return None
+        module, phase, roles = tuner.placeable(self._captured, self._session)
         try:
-            return cls(captured, subject, session, _ladder(captured, session))
+            layout = choose_layout(module, phase, self._captured.id, roles, self._session)
+            return ladder_of(layout, layout.plan or self._session.place(layout.graph), self._session)
         except PlacementError:
             # Whoever places it for all sizes says so, and does what the configuration says.
-            return cls(captured, subject, session, None)
+            return None
+
+    @property
+    def home(self) -> Regime | None:
+        """The range of the sizes that the graph was captured at."""
+        return None if self.ladder is None else self.ladder.regimes[self.ladder.home]
 
     @property
     def measuring(self) -> bool:
@@ -71,52 +82,81 @@ class RangedTuning:
         These time calls by the processor's clock and limit memory by its addresses, so that GPUs are left out: there,
         plans are compared at the first call.
         """
-        return self.session.config.search.mode == "measure" and not self.subject.device.startswith("cuda")
+        subject = self._subject
+        wanted = subject is not None and not subject.device.startswith("cuda")
+        return wanted and self._session.config.search.mode == "measure"
 
-    def measured(self, decision: Decision) -> Measured:
+    def measured(self, decision: Decision, compare: Compare = by_estimates) -> Measured:
         """What is known before the graph is placed.
 
         Args:
             decision: for the sizes that it was captured at.
+            compare: asked about other ranges that nothing was measured in.
         """
-        return Measured(decision, self.ladder, self._decide)
+        if self.ladder is None:
+            return Measured(decision)
+        return Measured(decision, self.ladder, self._decide, compare)
 
-    def remembered(self) -> Decision:
-        """What was decided before for the sizes that the graph was captured at; ``UNTUNED`` if nothing."""
-        return tuner.remembered(self._subject(self._home), self.session)
+    def ends(self, regime: Regime | None) -> tuple[Mapping[sympy.Symbol, int], ...]:
+        """Sizes that a decision for a range is for as well: near its ends."""
+        return () if self.ladder is None or regime is None else self.ladder.ends(regime)
+
+    def tuned(self) -> Decision:
+        """What was tuned for the sizes that the graph was captured at; ``UNTUNED`` if nothing."""
+        return UNTUNED if self._subject is None else self._tuned(self._subject, self.home)
+
+    def known(self) -> Decision:
+        """What was tuned, or else shown by the first call, for these sizes; ``UNTUNED`` if nothing."""
+        known = self.tuned()
+        if self._subject is None or known is not UNTUNED:
+            return known
+        return self._seen(self._subject, self.home)
 
     def at_first_call(self, values: Sequence[Any]) -> Decision:
         """Measure the graph at the sizes that it was captured at, with the values of its first call."""
-        return tuner.tune_if_possible(self.captured, self._subject(self._home), values, self.session)
+        assert self._subject is not None, "it is measuring"
+        return tuner.tune_if_possible(self._captured, _in_range(self._subject, self.home), values, self._session)
 
-    @property
-    def _home(self) -> Regime | None:
-        return None if self.ladder is None else self.ladder.regimes[self.ladder.home]
+    def show(self, regime: Regime | None, decision: Decision) -> None:
+        """Remember what the first call in a range showed.
 
-    def _subject(self, regime: Regime | None) -> Subject:
-        return self.subject if regime is None else replace(self.subject, key=f"{self.subject.key}@{regime}")
+        What no other process could measure, no other process finds again; a graph without a text has no key.
+        """
+        self._shown[str(regime)] = decision
+        if tuner.why_untunable(self._session):
+            return
+        with contextlib.suppress(RegionTextError):
+            subject = self._subject or tuner.subject_of(self._captured, self._session)
+            shown.remember(_in_range(subject, regime), decision, self._session)
+
+    def _tuned(self, subject: Subject, regime: Regime | None) -> Decision:
+        return tuner.remembered(_in_range(subject, regime), self._session)
+
+    def _seen(self, subject: Subject, regime: Regime | None) -> Decision:
+        return shown.remembered(_in_range(subject, regime), self._session)
 
     def _decide(self, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
         """For another range, whose first call has these values; the plan that runs other sizes is a candidate."""
-        subject = self._subject(regime)
-        known = tuner.remembered(subject, self.session)
-        if known is not UNTUNED or not self.measuring:
+        subject, seen = self._subject, self._shown.get(str(regime), UNTUNED)
+        if subject is None or seen is not UNTUNED:
+            return seen
+        known = self._tuned(subject, regime)
+        if known is not UNTUNED:
             return known
+        return self._tune(subject, regime, values, other) if self.measuring else self._seen(subject, regime)
+
+    def _tune(self, subject: Subject, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
         given = [values[place] for place in subject.inputs]
         text = at_sizes(subject.text, given)
         region = read_region_text(text)
         roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
-        captured = Captured(region.graph_module, region.phase, roles, self.captured.id)
-        subject = replace(subject, text=text, inputs=tuple(range(len(given))))
-        return tuner.tune_if_possible(captured, subject, given, self.session, (other,))
+        captured = Captured(region.graph_module, region.phase, roles, self._captured.id)
+        tuned = replace(_in_range(subject, regime), text=text, inputs=tuple(range(len(given))))
+        return tuner.tune_if_possible(captured, tuned, given, self._session, (other,))
 
 
-def _ladder(captured: Captured, session: Session) -> Ladder | None:
-    if not captured.identity.graph.dynamic:
-        return None
-    module, phase, roles = tuner.placeable(captured, session)
-    layout = choose_layout(module, phase, captured.id, roles, session)
-    return ladder_of(layout, layout.plan or session.place(layout.graph), session)
+def _in_range(subject: Subject, regime: Regime | None) -> Subject:
+    return subject if regime is None or regime.unbounded else replace(subject, key=f"{subject.key}@{regime}")
 
 
 def at_sizes(text: str, values: Sequence[Any]) -> str:

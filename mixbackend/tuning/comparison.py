@@ -2,11 +2,11 @@
 
 Place: beside ``tuner``, asked by ``runtime.compiling`` for graphs that nothing was measured of.
 Input: the graph as it was placed, a way to build it as another choice says, the values of the first call. Output: the
-quickest of them; what was found is remembered under the key of the graph, apart for calls that are replayed, and with
-its plan, so that later starts search for none.
+quickest of them; what was found is handed on with its plan, so that later starts search for none.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
 ``comparison_gpu`` choose, are compiled as well, and all take turns in this process, until the quickest is told from the
-others or they have had enough.
+others or they have had enough. Of a graph with symbolic sizes the quickest here must not promise to be slower at the
+other sizes that it will run (``elsewhere``).
 Where: on processors; on GPUs in modes whose first call may take longer. Inference, forward and backward.
 Invariants: nothing is called more often than the user asked unless that can be put back; the time is bounded, but for
 one compilation. Candidates verify their regions like any other graph.
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mixbackend.contracts import Plan, RegionTextError
+from mixbackend.contracts import Plan
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import DEFAULT, Choice
@@ -33,11 +33,12 @@ from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.layout_choice import named_layout
 from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.regimes import RegimeGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning import tuner
 from mixbackend.tuning.comparison_gpu import GpuGround
 from mixbackend.tuning.comparison_processor import ProcessorGround
 from mixbackend.tuning.decision import MEASURED, Decision, Trial, decide
+from mixbackend.tuning.elsewhere import SLOWER_ELSEWHERE, Hints, why_slower
 from mixbackend.tuning.turns import take_turns
 
 
@@ -91,9 +92,9 @@ class Candidate:
 
     @property
     def placed(self) -> PlacedGraph | None:
-        """The placed graph; ``None`` if building it failed, or if there are plans for several ranges of sizes."""
+        """The placed graph, for the sizes of the first call; ``None`` if building it failed."""
         first = self.graphs[0] if len(self.graphs) == 1 else None
-        return first if isinstance(first, PlacedGraph) else None
+        return first.home if isinstance(first, RegimeGraph) else first
 
     @property
     def planned(self) -> Choice:
@@ -134,96 +135,97 @@ def gpu_of(captured: Captured) -> int | None:
     return next((device.index or 0 for device in found if device.type == "cuda"), None)
 
 
+@dataclass(frozen=True)
 class Comparison:
     """Compares a placed graph with its rivals; to be called once, with the values of the first call.
 
-    Args:
-        captured: the graph.
-        session: where decisions are kept.
+    Attributes:
+        graph_id: the graph's name in reports.
+        session: where events are told.
         ground: where they are compared.
         home: the graph as it is placed by estimates.
         choices: the rivals.
         build: makes a candidate, or raises.
         forget: told of the graphs of those that were slower.
+        remember: told of the decision.
+        sizes: others that the decision is for, of a graph with symbolic ones.
     """
 
-    def __init__(
-        self,
-        captured: Captured,
-        session: Session,
-        ground: Ground,
-        home: Candidate,
-        choices: Sequence[Choice],
-        build: Callable[[Choice], Candidate],
-        forget: Callable[[Sequence[Placed]], None],
-    ) -> None:
-        self._captured = captured
-        self._session = session
-        self._ground = ground
-        self._home = home
-        self._choices = choices
-        self._build = build
-        self._forget = forget
+    graph_id: str
+    session: Session
+    ground: Ground
+    home: Candidate
+    choices: Sequence[Choice]
+    build: Callable[[Choice], Candidate]
+    forget: Callable[[Sequence[Placed]], None]
+    remember: Callable[[Decision], None]
+    sizes: Sequence[Hints] = ()
 
-    def __call__(self, values: Sequence[Any]) -> Run:
+    def __call__(self, values: Sequence[Any]) -> Candidate:
         """The quickest candidate; the values are left as they are."""
-        home = self._home.placed
-        reason = "" if home is None else self._ground.why_not(home, values, len(self._choices))
+        home = self.home.placed
+        reason = "" if home is None else self.ground.why_not(home, values, len(self.choices))
         if reason:
             self._tell(f"not compared at the first call: {reason}")
         rivals, failed = ([], []) if reason else self._rivals()
         if not rivals and not failed:
-            return self._home.run
-        candidates = [*rivals, self._home]
+            return self.home
+        candidates = [*rivals, self.home]
         try:
             trials = (*self._compared(candidates, values), *failed)
             decision = decide(simplest_first(trials, None if home is None else home.plan))
         except torch.OutOfMemoryError as error:
             self._tell(f"not compared at the first call: {error}")
-            decision = Decision(self._home.choice)
+            decision = Decision(self.home.choice)
         winner = next(item for item in candidates if item.choice == decision.choice)
         if decision.trials:
             self._keep(winner, decision)
         for candidate in candidates:
             if candidate is not winner:
-                self._forget(candidate.graphs)
-        return winner.run
+                self.forget(candidate.graphs)
+        return winner
 
     def _compared(self, candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Trial, ...]:
-        graphs = [item for candidate in candidates for item in candidate.graphs if isinstance(item, PlacedGraph)]
-        with self._ground.prepared(graphs, values):
-            return compare(candidates, values, self._ground)
+        graphs = [candidate.placed for candidate in candidates if candidate.placed is not None]
+        with self.ground.prepared(graphs, values):
+            *rivals, home = compare(candidates, values, self.ground)
+        mine = self.home.placed
+        if mine is None:
+            return (*rivals, home)
+        pairs = zip(candidates, rivals, strict=False)
+        left = (self._elsewhere(candidate, trial, mine, home) for candidate, trial in pairs)
+        return (*left, home)
+
+    def _elsewhere(self, candidate: Candidate, trial: Trial, mine: PlacedGraph, home: Trial) -> Trial:
+        """What a rival did; who promises to be slower at other sizes does not win."""
+        if candidate.placed is None:
+            return trial
+        detail = why_slower(candidate.placed, trial, mine, home, self.sizes, self.session)
+        return replace(trial, status=SLOWER_ELSEWHERE, detail=detail) if detail else trial
 
     def _keep(self, winner: Candidate, decision: Decision) -> None:
-        self._remember(replace(decision, choice=winner.planned))
+        self.remember(replace(decision, choice=winner.planned))
         shown = ", ".join(f"{trial.choice} {_shown(trial)}" for trial in decision.trials)
         self._tell(f"took {decision.choice} at the first call ({shown})")
         if winner.placed is not None:
             winner.placed.settle(decision)
 
     def _tell(self, detail: str) -> None:
-        self._session.events.append(Event("tuning", self._captured.id, "", "", detail))
+        self.session.events.append(Event("tuning", self.graph_id, "", "", detail))
 
     def _rivals(self) -> tuple[list[Candidate], list[Trial]]:
         """Those that could be built in time, and those that could not be built."""
         begun = time.monotonic()
         built: list[Candidate] = []
         failed: list[Trial] = []
-        for choice in self._choices:
-            if time.monotonic() - begun > self._ground.compiling_s:
+        for choice in self.choices:
+            if time.monotonic() - begun > self.ground.compiling_s:
                 break
             try:
-                built.append(self._build(choice))
+                built.append(self.build(choice))
             except Exception as error:
                 failed.append(_failed(choice, 0.0, error))
         return built, failed
-
-    def _remember(self, decision: Decision) -> None:
-        # What no other process could measure, no other process finds again; a graph without a text has no key.
-        if tuner.why_untunable(self._session):
-            return
-        with contextlib.suppress(RegionTextError):
-            remember(tuner.subject_of(self._captured, self._session), decision, self._session)
 
 
 def compare(candidates: Sequence[Candidate], values: Sequence[Any], ground: Ground) -> tuple[Trial, ...]:
@@ -272,22 +274,7 @@ def _failed(choice: Choice, estimated_s: float, error: Exception) -> Trial:
 
 
 def _shown(trial: Trial) -> str:
-    return trial.status if trial.median_s is None else f"{1e3 * trial.median_s:.3g} ms"
-
-
-def remembered(subject: tuner.Subject, session: Session) -> Decision:
-    """What the first call of this graph showed before; ``UNTUNED`` if nothing."""
-    return Decision.read(session.database.decision(_key(subject, session)))
-
-
-def remember(subject: tuner.Subject, decision: Decision, session: Session) -> None:
-    """Keep what a first call showed; tuning does not take it for a decision of its own."""
-    session.database.set_decision(
-        _key(subject, session), decision.to_dict(), device=subject.device, fingerprints=session.fingerprints
-    )
-
-
-def _key(subject: tuner.Subject, session: Session) -> str:
-    # What is quickest when replayed may not be when each kernel is launched, and the other way round.
-    replayed = session.records and subject.device.startswith("cuda")
-    return f"{subject.key}-first-call{'-replayed' if replayed else ''}"
+    if trial.median_s is None:
+        return trial.status
+    left = f", {trial.detail}" if trial.status == SLOWER_ELSEWHERE else ""
+    return f"{1e3 * trial.median_s:.3g} ms{left}"

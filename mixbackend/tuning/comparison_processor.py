@@ -66,7 +66,7 @@ class ProcessorGround:
     def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
         graph, plan = home.graph, home.plan
-        if graph.dynamic or plan.estimated_s < LEAST_S or not may_repeat(graph, self.placeholders):
+        if plan.estimated_s < LEAST_S or not may_repeat(graph, self.placeholders):
             return ()
         metas = (meta for node in graph.nodes for meta in node.outputs)
         if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):

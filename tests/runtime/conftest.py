@@ -27,7 +27,9 @@ from mixbackend.contracts import (
 )
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime import costs as costs_module
+from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.mixture import Mixture
+from mixbackend.tuning import comparison_processor
 
 CHEAPEST_FIRST = FlatCosts(seconds={"eager": 1e-3})
 """Every op costs a microsecond, a thousand on eager."""
@@ -183,6 +185,15 @@ def packer() -> Packer:
 @pytest.fixture
 def faulty() -> type[Faulty]:
     return Faulty
+
+
+@pytest.fixture
+def worth_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody's rates but the fallback's count as measured, and no graph is too small to be compared."""
+    monkeypatch.setattr(
+        SessionCosts, "probed", lambda self, graph: {item.name for item in self._backends} - {EagerBackend.name}
+    )
+    monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
 
 
 class Sleeper(Loopback):

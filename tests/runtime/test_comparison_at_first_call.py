@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import Plan, PlannedRegion, Traits
 from mixbackend.partitioner import fixed
 from mixbackend.partitioner.placement import Placements
@@ -20,14 +19,7 @@ from mixbackend.tuning.comparison_processor import ProcessorGround
 from mixbackend.tuning.decision import Trial
 from mixbackend.tuning.rivals import EVERYONE, alone, other_plans
 
-
-@pytest.fixture(autouse=True)
-def _probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody's rates but the fallback's count as measured, and no graph is too small."""
-    monkeypatch.setattr(
-        SessionCosts, "probed", lambda self, graph: {item.name for item in self._backends} - {EagerBackend.name}
-    )
-    monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
+pytestmark = pytest.mark.usefixtures("worth_comparing")
 
 
 def model(x: torch.Tensor) -> torch.Tensor:
@@ -146,13 +138,6 @@ def test_random_numbers_and_written_inputs_are_as_after_one_call(make_mixture, s
     torch.testing.assert_close(mine, eagers)
     torch.testing.assert_close(following, torch.rand(3))
     assert told(mixture)[0].startswith("took quick at the first call")
-
-
-def test_symbolic_sizes_are_not_compared(make_mixture, sleeper):
-    quick = sleeper("quick", 0.0)
-    mixture = make_mixture(sleeper("slow", 0.001), quick)
-    torch.compile(model, backend=mixture, dynamic=True)(X)
-    assert (told(mixture), quick.compiled) == ([], [])
 
 
 def test_forward_and_backward_are_compared_each(make_mixture, sleeper):

@@ -130,14 +130,31 @@ def test_three_lines_give_three_regimes() -> None:
 @pytest.mark.parametrize("slope", [1e-9, 1.03e-9])
 def test_plans_within_the_tolerance_are_one(slope: float) -> None:
     market = Market({"one": (1e-6, 1e-9), "other": (0.99e-6, slope)})
-    assert market.ladder(graph(rows(1000))) is None
+    ladder = market.ladder(graph(rows(1000)))
+    assert ladder is not None
+    assert [regime.unbounded for regime in ladder.regimes] == [True]
     assert market.placed == 0, "what no plan can undercut is known without placing"
 
 
 def test_ranges_are_respected() -> None:
     market = Market({"small": (1e-6, 1e-7), "large": (1e-4, 1e-9)})
-    assert market.ladder(graph(rows(64, 2, 512))) is None, "the switch is at about a thousand"
-    assert market.ladder(graph(rows(5000, 2000))) is None
+    for described in (graph(rows(64, 2, 512)), graph(rows(5000, 2000))):
+        ladder = market.ladder(described)
+        assert ladder is not None
+        assert len(ladder.regimes) == 1, "the switch is at about a thousand"
+
+
+def test_the_ends_of_a_regime_are_within_its_bounds() -> None:
+    market = Market({"small": (1e-6, 1e-7), "large": (1e-4, 1e-9)})
+    ladder = market.ladder(graph(rows(256)))
+    assert ladder is not None
+    low, high = ladder.regimes
+    assert [dict(hints) for hints in ladder.ends(low)] == [{ROWS: 4}, {ROWS: low.last}]
+    first = {ROWS: high.first}
+    assert [dict(hints) for hints in ladder.ends(high)] == [first, {ROWS: 64 * high.size}]
+    alone = market.ladder(graph(rows(64, 64, 64)))
+    assert alone is not None
+    assert alone.ends(alone.regimes[0]) == ({ROWS: 64}, {ROWS: 64}), "no other sizes are possible"
 
 
 def test_a_static_graph_has_one_plan() -> None:
@@ -210,11 +227,12 @@ def test_any_lines(lines: Lines, hint: int) -> None:
     ladder = market.ladder(described)
     assert market.placed <= 4
     assert market.priced <= 40
-    if ladder is None:
+    assert ladder is not None
+    if len(ladder.regimes) == 1:
         for size in (max(2, round(hint / 256)), hint * 256):
             assert market.seconds(first, size) <= (1.0 + WORTH) * market.seconds(market.best(size), size) * 1.0001
         return
-    assert 2 <= len(ladder.regimes) <= MOST_REGIMES
+    assert len(ladder.regimes) <= MOST_REGIMES
     bounds = [(regime.first, regime.last) for regime in ladder.regimes]
     assert bounds[0][0] == 0
     assert bounds[-1][1] is None

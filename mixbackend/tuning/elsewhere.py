@@ -1,0 +1,60 @@
+"""Whether a plan that was the quickest at the sizes of a first call promises to be so at the other sizes it will run.
+
+Place: below ``comparison``, for graphs with symbolic sizes. Input: what candidates took, their plans, sizes at the ends
+of the range that the decision is for. Output: why a candidate is not to win, in words.
+Method: a plan's estimate at other sizes is scaled by what its call took beside its estimate here. Estimates of a
+library err together, so this says more than the estimate alone.
+Invariants: only who was quicker than the plan by estimates is asked about.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sympy
+
+from mixbackend.contracts.rehint import ImpossibleSizesError, with_hints
+from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.session import Session
+from mixbackend.tuning.decision import MEASURED, Trial
+
+SLOWER_ELSEWHERE = "slower_elsewhere"
+"""Quicker at the sizes of the first call, but not at others that it would run as well."""
+MARGIN = 1.04
+"""Who promises to be no slower than the plan by more is kept."""
+
+Hints = Mapping[sympy.Symbol, int]
+
+
+def why_slower(
+    rival: PlacedGraph, trial: Trial, home: PlacedGraph, home_trial: Trial, sizes: Sequence[Hints], session: Session
+) -> str:
+    """Where a rival that was quicker here promises to be slower than the plan; empty if nowhere.
+
+    Args:
+        rival, trial: another placement of the graph, and what it did.
+        home, home_trial: the plan by estimates, and what it did.
+        sizes: that the decision is for, beside those of the trials.
+        session: backends and costs.
+    """
+    mine, theirs = home_trial.median_s, trial.median_s
+    if trial.status != MEASURED or mine is None or theirs is None or theirs >= mine:
+        return ""
+    for hints in sizes:
+        limit, seconds = (_promised(*item, hints, session) for item in ((home, mine), (rival, theirs)))
+        if limit is not None and seconds is not None and seconds > MARGIN * limit:
+            where = ", ".join(f"{symbol} = {value}" for symbol, value in hints.items())
+            return f"promises {seconds / limit:.2f} times the plan's seconds at {where}"
+    return ""
+
+
+def _promised(placed: PlacedGraph, took_s: float, hints: Hints, session: Session) -> float | None:
+    """Seconds of a plan at other sizes; ``None`` if it has no price there."""
+    try:
+        graph = with_hints(placed.graph, hints)
+    except ImpossibleSizesError:
+        return None
+    (estimated_s,) = session.appraise(graph, [placed.plan]).seconds
+    here_s = placed.plan.estimated_s
+    return None if estimated_s is None or here_s <= 0.0 else estimated_s / here_s * took_s

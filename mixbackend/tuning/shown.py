@@ -1,0 +1,30 @@
+"""What first calls showed: decisions of ``comparison``, remembered for the processes that follow.
+
+Place: beside ``tuner``, whose decisions come before these; written and read by ``by_range``.
+Invariants: kept under the key of the graph and its range of sizes, apart from what tuning decided, and apart for calls
+that are replayed.
+"""
+
+from __future__ import annotations
+
+from mixbackend.runtime.session import Session
+from mixbackend.tuning.decision import Decision
+from mixbackend.tuning.tuner import Subject
+
+
+def remembered(subject: Subject, session: Session) -> Decision:
+    """What the first call of this graph showed before; ``UNTUNED`` if nothing."""
+    return Decision.read(session.database.decision(_key(subject, session)))
+
+
+def remember(subject: Subject, decision: Decision, session: Session) -> None:
+    """Keep what a first call showed; tuning does not take it for a decision of its own."""
+    session.database.set_decision(
+        _key(subject, session), decision.to_dict(), device=subject.device, fingerprints=session.fingerprints
+    )
+
+
+def _key(subject: Subject, session: Session) -> str:
+    # What is quickest when replayed may not be when each kernel is launched, and the other way round.
+    replayed = session.records and subject.device.startswith("cuda")
+    return f"{subject.key}-first-call{'-replayed' if replayed else ''}"

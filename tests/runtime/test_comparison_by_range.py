@@ -1,0 +1,192 @@
+"""Graphs with symbolic sizes are compared in each range of sizes, and what wins there is for the whole of the range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mixbackend.partitioner.placement import Placements
+from mixbackend.runtime import costs as costs_module
+from mixbackend.tuning import tuner
+
+from .regime_cases import WIDTH, BySize, regimes_of
+
+pytestmark = pytest.mark.usefixtures("worth_comparing")
+
+LINES = {
+    "small": (1e-6, 1e-7),
+    "near_small": (1.2e-6, 1.2e-7),
+    "large": (1e-4, 1e-9),
+    "near_large": (1.2e-4, 1.2e-9),
+    "eager": (1e-2, 1e-6),
+}
+"""Each of those that are near runs in no time; the others, which are estimated to be quicker, sleep."""
+
+
+@pytest.fixture
+def by_lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, tuple[float, float]]], None]:
+    def use(lines: dict[str, tuple[float, float]]) -> None:
+        monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: BySize(lines=lines))
+
+    return use
+
+
+def function(value: torch.Tensor) -> torch.Tensor:
+    return (value.sin() + 1).cos()
+
+
+def compiled(mixture: Any, of: Any = function) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(of, backend=mixture)
+
+
+def rows(count: int) -> torch.Tensor:
+    value = torch.randn(count, WIDTH)
+    torch._dynamo.mark_dynamic(value, 0)
+    return value
+
+
+def check(run: Any, counts: Sequence[int], of: Any = function) -> None:
+    for count in counts:
+        value = rows(count)
+        torch.testing.assert_close(run(value), of(value))
+
+
+def told(mixture: Any) -> list[str]:
+    return [event.detail.split(" at the ")[0] for event in mixture.report().events if event.kind == "tuning"]
+
+
+def owners(mixture: Any, graph: int = 0) -> list[set[str]]:
+    return [{region["backend"] for region in regime["regions"]} for regime in regimes_of(mixture, graph)]
+
+
+def used(mixture: Any) -> list[set[str]]:
+    return [{region.backend for region in graph.plan.regions} for graph in mixture.report().graphs]
+
+
+def four(sleeper: Any) -> list[Any]:
+    return [sleeper(name, 0.0 if name.startswith("near") else 0.004) for name in LINES if name != "eager"]
+
+
+def test_with_one_plan_for_all_sizes_the_first_call_decides(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
+    by_lines(dict.fromkeys(("slow", "quick", "eager"), (1e-6, 1e-8)))
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    check(compiled(mixture), (8, 3000, 9))
+    assert (told(mixture), used(mixture)) == (["took quick"], [{"quick"}])
+
+
+def test_each_range_is_compared_at_its_own_first_call(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
+    by_lines(LINES)
+    mixture = make_mixture(*four(sleeper))
+    run = compiled(mixture)
+    check(run, (8, 9))
+    assert told(mixture) == ["took near_small"]
+    check(run, (3000, 7, 4000))
+    assert told(mixture) == ["took near_small", "took near_large"]
+    assert owners(mixture) == [{"near_small"}, {"near_large"}]
+    assert [regime["tuning"]["chosen"] for regime in regimes_of(mixture)] == ["near_small", "near_large"]
+
+
+def test_a_later_process_takes_up_what_was_found(
+    make_mixture: Any, sleeper: Any, by_lines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_lines(LINES)
+    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    check(compiled(make_mixture(*four(sleeper))), (8, 3000))
+    backends = four(sleeper)
+    later = make_mixture(*backends)
+    run = compiled(later)
+    check(run, (3000, 8))
+    assert told(later) == [], "whichever range comes first"
+    assert owners(later) == [{"near_small"}, {"near_large"}]
+    assert [len(backend.compiled) for backend in backends] == [0, 1, 0, 1]
+
+
+def test_layers_that_share_a_graph_compare_a_range_once(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
+    by_lines(LINES)
+    mixture = make_mixture(*four(sleeper))
+    layers = [nn.Linear(WIDTH, WIDTH).eval() for _ in range(3)]
+    run = compiled(mixture, lambda layer, value: layer(value).tanh())
+    with torch.no_grad():
+        for count in (8, 3000, 16):
+            for layer in layers:
+                value = rows(count)
+                torch.testing.assert_close(run(layer, value), layer(value).tanh())
+    assert sorted(told(mixture)) == ["took near_large", "took near_small"]
+
+
+def test_weights_that_change_afterwards_are_seen_in_every_range(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
+    by_lines(LINES)
+    mixture, model = make_mixture(*four(sleeper)), nn.Linear(WIDTH, WIDTH).eval()
+    run = compiled(mixture, model)
+    with torch.no_grad():
+        for _ in range(2):
+            check(run, (8, 3000), model)
+            model.weight.mul_(2.0)
+    assert owners(mixture) == [{"near_small"}, {"near_large"}]
+
+
+def test_written_inputs_are_written_once_in_every_range(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
+    by_lines(LINES)
+    mixture = make_mixture(*four(sleeper))
+    run = compiled(mixture, lambda value: value.add_(1.0).exp())
+    for count in (8, 3000):
+        mine = rows(count)
+        eagers = mine.clone()
+        torch.testing.assert_close(run(mine), eagers.add_(1.0).exp())
+        torch.testing.assert_close(mine, eagers)
+    assert len(told(mixture)) == 2, "who wins depends on what is not on these lines: eager's copy into the input"
+
+
+@pytest.mark.parametrize(("per_element_s", "winner"), [(1e-9, "second"), (1e-7, "first")])
+def test_who_promises_to_be_slower_at_other_sizes_does_not_win(
+    make_mixture: Any, sleeper: Any, by_lines: Any, monkeypatch: pytest.MonkeyPatch, per_element_s: float, winner: str
+) -> None:
+    """At 64 times as many rows, the second is estimated to take three times what it takes here, or the same."""
+    by_lines({"first": (1e-4, 1e-9), "second": (1.02e-4, per_element_s), "eager": (1e-2, 1e-6)})
+    monkeypatch.setattr("mixbackend.runtime.regime_search.WORTH", 10.0)
+    mixture = make_mixture(sleeper("first", 0.006), sleeper("second", 0.004))
+    check(compiled(mixture), (8,))
+    assert used(mixture) == [{winner}]
+    (graph,) = mixture.report().to_dict()["graphs"]
+    statuses = {trial["choice"]: trial["status"] for trial in graph["tuning"]["trials"]}
+    assert statuses == {"second": "measured" if winner == "second" else "slower_elsewhere", "mixture": "measured"}
+
+
+def test_forward_and_backward_are_compared_in_every_range(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
+    by_lines(LINES)
+    mixture = make_mixture(*four(sleeper))
+    run = compiled(mixture, lambda value: function(value).sum())
+    for count in (8, 3000, 9):
+        mine = rows(count).requires_grad_()
+        eagers = mine.detach().clone().requires_grad_()
+        run(mine).backward()
+        function(eagers).sum().backward()
+        torch.testing.assert_close(mine.grad, eagers.grad)
+    assert len(told(mixture)) == 4
+    for graph in range(2):
+        assert [owned <= {"near_small", "near_large"} for owned in owners(mixture, graph)] == [True, True]
+
+
+def test_ranges_that_are_too_small_keep_the_estimates(
+    make_mixture: Any, sleeper: Any, by_lines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_lines(LINES)
+    monkeypatch.setattr("mixbackend.tuning.comparison_processor.LEAST_S", 2e-4)
+    mixture = make_mixture(*four(sleeper))
+    check(compiled(mixture), (8, 3000))
+    assert told(mixture) == ["took near_large"]
+
+
+def test_no_graph_is_placed_for_a_comparison_that_is_switched_off(
+    make_mixture: Any, sleeper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans, plan = [], Placements.plan
+    monkeypatch.setattr(Placements, "plan", lambda *given, **named: plans.append(1) or plan(*given, **named))
+    mixture = make_mixture(sleeper("slow", 0.001), sleeper("quick", 0.0), search={"first_call_s": 0.0})
+    check(compiled(mixture), (8,))
+    assert (len(plans), told(mixture)) == (1, [])
