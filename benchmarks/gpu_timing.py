@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixbackend.benchmarks.timing import rotated
+from mixbackend.benchmarks.timing import round_order
 from mixbackend.calibration.timing import seconds_by_marks
 
 TURNS = 12
@@ -27,7 +27,7 @@ def timed_in_turns(calls: Mapping[str, Callable[[], Any]], turns: int = TURNS) -
     lengths = {way: max(3, int(_BLOCK_MS / max(_block(call, 3), 1e-3))) for way, call in calls.items()}
     samples: dict[str, list[float]] = {way: [] for way in calls}
     for turn in range(turns):
-        for way in rotated(list(calls), turn):
+        for way in round_order(list(calls), turn):
             samples[way].append(_block(calls[way], lengths[way]))
     return samples
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew, probing_allowed
 from mixbackend.benchmarks.peers.catalogue import EAGER, cache_folder, configuration_of, is_ours, refusal
 from mixbackend.benchmarks.peers.request import MODULE, Guards, PeerCase, PeerRequest
-from mixbackend.benchmarks.timing import rotated
+from mixbackend.benchmarks.timing import round_order
 from mixbackend.processes import Answer, Worker, ask
 from mixbackend.runtime.thread_environment import make_threads_sleep, without_decisions
 from mixbackend.storage import private_folder
@@ -203,7 +203,7 @@ def take_turns(case: PeerCase, workers: Mapping[str, Worker], options: Options, 
     """Let peers that wait, stopped, take their turns."""
     turns = {peer: Turns() for peer in workers}
     for number in range(options.rounds):
-        for peer in rotated(list(workers), number):
+        for peer in round_order(list(workers), number):
             show(f"{case}: round {number + 1} of {options.rounds}, {peer}", 0.0)
             if turns[peer].failure is None:
                 _take_turn(workers[peer], turns[peer], options)

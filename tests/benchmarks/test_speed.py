@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -15,7 +17,7 @@ from mixbackend.benchmarks.tables import (
     summarise_accuracy,
     summarise_speed,
 )
-from mixbackend.benchmarks.timing import Timing, calls_per_round, speedup
+from mixbackend.benchmarks.timing import Timing, calls_per_round, round_order, speedup
 
 
 def timing(name: str, *rounds: float, **placement: object) -> Timing:
@@ -142,3 +144,14 @@ def test_speed_summary_is_a_geometric_mean() -> None:
     screen = Console(file=io.StringIO(), width=160)
     print_speed([case(4.0)], screen)
     assert "4.00x" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize("peers", ["a", "ab", "abc", "abcdef"])
+def test_over_the_rounds_each_peer_is_first_as_often_and_no_neighbour_stays(peers):
+    orders = [round_order(peers, turn) for turn in range(2 * len(peers))]
+    assert all(sorted(order) == list(peers) for order in orders)
+    assert set(Counter(order[0] for order in orders).values()) == {2}
+    if len(peers) > 2:
+        behind = Counter(pair for order in orders for pair in itertools.pairwise(order))
+        assert all(count <= len(peers) for count in behind.values())
+    assert round_order("", 3) == []
