@@ -77,10 +77,20 @@ def cut_regions(
 
 
 def whole_region(graph_module: torch.fx.GraphModule, graph: OpGraph) -> Region:
-    """A captured graph as one region."""
-    planned = PlannedRegion("r0", "none", tuple(node.name for node in graph.placed_nodes))
+    """A captured graph as one region, which computes the numbers that its ops read from the graph's own inputs."""
+    names = tuple(node.name for node in graph.placed_nodes)
+    planned = PlannedRegion("r0", "none", names, copies=_numbers_read(graph, frozenset(names)))
     plan = Plan(graph.id, graph.phase, graph.dynamic, (planned,))
     return cut_regions(graph_module, graph, plan)[0].region
+
+
+def _numbers_read(graph: OpGraph, readers: frozenset[str]) -> tuple[str, ...]:
+    """Nodes of numbers that these nodes read, at any distance."""
+    read: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.name in readers or node.name in read:
+            read.update(node.references())
+    return tuple(node.name for node in graph.nodes if node.is_symbolic and node.name in read)
 
 
 class _Cutter:

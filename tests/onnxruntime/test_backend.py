@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend, backend
-from mixbackend.contracts import DeviceModel, RegionSketch, Supported, check_backend
+from mixbackend.contracts import DeviceModel, Plan, PlannedRegion, RegionSketch, Supported, check_backend
+from mixbackend.runtime.regions import cut_regions
 from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten
@@ -78,12 +79,15 @@ def test_stored_model_gives_the_same_results(workbench):
     assert "Relu" in loaded.source or "Max" in loaded.source
 
 
-def test_stored_model_with_numbers(workbench):
-    function = lambda x: torch.zeros(x.shape[0], 2) + x.shape[1]  # noqa: E731
-    built = workbench.build(function, [torch.randn(4, 8)], dynamic=True)
-    loaded = OnnxRuntimeBackend().load(built.region, built.compiled.artifact)
-    arguments = [5 for _ in built.region.inputs]
-    assert torch.equal(loaded.run(arguments)[0], built.compiled.run(arguments)[0])
+def test_stored_model_with_numbers():
+    """Numbers that are computed outside of a region are passed to it."""
+    module, graph = trace_graph(lambda x: torch.zeros(x.shape[0], 2) + x.shape[1], [torch.randn(4, 8)], dynamic=True)
+    planned = PlannedRegion("r0", OnnxRuntimeBackend.name, tuple(node.name for node in graph.placed_nodes))
+    region = cut_regions(module, graph, Plan(graph.id, graph.phase, True, (planned,)))[0].region
+    compiled = OnnxRuntimeBackend().compile(region)
+    loaded = OnnxRuntimeBackend().load(region, compiled.artifact)
+    arguments = [5 for _ in region.inputs]
+    assert torch.equal(loaded.run(arguments)[0], compiled.run(arguments)[0])
 
 
 @pytest.mark.parametrize("spoiled", [b"", b"not a model", "truncated", "foreign"])

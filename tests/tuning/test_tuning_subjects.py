@@ -12,6 +12,7 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
 from mixbackend.configuration import load_config
 from mixbackend.contracts import InputRole
+from mixbackend.contracts.region_text import read_region_text
 from mixbackend.partitioner.portable import portable
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.choice import DEFAULT, Choice
@@ -228,6 +229,25 @@ def test_a_graph_that_holds_tensors_of_its_own_is_placed_by_estimates(tmp_path) 
         torch.testing.assert_close(torch.compile(shifted, backend=mixture)(value), shifted(value))
     details = [event.detail for event in mixture.report().events if event.kind == "tuning"]
     assert any("holds tensors that are no inputs" in detail for detail in details), details
+
+
+def test_a_graph_that_reckons_with_its_sizes_has_a_text_that_does_so(tmp_path) -> None:
+    """Rows times columns of a batch of sequences: no input of the graph, and another number in every call."""
+
+    def function(value):
+        rows, columns, width = value.shape
+        return value.reshape(rows * columns, width).cumsum(0) / (rows * columns)
+
+    subjects = []
+    for rows, columns in ((2, 3), (5, 7)):
+        module = trace_graph(function, [torch.randn(rows, columns, 4)], dynamic=True)[0]
+        subjects.append(tuner.subject_of(tuner.Captured(module, "inference", {}, "g"), session(tmp_path)))
+    first, second = subjects
+    assert first.key == second.key
+    assert first.inputs == (0,)
+    value = torch.randn(6, 2, 4)
+    (result,) = read_region_text(second.text).graph_module(value)
+    torch.testing.assert_close(result, function(value))
 
 
 def test_a_look_up_that_fails_never_takes_the_model_down(tmp_path, monkeypatch) -> None:
