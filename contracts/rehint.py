@@ -20,6 +20,9 @@ from mixbackend.contracts.ops import Argument, OpNode, ValueMeta
 from mixbackend.contracts.sizes import Size, SymbolicSize
 from mixbackend.contracts.tensors import TensorMeta
 
+Hints = Mapping[sympy.Symbol, int]
+"""Values of symbols, by symbol."""
+
 
 class ImpossibleSizesError(ValueError):
     """No run can have these values: some size would be negative, or outside of its range."""
@@ -34,7 +37,7 @@ def symbols_of(graph: OpGraph) -> dict[sympy.Symbol, SymbolicSize]:
     return found
 
 
-def with_hints(graph: OpGraph, hints: Mapping[sympy.Symbol, int]) -> OpGraph:
+def with_hints(graph: OpGraph, hints: Hints) -> OpGraph:
     """A graph as if it had been captured at these values of its symbols.
 
     Args:

@@ -81,9 +81,10 @@ class GraphCompiler:
             return self._build(captured, Measured(locked))
         ranged = RangedDecisions(captured, self.session)
         comparing = FirstCalls(captured, ranged, self.session, self.graphs, self._built)
-        if ranged.tuned() is UNTUNED and ranged.measuring:
+        known = ranged.tuned()
+        if known is UNTUNED and ranged.measuring:
             return AtFirstCall(lambda values: self._build(captured, ranged.measured(ranged.at_first_call(values))))
-        known = ranged.known()
+        known = ranged.shown() if known is UNTUNED else known
         if known is not UNTUNED:
             return self._build(captured, ranged.measured(known, comparing.in_range))
         ground = comparison.ground_of(captured, self.session)

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import sympy
 import torch.fx
 
 from mixbackend.contracts import OpGraph, Phase, Plan
-from mixbackend.contracts.rehint import with_hints
+from mixbackend.contracts.rehint import Hints, with_hints
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.describe import PlaceholderRole, describe
@@ -51,7 +50,7 @@ def choose_layout(
     roles: Mapping[str, PlaceholderRole],
     session: Session,
     choice: Choice = DEFAULT,
-    hints: Mapping[sympy.Symbol, int] | None = None,
+    hints: Hints | None = None,
 ) -> LayoutChoice:
     """Describe a graph in the layout that is planned cheapest, or in the one that was chosen.
 

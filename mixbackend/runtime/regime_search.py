@@ -19,13 +19,13 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
 
 from mixbackend.contracts import OpGraph, Plan, SymbolicSize
-from mixbackend.contracts.rehint import ImpossibleSizesError, symbols_of, with_hints
+from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, symbols_of, with_hints
 from mixbackend.partitioner.appraise import Appraisal
 
 MOST_REGIMES = 4
@@ -102,7 +102,7 @@ class Regime:
     first: int
     last: int | None
     size: int
-    hints: Mapping[sympy.Symbol, int]
+    hints: Hints
     graph: OpGraph
     plan: Plan
 
@@ -123,7 +123,7 @@ class Ladder:
     regimes: tuple[Regime, ...]
     home: int
 
-    def ends(self, regime: Regime) -> tuple[Mapping[sympy.Symbol, int], ...]:
+    def ends(self, regime: Regime) -> tuple[Hints, ...]:
         """Values of the symbols near both ends of a regime, where they are others than it was planned for."""
         smallest, largest = max(regime.first, regime.size // _FAR, 1), regime.size * _FAR
         values = smallest, largest if regime.last is None else min(largest, regime.last)
@@ -172,9 +172,7 @@ def _added(graph: OpGraph, plan: Plan, symbol: sympy.Symbol, size: SymbolicSize,
     return 0.0
 
 
-def _priced(
-    graph: OpGraph, hints: Mapping[sympy.Symbol, int], plans: Sequence[Plan], price: Price
-) -> tuple[float | None, ...]:
+def _priced(graph: OpGraph, hints: Hints, plans: Sequence[Plan], price: Price) -> tuple[float | None, ...]:
     try:
         return price(with_hints(graph, hints), plans, False).seconds
     except ImpossibleSizesError:
@@ -186,7 +184,7 @@ class _Anchor:
     """A plan, and a size at which it is the cheapest."""
 
     size: int
-    hints: Mapping[sympy.Symbol, int]
+    hints: Hints
     graph: OpGraph
     plan: Plan
 

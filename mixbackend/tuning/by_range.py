@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import sympy
 import torch
 
 from mixbackend.contracts import PlacementError, RegionTextError
 from mixbackend.contracts.region_text import read_region_text
+from mixbackend.contracts.rehint import Hints
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.identity import Captured
@@ -97,7 +97,7 @@ class RangedDecisions:
             return Measured(decision)
         return Measured(decision, self.ladder, self._decide, compare)
 
-    def ends(self, regime: Regime | None) -> tuple[Mapping[sympy.Symbol, int], ...]:
+    def ends(self, regime: Regime | None) -> tuple[Hints, ...]:
         """Sizes that a decision for a range is for as well: near its ends."""
         return () if self.ladder is None or regime is None else self.ladder.ends(regime)
 
@@ -105,12 +105,9 @@ class RangedDecisions:
         """What was tuned for the sizes that the graph was captured at; ``UNTUNED`` if nothing."""
         return UNTUNED if self._subject is None else self._tuned(self._subject, self.home)
 
-    def known(self) -> Decision:
-        """What was tuned, or else shown by the first call, for these sizes; ``UNTUNED`` if nothing."""
-        known = self.tuned()
-        if self._subject is None or known is not UNTUNED:
-            return known
-        return self._seen(self._subject, self.home)
+    def shown(self) -> Decision:
+        """What the first call at these sizes showed; ``UNTUNED`` if nothing."""
+        return UNTUNED if self._subject is None else self._seen(self._subject, self.home)
 
     def at_first_call(self, values: Sequence[Any]) -> Decision:
         """Measure the graph at the sizes that it was captured at, with the values of its first call."""

@@ -1,6 +1,6 @@
 """A plan by estimates is held against others at the first call of its graph: the quickest of them runs from then on.
 
-Place: beside ``tuner``, asked by ``runtime.compiling`` for graphs that nothing was measured of.
+Place: beside ``tuner``, asked by ``runtime.comparing`` for graphs that nothing was measured of.
 Input: the graph as it was placed, a way to build it as another choice says, the values of the first call. Output: the
 quickest of them; what was found is handed on with its plan, so that later starts search for none.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import torch
 
 from mixbackend.contracts import Plan
+from mixbackend.contracts.rehint import Hints
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import DEFAULT, Choice
@@ -38,7 +39,7 @@ from mixbackend.runtime.session import Session
 from mixbackend.tuning.comparison_gpu import GpuGround
 from mixbackend.tuning.comparison_processor import ProcessorGround
 from mixbackend.tuning.decision import MEASURED, Decision, Trial, decide
-from mixbackend.tuning.elsewhere import SLOWER_ELSEWHERE, Hints, why_slower
+from mixbackend.tuning.elsewhere import SLOWER_ELSEWHERE, why_slower
 from mixbackend.tuning.turns import take_turns
 
 

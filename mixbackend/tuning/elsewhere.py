@@ -4,33 +4,30 @@ Place: below ``comparison``, for graphs with symbolic sizes. Input: what candida
 of the range that the decision is for. Output: why a candidate is not to win, in words.
 Method: a plan's estimate at other sizes is scaled by what its call took beside its estimate here. Estimates of a
 library err together, so this says more than the estimate alone.
-Invariants: only who was quicker than the plan by estimates is asked about.
+Invariants: only who was quicker than the plan by estimates, or nearly as quick, is asked about: others do not win.
 Units: seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import sympy
-
-from mixbackend.contracts.rehint import ImpossibleSizesError, with_hints
+from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, with_hints
 from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.regime_search import WORTH
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.decision import MEASURED, Trial
 
 SLOWER_ELSEWHERE = "slower_elsewhere"
 """Quicker at the sizes of the first call, but not at others that it would run as well."""
-MARGIN = 1.04
-"""Who promises to be no slower than the plan by more is kept."""
-
-Hints = Mapping[sympy.Symbol, int]
+MARGIN = 1.0 + WORTH
+"""Who promises to be no slower than the plan by more is kept; who is slower here by more does not win anyway."""
 
 
 def why_slower(
     rival: PlacedGraph, trial: Trial, home: PlacedGraph, home_trial: Trial, sizes: Sequence[Hints], session: Session
 ) -> str:
-    """Where a rival that was quicker here promises to be slower than the plan; empty if nowhere.
+    """Where a rival that may win here promises to be slower than the plan; empty if nowhere.
 
     Args:
         rival, trial: another placement of the graph, and what it did.
@@ -39,7 +36,7 @@ def why_slower(
         session: backends and costs.
     """
     mine, theirs = home_trial.median_s, trial.median_s
-    if trial.status != MEASURED or mine is None or theirs is None or theirs >= mine:
+    if trial.status != MEASURED or mine is None or theirs is None or theirs > MARGIN * mine:
         return ""
     for hints in sizes:
         limit, seconds = (_promised(*item, hints, session) for item in ((home, mine), (rival, theirs)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from torch import nn
 
 from mixbackend.partitioner.placement import Placements
 from mixbackend.runtime import costs as costs_module
-from mixbackend.tuning import tuner
+from mixbackend.runtime.choice import DEFAULT
+from mixbackend.tuning import elsewhere, tuner
+from mixbackend.tuning.decision import MEASURED, Trial
 
 from .regime_cases import WIDTH, BySize, regimes_of
 
@@ -155,6 +158,23 @@ def test_who_promises_to_be_slower_at_other_sizes_does_not_win(
     (graph,) = mixture.report().to_dict()["graphs"]
     statuses = {trial["choice"]: trial["status"] for trial in graph["tuning"]["trials"]}
     assert statuses == {"second": "measured" if winner == "second" else "slower_elsewhere", "mixture": "measured"}
+
+
+@pytest.mark.parametrize(("took_s", "is_asked"), [(0.8, True), (1.0, True), (1.005, True), (2.0, False)])
+def test_who_may_win_as_the_equal_of_the_plan_is_asked_about_other_sizes(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, is_asked: bool
+) -> None:
+    """Among equals one backend alone wins, so a tie here must not hide what it takes elsewhere."""
+    monkeypatch.setattr(elsewhere, "with_hints", lambda graph, hints: graph)
+    estimates = {"home": 1.0, "rival": 10.0}
+    session: Any = SimpleNamespace(appraise=lambda graph, plans: SimpleNamespace(seconds=(estimates[graph],)))
+
+    def placed(name: str) -> Any:
+        return SimpleNamespace(graph=name, plan=SimpleNamespace(estimated_s=1.0))
+
+    home, rival = (Trial(DEFAULT, 1.0, MEASURED, rounds_s=(seconds,)) for seconds in (1.0, took_s))
+    reason = elsewhere.why_slower(placed("rival"), rival, placed("home"), home, [{}], session)
+    assert bool(reason) is is_asked
 
 
 def test_forward_and_backward_are_compared_in_every_range(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
