@@ -1,11 +1,12 @@
 """Regimes while they run: one graph with symbolic sizes, a plan per range of sizes, and which of them a call gets.
 
-Place: around ``runtime.placed``; ``Placer`` is asked by ``runtime.mixture`` and ``runtime.frozen`` instead of it.
+Place: around ``runtime.placed``; ``Placer`` is asked by ``runtime.compiling`` and ``runtime.frozen`` instead of it.
 Input: a captured graph. Output: ``PlacedGraph`` where one plan is good for all sizes, so that nothing stands between
 the caller and it; else ``RegimeGraph``, which is called and bound alike.
 A call reads its quantity (one number of its inputs, or a product of a few) and finds its range among at most three
-bounds. The plan of the first call's range is built at once, the others when a size of theirs first comes.
-Invariants: no guard is added; at most ``regime_search.MOST_REGIMES`` plans of a graph are alive; all built plans are
+bounds. The plan of the first call's range is built at once, the others when a size of theirs first comes; that call may
+hold them against other plans (``Compare``).
+Invariants: no guard is added; at most ``regime_search.MOST_REGIMES`` plans of a graph stay alive; all built plans are
 bound to the same constants, which exist once. Regions that are equal in several plans are compiled once, by their key;
 what a backend packs for itself out of constants exists once per plan that is built.
 """
