@@ -8,6 +8,7 @@ Invariants: answers are pure and remembered; a region that a backend refuses is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 from mixbackend.contracts import Backend, RegionConditions, RegionSketch, TensorMeta, Unsupported
@@ -32,6 +33,12 @@ class RegionRules:
     def pricing(self) -> tuple[int, ...]:
         """Numbers of the backends that may price whole regions themselves."""
         return tuple(slot for slot, prices in enumerate(self._prices) if prices)
+
+    def modelled(self, backends: frozenset[int]) -> RegionRules:
+        """The same rules where regions of these backends cost what the model says."""
+        rules = copy(self)
+        rules._prices = [prices and slot not in backends for slot, prices in enumerate(self._prices)]
+        return rules
 
     def trivial(self, backend: int) -> bool:
         """Whether a backend takes any region whatever."""

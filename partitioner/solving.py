@@ -100,21 +100,22 @@ def _with_fewer(problem: Problem, found: Found, rules: RegionRules, orders: Orde
     """The placement without backends that save less than the margin together; those that do least are tried first.
 
     A mixture of many is chosen among more than one of few, so its estimate is more likely to be too good.
+    It ends: every turn takes one backend out of those that are undecided, and none comes back.
     """
     limit = found.seconds * (1.0 + margin)
     dropped: frozenset[int] = frozenset()
-    kept: frozenset[int] = frozenset()
+    undecided = frozenset(range(len(problem.backends)))
     while margin and problem.size <= ATOMS_SEARCHED_AGAIN:
         seconds = _seconds_by_backend(problem, found)
-        if len(seconds) == 1 or not seconds.keys() - kept:
+        if len(seconds) == 1 or not seconds.keys() & undecided:
             break
-        least = min(seconds.keys() - kept, key=lambda slot: seconds[slot])
-        view = without_backends(problem, dropped | {least})
-        _, _, again = _search(view, rules, Neighbourhood(view), orders, limit)
-        if again.seconds <= limit:
-            dropped, found = dropped | {least}, again
-        else:
-            kept |= {least}
+        least = min(seconds.keys() & undecided, key=lambda slot: (seconds[slot], slot))
+        undecided -= {least}
+        without = dropped | {least}
+        view = without_backends(problem, without)
+        _, _, again = _search(view, rules.modelled(without), Neighbourhood(view), orders, limit)
+        if again.seconds <= limit and without.isdisjoint(_seconds_by_backend(problem, again)):
+            dropped, found = without, again
     return found
 
 
@@ -179,10 +180,12 @@ def _realise(
 ) -> Found:
     """Legal regions that every backend takes, for a labelling."""
     torn: frozenset[int] = frozenset()
-    while True:
+    while True:  # It ends: torn claims are not chosen again, so every turn tears another one.
         try:
             repaired = satisfy(problem, labels, rules, neighbourhood, torn, only)
         except EntangledClaimsError as error:
+            if error.claims <= torn:
+                raise
             torn |= error.claims
             continue
         seconds = true_energy(problem, repaired.placement, rules.price)

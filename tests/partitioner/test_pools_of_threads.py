@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from partitioner_cases import MATMUL, POINTWISE, SOFTMAX, TableBackend, TableCosts, eager, graph, node
 
 from mixbackend.contracts import OpGraph, Plan, Traits
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.placement import place
-
-from .partitioner_cases import MATMUL, POINTWISE, SOFTMAX, TableBackend, TableCosts, eager, graph, node
 
 SWITCH = 5.0
 
