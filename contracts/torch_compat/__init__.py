@@ -6,6 +6,7 @@ path has one; ``tests/test_torch_compat.py`` exercises every name here, so a new
 """
 
 from mixbackend.contracts.torch_compat.capture import (
+    RECOMPUTATION_POLICY,
     aot_compile,
     backward_compiled_at_once,
     boxed,
@@ -97,6 +98,7 @@ from mixbackend.contracts.torch_compat.tracing import (
 
 __all__ = [
     "MISSTATED",
+    "RECOMPUTATION_POLICY",
     "GraphTree",
     "LateKernels",
     "ResultsOfGraph",

@@ -54,6 +54,11 @@ def input_position(node: torch.fx.Node) -> int | None:
     return position if type(description).__name__ == "PlainAOTInput" else None
 
 
+RECOMPUTATION_POLICY = "recompute"
+"""Entry of a joint graph's ``node.meta`` in which torch's split, and a user's own checkpointing, look up what is to be
+done with a value."""
+
+
 def is_tangent(node: torch.fx.Node) -> bool:
     """Whether a placeholder of a backward graph is an incoming gradient."""
     return "Tangent" in type(node.meta.get("desc")).__name__ or node.name.startswith("tangents")

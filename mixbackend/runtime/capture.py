@@ -29,6 +29,7 @@ from mixbackend.contracts.torch_compat import (
 )
 from mixbackend.runtime.attention_masks import simplify_attention_masks
 from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.discontinuities import save_discontinuities
 from mixbackend.runtime.result_types import state_result_types
 from mixbackend.runtime.views import read_through_detach
 
@@ -69,6 +70,7 @@ def capture(
             # Before the graph is split: what the forward saves enters the backward as it is stated here.
             state_result_types(joint)
             read_through_detach(joint)
+            save_discontinuities(joint, keywords["num_fwd_outputs"])
             prepare_joint(joint)
         return partition_with_min_cut(joint, inputs, **keywords)
 

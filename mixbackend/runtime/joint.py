@@ -22,7 +22,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from mixbackend.contracts import OpGraph, PlacementError, Plan
 from mixbackend.contracts.describe_op import operator_name
-from mixbackend.contracts.torch_compat import is_tangent
+from mixbackend.contracts.torch_compat import RECOMPUTATION_POLICY, is_tangent
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.cut import Cut
@@ -35,8 +35,6 @@ from mixbackend.runtime.recomputed import Recomputation
 from mixbackend.runtime.row_statistics import is_softmax, write_out
 from mixbackend.runtime.session import Session
 
-_POLICY = "recompute"
-"""Where torch's split, and a user's own checkpointing, look up what is to be done with a value."""
 _LEAST_AT_STAKE = 0.02
 """Share of a step that convolutions must take for their layout to be worth a second plan: it may save half of it."""
 
@@ -51,7 +49,7 @@ def mark_saved(joint: torch.fx.GraphModule, session: Session) -> Cut:
         fusion,
         session.costs.running(planned.graph),
         tangents=frozenset(name for node, name in nodes if node.op == "placeholder" and is_tangent(node)),
-        decided=frozenset(name for node, name in nodes if _POLICY in node.meta),
+        decided=frozenset(name for node, name in nodes if RECOMPUTATION_POLICY in node.meta),
     ).nodes()
     names = list(zip(_names(joint), planned.names, strict=True))
     saved = fusion.unfused - recomputed
@@ -107,7 +105,7 @@ def _mark(joint: torch.fx.GraphModule, cut: Cut) -> None:
 def _tell(policy: CheckpointPolicy, nodes: Iterable[torch.fx.Node]) -> None:
     """Torch's split what to do with values; a user's own checkpointing decides before we do."""
     for node in nodes:
-        node.meta.setdefault(_POLICY, policy)
+        node.meta.setdefault(RECOMPUTATION_POLICY, policy)
 
 
 @dataclass(frozen=True)

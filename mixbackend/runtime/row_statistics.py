@@ -22,6 +22,7 @@ import torch.fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from mixbackend.contracts.describe_op import value_meta
+from mixbackend.contracts.torch_compat import RECOMPUTATION_POLICY
 
 aten = torch.ops.aten
 _SOFTMAX, _LOG_SOFTMAX = aten._softmax.default, aten._log_softmax.default
@@ -90,5 +91,5 @@ class _Writer:
         node = self._graph.call_function(target, arguments, keywords)
         values = [item.meta["val"] if isinstance(item, torch.fx.Node) else item for item in arguments]
         with self._mode:
-            node.meta = {**self._meta, "val": target(*values, **keywords), "recompute": policy}
+            node.meta = {**self._meta, "val": target(*values, **keywords), RECOMPUTATION_POLICY: policy}
         return node
