@@ -2,7 +2,9 @@
 
 Place: asked by the search about regions under consideration. Input: a problem, a backend number and the region's atoms.
 Output: a refusal or a price. A backend that raises has refused with ``backend-error``.
-Invariants: answers are pure and remembered; a region that a backend refuses is not legal.
+Invariants: answers are pure and remembered, each with all that it depends on; a region that a backend refuses is not
+legal. What the user requires outranks what a backend finds worth running: a region with an op that a rule requires for
+its backend is refused for what the backend cannot do, never for being too small.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from mixbackend.contracts import Backend, RegionConditions, RegionSketch, Tensor
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.problem import Problem
 
+NOT_WORTH_IT = frozenset({"declined", "region-too-small"})
+"""Codes of refusals of regions that a backend could run; a rule that requires it outranks them."""
+
 
 class RegionRules:
     """The region-level half of every backend's contract."""
@@ -22,12 +27,13 @@ class RegionRules:
     def __init__(self, problem: Problem, backends: Sequence[Backend], minimum_ops: Mapping[str, int]) -> None:
         self._problem = problem
         self._backends = backends
-        self._conditions = [_at_least(backend.conditions(), minimum_ops.get(backend.name, 1)) for backend in backends]
+        self._conditions = [_as_wanted(backend.conditions(), minimum_ops.get(backend.name)) for backend in backends]
         self._declines = [type(backend).decline is not Backend.decline for backend in backends]
         self._prices = [type(backend).region_cost is not Backend.region_cost for backend in backends]
         self._position = {node.name: place for place, node in enumerate(problem.graph.placed_nodes)}
-        self._refusals: dict[tuple[int, tuple[int, ...]], Unsupported | None] = {}
-        self._known_prices: dict[tuple[int, tuple[int, ...]], float | None] = {}
+        self._lacks: dict[tuple[int, tuple[int, ...]], Unsupported | None] = {}
+        self._declined: dict[tuple[int, tuple[int, ...], float], Unsupported | None] = {}
+        self._known_prices: dict[tuple[int, tuple[int, ...], float], float | None] = {}
 
     @property
     def pricing(self) -> tuple[int, ...]:
@@ -55,26 +61,48 @@ class RegionRules:
         """
         if self.trivial(backend):
             return None
-        key = (backend, tuple(atoms))
-        if key not in self._refusals:
-            self._refusals[key] = self._judge(backend, atoms, seconds)
-        return self._refusals[key]
+        required = any((atom, backend) in self._problem.required for atom in atoms)
+        if not required:
+            lack = self._lack(backend, atoms) or self._too_little(backend, seconds)
+            if lack is not None:
+                return lack
+        declined = self._decline(backend, atoms, seconds)
+        return None if required and declined is not None and declined.code in NOT_WORTH_IT else declined
 
-    def _judge(self, backend: int, atoms: Sequence[int], seconds: float) -> Unsupported | None:
+    def _lack(self, backend: int, atoms: Sequence[int]) -> Unsupported | None:
+        """What a region lacks by the backend's conditions, whatever it takes."""
+        key = (backend, tuple(atoms))
+        if key not in self._lacks:
+            self._lacks[key] = self._lack_of(backend, [self._problem.atoms.cores[atom] for atom in atoms])
+        return self._lacks[key]
+
+    def _lack_of(self, backend: int, cores: Sequence[str]) -> Unsupported | None:
         conditions = self._conditions[backend]
-        cores = [self._problem.atoms.cores[atom] for atom in atoms]
         nodes = [self._problem.graph.node_by_name[core] for core in cores]
         ops = sum(not is_free(node) for node in nodes)
         if ops < conditions.minimum_ops:
             return Unsupported("region-too-small", f"{ops} ops, needed {conditions.minimum_ops}")
-        work = seconds - self._problem.entry[backend]
-        if work < conditions.minimum_seconds:
-            return Unsupported("region-too-small", f"{work:.3e} s of work, needed {conditions.minimum_seconds:.3e} s")
         present = {node.op for node in nodes} | {self._problem.candidates.views[core].op_class for core in cores}
         if conditions.must_contain and not conditions.must_contain & present:
             return Unsupported("region-condition", f"holds none of {', '.join(sorted(conditions.must_contain))}")
+        return None
+
+    def _too_little(self, backend: int, seconds: float) -> Unsupported | None:
+        """Whether a region of so many seconds is too little work; the same atoms take longer beside other regions."""
+        work, least = seconds - self._problem.entry[backend], self._conditions[backend].minimum_seconds
+        if work >= least:
+            return None
+        return Unsupported("region-too-small", f"{work:.3e} s of work, needed {least:.3e} s")
+
+    def _decline(self, backend: int, atoms: Sequence[int], seconds: float) -> Unsupported | None:
         if not self._declines[backend]:
             return None
+        key = (backend, tuple(atoms), seconds)
+        if key not in self._declined:
+            self._declined[key] = self._ask_decline(backend, atoms, seconds)
+        return self._declined[key]
+
+    def _ask_decline(self, backend: int, atoms: Sequence[int], seconds: float) -> Unsupported | None:
         try:
             answer = self._backends[backend].decline(self.sketch(atoms, seconds))
         except Exception as error:  # a plug-in's fault must not stop the planning; the reason is kept
@@ -87,7 +115,7 @@ class RegionRules:
         """A backend's own price of a region, ``None`` for the model's."""
         if not self._prices[backend]:
             return None
-        key = (backend, tuple(atoms))
+        key = (backend, tuple(atoms), seconds)
         if key not in self._known_prices:
             self._known_prices[key] = self._ask_price(backend, atoms, seconds)
         return self._known_prices[key]
@@ -121,6 +149,6 @@ class RegionRules:
         return RegionSketch(views, tuple(inputs.values()), tuple(outputs), seconds)
 
 
-def _at_least(conditions: RegionConditions, minimum_ops: int) -> RegionConditions:
-    """The backend's conditions with the user's minimum, where that is larger."""
-    return replace(conditions, minimum_ops=max(conditions.minimum_ops, minimum_ops))
+def _as_wanted(conditions: RegionConditions, minimum_ops: int | None) -> RegionConditions:
+    """The backend's conditions with the user's number of ops, where he named one."""
+    return conditions if minimum_ops is None else replace(conditions, minimum_ops=minimum_ops)

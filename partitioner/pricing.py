@@ -182,7 +182,12 @@ class _Builder:
             pools=self._tariff.pools,
             switch=self._tariff.switches(),
             ops=tuple(ops),
+            required=self._required(),
         )
+
+    def _required(self) -> frozenset[tuple[int, int]]:
+        home = self._atoms.atom_of
+        return frozenset((home[name], slot) for name, slot in self._wishes.required if name in home)
 
     def _claimed_atoms(self, claim: Claim) -> list[int]:
         names = (name for name in claim.match.nodes if name not in self._atoms.replicable)

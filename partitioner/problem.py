@@ -79,6 +79,7 @@ class Problem:
         pools: name of the pool of threads, per backend.
         switch: the part of ``entry`` that plans on one pool do not pay, per backend.
         ops: per atom, per label: the part of ``costs`` that is the op itself; for explanations.
+        required: (atom, backend number) pairs that a rule of the user requires.
     """
 
     graph: OpGraph
@@ -94,6 +95,7 @@ class Problem:
     pools: tuple[str, ...]
     switch: tuple[float, ...]
     ops: tuple[tuple[float, ...], ...]
+    required: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def size(self) -> int:

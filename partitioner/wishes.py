@@ -25,12 +25,14 @@ class Wishes:
         factors: by (node, backend number); missing pairs are 1.
         banned: (node, backend number) pairs that ``require`` and ``forbid`` rule out, for claims too.
         pinned: by node name, the backend number that must stay.
+        required: (node, backend number) pairs that ``require`` rules name.
     """
 
     candidates: Candidates
     factors: Mapping[tuple[str, int], float]
     banned: frozenset[tuple[str, int]]
     pinned: Mapping[str, int]
+    required: frozenset[tuple[str, int]] = frozenset()
 
     def allows(self, name: str, backend: int) -> bool:
         """Whether a node may go to a backend as far as pins say."""
@@ -57,19 +59,21 @@ def apply_wishes(
     verdicts = dict(candidates.verdicts)
     factors: dict[tuple[str, int], float] = {}
     banned: set[tuple[str, int]] = set()
+    required: set[tuple[str, int]] = set()
     for name, rule in rule_by_node.items():
         slot = slot_by_name.get(rule.backend)
         if rule.kind == "prefer":
             factors.update({} if slot is None else {(name, slot): rule.factor})
             continue
         wanted = rule.kind == "require"
+        required |= {(name, slot)} if wanted and slot is not None else set()
         banned |= {(name, other) for other in slot_by_name.values() if (other == slot) != wanted}
         verdicts[name] = _restrict(candidates, name, rule)
     for node in candidates.graph.placed_nodes:
         source = source_of_getitem(node)
         if source in verdicts:
             verdicts[node.name] = verdicts[source]
-    return Wishes(replace(candidates, verdicts=verdicts), factors, frozenset(banned), pins)
+    return Wishes(replace(candidates, verdicts=verdicts), factors, frozenset(banned), pins, frozenset(required))
 
 
 def _first_rules(
