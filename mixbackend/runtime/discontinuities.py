@@ -19,7 +19,8 @@ Which ops count is read off the traced graph, which holds torch's derivative for
 
 Values that every backend computes alike (``_EXACT``) may be compared and computed again: elements that are moved or
 selected, starting at inputs of the graph.
-Invariants: a user's own checkpointing decides first; only marks are written.
+Invariants: a user's own checkpointing decides first, but for ``topk``, ``argmax`` and their like, whose results are
+few: a router inside a checkpoint chooses once. Only marks are written.
 Non-goals: kinks. Where a derivative jumps but the function does not (``relu``, ``hardtanh``), rounding that takes an
 element to the other side changes the derivative within what eager's own rounding does.
 """
@@ -57,7 +58,23 @@ def save_discontinuities(joint: torch.fx.GraphModule, forward_outputs: int) -> N
         forward_outputs: how many of its outputs the forward returns.
     """
     for node in _Joint(joint.graph, forward_outputs).to_save():
-        node.meta.setdefault(RECOMPUTATION_POLICY, CheckpointPolicy.MUST_SAVE)
+        if _chooses(node):
+            _save_choice(node)
+        else:
+            node.meta.setdefault(RECOMPUTATION_POLICY, CheckpointPolicy.MUST_SAVE)
+
+
+def _chooses(node: torch.fx.Node) -> bool:
+    """Whether an op returns places of values: who routes by them must route alike in forward and backward."""
+    integers = [value for value in _tensors(node) if not _is_floating(value) and value.dtype is not torch.bool]
+    return _class(node) in ("sort", "reduction") and bool(integers)
+
+
+def _save_choice(node: torch.fx.Node) -> None:
+    """Save an op's results inside a checkpoint as well, unless the user says of this very op that it is repeated."""
+    for part in (node, *(user for user in node.users if user.target is operator.getitem)):
+        if part.meta.get(RECOMPUTATION_POLICY) is not CheckpointPolicy.MUST_RECOMPUTE:
+            part.meta[RECOMPUTATION_POLICY] = CheckpointPolicy.MUST_SAVE
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.fx
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import mixbackend
 from mixbackend.backends.eager import EagerBackend
@@ -162,6 +163,27 @@ def test_steps_of_the_forward_are_not_repeated(make_mixture: Callable[[str], Any
     total.backward()
     assert value.grad is not None
     torch.testing.assert_close(value.grad, step.detach(), rtol=1e-5, atol=0)
+
+
+def test_a_router_inside_a_checkpoint_chooses_once(make_mixture: Callable[[str], Any]) -> None:
+    def route(value: torch.Tensor) -> torch.Tensor:
+        weights, chosen = _uneven(value).topk(2, -1)
+        return (weights.softmax(-1) * value.gather(-1, chosen)).sum(-1)
+
+    def function(value: torch.Tensor) -> torch.Tensor:
+        return checkpoint(route, value, use_reentrant=False).square().sum()
+
+    value = torch.randn(6, 4, 7, requires_grad=True)
+    expected = value.detach().clone().requires_grad_()
+    mixture = make_mixture("eager")
+    torch.compile(function, backend=mixture)(value).backward()
+    function(expected).backward()
+    assert value.grad is not None
+    torch.testing.assert_close(value.grad, expected.grad, rtol=1e-3, atol=1e-4)
+    _, backward = mixture.report().to_dict()["graphs"]
+    repeated = {op for region in backward["regions"] for op in region["ops"]}
+    assert "aten.topk.default" not in repeated
+    assert "aten._softmax.default" in repeated
 
 
 def test_what_has_the_same_bits_everywhere_is_not_saved(make_mixture: Callable[[str], Any]) -> None:
