@@ -2,7 +2,8 @@
 
 Place: the outermost layer; made by ``mixbackend.auto``, one per configuration.
 Input: Dynamo's graphs with ``mode`` and ``options``. Output: callables for torch, and reports for people.
-Invariants: a graph that cannot be compiled by us runs in eager, with an event, unless the policy is to raise.
+Invariants: a graph that cannot be compiled by us runs in eager, with an event, unless the policy is to raise. Copies of
+it are the object itself, and pickled it is its configuration: in another process the object of that configuration.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.fx
 
+import mixbackend
 from mixbackend import registry
 from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
@@ -90,6 +92,16 @@ class Mixture:
                 GraphCompiler(session, self._graphs),
                 lambda joint: self._prepare_joint(joint, session),
             )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return mixbackend.auto, (self.config,)
+
+    def __copy__(self) -> Mixture:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mixture:
+        # Compiled modules hold it, and whoever copies keyword arguments of torch.compile does: locks cannot be copied.
+        return self
 
     def compile_captured(
         self,
