@@ -948,6 +948,21 @@ def test_recorded_random_state():
     assert [(item.shape, item.dtype) for item in (seed, offset)] == [((1,), torch.int64)] * 2
 
 
+def test_versions_of() -> None:
+    value = torch.zeros(2)
+    value.add_(1.0)
+    with torch.inference_mode():
+        uncounted = torch.zeros(2)
+    assert compat.versions_of([value, uncounted]) == [1, None]
+
+
+def test_set_versions() -> None:
+    value, uncounted = torch.zeros(2), torch.zeros(2)
+    value.add_(1.0)
+    compat.set_versions([value[1:], uncounted], [7, None])
+    assert (value._version, uncounted._version) == (7, 0), "a view shares its base's count"
+
+
 def test_every_public_function_has_a_test() -> None:
     functions = [
         name

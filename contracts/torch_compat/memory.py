@@ -42,6 +42,19 @@ def copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return copies
 
 
+def versions_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    """How often each was written into, as autograd counts it; ``None`` for those made in inference mode."""
+    return [None if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int | None]) -> None:
+    """Let autograd count as before: for whoever wrote back what tensors held then."""
+    pairs = [(tensor, version) for tensor, version in zip(tensors, versions, strict=True) if version is not None]
+    torch._C._autograd._unsafe_set_version_counter(
+        tuple(tensor for tensor, _ in pairs), tuple(version for _, version in pairs)
+    )
+
+
 @functools.lru_cache(maxsize=1)
 def native_tensor_accessors() -> tuple[int, int] | None:
     """Addresses of two C functions, ``None`` where this torch has not both.

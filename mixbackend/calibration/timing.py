@@ -101,17 +101,26 @@ def _by_clock(clock: Clock, synchronize: Call | None) -> Watch:
     return watch
 
 
-def seconds_by_marks(call: Call, count: int) -> float:
+def seconds_by_marks(call: Call, count: int, before: Call | None = None) -> float:
     """What the GPU does between two marks in its queue, from when it is idle: the processor's way there and back is
-    outside."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    outside.
+
+    Args:
+        before: called before each call; then there are two marks around each, and what lies between is not counted.
+    """
     torch.cuda.synchronize()
-    begin.record()
-    for _ in range(count):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) * 1e-3
+    marks = []
+    for _ in range(1 if before is None else count):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if before is not None:
+            before()
+        begin.record()
+        for _ in range(count if before is None else 1):
+            call()
+        end.record()
+        marks.append((begin, end))
+    marks[-1][1].synchronize()
+    return sum(begin.elapsed_time(end) for begin, end in marks) * 1e-3
 
 
 def _recorded(call: Call) -> Call | None:

@@ -17,6 +17,7 @@ from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import OpGraph, Region, SymbolicSize, TensorMeta, hint_of
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.runtime.regions import whole_region
+from mixbackend.runtime.repeating import Changes, RepeatedCall
 from mixbackend.runtime.stages import StageDriver
 
 _SCRIPT = '''"""Runs the dumped graph alone: compile, run, compare with eager."""
@@ -45,10 +46,11 @@ def replay(folder: Path) -> str:
 
     region = read_region_text((folder / "graph.region").read_text())
     mixture = Mixture(load_config(folder / "config.json"))
-    inputs = make_inputs(region)
+    call = RepeatedCall(make_inputs(region), Changes.of_region(region))
     run = mixture.compile_captured(region.graph_module, region.phase, {})
-    outputs = run(list(inputs))
-    expected = region.graph_module.forward(*inputs)
+    # Copies: a result may be an input that is put back for eager.
+    outputs = [value.clone() for value in call.by(run)()]
+    expected = call.by(lambda values: region.graph_module.forward(*values))()
     gaps = [_difference(mine, eager) for mine, eager in zip(outputs, expected, strict=True)]
     return f"{mixture.report()}\nlargest difference from eager: {max(gaps, default=0.0):.3g}"
 

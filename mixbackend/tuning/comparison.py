@@ -8,8 +8,9 @@ Method: the plan that looks best among many is often not the quickest. A few oth
 others or they have had enough. Of a graph with symbolic sizes the quickest here must not promise to be slower at the
 other sizes that it will run (``elsewhere``).
 Where: on processors; on GPUs in modes whose first call may take longer. Inference, forward and backward.
-Invariants: nothing is called more often than the user asked unless that can be put back; the time is bounded, but for
-one compilation. Candidates verify their regions like any other graph.
+Invariants: nothing is called more often than the user asked unless that can be put back, before each run; the time of
+compiling and that of running are bounded, but for one compilation and one round. Candidates verify their regions like
+any other graph.
 Non-goals: measuring apart from this process; that is what ``tuner`` does.
 Units: seconds.
 """
@@ -17,6 +18,7 @@ Units: seconds.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,10 +37,11 @@ from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.layout_choice import named_layout
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import RegimeGraph
+from mixbackend.runtime.repeating import RepeatedCall
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.comparison_gpu import GpuGround
 from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.decision import MEASURED, Decision, Trial, decide
+from mixbackend.tuning.decision import MEASURED, NO_TIME, Decision, Trial, decide
 from mixbackend.tuning.elsewhere import SLOWER_ELSEWHERE, why_slower
 from mixbackend.tuning.turns import take_turns
 
@@ -49,6 +52,10 @@ class Ground(Protocol):
     @property
     def compiling_s(self) -> float:
         """After so long, no further rival is compiled."""
+
+    @property
+    def running_s(self) -> float:
+        """After running candidates for so long, no further one begins, and no further round."""
 
     @property
     def turns(self) -> int:
@@ -64,13 +71,15 @@ class Ground(Protocol):
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
         """Why so many rivals are not compared at this call; empty if they may be."""
 
-    def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Entered while candidates run; what they change is put back at the end."""
+    def prepared(
+        self, graphs: Sequence[PlacedGraph], values: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[RepeatedCall]:
+        """Entered while candidates run the call; what they change is put back before each run, and at the end."""
 
-    def warm(self, run: Run, values: Sequence[Any]) -> None:
-        """Call a candidate until later calls are like one another; the values are left as they are."""
+    def warm(self, run: Run, call: RepeatedCall) -> None:
+        """Let a candidate run the call until later runs are like one another."""
 
-    def turn(self, run: Run, values: Sequence[Any]) -> float:
+    def turn(self, run: Run, call: RepeatedCall) -> float:
         """Seconds of a call."""
 
     def give_back(self) -> None:
@@ -188,8 +197,8 @@ class Comparison:
 
     def _compared(self, candidates: Sequence[Candidate], values: Sequence[Any]) -> tuple[Trial, ...]:
         graphs = [candidate.placed for candidate in candidates if candidate.placed is not None]
-        with self.ground.prepared(graphs, values):
-            *rivals, home = compare(candidates, values, self.ground)
+        with self.ground.prepared(graphs, values) as call:
+            *rivals, home = compare(candidates, call, self.ground)
         mine = self.home.placed
         if mine is None:
             return (*rivals, home)
@@ -229,25 +238,45 @@ class Comparison:
         return built, failed
 
 
-def compare(candidates: Sequence[Candidate], values: Sequence[Any], ground: Ground) -> tuple[Trial, ...]:
+def compare(
+    candidates: Sequence[Candidate],
+    call: RepeatedCall,
+    ground: Ground,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Trial, ...]:
     """What candidates take, in turns; those that are far behind soon have no more.
 
-    The last candidate is the one that runs if nobody is quicker: what it raises is raised.
+    The last candidate is the one that runs if nobody is quicker: it is the first to run, and what it raises is raised.
     """
     rounds: dict[int, list[float]] = {}
-    failed: dict[int, Trial] = {}
-    for number, candidate in enumerate(candidates):
+    left: dict[int, Trial] = {}
+    last = len(candidates) - 1
+    end = math.inf
+    for number in (last, *range(last)):
+        candidate = candidates[number]
+        if clock() > end:
+            detail = f"the {ground.running_s:g} s for running candidates were spent"
+            left[number] = Trial(candidate.choice, candidate.estimated_s, NO_TIME, detail)
+            continue
         try:
-            ground.warm(candidate.run, values)
-            rounds[number] = [ground.turn(candidate.run, values)]
+            ground.warm(candidate.run, call)
+            # What the first run takes, verification included, is the user's own.
+            end = min(end, clock() + ground.running_s)
+            rounds[number] = [ground.turn(candidate.run, call)]
         except Exception as error:
-            if candidate is candidates[-1]:
+            if number == last:
                 raise
-            failed[number] = _failed(candidate.choice, candidate.estimated_s, error)
-    take_turns(rounds, lambda number: ground.turn(candidates[number].run, values), ground.turns, ground.most_turns)
+            left[number] = _failed(candidate.choice, candidate.estimated_s, error)
+    take_turns(
+        rounds,
+        lambda number: ground.turn(candidates[number].run, call),
+        ground.turns,
+        ground.most_turns,
+        lambda: clock() > end,
+    )
     return tuple(
-        failed[number]
-        if number in failed
+        left[number]
+        if number in left
         else Trial(candidate.choice, candidate.estimated_s, MEASURED, rounds_s=tuple(rounds[number]))
         for number, candidate in enumerate(candidates)
     )

@@ -5,9 +5,9 @@ Method: estimates err more here than on a processor: a kernel's rate depends on 
 choose among their kernels is not known before. So the nearest backends alone are tried, then the mixtures without those
 that own most of the plan. Where the session records, candidates are recorded too, in trees and memory of their own: it
 is replays that are timed, by the GPU's own marks, and what the user has recorded is left alone.
-Invariants: after a comparison, random numbers go on where they were, inputs that the graph writes into hold what they
-held, and its recordings and their memory are gone; the winner is recorded anew for good. The caller's stream, autocast
-and grad mode are those of the call.
+Invariants: before each run and after a comparison, random numbers go on where they were and inputs that the graph
+writes into hold what they held; at the end its recordings and their memory are gone; the winner is recorded anew for
+good. The caller's stream, autocast and grad mode are those of the call.
 Units: seconds, bytes.
 """
 
@@ -28,8 +28,8 @@ from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.cuda_graphs import device_of
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.repeating import may_repeat, put_back
 from mixbackend.tuning.rivals import EVERYONE, alone, other_plans, without_owners
 
 LEAST_S = 5e-5
@@ -44,6 +44,8 @@ MOST_OF_TIME = 0.5
 """Of the time for compiling, for a backend whose rates were only assumed."""
 USABLE = 0.9
 """Of the free memory: libraries take some for themselves."""
+MOST_RUNNING_S = 20.0
+"""For running candidates, warming up and recording included, which takes no longer than compiling them may."""
 STEADY_CALLS = 6
 """Until a candidate is what it stays: verified, repaired if need be, warmed up, recorded, replayed."""
 BLOCK_S = 0.025
@@ -67,6 +69,11 @@ class GpuGround:
     replayed: bool
     placeholders: tuple[str, ...]
     turns, most_turns = 5, 15
+
+    @property
+    def running_s(self) -> float:
+        """After running candidates for so long, no further one begins, and no further round."""
+        return min(self.compiling_s, MOST_RUNNING_S)
 
     def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first.
@@ -102,39 +109,40 @@ class GpuGround:
         """Why nothing is compared now: for want of memory, or since the user records; empty if it may be."""
         if torch.cuda.is_current_stream_capturing():
             return "the call is part of a CUDA graph of the user's"
+        changes = Changes.of_graphs([home.graph], self.placeholders)
         held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
         constants = held * rivals if home.graph.phase == "inference" else 0
-        needed, free = working_bytes(home.graph) + constants, free_bytes(self.device)
-        if needed <= USABLE * free:
-            return ""
-        return f"it may take {needed / 2**20:.0f} MiB on the GPU, of which {free / 2**20:.0f} MiB are free"
+        copies = sum(values[place].nbytes for place in changes.places)
+        needed, free = working_bytes(home.graph) + constants + copies, free_bytes(self.device)
+        if needed > USABLE * free:
+            return f"it may take {needed / 2**20:.0f} MiB on the GPU, of which {free / 2**20:.0f} MiB are free"
+        return why_not_repeated(changes, values, home.plan.estimated_s)
 
     @contextlib.contextmanager
-    def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> Iterator[None]:
-        """While candidates run: their recordings are apart; what they change is put back at the end."""
+    def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> Iterator[RepeatedCall]:
+        """While candidates run: their recordings are apart; what they change is put back before each run and after."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(put_back([graph.graph for graph in graphs], self.placeholders, values, [self.device]))
+            changes = Changes.of_graphs([graph.graph for graph in graphs], self.placeholders, [self.device])
+            call = stack.enter_context(repeated(values, changes))
             if self.replayed:
                 stack.enter_context(_rehearsed(graphs))
                 stack.enter_context(cuda_graphs_apart(self.device))
-            yield
+            yield call
 
-    def warm(self, run: Run, values: Sequence[Any]) -> None:
-        """Call until later calls are like one another."""
+    def warm(self, run: Run, call: RepeatedCall) -> None:
+        """Run until later runs are like one another."""
+        again = call.by(run)
         for _ in range(STEADY_CALLS):
-            run(list(values))
+            again()
 
-    def turn(self, run: Run, values: Sequence[Any]) -> float:
-        """Mean seconds of a call in a block of them."""
-
-        def call() -> None:
-            # Results are dropped at once: memory of a recording is free for the next call when they are.
-            run(list(values))
-
+    def turn(self, run: Run, call: RepeatedCall) -> float:
+        """Mean seconds of a run in a block of them."""
+        again = call.by(run)
+        before = None if call.changes_nothing else again.put_back
         with torch.cuda.device(self.device):
-            once = seconds_by_marks(call, _FEWEST_CALLS) / _FEWEST_CALLS
+            once = seconds_by_marks(again.run, _FEWEST_CALLS, before) / _FEWEST_CALLS
             count = int(BLOCK_S / max(once, 1e-7))
-            return once if count <= _FEWEST_CALLS else seconds_by_marks(call, count) / count
+            return once if count <= _FEWEST_CALLS else seconds_by_marks(again.run, count, before) / count
 
     def give_back(self) -> None:
         """Let the GPU have what those that were slower held."""

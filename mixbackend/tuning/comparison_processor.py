@@ -6,7 +6,7 @@ errors of all its backends. Every single backend that comes near the plan is tri
 anything where the plan does without some of them; those that build quickly come first, for the time is bounded. In
 training, libraries pack live weights in every call and read transposed ones, and estimates were seen to be off by two:
 single backends that build quickly and mixtures without those that own most of the plan are tried. Median seconds of
-single calls count.
+single calls count; a long call is a turn by itself.
 Invariants: only what runs on the processor and can be put back is called more often than the user asked; a backend
 whose rates were only assumed is not tried.
 Units: seconds.
@@ -28,9 +28,9 @@ from mixbackend.processes import memory_bytes
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.runtime.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.calls import as_in_training, timed_calls
-from mixbackend.tuning.repeating import may_repeat, put_back
 from mixbackend.tuning.rivals import EVERYONE, alone, other_plans, without_owners
 
 LEAST_S = 2e-4
@@ -43,6 +43,10 @@ QUICK_S = 1.0
 MOST_MEMORY = 3 / 4
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURN_S = 0.06
+LONG_CALL_S = 0.2
+"""Beside which waking threads and filling caches is nothing: one call is a turn."""
+MOST_RUNNING_S = 5.0
+"""For running candidates, which takes no longer than compiling them may."""
 NEAR_TRAINING = 2.5
 MOST_ALONE, MOST_MIXTURES = 3, 2
 """In training, so many backends alone, and so many mixtures, are tried."""
@@ -63,6 +67,11 @@ class ProcessorGround:
     training: bool
     turns, most_turns = 3, 9
 
+    @property
+    def running_s(self) -> float:
+        """After running candidates for so long, no further one begins, and no further round."""
+        return min(self.compiling_s, MOST_RUNNING_S)
+
     def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
         graph, plan = home.graph, home.plan
@@ -74,30 +83,35 @@ class ProcessorGround:
         return _in_training(home, session) if self.training else _in_inference(home, session)
 
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
-        """Whether the machine has room for what every candidate makes of the weights, beside the weights themselves."""
+        """Why nothing is compared now; empty if it may be.
+
+        The machine must have room for what every candidate makes of the weights, beside the weights themselves.
+        """
         held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
         packed = held * (rivals + 2)
-        if packed <= MOST_MEMORY * (memory_bytes() or math.inf):
-            return ""
-        return f"inputs and weights of {held / 2**20:.0f} MiB, packed {rivals + 1} times, fill too much of the machine"
+        if packed > MOST_MEMORY * (memory_bytes() or math.inf):
+            return (
+                f"inputs and weights of {held / 2**20:.0f} MiB, packed {rivals + 1} times, fill too much of the machine"
+            )
+        return why_not_repeated(Changes.of_graphs([home.graph], self.placeholders), values, home.plan.estimated_s)
 
-    def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """While candidates run: random numbers and what is written into inputs are put back at the end."""
-        return put_back([graph.graph for graph in graphs], self.placeholders, values)
+    def prepared(
+        self, graphs: Sequence[PlacedGraph], values: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[RepeatedCall]:
+        """While candidates run: what they change is put back before each run, and at the end."""
+        return repeated(values, Changes.of_graphs([graph.graph for graph in graphs], self.placeholders))
 
-    def warm(self, run: Run, values: Sequence[Any]) -> None:
-        """The first call, which binds constants and verifies."""
-        run(list(values))
+    def warm(self, run: Run, call: RepeatedCall) -> None:
+        """The first run, which binds constants and verifies."""
+        call.by(run)()
 
-    def turn(self, run: Run, values: Sequence[Any]) -> float:
-        """Median seconds of a call, after one that wakes the threads and finds the caches full of others' weights."""
-
-        def call() -> None:
-            run(list(values))
-
-        timed = as_in_training(call) if self.training else call
-        timed()
-        return statistics.median(timed_calls(timed, TURN_S))
+    def turn(self, run: Run, call: RepeatedCall) -> float:
+        """Median seconds of a run, after one that wakes the threads and finds the caches full of others' weights."""
+        again = call.by(run, as_in_training) if self.training else call.by(run)
+        (first,) = timed_calls(again.run, 0.0, again.put_back, least=1)
+        if first >= LONG_CALL_S:
+            return first
+        return statistics.median(timed_calls(again.run, TURN_S, again.put_back))
 
     def give_back(self) -> None:
         """Memory of those that were slower goes back by itself."""

@@ -4,7 +4,8 @@ Place: below ``comparison``. Input: what each took in its first turn, a way to g
 every turn, added to the first ones.
 Method: a machine's speed may change by half within seconds, for all alike, so a turn counts by what it takes beside
 the leader's of the same round. Who is slower by ``FAR_BEHIND`` in every one of the first rounds, or later by anything
-in three rounds of four, has no more turns.
+in three rounds of four, has no more turns. Where all who are left differ by no more than ``TRIFLE`` in half of the
+rounds, which of them runs matters less than more turns would take.
 Units: seconds.
 """
 
@@ -13,15 +14,23 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from mixbackend.tuning.decision import TIE, beside
+from mixbackend.tuning.decision import beside
 
 FAR_BEHIND = 1.3
 """Who is so many times slower than the leader in both of the first two rounds has no third."""
+TRIFLE = 0.03
+"""To tell those that differ by no more takes turns for which hundreds of calls must make up."""
 FAR_AWAY = 3.0
 """Who is so many times slower than the quickest in the first turn has no second."""
 
 
-def take_turns(rounds: Mapping[int, list[float]], turn: Callable[[int], float], fewest: int, most: int) -> None:
+def take_turns(
+    rounds: Mapping[int, list[float]],
+    turn: Callable[[int], float],
+    fewest: int,
+    most: int,
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
     """Give turns to all that may be the quickest.
 
     Args:
@@ -29,11 +38,12 @@ def take_turns(rounds: Mapping[int, list[float]], turn: Callable[[int], float], 
         turn: gives one to a candidate, and says what it took.
         fewest: turns of each candidate that is not far behind.
         most: turns of any.
+        is_over: whether there is no time for one more round.
     """
     best = min(found[0] for found in rounds.values())
     racing = [number for number, found in rounds.items() if found[0] <= FAR_AWAY * best]
     for done in range(1, most):
-        if len(racing) < 2:
+        if len(racing) < 2 or is_over():
             return
         # Now forwards, now backwards: a machine that becomes slower by and by is no candidate's disadvantage.
         for number in reversed(racing) if done % 2 else racing:
@@ -48,7 +58,7 @@ def still_racing(rounds: Mapping[int, Sequence[float]], fewest: int) -> list[int
     if len(rounds[leader]) < fewest:
         return [number for number, found in ratios.items() if min(found) <= FAR_BEHIND]
     left = [number for number, found in ratios.items() if not _is_behind(found)]
-    is_told = all(statistics.median(ratios[number]) <= 1.0 + TIE for number in left)
+    is_told = all(statistics.median(abs(ratio - 1.0) for ratio in ratios[number]) <= TRIFLE for number in left)
     return [leader] if is_told else left
 
 

@@ -6,7 +6,7 @@ how long a slice is, whether it is the first, and whether regions are to be time
 Output: one JSON line each on standard output: ready, when it is compiled; then the median and the least seconds
 of a call in each slice, and what each region took. Everything that libraries print goes to standard error.
 Invariants: the graph goes through the same pipeline as in the asking process, verification included; a candidate with
-a wrong region is not timed.
+a wrong region is not timed; every run starts from the inputs and random numbers of the first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -26,6 +25,7 @@ from mixbackend.contracts.torch_compat import ask_deterministic
 from mixbackend.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
+from mixbackend.runtime.repeating import Again, Changes, RepeatedCall
 from mixbackend.runtime.slots import TIMED_CALLS
 from mixbackend.storage.behind import finish
 from mixbackend.tuning.calls import as_in_training, timed_calls
@@ -62,57 +62,54 @@ def main() -> None:
 
 def serve(request: TrialRequest, send: Callable[[Answer], None]) -> None:
     """Compile and say so; then time slices until the input ends. Others compile until the first of them begins."""
-    mixture, run = _compiled(request)
+    mixture, again = _compiled(request)
     # After the answer this process may be ended at any moment: what it compiled reaches the remote cache before.
     finish(_SHARING_S)
     send({"status": "pass"})
     for line in sys.stdin:
         message = json.loads(line)
         if message["first"]:
-            _warm_up(run)
-        regions = _time_regions(mixture, run) if message["regions"] else ()
-        answer = time_slice(run, message["seconds"])
+            _warm_up(again)
+        regions = _time_regions(mixture, again) if message["regions"] else ()
+        answer = time_slice(again, message["seconds"])
         send({**answer, "regions": [timing.to_dict() for timing in regions]})
 
 
-def _warm_up(run: Callable[[], Any]) -> None:
+def _warm_up(again: Again) -> None:
     start = time.perf_counter()
     for _ in range(_WARM_CALLS):
-        run()
+        again()
         if time.perf_counter() - start > _WARM_S:
             break
 
 
-def time_slice(run: Callable[[], Any], seconds: float) -> Answer:
+def time_slice(again: Again, seconds: float) -> Answer:
     """One call that brings the caches back, then timed calls for about ``seconds``."""
-    run()
-    timed = timed_calls(run, seconds)
+    again()
+    timed = timed_calls(again.run, seconds, again.put_back)
     return {"status": "pass", "median_s": statistics.median(timed), "least_s": min(timed)}
 
 
-def _time_regions(mixture: Mixture, run: Callable[[], Any]) -> tuple[RegionTiming, ...]:
+def _time_regions(mixture: Mixture, again: Again) -> tuple[RegionTiming, ...]:
     mixture.time_regions()
     for _ in range(TIMED_CALLS):
-        run()
+        again()
     return tuple(timing for record in mixture.report().graphs for timing in timings_of(record))
 
 
-def _compiled(request: TrialRequest) -> tuple[Mixture, Callable[[], Any]]:
+def _compiled(request: TrialRequest) -> tuple[Mixture, Again]:
     region = read_region_text(request.graph_file.read_text())
     ask_deterministic(region.deterministic)
     roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
     mixture = Mixture(load_config(request.config_file))
+    # Before the graph is owned by whoever compiles it.
+    call = RepeatedCall(read_values(request.folder), Changes.of_region(region))
     compiled = mixture.compile_captured(region.graph_module, region.phase, roles, Decision(request.choice))
-    values = read_values(request.folder)
-    compiled(list(values))  # the first call, with verification and the binding of constants
+    call.by(compiled)()  # the first run, with verification and the binding of constants
     wrong = [str(event) for event in mixture.report().events if event.kind == "verify_failed"]
     if wrong:
         raise WrongResultError("; ".join(wrong))
-
-    def run() -> None:
-        compiled(list(values))
-
-    return mixture, run if region.phase == "inference" else as_in_training(run)
+    return mixture, call.by(compiled) if region.phase == "inference" else call.by(compiled, as_in_training)
 
 
 if __name__ == "__main__":

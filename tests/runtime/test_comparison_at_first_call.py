@@ -171,7 +171,7 @@ def test_weights_that_fill_the_machine_are_not_packed_again(make_mixture, sleepe
 
 def test_time_for_compiling_is_bounded(make_mixture, sleeper, monkeypatch):
     second, third = (sleeper(name, 0.0, compiling_s=0.2) for name in ("second", "third"))
-    mixture = make_mixture(sleeper("first", 0.001), second, third, search={"first_call_s": 0.1})
+    mixture = make_mixture(sleeper("first", 0.01), second, third, search={"first_call_s": 0.15})
     run(mixture)
     assert third.compiled == []
     assert used(mixture) == [{"second"}]

@@ -18,12 +18,12 @@ from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.identity import Captured
+from mixbackend.runtime.repeating import Changes, RepeatedCall, repeated, written_inputs
 from mixbackend.runtime.session import Session
 from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning import comparison, comparison_gpu, tuner
 from mixbackend.tuning.comparison_gpu import GpuGround, working_bytes
 from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.repeating import written_inputs
 
 aten = torch.ops.aten
 GROUND = GpuGround(60.0, 0, True, ("x",))
@@ -62,7 +62,8 @@ def test_working_memory_is_what_lives_at_once():
 def test_candidates_must_fit_into_free_memory(monkeypatch, free_mebi, rivals, reason):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: free_mebi * 2**20)
-    home = SimpleNamespace(graph=_on_gpu(lambda x: aten.relu(aten.neg(x)), (512, 512)))
+    graph = _on_gpu(lambda x: aten.relu(aten.neg(x)), (512, 512))
+    home = SimpleNamespace(graph=graph, plan=SimpleNamespace(estimated_s=1e-3))
     assert GROUND.why_not(home, [torch.empty(512, 512), 3], rivals) == reason
 
 
@@ -277,16 +278,18 @@ def test_recordings_end_before_they_are_made_for_good(log):
 def test_a_turn_is_a_block_of_calls(monkeypatch, call_s, counts):
     asked = []
 
-    def by_marks(call, count):
+    def by_marks(call, count, before):
         call()
         asked.append(count)
+        assert before is None
         return count * call_s
 
     monkeypatch.setattr(comparison_gpu, "seconds_by_marks", by_marks)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     values = (1, 2)
     given = []
-    assert GROUND.turn(lambda arguments: given.append(arguments), values) == pytest.approx(call_s)
+    call = RepeatedCall(values, Changes())
+    assert GROUND.turn(lambda arguments: given.append(arguments), call) == pytest.approx(call_s)
     assert asked == counts
     assert given == [[1, 2]] * len(counts)
 
@@ -305,14 +308,17 @@ class Ground(GpuGround):
     @contextlib.contextmanager
     def prepared(self, graphs, values):
         self.events.append(f"compare {graphs[-1].graph.phase}")
-        yield
+        with repeated(values, Changes.of_graphs([graph.graph for graph in graphs], self.placeholders)) as call:
+            yield call
 
-    def warm(self, run, values):
-        run(list(values))
+    def warm(self, run, call):
+        call.by(run)()
 
-    def turn(self, run, values):
+    def turn(self, run, call):
+        again = call.by(run)
+        again.put_back()
         begin = time.perf_counter()
-        run(list(values))
+        again.run()
         return time.perf_counter() - begin
 
     def give_back(self):

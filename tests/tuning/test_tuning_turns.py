@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from mixbackend.runtime.choice import Choice
+from mixbackend.runtime.repeating import Changes, RepeatedCall
 from mixbackend.tuning.comparison import Candidate, compare
 from mixbackend.tuning.decision import decide
 from mixbackend.tuning.turns import still_racing
+
+CALL = RepeatedCall((), Changes())
 
 
 @dataclass
@@ -25,19 +28,20 @@ class ScriptedGround:
     """
 
     compiling_s: float = 1.0
+    running_s: float = 1e3
     turns: int = 3
     most_turns: int = 7
     order: list[Any] = field(default_factory=list)
 
-    def warm(self, run: Any, values: Sequence[Any]) -> None:
+    def warm(self, run: Any, call: Any) -> None:
         pass
 
-    def turn(self, run: Any, values: Sequence[Any]) -> float:
+    def turn(self, run: Any, call: Any) -> float:
         self.order.append(run)
         return next(run)
 
-    def prepared(self, graphs: Any, values: Any) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    def prepared(self, graphs: Any, values: Any) -> contextlib.AbstractContextManager[RepeatedCall]:
+        return contextlib.nullcontext(CALL)
 
 
 def candidates(*seconds: Iterator[float]) -> list[Candidate]:
@@ -45,7 +49,7 @@ def candidates(*seconds: Iterator[float]) -> list[Candidate]:
 
 
 def turns_of(*seconds: Iterator[float]) -> list[int]:
-    return [len(trial.rounds_s) for trial in compare(candidates(*seconds), (), ScriptedGround())]
+    return [len(trial.rounds_s) for trial in compare(candidates(*seconds), CALL, ScriptedGround())]
 
 
 def test_clear_differences_need_no_more_than_the_usual_turns():
@@ -72,22 +76,23 @@ def test_who_is_far_behind_twice_has_no_third_turn_and_one_alone_needs_no_second
 
 def test_a_disturbed_first_turn_puts_nobody_out():
     disturbed = itertools.chain([1.9], itertools.repeat(0.8))
-    found = compare(candidates(itertools.repeat(1.0), disturbed), (), ScriptedGround())
+    found = compare(candidates(itertools.repeat(1.0), disturbed), CALL, ScriptedGround())
     assert [trial.median_s for trial in found] == [1.0, 0.8]
 
 
 def test_a_lucky_first_turn_puts_nobody_out():
     lucky = itertools.chain([0.5], itertools.repeat(1.0))
-    found = compare(candidates(lucky, itertools.chain([0.8], itertools.repeat(0.6))), (), ScriptedGround())
+    found = compare(candidates(lucky, itertools.chain([0.8], itertools.repeat(0.6))), CALL, ScriptedGround())
     assert [trial.median_s for trial in found] == [1.0, 0.6]
 
 
 def test_turns_go_forwards_and_backwards():
     ground = ScriptedGround()
     runs = [itertools.repeat(1.0), itertools.repeat(1.1), itertools.repeat(1.2)]
-    compare(candidates(*runs), (), ground)
+    compare(candidates(*runs), CALL, ground)
     first, second, third = runs
-    assert ground.order == [first, second, third, third, second, first, first, second, third]
+    # The last is the one that runs if nobody is quicker: its first run is the user's own.
+    assert ground.order == [third, first, second, second, first, third, third, first, second]
 
 
 def test_who_left_while_the_machine_was_quick_does_not_decide():
@@ -98,7 +103,7 @@ def test_who_left_while_the_machine_was_quick_does_not_decide():
         [share * now for share, now in zip(shares, speed, strict=True)]
         for shares in ([0.9, 0.9, 1.1, 1.1, 1.1, 1.1, 1.1], [1.0] * 7)
     )
-    found = compare(candidates(left, iter(lucky), iter(steady)), (), ScriptedGround())
+    found = compare(candidates(left, iter(lucky), iter(steady)), CALL, ScriptedGround())
     assert [len(trial.rounds_s) for trial in found] == [2, 7, 7]
     assert decide(found).choice.single == "2"
 

@@ -176,7 +176,9 @@ class RecordedGraph:
             subject.graph.phase,
             tuple(constants.values()),
         )
-        return RecordedPiece(graph, guarded, recording.done, lambda error: self._failed(piece, filename, error))
+        return RecordedPiece(
+            graph, guarded, recording.done, lambda error: self._failed(piece, filename, error), _written(piece, regions)
+        )
 
     def _failed(self, piece: GraphPiece, filename: str, error: Exception) -> None:
         """Leave the region that cannot be recorded out; all of the piece if it is not known which."""
@@ -205,6 +207,12 @@ def _joined(
     namespace: dict[str, Any] = dict(constants)
     namespace.update({f"region_{number}": call for number, call in enumerate(calls)})
     return load_function(source, namespace, filename)
+
+
+def _written(piece: GraphPiece, regions: Sequence[BoundRegion]) -> dict[int, str]:
+    """Names of the inputs of a piece that its regions write into, by position."""
+    names = {region.inputs[place] for region in regions for place in region.region.written}
+    return {place: name for place, name in enumerate(piece.inputs) if name in names}
 
 
 def _repeated(module: torch.fx.GraphModule, piece: GraphPiece) -> Run:

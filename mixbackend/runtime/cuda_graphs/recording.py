@@ -2,23 +2,29 @@
 
 Place: below ``recorded``. Input: a piece as a CUDA graph of torch's, and the same without. Output: what runs it.
 Invariants: after a failure torch is not asked again, and the call is answered without a graph, once the error and the
-memory that it holds are gone.
+memory that it holds are gone, from what inputs held before; where copies of what is written would take too much memory,
+the call raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from mixbackend.contracts import RegionRunError
 from mixbackend.runtime.first_call import Run
+from mixbackend.runtime.repeating import Changes, RepeatedCall
 
 Tell = Callable[[str, str], None]
 """Takes the id of a region (empty for the whole graph) and what happened."""
 
 _RECORDED_AFTER = 2
 """Calls of a piece until it is replayed: one to warm up, one to record."""
+
+_MOST_COPIED = 1 << 30
+"""Bytes of the inputs that a piece writes into, for copies of them to be made while it warms up."""
 
 
 class Recording:
@@ -46,6 +52,7 @@ class RecordedPiece:
         guarded: the same without a graph, where failing regions are answered by eager.
         on_recorded: told when only replays come from now on.
         on_failure: told what recording raised.
+        written: names of the inputs that the piece writes into, by position.
     """
 
     def __init__(
@@ -54,11 +61,13 @@ class RecordedPiece:
         guarded: Run,
         on_recorded: Callable[[], None],
         on_failure: Callable[[Exception], None],
+        written: Mapping[int, str] | None = None,
     ) -> None:
         self._graph = graph
         self._guarded = guarded
         self._on_recorded = on_recorded
         self._on_failure = on_failure
+        self._written = dict(written or {})
         self._calls = 0
         self._run: Run = self._first_calls
 
@@ -68,12 +77,23 @@ class RecordedPiece:
 
     def _first_calls(self, inputs: list[Any]) -> Sequence[Any]:
         kept = list(inputs)
+        # Warming up runs the piece; recording it does not.
+        written = self._written if self._calls == 0 else {}
+        fits = sum(inputs[place].nbytes for place in written) <= _MOST_COPIED
+        again = RepeatedCall(kept, Changes(tuple(written))) if fits else None
         try:
             results = self._graph(inputs)
         except Exception as error:
             # The graph is not asked again: torch may be left in the middle of a recording.
             self._run = self._guarded
             self._on_failure(error)
+            if again is None:
+                names = ", ".join(written.values())
+                raise RegionRunError(
+                    what=f"a CUDA graph failed before it was recorded, and may have written into {names}: {error}",
+                    where="the first call that was to be recorded",
+                    hint="restore these tensors; later calls run without this graph",
+                ) from error
         else:
             self._calls += 1
             if self._calls >= _RECORDED_AFTER:
@@ -81,4 +101,4 @@ class RecordedPiece:
                 self._on_recorded()
             return results
         # Only now has the error let go of the memory that the recording had.
-        return self._guarded(kept)
+        return again.by(self._guarded)()
