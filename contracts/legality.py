@@ -19,21 +19,20 @@ from mixbackend.contracts.plan import Plan, PlannedRegion
 
 
 def dependencies(graph: OpGraph) -> Iterator[tuple[str, str]]:
-    """(earlier, later) pairs of placed nodes: data edges, data edges through numbers, and effect edges."""
+    """(earlier, later) pairs of placed nodes: data edges, effect edges, and paths of both through numbers."""
     placed = {node.name for node in graph.placed_nodes}
+    ordered: dict[str, list[str]] = {}
+    for first, second in graph.effects:
+        ordered.setdefault(second, []).append(first)
     behind: dict[str, tuple[str, ...]] = {}
     for node in graph.nodes:
         sources: dict[str, None] = {}
-        for reference in node.references():
-            if reference in placed:
-                sources[reference] = None
-            else:
-                sources.update(dict.fromkeys(behind.get(reference, ())))
+        for name in (*node.references(), *ordered.get(node.name, ())):
+            sources.update({name: None} if name in placed else dict.fromkeys(behind.get(name, ())))
         if node.name in placed:
             yield from ((source, node.name) for source in sources)
         else:
             behind[node.name] = tuple(sources)
-    yield from ((first, second) for first, second in graph.effects if first in placed and second in placed)
 
 
 def find_problems(graph: OpGraph, regions: Sequence[PlannedRegion]) -> list[str]:

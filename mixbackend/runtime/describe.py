@@ -24,6 +24,8 @@ from mixbackend.contracts.torch_compat import deterministic_asked, walk_metadata
 __all__ = ["PlaceholderRole", "describe", "operator_name", "size_of", "value_meta"]
 
 _MODULE_ROOT = re.compile(r"^L\['\w+'\]")
+_READS_FORM = "aten.sym_"
+"""Begins the names of operators that give a tensor's sizes and strides: they do not care what is written into it."""
 _ORDERED = frozenset({OpTag.RANDOM, OpTag.MUTATES, OpTag.COLLECTIVE, OpTag.EFFECT, OpTag.HIGHER_ORDER})
 
 
@@ -108,6 +110,8 @@ def _effects(inputs: list[GraphInput], nodes: list[OpNode]) -> tuple[tuple[str, 
     last_write: dict[str, str] = {}
     previous: str | None = None
     for node in nodes:
+        if node.op.startswith(_READS_FORM):
+            continue
         storages = dict.fromkeys(root[name] for name in node.references() if name in root)
         written = _written_storage(node, root)
         for storage in storages:

@@ -32,6 +32,7 @@ from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.contracts.region_text import region_key, write_region_text
 from mixbackend.contracts.torch_compat import graph_module_of
 from mixbackend.runtime.describe import value_meta
+from mixbackend.runtime.schedule import NumberOrder
 
 _READS_STRIDES = frozenset({OpTag.STRIDE_SENSITIVE, OpTag.HIGHER_ORDER, OpTag.RANDOM, OpTag.MUTATES})
 """Ops whose result depends on the strides of their input; random ops fill their result in memory order."""
@@ -48,6 +49,7 @@ class BoundRegion:
         region: what the owner compiles.
         inputs: names of captured nodes, one per region input.
         outputs: names of captured nodes, one per region output.
+        members: names of captured nodes that it runs, in graph order, copies included.
         entangled: whether it writes into storage that several of its inputs share: only eager keeps track of that.
     """
 
@@ -55,6 +57,7 @@ class BoundRegion:
     region: Region
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    members: tuple[str, ...] = ()
     entangled: bool = False
 
 
@@ -108,6 +111,8 @@ class _Cutter:
         self._stride_readers = self._regions_reading_strides(plan, exact_input_backends)
         self._root = self._storage_roots()
         self._numbers = tuple(node for node in graph.nodes if node.is_symbolic)
+        self._rank = {region.id: rank for rank, region in enumerate(plan.regions)}
+        self._order = NumberOrder(graph, {name: self._rank[region.id] for name, region in self._owned.items()})
 
     def cut_all(self, plan: Plan) -> tuple[BoundRegion, ...]:
         members = [self._members(planned) for planned in plan.regions]
@@ -120,7 +125,7 @@ class _Cutter:
 
     def _members(self, planned: PlannedRegion) -> list[str]:
         names = set(planned.nodes) | set(planned.copies)
-        return sorted(names | self._inner_numbers(names), key=self._position.__getitem__)
+        return sorted(names | self._inner_numbers(names, self._rank[planned.id]), key=self._position.__getitem__)
 
     def _required(self, region_inputs: Iterable[str]) -> frozenset[str]:
         """Values that must exist outside regions: graph outputs, region inputs, and what numbers are computed from."""
@@ -159,7 +164,7 @@ class _Cutter:
             sources=tuple(dict.fromkeys(view.node.source for view in views if view.node.source)),
             deterministic=self._graph.deterministic,
         )
-        return BoundRegion(planned, region, inputs, outputs, self._is_entangled(ordered, inputs))
+        return BoundRegion(planned, region, inputs, outputs, tuple(ordered), self._is_entangled(ordered, inputs))
 
     def _is_entangled(self, ordered: Sequence[str], inputs: Sequence[str]) -> bool:
         """Whether two inputs share storage that an op of the region writes into."""
@@ -178,11 +183,13 @@ class _Cutter:
         is_tensor = isinstance(self._val(name), torch.Tensor)
         return InputRole.ACTIVATION if is_tensor else InputRole.SYMBOL
 
-    def _inner_numbers(self, members: set[str]) -> set[str]:
-        """Nodes of numbers that depend on the region's own values: they must be computed inside."""
+    def _inner_numbers(self, members: set[str], rank: int) -> set[str]:
+        """Nodes of numbers that depend on the region's own values: they are computed inside, where it runs in time."""
         inner: set[str] = set()
         for node in self._numbers:
-            if any(name in members or name in inner for name in node.references()):
+            if self._order.allows(node.name, rank) and any(
+                name in members or name in inner for name in node.references()
+            ):
                 inner.add(node.name)
         if not inner:
             return inner

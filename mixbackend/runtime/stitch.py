@@ -3,7 +3,7 @@
 Place: last stage of the pipeline.
 Input: the captured graph, its regions (or pieces of several) in execution order, and one callable for each. Output: the
 function and its source. The function takes the list of graph inputs, empties it, and returns the graph's outputs.
-Invariants: regions run in the plan's order; numbers are computed as soon as somebody needs them; every tensor is
+Invariants: steps run in the order of ``runtime.schedule``, which honours every order edge of the graph; every tensor is
 dropped after its last use; no dictionary is touched per call.
 """
 
@@ -12,32 +12,21 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.fx
 
 from mixbackend.contracts import OpGraph
+from mixbackend.runtime.schedule import Piece, Step, schedule
 
 RegionCall = Callable[[list[Any]], Sequence[Any]]
 
-
-class Piece(Protocol):
-    """What is called as one: a region, or several of them."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of captured nodes that it reads, in the order of its arguments."""
-        ...
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of captured nodes that it computes."""
-        ...
-
-
-Step = tuple[str, tuple[str, ...]]
+Line = tuple[str, tuple[str, ...]]
 """A line of the function, and the names that it reads."""
+
+_AGAIN = "again__"
+"""Begins the names of values that a piece makes, too, at another time."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,7 @@ def call_text(index: int, piece: Piece) -> str:
 
 
 def function_text(
-    arguments: Sequence[str], steps: Sequence[Step], result: str, used: Sequence[str], kept: frozenset[str]
+    arguments: Sequence[str], steps: Sequence[Line], result: str, used: Sequence[str], kept: frozenset[str]
 ) -> str:
     """Text of ``run(arguments)``: all steps, each value dropped after its last use.
 
@@ -120,8 +109,6 @@ class _Writer:
         self._nodes = {node.name: node for node in graph_module.graph.nodes}
         self._graph = graph
         self._regions = regions
-        self._steps: list[Step] = []
-        self._done = {item.name for item in graph.inputs}
         self.constants: dict[str, Any] = {}
 
     def write(self) -> str:
@@ -129,39 +116,36 @@ class _Writer:
         for item in self._graph.inputs:
             if item.name not in placeholders:
                 self.constants[item.name] = _attribute(self._graph_module, str(self._nodes[item.name].target))
-        for index, region in enumerate(self._regions):
-            self._region(index, region)
+        steps = schedule(self._graph, self._regions)
+        again = frozenset(step.node for step in steps if step.again)
+        lines = [self._line(step, again) for step in steps]
         returned = next(iter(self._graph_module.graph.find_nodes(op="output"))).args[0]
         result, used = self._expression(tuple(returned) if isinstance(returned, (list, tuple)) else (returned,))
-        return function_text(placeholders, self._steps, result, used, frozenset(self.constants))
+        return function_text(placeholders, lines, result, used, frozenset(self.constants))
 
-    def _region(self, index: int, region: Piece) -> None:
-        for name in region.inputs:
-            self._number(name)
-        self._steps.append((call_text(index, region), region.inputs))
-        self._done.update(region.outputs)
-
-    def _number(self, name: str) -> None:
-        """Emit the number ``name`` and what it is computed from, unless it is there already."""
-        if name in self._done:
-            return
-        self._done.add(name)
-        node = self._nodes[name]
-        for source in node.all_input_nodes:
-            self._number(source.name)
-        function = f"function_{name}"
+    def _line(self, step: Step, again: frozenset[str]) -> Line:
+        if step.piece is not None:
+            region = self._regions[step.piece]
+            return call_text(step.piece, region), region.inputs
+        node = self._nodes[step.node]
+        function = f"function_{node.name}"
         self.constants[function] = node.target
-        text, used = self._expression(tuple(node.args))
-        keywords = ", ".join(f"{key}={self._expression(value)[0]}" for key, value in node.kwargs.items())
-        used += tuple(source.name for source in node.all_input_nodes)
-        self._steps.append((f"{name} = {function}(*{text}{', ' + keywords if keywords else ''})", used))
+        text, used = self._expression(tuple(node.args), again)
+        keywords = ""
+        for key, value in node.kwargs.items():
+            keyword, names = self._expression(value, again)
+            keywords += f", {key}={keyword}"
+            used += names
+        name = f"{_AGAIN}{node.name}" if step.again else node.name
+        return f"{name} = {function}(*{text}{keywords})", used
 
-    def _expression(self, value: Any) -> tuple[str, tuple[str, ...]]:
+    def _expression(self, value: Any, again: frozenset[str] = frozenset()) -> tuple[str, tuple[str, ...]]:
+        """Text of a value, and the names in it; what is made once more has another name in steps of its own."""
         if isinstance(value, torch.fx.Node):
-            self._number(value.name)
-            return value.name, (value.name,)
+            name = f"{_AGAIN}{value.name}" if value.name in again else value.name
+            return name, (name,)
         if isinstance(value, (tuple, list)):
-            parts = [self._expression(item) for item in value]
+            parts = [self._expression(item, again) for item in value]
             inner = ", ".join(text for text, _ in parts)
             text = f"({inner},)" if len(parts) == 1 else f"({inner})"
             return text, tuple(name for _, names in parts for name in names)

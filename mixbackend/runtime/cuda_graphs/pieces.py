@@ -34,6 +34,7 @@ class GraphPiece:
         regions: their positions among the graph's regions.
         inputs: names of captured nodes that they read and do not compute, constants left out.
         outputs: names of captured nodes that they compute and somebody else reads.
+        members: names of captured nodes that they run, copies included.
         constants: names of constant inputs of the graph that they read.
         obstacle: why it cannot be recorded; empty if it can.
         views: names of captured nodes, in graph order, where nothing is to run but these: views of the inputs.
@@ -42,6 +43,7 @@ class GraphPiece:
     regions: tuple[int, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    members: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
     obstacle: str = ""
     views: tuple[str, ...] = ()
@@ -85,7 +87,8 @@ def _without_views(graph: OpGraph, regions: Sequence[BoundRegion], piece: GraphP
     made = {name for chain in chains.values() for name in chain}
     nodes = [node for node in graph.nodes if node.name in made]
     read = dict.fromkeys(name for node in nodes for name in node.references() if name not in made)
-    views = GraphPiece((), tuple(read), tuple(chains), views=tuple(node.name for node in nodes))
+    names = tuple(node.name for node in nodes)
+    views = GraphPiece((), tuple(read), tuple(chains), names, views=names)
     outputs = tuple(name for name in piece.outputs if name not in chains)
     runs = bool(outputs) or any(regions[number].region.written for number in piece.regions)
     return [replace(piece, outputs=outputs), views] if runs else [views]
@@ -122,6 +125,7 @@ def _piece(
         tuple(group),
         tuple(name for name in read if name not in given),
         tuple(name for name in made if name in elsewhere),
+        tuple(name for number in group for name in regions[number].members),
         given,
         obstacle,
     )

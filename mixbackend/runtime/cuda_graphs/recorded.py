@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.contracts import OpGraph, TensorMeta
+from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
 from mixbackend.runtime.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.runtime.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
@@ -127,7 +127,12 @@ class RecordedGraph:
             return self._plain
         recording = Recording(count, self._device, self._tell)
         calls = [self._recorded(piece, recording) if piece.is_recorded else self._as_is(piece) for piece in pieces]
-        run = stitch(subject.module, subject.graph, pieces, calls).run
+        try:
+            run = stitch(subject.module, subject.graph, pieces, calls).run
+        except PlacementError as error:
+            # Regions that run in order one by one cannot do so in these pieces.
+            self._tell_failure("", f"runs without CUDA graphs: {error.what}")
+            return self._plain
         if self._backward and not pieces[0].is_recorded:
             run = self._after_entering(run)
         return Guarded(run, self._plain, self._device, self._giver, self._backward)
