@@ -18,6 +18,7 @@ EventKind = Literal[
     "weights_rebuilt",
     "recompile",
     "verify_failed",
+    "unverified",
     "threads",
     "tuning",
     "lock",

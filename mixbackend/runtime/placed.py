@@ -313,7 +313,8 @@ class PlacedGraph:
             strict=config.on_failure == "raise",
             remembered=self._session.is_verified(backend, bound.region),
         )
-        return RegionSlot(bound.region, backend, compiled.region, policy, self._slot_failed, self._session.verified)
+        told = (self._slot_failed, self._session.verified, self._slot_unverified)
+        return RegionSlot(bound.region, backend, compiled.region, policy, *told)
 
     def _binding_jobs(self, regions: Sequence[BoundRegion], slots: Sequence[RegionSlot]) -> list[BindingJob]:
         pairs = zip(regions, slots, strict=True)
@@ -343,6 +344,11 @@ class PlacedGraph:
             moved = frozenset(name for planned in twins for name in planned.nodes)
             owners = sorted({item.backend for item in self.plan.regions if moved & set(item.nodes)})
             self._event("repair", failed.planned.id, slot.backend.name, f"now on {', '.join(owners)}")
+
+    def _slot_unverified(self, slot: RegionSlot, text: str) -> None:
+        """A call's result could not be held against eager's."""
+        detail = f"a call was not checked: {text} ({describe_region(slot.region)})"
+        self._event("unverified", slot.region.id.rpartition("/")[2], slot.backend.name, detail)
 
     def _planned(self, slot: RegionSlot) -> BoundRegion | None:
         """The slot's region, ``None`` if a repair has replaced it meanwhile."""

@@ -37,12 +37,13 @@ from mixbackend.runtime.strides import Restride, restrider
 from mixbackend.runtime.threads import sharing
 from mixbackend.runtime.verify import (
     TF32_FLOOR,
+    Check,
     before_writing,
+    check_region,
     eager_result,
     may_round_to_tf32,
     random_states,
     set_random_states,
-    verify_region,
 )
 
 VerifyWhen = Literal["off", "first_call", "sampled", "always"]
@@ -83,6 +84,7 @@ class RegionSlot:
         policy: see ``SlotPolicy``.
         on_failure: called with (slot, kind, text) after a failure; must not raise.
         on_verified: called with backend and region after the first successful verification.
+        on_unverified: called with (slot, text) where a call's result could not be held against eager's.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class RegionSlot:
         policy: SlotPolicy,
         on_failure: Callable[[RegionSlot, FailureKind, str], None],
         on_verified: Callable[[Backend, Region], None],
+        on_unverified: Callable[[RegionSlot, str], None] = lambda slot, text: None,
     ) -> None:
         self.region = region
         self.backend = backend
@@ -100,6 +103,7 @@ class RegionSlot:
         self._policy = policy
         self._on_failure = on_failure
         self._on_verified = on_verified
+        self._on_unverified = on_unverified
         self._traits = backend.traits()
         self._written = region.written
         self._run = self._prepared(self._rested(compiled.run))
@@ -205,14 +209,19 @@ class RegionSlot:
             set_random_states(states)
             return self._failed(inputs, error)
         written = [inputs[place] for place in self._written]
-        deviation = problem or verify_region(self.region, before, outputs, self._budget(), written, states)
-        if deviation is not None:
+        check = Check(problem)
+        if problem is None:
+            check = check_region(self.region, before, outputs, self._budget(), written, states)
+        if check.deviation is not None:
             self._restore(inputs, before)
             set_random_states(states)
-            return self._wrong(inputs, deviation)
+            return self._wrong(inputs, check.deviation)
         if self._policy.verify != "always":
             self._call = self._sampled if self._policy.verify == "sampled" else self._timed
-        self._on_verified(self.backend, self.region)
+        if check.right:
+            self._on_verified(self.backend, self.region)
+        else:
+            self._on_unverified(self, check.unknown)
         return self._restride(outputs)
 
     def _sampled(self, inputs: list[Any]) -> Sequence[Any]:

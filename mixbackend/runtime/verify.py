@@ -3,8 +3,10 @@
 Place: around a region's first call (or sampled, or every call), between the backend's code and the rest of the graph.
 Input: a region, the inputs of one call as they were before it, the outputs its owner gave and the inputs it wrote; for
 regions that draw random numbers, the state of torch's generators before the call.
-Output: the first deviation; inputs that were written count after the outputs.
-Invariants: torch's random state is what it was; inputs are not changed; nothing is kept.
+Output: a ``Check``: right, the first deviation (inputs that were written count after the outputs), or why it cannot
+be told.
+Invariants: nothing is raised into the caller, whatever goes wrong; torch's random state is what it was; inputs are not
+changed; nothing is kept.
 Non-goals: deciding what happens to a wrong region, see ``runtime.slots``.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -90,15 +92,33 @@ def eager_result(region: Region, inputs: Sequence[Any]) -> tuple[torch.Tensor, .
     return tuple(region.graph_module.forward(*inputs))
 
 
-def verify_region(
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What holding one call of a region against eager has shown: right where both fields are empty.
+
+    Attributes:
+        deviation: the first one beyond the budget.
+        unknown: why it cannot be told whether the call was right, in words.
+    """
+
+    deviation: Deviation | None = None
+    unknown: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether the call was compared, and no deviation was found."""
+        return self.deviation is None and not self.unknown
+
+
+def check_region(
     region: Region,
     inputs: Sequence[Any],
     outputs: Sequence[torch.Tensor],
     budget: ErrorBudget,
     written: Sequence[torch.Tensor] = (),
     states: RandomStates = (),
-) -> Deviation | None:
-    """The first deviation beyond the budget, ``None`` if everything is right.
+) -> Check:
+    """Hold a call against eager and float64; raises nothing.
 
     Args:
         inputs: as they were before the call.
@@ -106,6 +126,22 @@ def verify_region(
         written: the inputs at ``region.written``, as they are after it.
         states: of the generators before the call.
     """
+    try:
+        return Check(_watched_deviation(region, inputs, outputs, budget, written, states))
+    except Exception as error:
+        # Whatever it is, it is the check's: the user's call has its result already.
+        return Check(unknown=f"the check failed: {type(error).__name__}: {error}")
+
+
+def _watched_deviation(
+    region: Region,
+    inputs: Sequence[Any],
+    outputs: Sequence[torch.Tensor],
+    budget: ErrorBudget,
+    written: Sequence[torch.Tensor],
+    states: RandomStates,
+) -> Deviation | None:
+    """The first deviation; on a GPU, memory that only this took is given back."""
     gpus = sorted({*_gpus(inputs), *_gpus(outputs), *(gpu for gpu, _ in states)})
     before = sum(map(torch.cuda.memory_reserved, gpus))
     with warned_at_most():
@@ -172,7 +208,8 @@ def _rounding_noise(
         set_random_states(states)
         drawn = _reference(region, inputs, eager, RandomRounding(seed))
         for total, moved, exact in zip(squares, drawn, reference, strict=True):
-            total += (moved - exact).double().nan_to_num(0.0, 0.0, 0.0).square()
+            if exact.is_floating_point():
+                total += (moved - exact).double().nan_to_num(0.0, 0.0, 0.0).square()
     return [total.div(_DRAWS).sqrt() * NEAREST for total in squares]
 
 
@@ -264,10 +301,8 @@ class _Float64Interpreter(torch.fx.Interpreter):
         return wide
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one op; some in the dtypes of the graph: kernels of attention on a GPU misread others without a word, and
-        which random number an element gets depends on its dtype."""
-        op_class = op_class_of(str(n.target)) if n.op == "call_function" else ""
-        if op_class != "random" and (op_class != "attention" or not _is_on_gpu(n)):
+        """Run one op, some in the dtypes of the graph."""
+        if not _means_its_dtype(n):
             return self._rounded(super().run_node(n), n)
         sources = {source: _as_traced(self.env[source], source) for source in n.all_input_nodes}
         arguments, keywords = torch.fx.node.map_arg((n.args, n.kwargs), sources.__getitem__)  # type: ignore[misc]
@@ -289,6 +324,16 @@ class _Float64Interpreter(torch.fx.Interpreter):
         wide_kwargs = torch.fx.node.map_aggregate(kwargs, _widen)
         result = super().call_function(target, wide_args, wide_kwargs)  # type: ignore[arg-type]
         return torch.fx.node.map_aggregate(result, _widen)
+
+
+def _means_its_dtype(node: torch.fx.Node) -> bool:
+    """Whether an op does something else with wider numbers: kernels of attention on a GPU misread them without a word,
+    which random number an element gets depends on its dtype, and bits that are read as another type are other bits."""
+    if node.op != "call_function":
+        return False
+    op_class = op_class_of(str(node.target))
+    on_gpu = op_class == "attention" and _is_on_gpu(node)
+    return on_gpu or op_class == "random" or node.target is torch.ops.aten.view.dtype
 
 
 def _is_on_gpu(node: torch.fx.Node) -> bool:

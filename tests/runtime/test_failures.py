@@ -176,8 +176,8 @@ def test_verified_once_per_region_and_remembered(make_mixture, loopback, monkeyp
     from mixbackend.runtime import slots
 
     checks = []
-    verify = slots.verify_region
-    monkeypatch.setattr(slots, "verify_region", lambda *arguments: checks.append(1) or verify(*arguments))
+    verify = slots.check_region
+    monkeypatch.setattr(slots, "check_region", lambda *arguments: checks.append(1) or verify(*arguments))
     value = torch.randn(4)
     for _ in range(2):
         torch._dynamo.reset()
@@ -192,8 +192,8 @@ def test_when_results_are_verified(make_mixture, loopback, monkeypatch, when, ex
     from mixbackend.runtime import slots
 
     checks = []
-    verify = slots.verify_region
-    monkeypatch.setattr(slots, "verify_region", lambda *arguments: checks.append(1) or verify(*arguments))
+    verify = slots.check_region
+    monkeypatch.setattr(slots, "check_region", lambda *arguments: checks.append(1) or verify(*arguments))
     compiled = torch.compile(torch.exp, backend=make_mixture(loopback, verify={"when": when}))
     for _ in range(5):
         compiled(torch.randn(4))

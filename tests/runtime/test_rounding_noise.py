@@ -9,7 +9,7 @@ import torch.nn.functional as functional
 from mixbackend.contracts import ErrorBudget
 from mixbackend.runtime.rounding import RandomRounding
 from mixbackend.runtime.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result, verify_region
+from mixbackend.runtime.verify import check_region, eager_result, reference_result
 
 BUDGET = ErrorBudget(factor=3.0, floor=4.0)
 DRAWS = 64
@@ -43,14 +43,14 @@ def test_a_loss_may_be_as_far_off_as_rounding_takes_it():
     assert lucky * BUDGET.factor * 4 < usual, "eager must have been lucky for this to be a test"
     (exact,) = reference_result(region, values, eager_result(region, values))
     result = (exact + usual).float()
-    assert verify_region(region, values, [result], BUDGET) is None
+    assert check_region(region, values, [result], BUDGET).right
 
 
 @pytest.mark.parametrize("times", [20, 100])
 def test_a_loss_may_not_be_farther_off(times):
     region, values, _, usual = _lucky()
     (exact,) = reference_result(region, values, eager_result(region, values))
-    deviation = verify_region(region, values, [(exact + times * usual).float()], BUDGET)
+    deviation = check_region(region, values, [(exact + times * usual).float()], BUDGET).deviation
     assert deviation is not None and deviation.measure == "rms"
     # What the message calls eager's distance is that of its noise.
     assert usual / 4 < deviation.eager_error < 4 * usual
@@ -63,8 +63,8 @@ def test_variances_by_subtracting_squares_are_still_wrong():
     values = [torch.randn(4096, 8) + 100]
     region = trace_region(function, values)
     wrong = (values[0].square().mean(0) - values[0].mean(0).square(), values[0].mean(0))
-    assert verify_region(region, values, eager_result(region, values), BUDGET) is None
-    assert verify_region(region, values, wrong, BUDGET).output == 0
+    assert check_region(region, values, eager_result(region, values), BUDGET).right
+    assert check_region(region, values, wrong, BUDGET).deviation.output == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -57,8 +57,8 @@ def test_states_of_attention_are_not_compared(monkeypatch):
     result, state = torch.ones(4), torch.zeros(2, dtype=torch.int64)
     monkeypatch.setattr(verify, "eager_result", lambda *_: (result, state))
     monkeypatch.setattr(verify, "_reference", lambda *_: (result, state))
-    assert verify.verify_region(region, [], [result, state + 5], ErrorBudget()) is None
-    assert verify.verify_region(region, [], [result + 1, state], ErrorBudget()).output == 0
+    assert verify.check_region(region, [], [result, state + 5], ErrorBudget()).right
+    assert verify.check_region(region, [], [result + 1, state], ErrorBudget()).deviation.output == 0
 
 
 def test_without_float64_the_coarsest_type_of_a_region_says_how_near_is_near(monkeypatch):
@@ -70,10 +70,10 @@ def test_without_float64_the_coarsest_type_of_a_region_says_how_near_is_near(mon
     exact = inputs[0].double() @ inputs[1].double()
     rounded = exact.bfloat16().float()
     monkeypatch.setattr(verify, "BYTE_CAP", 0)
-    assert verify.verify_region(region, inputs, [rounded], ErrorBudget()) is None
-    assert verify.verify_region(region, inputs, [rounded * 1.5], ErrorBudget()) is not None
+    assert verify.check_region(region, inputs, [rounded], ErrorBudget()).right
+    assert verify.check_region(region, inputs, [rounded * 1.5], ErrorBudget()).deviation is not None
     plain = trace_region(aten.mm, inputs)
-    assert verify.verify_region(plain, inputs, [rounded], ErrorBudget()) is not None
+    assert verify.check_region(plain, inputs, [rounded], ErrorBudget()).deviation is not None
 
 
 def test_preconditions_on_sizes_of_several_symbols():
@@ -116,7 +116,7 @@ def test_eager_and_the_reference_draw_what_the_region_drew(monkeypatch):
     result = torch.ones(4, 8)
     monkeypatch.setattr(verify, "eager_result", lambda *_: order.append("eager") or (result,))
     monkeypatch.setattr(verify, "_reference", lambda *_: order.append("reference") or (result,))
-    assert verify.verify_region(region, [], [result], ErrorBudget(), states=states) is None
+    assert verify.check_region(region, [], [result], ErrorBudget(), states=states).right
     assert order == ["state", "eager", "state", "reference"]
 
 
@@ -144,7 +144,7 @@ def test_memory_that_only_verifying_took_is_given_back(grown, given_back, monkey
     monkeypatch.setattr(verify, "_first_deviation", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: next(reserved))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
-    assert verify.verify_region(region, [torch.ones(4)], [torch.ones(4)], ErrorBudget()) is None
+    assert verify.check_region(region, [torch.ones(4)], [torch.ones(4)], ErrorBudget()).right
     assert len(calls) == given_back
 
 

@@ -11,7 +11,7 @@ from mixbackend.contracts import ErrorBudget, InputRole, RegionSketch, Supported
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.replay import make_inputs
 from mixbackend.runtime.trace import trace_region
-from mixbackend.runtime.verify import verify_region
+from mixbackend.runtime.verify import check_region
 
 aten = torch.ops.aten
 BACKEND = OpenVinoBackend()
@@ -36,8 +36,8 @@ def _near(region, run, inputs):
     before = [value.clone() for value in inputs]
     outputs = list(run(inputs))
     assert [value.dtype for value in outputs] == [item.meta.dtype for item in region.outputs]
-    deviation = verify_region(region, before, outputs, ErrorBudget())
-    assert deviation is None, str(deviation)
+    check = check_region(region, before, outputs, ErrorBudget())
+    assert check.right, str(check)
     return outputs
 
 
