@@ -25,8 +25,7 @@ from mixbackend.reporting import Event
 from mixbackend.reporting.records import IdentityRecord
 from mixbackend.runtime.comparing import FirstCalls
 from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
-from mixbackend.runtime.constants.split import constant_placeholders
-from mixbackend.runtime.constants.watch import why_unwatchable
+from mixbackend.runtime.constants.taken_out import constant_weights
 from mixbackend.runtime.describe import PlaceholderRole, describe
 from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.frozen import FrozenGraph
@@ -150,15 +149,12 @@ class GraphCompiler:
         return placed
 
     def _constants(self, captured: Captured) -> frozenset[str]:
-        """Weights of the graph that may be constants: in inference, where changes can be seen."""
-        if captured.phase != "inference" or self.session.config.weights == "live":
-            return frozenset()
-        constants = constant_placeholders(captured.module, captured.roles)
-        reason = why_unwatchable() if constants else ""
-        if not reason:
-            return constants
-        self.session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
-        return frozenset()
+        """Weights of the graph that are constants."""
+        weights = self.session.config.weights
+        constants, reason = constant_weights(captured.module, captured.phase, captured.roles, weights)
+        if reason:
+            self.session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
+        return constants
 
 
 def _count_ops(captured: Captured, session: Session) -> Counter[str]:

@@ -28,14 +28,11 @@ from mixbackend.calibration.probing import undisturbed
 from mixbackend.contracts import Phase
 from mixbackend.reporting import Event
 from mixbackend.runtime.bindings import Patience
-from mixbackend.runtime.constants.factories import free_factories
 from mixbackend.runtime.constants.file_backed import FileBackedWeights
-from mixbackend.runtime.constants.fold import fold_batch_norms
-from mixbackend.runtime.constants.split import split_constants
+from mixbackend.runtime.constants.taken_out import take_constants_out
 from mixbackend.runtime.constants.watch import WeightWatch
 from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import Measured, Placer, RegimeGraph
 from mixbackend.runtime.session import Session
@@ -107,10 +104,7 @@ class FrozenGraph:
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
         self._live_module = copy_module(graph_module)
-        normalize(graph_module)
-        fold_batch_norms(graph_module, constants)
-        free_factories(graph_module)
-        self._split = split_constants(graph_module, roles, constants)
+        self._split = take_constants_out(graph_module, roles, constants)
         self._weights = _picker(self._split.weights)
         self._others = _picker(self._split.others)
         self._placer = Placer(phase, self._split.roles, session, measured and self._for_whole_graph(measured))

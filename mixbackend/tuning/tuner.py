@@ -28,8 +28,7 @@ from mixbackend.contracts import OpGraph, Phase, RegionTextError
 from mixbackend.processes import Worker, memory_bytes
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import Choice
-from mixbackend.runtime.constants.fold import fold_batch_norms
-from mixbackend.runtime.constants.split import constant_placeholders, split_constants
+from mixbackend.runtime.constants.taken_out import constant_weights, take_constants_out
 from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.identity import Captured
@@ -185,13 +184,11 @@ def _key(region_key: str, graph: OpGraph, session: Session) -> str:
 def placeable(captured: Captured, session: Session) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
     """The graph that is placed: in inference, what is left of it when constants are split off."""
     module = copy_module(captured.module)
-    normalize(module)
-    live = captured.phase != "inference" or session.config.weights == "live"
-    constants = frozenset() if live else constant_placeholders(module, captured.roles)
+    constants, _ = constant_weights(module, captured.phase, captured.roles, session.config.weights)
     if not constants:
+        normalize(module)
         return module, captured.phase, captured.roles
-    fold_batch_norms(module, constants)
-    split = split_constants(module, captured.roles, constants)
+    split = take_constants_out(module, captured.roles, constants)
     return split.main, captured.phase, split.roles
 
 
