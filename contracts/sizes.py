@@ -51,13 +51,14 @@ Size = Union[int, SymbolicSize]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A question about one size: ``equal``, ``at_least``, ``at_most`` or ``multiple_of`` a constant.
+    """A question about one size: ``equal``, ``other_than``, ``at_least``, ``at_most`` or ``multiple_of`` a
+    constant.
 
     Also the form of a region's run-time preconditions, which the stitched callable dispatches on.
     """
 
     size: Size
-    relation: Literal["equal", "at_least", "at_most", "multiple_of"]
+    relation: Literal["equal", "other_than", "at_least", "at_most", "multiple_of"]
     value: int
 
     def holds(self, size: int) -> bool:
@@ -70,6 +71,7 @@ class Condition:
 
 _RELATIONS: dict[str, Callable[[int, int], bool]] = {
     "equal": lambda size, value: size == value,
+    "other_than": lambda size, value: size != value,
     "at_least": lambda size, value: size >= value,
     "at_most": lambda size, value: size <= value,
     "multiple_of": lambda size, value: size % value == 0,
@@ -86,8 +88,9 @@ def known(condition: Condition) -> Truth:
         return _by_range(lower >= value, upper is not None and upper < value)
     if condition.relation == "at_most":
         return _by_range(upper is not None and upper <= value, lower > value)
-    if condition.relation == "equal":
-        return _by_range(lower == value == upper, lower > value or (upper is not None and upper < value))
+    if condition.relation in ("equal", "other_than"):
+        always, never = lower == value == upper, lower > value or (upper is not None and upper < value)
+        return _by_range(always, never) if condition.relation == "equal" else _by_range(never, always)
     return "yes" if sympy.Mod(size.expression, value) == 0 else "unknown"
 
 

@@ -190,6 +190,8 @@ def _condition(guard: sympy.Basic, originals: dict[sympy.Symbol, SymbolicSize]) 
     match guard:
         case sympy.Eq(args=(left, right)):
             return Condition(size_of(left - right), "equal", 0)
+        case sympy.Ne(args=(left, right)):
+            return Condition(size_of(left - right), "other_than", 0)
         case sympy.Le(args=(left, right)) | sympy.Ge(args=(right, left)):
             return Condition(size_of(right - left), "at_least", 0)
         case sympy.Lt(args=(left, right)) | sympy.Gt(args=(right, left)):
