@@ -29,7 +29,7 @@ from mixbackend.benchmarks.peers.worker import warm_up
 from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status
 from mixbackend.processes import Answer, begin_answering, limit_memory
 from mixbackend.reporting.summary import short_ops
-from mixbackend.runtime.slots import TIMED_CALLS
+from mixbackend.runtime.timed_calls import TIMED_CALLS
 
 MODULE = "mixbackend.benchmarks.costs_worker"
 """What a process runs."""

@@ -78,11 +78,16 @@ class Traits:
         uses_current_stream: whether GPU work is queued on torch's current stream.
         deterministic: whether equal inputs give bitwise equal outputs where ``OpView.deterministic`` asks for that, and
             ops that cannot are refused. Without it no op comes then; the reference follows torch's switch by itself.
-        reentrant: whether one compiled region may run in several threads at once; if not, calls are serialised.
+        reentrant: whether one compiled region may run in several threads at once; if not, calls are serialised, those
+            of each binding among themselves: what bindings of one region share is the backend's to guard.
         keeps_random_stream: whether random ops draw exactly what eager would draw; only then may it get them.
         takes_effects: whether it runs mutation, collectives and higher-order ops as eager would.
         writes_inputs: whether it takes ``copy_`` into an input of its region: the value is written into the very
-            storage, what comes before in graph order reads the old one, and a ``run`` that raises has written nothing.
+            storage, and what comes before in graph order reads the old one.
+        raises_before_writing: whether a ``run`` that raises has written nothing into inputs. Without it a call that
+            raises raises to the user, once its region was checked: eager would write a second time.
+        fixed_outputs: whether number, shapes and types of outputs are the region's, and their memory new in each call,
+            because of how the code is made, so that nobody needs to look in every call.
         importable: whether a fresh process can construct it from its entry point (needed for isolation).
         error_budget: see ``ErrorBudget``.
         fused: (producer class, consumer class) pairs between which it keeps values out of memory.
@@ -114,6 +119,8 @@ class Traits:
     keeps_random_stream: bool = False
     takes_effects: bool = False
     writes_inputs: bool = False
+    raises_before_writing: bool = False
+    fixed_outputs: bool = False
     importable: bool = True
     error_budget: ErrorBudget = field(default_factory=ErrorBudget)
     fused: frozenset[tuple[OpClass, OpClass]] = frozenset()

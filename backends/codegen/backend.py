@@ -134,6 +134,8 @@ class CodegenBackend(Backend):
             only_fused_on_processor=ONLY_FUSED_ON_PROCESSOR,
             keeps_random_stream=any(target.traits().drawing_threads is not None for target in self.targets.values()),
             writes_inputs=True,
+            raises_before_writing=True,
+            fixed_outputs=True,
             concurrent_compile=True,
             gathers="cuda" in self.targets,
         )

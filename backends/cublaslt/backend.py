@@ -48,6 +48,7 @@ class CublasLtBackend(LibraryBackend):
         return Traits(
             device_types=frozenset({"cuda"}),
             capturable=True,
+            fixed_outputs=True,
             deterministic=False,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             concurrent_compile=True,

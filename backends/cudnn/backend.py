@@ -64,6 +64,7 @@ class CudnnBackend(LibraryBackend):
         return Traits(
             device_types=frozenset({"cuda"}),
             weights="refit",
+            fixed_outputs=True,
             capturable=True,
             deterministic=False,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),

@@ -103,6 +103,7 @@ class InductorBackend(Backend):
             decomposition="inductor",
             capturable=True,
             exact_input_strides=True,
+            fixed_outputs=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
             shared_rows=SHARED_ROWS,

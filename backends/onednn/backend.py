@@ -57,6 +57,7 @@ class OneDnnBackend(LibraryBackend):
         return Traits(
             device_types=frozenset({"cpu"}),
             weights="refit",
+            fixed_outputs=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             concurrent_compile=True,
         )

@@ -82,6 +82,7 @@ class OnnxRuntimeBackend(Backend):
         return Traits(
             device_types=frozenset({"cpu"}),
             weights="baked",
+            fixed_outputs=True,
             reentrant=True,
             deterministic=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),

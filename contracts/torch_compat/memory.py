@@ -43,16 +43,20 @@ def copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """How often each was written into, as autograd counts it; ``None`` for those made in inference mode."""
-    return [None if tensor.is_inference() else tensor._version for tensor in tensors]
+    """How often each was written so far, as autograd counts it; ``None`` for tensors that count nothing."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [None if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int | None]) -> None:
-    """Let autograd count as before: for whoever wrote back what tensors held then."""
-    pairs = [(tensor, version) for tensor, version in zip(tensors, versions, strict=True) if version is not None]
-    torch._C._autograd._unsafe_set_version_counter(
-        tuple(tensor for tensor, _ in pairs), tuple(version for _, version in pairs)
-    )
+    """Let writes since ``versions_of`` not count."""
+    if versions_of(tensors) == versions:
+        return
+    for tensor, version in zip(tensors, versions, strict=True):
+        if version is not None and tensor._version != version:
+            torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
 @functools.lru_cache(maxsize=1)

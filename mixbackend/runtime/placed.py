@@ -27,16 +27,18 @@ from mixbackend.contracts import (
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
+from mixbackend.runtime.answers import SlotPolicy
 from mixbackend.runtime.bindings import BindingJob, Patience, bind_all
 from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
 from mixbackend.runtime.normalize import normalize
+from mixbackend.runtime.region_errors import FailureKind, describe_region
 from mixbackend.runtime.regions import BoundRegion, cut_regions
 from mixbackend.runtime.replay import write_replay
 from mixbackend.runtime.session import Compiled, Session
-from mixbackend.runtime.slots import FailureKind, RegionSlot, SlotPolicy, describe_region
+from mixbackend.runtime.slots import RegionSlot
 from mixbackend.runtime.stages import StageDriver
 from mixbackend.runtime.stitch import Stitched, stitch
 from mixbackend.tuning.decision import UNTUNED, Decision
@@ -102,6 +104,7 @@ class PlacedGraph:
         self._ledger: Ledger | None = None
         self.layout = described or self._describe()
         self._module, self.graph = self.layout.module, self.layout.graph
+        self._sources = {item.name: item.source for item in self.graph.inputs if item.source}
         self._build = self._build_with({})
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
@@ -209,22 +212,27 @@ class PlacedGraph:
 
     def _build_with(self, pinned: dict[str, str]) -> _Build:
         """The pipeline: place, cut, compile, stitch; a region that does not compile is placed again."""
-        run = self._driver.run
         while True:
-            plan = run("place", self._place, pinned)
-            regions = run("cut", self._cut, plan, show=_show_regions)
-            compiled, failed = run("compile", self._compile, regions, show=_show_compiled)
-            if failed is not None:
-                pinned = self._exclude(plan, _twins(regions, failed))
-                continue
-            slots = tuple(map(self._slot, regions, compiled))
-            failed = self._bind_slots(regions, self._binding_jobs(regions, slots))
-            if failed is not None:
-                pinned = self._exclude(plan, _twins(regions, failed))
-                continue
-            stitched = run("stitch", stitch, self._module, self.graph, regions, slots, show=_show_source)
-            self._finish_dump()
-            return _Build(plan, regions, compiled, slots, stitched, self._runner(regions, slots, stitched))
+            plan = self._driver.run("place", self._place, pinned)
+            build = self._build_of(plan)
+            if isinstance(build, _Build):
+                return build
+            pinned = self._exclude(plan, build)
+
+    def _build_of(self, plan: Plan) -> _Build | list[PlannedRegion]:
+        """Cut, compile, stitch a plan; the regions that do not compile or cannot be bound, if there are any."""
+        run = self._driver.run
+        regions = run("cut", self._cut, plan, show=_show_regions)
+        compiled, failed = run("compile", self._compile, regions, show=_show_compiled)
+        if failed is not None:
+            return _twins(regions, failed)
+        slots = tuple(map(self._slot, regions, compiled))
+        failed = self._bind_slots(regions, self._binding_jobs(regions, slots))
+        if failed is not None:
+            return _twins(regions, failed)
+        stitched = run("stitch", stitch, self._module, self.graph, regions, slots, show=_show_source)
+        self._finish_dump()
+        return _Build(plan, regions, compiled, slots, stitched, self._runner(regions, slots, stitched))
 
     def _runner(self, regions: tuple[BoundRegion, ...], slots: tuple[RegionSlot, ...], stitched: Stitched) -> Run:
         """The stitched function itself, or recordings of it where the session wants them."""
@@ -248,13 +256,16 @@ class PlacedGraph:
     def _place(self, pinned: dict[str, str]) -> Plan:
         known = self.layout.plan if not self._exclusions and not pinned else None
         plan = known or self._session.place(self.graph, frozenset(self._exclusions), pinned, self._decision.choice)
-        check_plan(self.graph, plan)
-        device = self._recorded_device()
-        if device is not None:
-            plan = set_apart(self.graph, plan, {self._session.reference.name}, device)
+        plan = self._checked(plan)
         if self._driver.settings.level >= 1:
             self._driver.say("\n".join(f"{item.id} {item.backend} {len(item.nodes)} nodes" for item in plan.regions))
         return plan
+
+    def _checked(self, plan: Plan) -> Plan:
+        """A legal plan, with eager's regions as they can be recorded."""
+        check_plan(self.graph, plan)
+        device = self._recorded_device()
+        return plan if device is None else set_apart(self.graph, plan, {self._session.reference.name}, device)
 
     def _cut(self, plan: Plan) -> tuple[BoundRegion, ...]:
         exact = frozenset(item.name for item in self._session.backends if item.traits().exact_input_strides)
@@ -306,15 +317,8 @@ class PlacedGraph:
 
     def _slot(self, bound: BoundRegion, compiled: Compiled) -> RegionSlot:
         config = self._session.config
-        backend = self._session.backend(compiled.backend)
-        policy = SlotPolicy(
-            verify=config.verify.when,
-            factor=config.verify.factor,
-            strict=config.on_failure == "raise",
-            remembered=self._session.is_verified(backend, bound.region),
-        )
-        told = (self._slot_failed, self._session.verified, self._slot_unverified)
-        return RegionSlot(bound.region, backend, compiled.region, policy, *told)
+        policy = SlotPolicy(verify=config.verify.when, factor=config.verify.factor, strict=config.on_failure == "raise")
+        return RegionSlot(bound.region, compiled.code, policy, self._slot_failed, self._tell_of, self._sources)
 
     def _binding_jobs(self, regions: Sequence[BoundRegion], slots: Sequence[RegionSlot]) -> list[BindingJob]:
         pairs = zip(regions, slots, strict=True)
@@ -334,21 +338,42 @@ class PlacedGraph:
         event: dict[FailureKind, str] = {"run": "quarantine", "verify": "verify_failed"}
         with self._lock, without_dispatch_modes():
             failed = self._planned(slot)
-            self._session.quarantine(slot.backend, slot.region, text)
-            detail = f"{text} ({describe_region(slot.region)})"
-            self._event(event[kind], slot.region.id.rpartition("/")[2], slot.backend.name, detail)
+            if slot.code.fail(text, slot):
+                self._session.quarantine(slot.backend, slot.region, text)
+                self._event(event[kind], _name(slot), slot.backend.name, f"{text} ({describe_region(slot.region)})")
             if failed is None:
                 return
             twins = _twins(self._build.regions, failed)
-            self._build = self._build_with(self._exclude(self._build.plan, twins))
+            self._repair(twins)
             moved = frozenset(name for planned in twins for name in planned.nodes)
             owners = sorted({item.backend for item in self.plan.regions if moved & set(item.nodes)})
             self._event("repair", failed.planned.id, slot.backend.name, f"now on {', '.join(owners)}")
 
-    def _slot_unverified(self, slot: RegionSlot, text: str) -> None:
-        """A call's result could not be held against eager's."""
-        detail = f"a call was not checked: {text} ({describe_region(slot.region)})"
-        self._event("unverified", slot.region.id.rpartition("/")[2], slot.backend.name, detail)
+    def _repair(self, failed: Sequence[PlannedRegion]) -> None:
+        """Build the graph without these regions' backend for their nodes; raises nothing into the call that failed."""
+        plan = self._build.plan
+        try:
+            self._build = self._build_with(self._exclude(plan, failed))
+        except Exception as error:
+            detail = f"eager runs it, although the rest of the plan and the configuration leave it no place: {error}"
+            self._event("fallback", failed[0].id, failed[0].backend, detail)
+            self._build = self._build_on_reference(plan, failed)
+
+    def _build_on_reference(self, plan: Plan, failed: Sequence[PlannedRegion]) -> _Build:
+        """A plan as it is, with eager for some of its regions: what nobody else may run."""
+        while True:
+            ids = {planned.id for planned in failed}
+            reference = self._session.reference.name
+            moved = (replace(item, backend=reference, matches=()) if item.id in ids else item for item in plan.regions)
+            plan = self._checked(replace(plan, regions=tuple(moved)))
+            build = self._build_of(plan)
+            if isinstance(build, _Build):
+                return build
+            failed = build
+
+    def _tell_of(self, slot: RegionSlot, text: str) -> None:
+        """A check could not be made, or proved nothing."""
+        self._event("unverified", _name(slot), slot.backend.name, f"{text} ({describe_region(slot.region)})")
 
     def _planned(self, slot: RegionSlot) -> BoundRegion | None:
         """The slot's region, ``None`` if a repair has replaced it meanwhile."""
@@ -361,6 +386,11 @@ class PlacedGraph:
     def _finish_dump(self) -> None:
         if self._driver.settings.dump is not None:
             write_replay(self._driver, self._module, self.graph, self._session.config)
+
+
+def _name(slot: RegionSlot) -> str:
+    """Of the slot's region within its graph."""
+    return slot.region.id.rpartition("/")[2]
 
 
 def _twins(regions: Sequence[BoundRegion], failed: BoundRegion) -> list[PlannedRegion]:

@@ -28,8 +28,10 @@ from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.bindings import StoredBinder
 from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.runtime.confirmations import Confirmations
 from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.memory import keep_freed_memory
+from mixbackend.runtime.region_code import RegionCode
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.runtime.threads import sharing
 from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_key, tidy
@@ -46,16 +48,32 @@ class Compiled:
     """A compiled region and how it came about.
 
     Attributes:
-        region: what the backend returned.
-        backend: who compiled it.
+        code: what the backend returned, with what all who run it share.
         cached: whether it was loaded from the artifact store.
         reused_from: id of the region of the same key that was compiled first, ``None`` if it was this one.
     """
 
-    region: CompiledRegion
-    backend: str
+    code: RegionCode
     cached: bool = False
     reused_from: str | None = None
+
+    @property
+    def region(self) -> CompiledRegion:
+        """What the backend returned."""
+        return self.code.compiled
+
+    @property
+    def backend(self) -> str:
+        """Who compiled it."""
+        return self.code.backend.name
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a backend returned, and whether it was loaded."""
+
+    region: CompiledRegion
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +109,6 @@ class Session:
         self._compiling = threading.RLock()
         self._known: dict[tuple[str, str], _Known] = {}
         self._quarantined: dict[tuple[str, str], str | None] = {}
-        self._verified: set[tuple[str, str]] = set()
         self.costs = SessionCosts(config, self.backends, lambda: self.database, records)
 
     @cached_property
@@ -236,14 +253,16 @@ class Session:
             self._refuse_quarantined(backend, region)
             known = self._known.get((backend.name, region.key))
             if known is not None:
-                return Compiled(known.compiled.region, known.compiled.backend, known.compiled.cached, known.region_id)
+                return replace(known.compiled, reused_from=known.region_id)
             owner = backend if backend.traits().reference or self._fuel.take() else self.reference
         with nullcontext() if owner.traits().concurrent_compile else self._compiling:
-            compiled = self._load(owner, region) or self._compile_and_keep(owner, region)
-            compiled = self._with_stored_bindings(owner, region, compiled)
+            made = self._load(owner, region) or self._compile_and_keep(owner, region)
+            made = self._with_stored_bindings(owner, region, made)
+        compiled = Compiled(RegionCode(owner, made.region, self._confirmations(owner, region)), made.cached)
         with self._lock:
-            self._known[backend.name, region.key] = _Known(compiled, region.id)
-        return compiled
+            # Who compiled it meanwhile, in another thread, was first.
+            known = self._known.setdefault((backend.name, region.key), _Known(compiled, region.id))
+        return compiled if known.compiled is compiled else replace(known.compiled, reused_from=known.region_id)
 
     def compile_all(self, jobs: Sequence[tuple[Backend, Region]]) -> Iterator[Compiled]:
         """Compile the regions of a graph, in their order; several at once where their backends allow it.
@@ -266,20 +285,20 @@ class Session:
         if done.outcome != "alone":
             self.events.append(Event("threads", "", "", "", str(done)))
 
-    def _compile(self, backend: Backend, region: Region) -> Compiled:
+    def _compile(self, backend: Backend, region: Region) -> _Made:
         compiled = backend.compile(region)
         if not isinstance(compiled, CompiledRegion):
             raise TypeError(f"compile returned {type(compiled).__name__} instead of a CompiledRegion")
-        return Compiled(compiled, backend.name)
+        return _Made(compiled)
 
-    def _compile_and_keep(self, backend: Backend, region: Region) -> Compiled:
+    def _compile_and_keep(self, backend: Backend, region: Region) -> _Made:
         compiled = self._compile(backend, region)
         if compiled.region.artifact is not None and not region.is_local:
             label = Label(backend.name, self._fingerprints[backend.name], _device_of(region))
             self.store.put(self._artifact_key(backend, region), compiled.region.artifact, label)
         return compiled
 
-    def _with_stored_bindings(self, backend: Backend, region: Region, compiled: Compiled) -> Compiled:
+    def _with_stored_bindings(self, backend: Backend, region: Region, compiled: _Made) -> _Made:
         """Code for known values that takes long to make goes through the store as well."""
         prepare = compiled.region.prepare_binding
         if prepare is None or region.is_local:
@@ -288,7 +307,7 @@ class Session:
         binder = StoredBinder(prepare, self.store, partial(self._artifact_key, backend, region), label)
         return replace(compiled, region=replace(compiled.region, bind=binder))
 
-    def _load(self, backend: Backend, region: Region) -> Compiled | None:
+    def _load(self, backend: Backend, region: Region) -> _Made | None:
         """A region compiled by an earlier process; an artifact that its backend cannot use is thrown away."""
         if backend.traits().reference or region.is_local:
             return None
@@ -297,7 +316,7 @@ class Session:
         if artifact is None:
             return None
         try:
-            return Compiled(backend.load(region, artifact), backend.name, cached=True)
+            return _Made(backend.load(region, artifact), cached=True)
         except FileNotFoundError:
             self.store.remove(key)
             return None
@@ -310,6 +329,11 @@ class Session:
         fingerprint, weights = self._fingerprints[backend.name], backend.traits().weights
         key = f"{region.key} with {values}" if values else region.key
         return artifact_key(key, backend.name, fingerprint, weights, _device_of(region))
+
+    def _confirmations(self, backend: Backend, region: Region) -> Confirmations | None:
+        if region.is_local:
+            return None
+        return Confirmations(lambda: self.database, region.key, backend.name, self._fingerprints[backend.name])
 
     def _refuse_quarantined(self, backend: Backend, region: Region) -> None:
         if backend.traits().reference:
@@ -335,21 +359,6 @@ class Session:
             self._quarantined[backend.name, region.key] = reason
         if not region.is_local:
             self.database.quarantine(region.key, backend.name, self._fingerprints[backend.name], reason)
-
-    def is_verified(self, backend: Backend, region: Region) -> bool:
-        """Whether a region's result was held against the reference before, here or in an earlier process."""
-        if (backend.name, region.key) in self._verified or region.is_local:
-            return (backend.name, region.key) in self._verified
-        return self.database.is_verified(region.key, backend.name, self._fingerprints[backend.name])
-
-    def verified(self, backend: Backend, region: Region) -> None:
-        """Remember that a region's result was right."""
-        with self._lock:
-            if (backend.name, region.key) in self._verified:
-                return
-            self._verified.add((backend.name, region.key))
-        if not region.is_local:
-            self.database.set_verified(region.key, backend.name, self._fingerprints[backend.name])
 
 
 def _first_of_each(jobs: Sequence[tuple[Backend, Region]]) -> dict[tuple[str, str], tuple[Backend, Region]]:

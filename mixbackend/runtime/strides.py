@@ -11,9 +11,23 @@ from collections.abc import Callable
 
 import torch
 
-from mixbackend.contracts import TensorMeta, hint_of, is_symbolic
+from mixbackend.contracts import CompiledRegion, Region, TensorMeta, hint_of, is_symbolic
 
 Restride = Callable[[torch.Tensor], torch.Tensor]
+
+
+def restriders(region: Region, compiled: CompiledRegion) -> tuple[tuple[int, Restride], ...]:
+    """Of a region's outputs, by their places: those that are not sure to lie as eager's do, where that matters."""
+    found = []
+    for index, output in enumerate(region.outputs):
+        if not output.exact_stride or compiled.strides == "as_traced":
+            continue
+        if compiled.strides == "contiguous" and output.meta.contiguous() and not output.meta.dynamic:
+            continue
+        enforce = restrider(output.meta)
+        if enforce is not None:
+            found.append((index, enforce))
+    return tuple(found)
 
 
 def restrider(meta: TensorMeta) -> Restride | None:

@@ -261,19 +261,20 @@ class Database:
 
     # --- verification ------------------------------------------------------------------------------------------------
 
-    def is_verified(self, region: str, backend: str, fingerprint: str, shape_class: str = "") -> bool:
-        """Whether a region's result was found right before."""
+    def confirmations(self, region: str, backend: str, fingerprint: str, sizes: str = "") -> int:
+        """How many processes found a region's result right, at sizes of this kind."""
         rows = self._file.read(
-            "SELECT 1 FROM verified WHERE region=? AND backend=? AND fingerprint=? AND shape_class=?",
-            (region, backend, fingerprint, shape_class),
+            "SELECT count(*) FROM verified WHERE region=? AND backend=? AND fingerprint=? "
+            "AND (shape_class=? OR substr(shape_class, 1, ?)=?)",
+            (region, backend, fingerprint, sizes, len(sizes) + 1, f"{sizes}@"),
         )
-        return bool(rows)
+        return int(rows[0][0]) if rows else 0
 
-    def set_verified(self, region: str, backend: str, fingerprint: str, shape_class: str = "") -> None:
-        """Remember that a region's result was right."""
+    def confirm(self, region: str, backend: str, fingerprint: str, sizes: str = "", process: str = "") -> None:
+        """Remember that a process found a region's result right."""
+        kind = f"{sizes}@{process}" if process else sizes
         self._file.write(
-            "INSERT OR REPLACE INTO verified VALUES (?,?,?,?,?)",
-            (region, backend, fingerprint, shape_class, self._clock()),
+            "INSERT OR REPLACE INTO verified VALUES (?,?,?,?,?)", (region, backend, fingerprint, kind, self._clock())
         )
 
     # --- rows of any table -------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from mixbackend.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.repeating import Again, Changes, RepeatedCall
-from mixbackend.runtime.slots import TIMED_CALLS
+from mixbackend.runtime.timed_calls import TIMED_CALLS
 from mixbackend.storage.behind import finish
 from mixbackend.tuning.calls import as_in_training, timed_calls
 from mixbackend.tuning.decision import Decision

@@ -61,7 +61,7 @@ def fill(folder: Path, fingerprint: str = "fast 1", device: str = DEVICE) -> Pat
     database.add_measurement("region", "fast", fingerprint, device, 2, Measurement(0.5, 0.1, 9))
     database.set_decision("graph", {"choice": 1}, device=device, fingerprints={"fast": fingerprint})
     database.quarantine("region 2", "fast", fingerprint, "crashed [badly]")
-    database.set_verified("region", "fast", fingerprint)
+    database.confirm("region", "fast", fingerprint)
     store = ArtifactStore.open(folder)
     store.put(artifact_key("region", "fast", fingerprint, "live", device), b"code", Label("fast", fingerprint, device))
     return folder

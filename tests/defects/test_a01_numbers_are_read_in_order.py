@@ -14,9 +14,9 @@ from hypothesis import given, settings
 import mixbackend
 from mixbackend.contracts import OpGraph, Plan, PlannedRegion, find_problems
 from mixbackend.runtime.regions import cut_regions
-from mixbackend.runtime.slots import eager_result
 from mixbackend.runtime.stitch import stitch
 from mixbackend.runtime.trace import trace_graph
+from mixbackend.runtime.verify import eager_result
 
 Program = Callable[..., Any]
 

@@ -172,28 +172,29 @@ def test_quarantine_is_remembered_by_the_next_process(make_mixture, faulty, loop
     assert "bad driver" in second.report().to_dict()["events"][0]["detail"]
 
 
-def test_verified_once_per_region_and_remembered(make_mixture, loopback, monkeypatch):
-    from mixbackend.runtime import slots
+def test_each_process_verifies_once_until_three_have(make_mixture, loopback, monkeypatch):
+    from mixbackend.runtime import checked_call, confirmations
 
     checks = []
-    verify = slots.check_region
-    monkeypatch.setattr(slots, "check_region", lambda *arguments: checks.append(1) or verify(*arguments))
+    verify = checked_call.check_region
+    monkeypatch.setattr(checked_call, "check_region", lambda *arguments: checks.append(1) or verify(*arguments))
     value = torch.randn(4)
-    for _ in range(2):
+    for process in range(5):
         torch._dynamo.reset()
+        monkeypatch.setattr(confirmations, "PROCESS", str(process))
         compiled = torch.compile(torch.exp, backend=make_mixture(loopback))
         compiled(value)
         compiled(value)
-    assert len(checks) == 1
+    assert len(checks) == 3
 
 
 @pytest.mark.parametrize(("when", "expected"), [("off", 0), ("first_call", 1), ("always", 5)])
 def test_when_results_are_verified(make_mixture, loopback, monkeypatch, when, expected):
-    from mixbackend.runtime import slots
+    from mixbackend.runtime import checked_call
 
     checks = []
-    verify = slots.check_region
-    monkeypatch.setattr(slots, "check_region", lambda *arguments: checks.append(1) or verify(*arguments))
+    verify = checked_call.check_region
+    monkeypatch.setattr(checked_call, "check_region", lambda *arguments: checks.append(1) or verify(*arguments))
     compiled = torch.compile(torch.exp, backend=make_mixture(loopback, verify={"when": when}))
     for _ in range(5):
         compiled(torch.randn(4))

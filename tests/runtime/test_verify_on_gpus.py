@@ -9,7 +9,9 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, Condition, ErrorBudget, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.runtime import verify
-from mixbackend.runtime.slots import RegionSlot, SlotPolicy
+from mixbackend.runtime.answers import SlotPolicy
+from mixbackend.runtime.region_code import RegionCode
+from mixbackend.runtime.slots import RegionSlot
 from mixbackend.runtime.trace import trace_region
 
 aten = torch.ops.aten
@@ -88,9 +90,9 @@ def test_preconditions_on_sizes_of_several_symbols():
         ran.append(1)
         return EagerBackend().compile(region).run(values)
 
-    policy = SlotPolicy("off", 3.0, strict=True, remembered=False)
+    policy = SlotPolicy("off", 3.0, strict=True)
     compiled = CompiledRegion(run, preconditions=(small,))
-    slot = RegionSlot(region, EagerBackend(), compiled, policy, pytest.fail, lambda *_: None)
+    slot = RegionSlot(region, RegionCode(EagerBackend(), compiled), policy, pytest.fail, lambda *_: None)
     slot._call = slot._fast
     for shape, taken in (((5, 20), True), ((5, 21), False), ((2, 2), True)):
         value = torch.randn(shape)

@@ -38,7 +38,7 @@ class Cache:
         self.database.set_rates("backend", f"fast | {fingerprint} | {device} | torch 1 | threads 2", {"rates": []})
         self.database.set_decision("graph", {"choice": 1}, device=device, fingerprints={"fast": fingerprint})
         self.database.quarantine("region 2", "fast", fingerprint, "crashed")
-        self.database.set_verified("region", "fast", fingerprint)
+        self.database.confirm("region", "fast", fingerprint)
         self.store.put(KEY, b"native code", Label("fast", fingerprint, device))
         return self
 

@@ -67,22 +67,22 @@ def test_quarantine_ends_with_the_fingerprint(database: Database) -> None:
 
 
 def test_verification_is_per_shape_class(database: Database) -> None:
-    database.set_verified("region", "onnxruntime", "1", "small")
-    assert database.is_verified("region", "onnxruntime", "1", "small")
-    assert not database.is_verified("region", "onnxruntime", "1", "large")
-    assert not database.is_verified("region", "onnxruntime", "2", "small")
+    database.confirm("region", "onnxruntime", "1", "small")
+    assert database.confirmations("region", "onnxruntime", "1", "small")
+    assert not database.confirmations("region", "onnxruntime", "1", "large")
+    assert not database.confirmations("region", "onnxruntime", "2", "small")
 
 
 def test_in_memory_is_shared_by_threads() -> None:
     database = Database.in_memory()
-    thread = threading.Thread(target=database.set_verified, args=("region", "eager", "1"))
+    thread = threading.Thread(target=database.confirm, args=("region", "eager", "1"))
     thread.start()
     thread.join()
-    assert database.is_verified("region", "eager", "1")
+    assert database.confirmations("region", "eager", "1")
 
 
 def test_open_uses_a_private_folder(folder: Path) -> None:
-    Database.open(folder).set_verified("region", "eager", "1")
+    Database.open(folder).confirm("region", "eager", "1")
     assert all(item.stat().st_mode & 0o077 == 0 for item in folder.glob("*.sqlite"))
     folder.chmod(0o777)
     with pytest.raises(StorageError):
@@ -98,13 +98,13 @@ def foreign_tables(path: Path) -> None:
 
 
 def newer_version(path: Path) -> None:
-    Database(path).set_verified("region", "eager", "1")
+    Database(path).confirm("region", "eager", "1")
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version=99")
 
 
 def missing_table(path: Path) -> None:
-    Database(path).set_verified("region", "eager", "1")
+    Database(path).confirm("region", "eager", "1")
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE quarantine")
 
@@ -112,7 +112,7 @@ def missing_table(path: Path) -> None:
 def overwritten_pages(path: Path) -> None:
     first = Database(path)
     for index in range(300):
-        first.set_verified(f"region {index}", "eager", "x" * 100)
+        first.confirm(f"region {index}", "eager", "x" * 100)
     first.close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -135,29 +135,29 @@ def overwritten_pages(path: Path) -> None:
 def test_a_bad_file_is_set_aside_and_rebuilt(damage: object, path: Path, events: list[StorageEvent]) -> None:
     damage(path)  # type: ignore[operator]
     database = Database(path, events.append)
-    database.set_verified("fresh", "eager", "1")
+    database.confirm("fresh", "eager", "1")
     database.quarantine("fresh", "eager", "1", "why")
-    assert database.is_verified("fresh", "eager", "1")
+    assert database.confirmations("fresh", "eager", "1")
     assert database.quarantined("fresh", "eager", "1") == "why"
     assert [event.kind for event in events] == ["set-aside"]
     assert len(list(path.parent.glob("*.set-aside-*"))) >= 1
 
 
 def test_a_file_that_breaks_while_open_is_healed(database: Database, path: Path, events: list[StorageEvent]) -> None:
-    database.set_verified("region", "eager", "1")
+    database.confirm("region", "eager", "1")
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     path.write_bytes(b"\0garbage" * 4096)
-    database.set_verified("region", "eager", "2")
-    database.set_verified("region", "eager", "3")
-    assert database.is_verified("region", "eager", "3")
+    database.confirm("region", "eager", "2")
+    database.confirm("region", "eager", "3")
+    assert database.confirmations("region", "eager", "3")
     assert "set-aside" in [event.kind for event in events]
 
 
 def test_an_unwritable_place_is_reported_not_raised(folder: Path, events: list[StorageEvent]) -> None:
     database = Database(folder / "missing" / "test.sqlite", events.append)
-    database.set_verified("region", "eager", "1")
-    assert not database.is_verified("region", "eager", "1")
+    database.confirm("region", "eager", "1")
+    assert not database.confirmations("region", "eager", "1")
     assert [event.kind for event in events] == ["unwritable", "unreadable"]
 
 
@@ -166,15 +166,15 @@ def test_a_lock_held_too_long_loses_the_write_only(
 ) -> None:
     monkeypatch.setattr("mixbackend.storage.sqlite._BUSY_TIMEOUT_S", 0.05)
     database = Database(path, events.append)
-    database.set_verified("before", "eager", "1")
+    database.confirm("before", "eager", "1")
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    database.set_verified("during", "eager", "1")
-    assert database.is_verified("before", "eager", "1")
+    database.confirm("during", "eager", "1")
+    assert database.confirmations("before", "eager", "1")
     holder.execute("ROLLBACK")
     holder.close()
-    database.set_verified("after", "eager", "1")
-    assert database.is_verified("after", "eager", "1")
+    database.confirm("after", "eager", "1")
+    assert database.confirmations("after", "eager", "1")
     assert [event.kind for event in events] == ["unwritable"]
 
 
@@ -188,7 +188,7 @@ events = []
 database = Database(Path(sys.argv[1]), events.append)
 print("ready", flush=True)
 for index in range(int(sys.argv[3])):
-    database.set_verified(f"region {index}", sys.argv[2], "1")
+    database.confirm(f"region {index}", sys.argv[2], "1")
 assert not [event for event in events if event.kind != "set-aside"], events
 """
 
@@ -225,16 +225,16 @@ def test_a_killed_writer_leaves_a_sound_file(path: Path, events: list[StorageEve
     process.wait()
     process.stdout.close()
     database = Database(path, events.append)
-    database.set_verified("after", "eager", "1")
-    assert database.is_verified("after", "eager", "1")
-    assert database.is_verified("region 0", "doomed", "1")
+    database.confirm("after", "eager", "1")
+    assert database.confirmations("after", "eager", "1")
+    assert database.confirmations("region 0", "doomed", "1")
     assert not events
 
 
 def test_threads_share_a_database(database: Database, path: Path, events: list[StorageEvent]) -> None:
     def work(index: int) -> None:
         for round in range(40):
-            database.set_verified(f"region {round}", f"thread {index}", "1")
+            database.confirm(f"region {round}", f"thread {index}", "1")
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
     for thread in threads:
@@ -246,19 +246,19 @@ def test_threads_share_a_database(database: Database, path: Path, events: list[S
 
 
 def test_a_forked_child_opens_its_own_connection(database: Database, path: Path) -> None:
-    database.set_verified("parent", "eager", "1")
+    database.confirm("parent", "eager", "1")
     child = os.fork()
     if child == 0:
-        database.set_verified("child", "eager", "1")
-        os._exit(0 if database.is_verified("parent", "eager", "1") else 1)
+        database.confirm("child", "eager", "1")
+        os._exit(0 if database.confirmations("parent", "eager", "1") else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert database.is_verified("child", "eager", "1")
+    assert database.confirmations("child", "eager", "1")
 
 
 def test_a_deleted_folder_is_no_error(database: Database, folder: Path) -> None:
-    database.set_verified("region", "eager", "1")
+    database.confirm("region", "eager", "1")
     shutil.rmtree(folder)
-    database.set_verified("region 2", "eager", "1")
+    database.confirm("region 2", "eager", "1")
 
 
 def test_what_is_done_alone_is_done_by_one_process_at_a_time(database: Database, path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_database_that_cannot_grow_keeps_what_it_has(folder: Path) -> None:
     path = folder / "test.sqlite"
     first = Database(path)
     for number in range(200):
-        first.set_verified(f"before {number}", "fast", "1")
+        first.confirm(f"before {number}", "fast", "1")
     first.close()
 
     def write_on_a_full_disk() -> None:
@@ -65,14 +65,14 @@ def test_a_database_that_cannot_grow_keeps_what_it_has(folder: Path) -> None:
         assert events and {event.kind for event in events} <= {"unwritable", "unreadable"}, events[:3]
         database.close()
         later = Database(path, events.append)
-        assert later.is_verified("before 7", "fast", "1"), events[-3:]
+        assert later.confirmations("before 7", "fast", "1"), events[-3:]
 
     assert status_of(write_on_a_full_disk) == 0
     events: list[StorageEvent] = []
     database = Database(path, events.append)
-    assert all(database.is_verified(f"before {number}", "fast", "1") for number in range(200))
-    database.set_verified("after", "fast", "1")
-    assert database.is_verified("after", "fast", "1") and not events
+    assert all(database.confirmations(f"before {number}", "fast", "1") for number in range(200))
+    database.confirm("after", "fast", "1")
+    assert database.confirmations("after", "fast", "1") and not events
     assert not list(folder.glob("*.set-aside-*"))
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -85,15 +85,15 @@ def test_a_database_that_cannot_even_be_begun(folder: Path) -> None:
         events: list[StorageEvent] = []
         limit_files(0)
         database = Database(path, events.append)
-        database.set_verified("region", "fast", "1")
-        assert not database.is_verified("region", "fast", "1")
+        database.confirm("region", "fast", "1")
+        assert not database.confirmations("region", "fast", "1")
         assert events
 
     assert status_of(begin_on_a_full_disk) == 0
     events: list[StorageEvent] = []
     database = Database(path, events.append)
-    database.set_verified("region", "fast", "1")
-    assert database.is_verified("region", "fast", "1") and not events
+    database.confirm("region", "fast", "1")
+    assert database.confirmations("region", "fast", "1") and not events
 
 
 def test_an_artifact_that_does_not_fit_leaves_nothing(folder: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_artifact_that_does_not_fit_leaves_nothing(folder: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_read(open_folder: Path) -> None:
     ArtifactStore(open_folder).put(KEY, b"content", Label("fast"))
     database = Database(open_folder / "test.sqlite")
-    database.set_verified("region", "fast", "1")
+    database.confirm("region", "fast", "1")
     database.close()
     user = give_away(open_folder)
     for path in [*open_folder.rglob("*"), open_folder]:
@@ -127,8 +127,8 @@ def test_a_folder_that_cannot_be_written_is_read(open_folder: Path) -> None:
         store.discard(KEY, "was refused by its backend")
         assert store.clear() == 0
         database = Database(open_folder / "test.sqlite", events.append)
-        database.set_verified("other", "fast", "1")
-        assert not database.is_verified("other", "fast", "1")
+        database.confirm("other", "fast", "1")
+        assert not database.confirmations("other", "fast", "1")
         assert {"unwritable", "corrupt"} <= {event.kind for event in events}
         with pytest.raises(StorageError, match="cannot be written"):
             private_folder(open_folder)
@@ -187,11 +187,11 @@ def test_a_disk_that_fails_for_a_moment_is_no_damaged_database(
 
     path = folder / "test.sqlite"
     first = Database(path)
-    first.set_verified("before", "fast", "1")
+    first.confirm("before", "fast", "1")
     first.close()
     with monkeypatch.context() as moment:
         moment.setattr("mixbackend.storage.sqlite.SqliteFile._raw", lambda *_: FailingDisk(":memory:"))
-        Database(path, events.append).set_verified("during", "fast", "1")
+        Database(path, events.append).confirm("during", "fast", "1")
     assert [event.kind for event in events] == ["unwritable"]
-    assert Database(path, events.append).is_verified("before", "fast", "1")
+    assert Database(path, events.append).confirmations("before", "fast", "1")
     assert not list(folder.glob("*.set-aside-*"))

@@ -82,7 +82,7 @@ def remember(database: Database, who: str, number: int) -> None:
     """One of each kind of row."""
     database.add_measurement(f"{who} {number}", "fast", "fast 1", "cpu", 2, Measurement(float(number), 0.1, 9))
     database.set_decision(f"{who} {number}", {"number": number, "more": "x" * 500}, device="cpu", fingerprints={})
-    database.set_verified(f"{who} {number}", "fast", "fast 1")
+    database.confirm(f"{who} {number}", "fast", "fast 1")
 
 
 def lost(path: Path, who: str, numbers: set[int], events: list[StorageEvent]) -> list[int]:

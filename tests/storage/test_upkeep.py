@@ -73,7 +73,7 @@ def everything(folder: Path, fingerprint: str, device: str = DEVICE) -> tuple[Da
     database.set_rates("backend", f"fast | {fingerprint} | {device} | torch 1 | threads 2", {})
     database.set_decision("graph", {}, device=device, fingerprints={"fast": fingerprint})
     database.quarantine("region", "fast", fingerprint, "crashed")
-    database.set_verified("region", "fast", fingerprint)
+    database.confirm("region", "fast", fingerprint)
     store.put(artifact_key("region", "fast", fingerprint, "live", device), b"code", Label("fast", fingerprint, device))
     return database, store
 
@@ -175,7 +175,7 @@ def test_set_aside_databases_do_not_pile_up(folder: Path) -> None:
         now[0] += 1
         path.write_bytes(b"this is no database" * 100)
         database = Database(path, lambda event: None, clock=lambda: now[0])
-        database.set_verified("region", "fast", "1")
+        database.confirm("region", "fast", "1")
         database.close()
     assert [item.name.split("-")[2] for item in database.set_aside()] == ["1004", "1005", "1006"]
 

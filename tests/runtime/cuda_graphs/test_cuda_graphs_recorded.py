@@ -13,11 +13,13 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, InputRole, Plan, PlannedRegion
+from mixbackend.runtime.answers import SlotPolicy
 from mixbackend.runtime.cuda_graphs import recorded
 from mixbackend.runtime.cuda_graphs.recorded import MOST_SIZES, RecordedGraph, Subject
 from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.runtime.region_code import RegionCode
 from mixbackend.runtime.regions import cut_regions
-from mixbackend.runtime.slots import RegionSlot, SlotPolicy
+from mixbackend.runtime.slots import RegionSlot
 from mixbackend.runtime.stitch import stitch
 from mixbackend.runtime.trace import trace_graph
 
@@ -111,12 +113,11 @@ def _graph(
     backend = Strict(recordings, stubborn)
     monkeypatch.setattr(type(backend), "traits", lambda self: EagerBackend.traits(self))
     failures = []
-    policy = SlotPolicy(verify, 3.0, strict=False, remembered=False)
+    policy = SlotPolicy(verify, 3.0, strict=False)
     slots = tuple(
         RegionSlot(
             bound.region,
-            backend,
-            backend.compile(bound.region),
+            RegionCode(backend, backend.compile(bound.region)),
             policy,
             lambda *told: failures.append(told),
             lambda *_: None,
@@ -174,9 +175,9 @@ def test_constants_are_read_where_they_lie(recordings, monkeypatch):
 def test_results_are_verified_before_anything_is_recorded(recordings, monkeypatch):
     monkeypatch.setattr(RegionSlot, "_first_call", lambda self: self._checked)
     graph, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4), verify="first_call")
-    graph([torch.ones(4)])
+    graph([torch.randn(4)])
     assert recordings.made == []
-    graph([torch.ones(4)])
+    graph([torch.randn(4)])
     assert len(recordings.made) == 1
 
 

@@ -1,0 +1,85 @@
+"""Sizes: what a call's inputs tell of a region's symbolic sizes.
+
+Place: below ``runtime.slots``. Input: a region, the arguments of one call. Output: the value of a precondition's size;
+the classes of all sizes that its inputs show.
+A class is a power of two: sizes of one class differ by less than a factor of two, so that what was checked at one of
+them speaks for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import sympy
+
+from mixbackend.contracts import Condition, Region, SymbolicSize, TensorMeta
+
+Sizes = tuple[int, ...]
+"""The class of each symbolic size, in the order in which the inputs show them; empty where all sizes are known."""
+
+SizeReader = Callable[[Sequence[Any]], int]
+Call = Callable[[list[Any]], Sequence[Any]]
+
+
+def size_classes(region: Region) -> Callable[[Sequence[Any]], Sizes]:
+    """Reads the classes of a call's sizes: none where no input has a symbolic one."""
+    classes: Callable[[Sequence[Any]], Sizes] = eval(f"lambda inputs: ({_classes(region)})")
+    return classes
+
+
+def by_sizes(region: Region, known: Collection[Sizes], at_known: Call, at_others: Call) -> Call:
+    """Calls one function where the classes of sizes are known, and another where they are not."""
+    if not _classes(region):
+        return at_known
+    # As text, since it is asked in every call of a region.
+    text = f"lambda inputs: at_known(inputs) if ({_classes(region)}) in known else at_others(inputs)"
+    call: Call = eval(text, {"known": known, "at_known": at_known, "at_others": at_others})
+    return call
+
+
+def _classes(region: Region) -> str:
+    return "".join(f"{text}.bit_length(), " for text in _shown(region).values())
+
+
+def shown_by_inputs(region: Region, wanted: sympy.Expr) -> str:
+    """Python text that reads a size off ``inputs``, where one of them shows it as it is; empty if none does."""
+    return _shown(region).get(wanted, "")
+
+
+def _shown(region: Region) -> dict[sympy.Expr, str]:
+    """Python text for every size that an input shows; nothing but places and axes is in it."""
+    found: dict[sympy.Expr, str] = {}
+    for place, item in enumerate(region.inputs):
+        if isinstance(item.meta, SymbolicSize):
+            found.setdefault(item.meta.expression, f"inputs[{place}]")
+    for place, item in enumerate(region.inputs):
+        for axis, size in enumerate(item.meta.shape if isinstance(item.meta, TensorMeta) else ()):
+            if isinstance(size, SymbolicSize):
+                found.setdefault(size.expression, f"inputs[{place}].size({axis})")
+    return found
+
+
+def size_reader(region: Region, condition: Condition) -> SizeReader:
+    """How to read a condition's size from the arguments.
+
+    Raises:
+        ValueError: no inputs show what this size is made of.
+    """
+    if not isinstance(condition.size, SymbolicSize):
+        constant = condition.size
+        return lambda inputs: constant
+    found = _shown(region)
+    symbols = sorted(condition.size.expression.free_symbols, key=str)
+    if condition.size.expression in found:
+        return _reader(found[condition.size.expression])
+    if not symbols or any(symbol not in found for symbol in symbols):
+        raise ValueError(f"no input of region {region.id} shows the size of the precondition {condition}")
+    readers = [(symbol, _reader(found[symbol])) for symbol in symbols]
+    expression = condition.size.expression
+    return lambda inputs: int(expression.xreplace({symbol: sympy.Integer(read(inputs)) for symbol, read in readers}))
+
+
+def _reader(text: str) -> SizeReader:
+    reader: SizeReader = eval(f"lambda inputs: {text}")
+    return reader
