@@ -3,7 +3,8 @@
 Place: above store and database; used by ``mixbackend cache export|import``.
 Form: ``manifest.json`` (versions, devices, fingerprints, size and SHA-256 of every member), ``rows/TABLE.json`` (a list
 of objects), ``artifacts/KEY.artifact`` (the files of the store).
-Invariants: nothing is unpickled and nothing is unpacked to a path; every member is held against the manifest, every row
+Invariants: nothing is unpickled, nothing is unpacked to a path that the archive names, and nothing beyond bounds (see
+``members``); every member is held against the manifest, every row
 is checked field by field and every artifact against its key; what does not fit is refused by itself, with a reason, and
 the rest is taken. Nothing that is here and as new is replaced; nothing of another device or another build is taken.
 Artifacts hold native code, so that they are taken only where the caller vouches for who could write the archive.
@@ -20,7 +21,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any, Literal
+from typing import IO, Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,23 +30,17 @@ from mixbackend.storage import entry
 from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import Database
 from mixbackend.storage.here import Here, conflicting
+from mixbackend.storage.members import ARTIFACT, ROWS, Member, Unpacker
 from mixbackend.storage.tables import TABLES, Row, Table
 
 _MANIFEST = "manifest.json"
-_ARTIFACT = re.compile(r"artifacts/([0-9a-f]{64})\.artifact")
-_ROWS = re.compile(rf"rows/({'|'.join(TABLES)})\.json")
-_LONGEST_MANIFEST = 1 << 26
+_LONGEST_MANIFEST = 1 << 24
+"""Bytes: of some hundred thousand members."""
+_SPACE = re.compile(r"[ \t\n\r]*")
 _REMEDY = "make one with `mixbackend cache export`"
 
 Show = Callable[[int, int], None]
 """Takes how many members are done, and how many there are."""
-
-
-class _Member(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    sha256: str
-    size: int
 
 
 class Manifest(BaseModel):
@@ -60,7 +55,7 @@ class Manifest(BaseModel):
     versions: dict[str, str]
     devices: list[str]
     fingerprints: dict[str, str]
-    members: dict[str, _Member]
+    members: dict[str, Member]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +112,13 @@ def write_archive(
         show: told of progress.
     """
     written: Counter[str] = Counter()
-    members: dict[str, _Member] = {}
+    members: dict[str, Member] = {}
     keys = [artifact.key for artifact in store.artifacts()]
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
 
         def add(name: str, content: bytes) -> None:
             archive.writestr(name, content)
-            members[name] = _Member(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+            members[name] = Member(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
             show(len(members), len(TABLES) + len(keys))
 
         for table in TABLES.values():
@@ -173,9 +168,9 @@ def read_archive(
             manifest = _manifest(archive)
             for name in sorted(set(archive.namelist()) - set(manifest.members) - {_MANIFEST}):
                 taker.brought.refuse(name, "is not in the manifest")
+            unpacker = Unpacker.of(archive)
             for done, (name, member) in enumerate(manifest.members.items(), 1):
-                content = _content(archive, name, member)
-                why = content if isinstance(content, str) else taker.take(name, content, manifest)
+                why = taker.take(name, member, manifest, unpacker)
                 if why:
                     taker.brought.refuse(name, why)
                 show(done, len(manifest.members))
@@ -187,7 +182,9 @@ def read_archive(
 def _manifest(archive: zipfile.ZipFile) -> Manifest:
     try:
         with archive.open(_MANIFEST) as file:
-            text = file.read(_LONGEST_MANIFEST)
+            text = file.read(_LONGEST_MANIFEST + 1)
+        if len(text) > _LONGEST_MANIFEST:
+            raise StorageError(f"the manifest of this archive has more than {_LONGEST_MANIFEST} bytes", hint=_REMEDY)
         manifest = Manifest.model_validate_json(text)
     except (KeyError, RuntimeError, zlib.error, ValidationError) as error:
         raise StorageError(f"this archive has no manifest of a cache: {error}", hint=_REMEDY) from error
@@ -197,20 +194,6 @@ def _manifest(archive: zipfile.ZipFile) -> Manifest:
             hint="make it anew with the version of mixbackend that is used here",
         )
     return manifest
-
-
-def _content(archive: zipfile.ZipFile, name: str, member: _Member) -> bytes | str:
-    """The bytes of a member; or, as text, why they are not those of the manifest."""
-    try:
-        with archive.open(name) as file:
-            # One byte more than there may be: whatever the zip says, no more is unpacked.
-            content = file.read(max(0, member.size) + 1)
-    except KeyError:
-        return "is missing"
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
-        return f"is damaged: {error}"
-    digest = hashlib.sha256(content).hexdigest()
-    return content if digest == member.sha256 else "does not have the bytes that the manifest says"
 
 
 @dataclass
@@ -223,26 +206,30 @@ class _Taker:
     no_code_because: str
     brought: Brought = field(default_factory=Brought)
 
-    def take(self, name: str, content: bytes, manifest: Manifest) -> str:
+    def take(self, name: str, member: Member, manifest: Manifest, unpacker: Unpacker) -> str:
         """Why a member was refused as a whole; ``""`` if it was not."""
-        rows, artifact = _ROWS.fullmatch(name), _ARTIFACT.fullmatch(name)
-        if rows:
+        rows, artifact = ROWS.fullmatch(name), ARTIFACT.fullmatch(name)
+        if artifact and self.no_code_because:
+            return self.no_code_because
+        with unpacker.unpacked(name, member) as content:
+            if isinstance(content, str):
+                return content
+            if artifact:
+                return self._take_artifact(artifact[1], content)
+            assert rows, "nothing else is unpacked"
             self._take_rows(TABLES[rows[1]], name, content, manifest)
-            return ""
-        if artifact:
-            return self.no_code_because or self._take_artifact(artifact[1], content)
-        return "is nothing that a cache holds"
+        return ""
 
-    def _take_rows(self, table: Table, name: str, content: bytes, manifest: Manifest) -> None:
-        for place, row in enumerate(_list(content)):
+    def _take_rows(self, table: Table, name: str, content: BinaryIO, manifest: Manifest) -> None:
+        for place, row in enumerate(_rows(content.read())):
             why = table.problem_of(row) or _foreign(table, row, manifest, self.here)
             if why:
                 self.brought.refuse(f"{name}, row {place + 1}", why)
             else:
                 self.brought.note(table.name, self.database.take(table.name, row))
 
-    def _take_artifact(self, key: str, content: bytes) -> str:
-        found = entry.decode(key, content)
+    def _take_artifact(self, key: str, content: BinaryIO) -> str:
+        found = entry.read(key, content)
         if isinstance(found, str):
             return found
         if found.label.device and found.label.device not in self.here.devices:
@@ -257,13 +244,36 @@ class _Taker:
         return ""
 
 
-def _list(content: bytes) -> Iterator[Any]:
+def _rows(content: bytes) -> Iterator[Any]:
+    """Elements of a list, one at a time; from where it is none, ``None``, which is refused with its reason."""
+    decoder = json.JSONDecoder()
     try:
-        rows = json.loads(content)
+        text = content.decode()
+        place = _behind(text, 0)
+        if text[place : place + 1] != "[":
+            # Something else than a list is one row.
+            yield json.loads(text)
+            return
+        place = _behind(text, place + 1)
+        if text[place : place + 1] == "]":
+            return
+        while True:
+            row, place = decoder.raw_decode(text, place)
+            yield row
+            place = _behind(text, place)
+            if text[place : place + 1] != ",":
+                break
+            place = _behind(text, place + 1)
+        if text[place:].rstrip() != "]":
+            yield None
     except (ValueError, RecursionError):
-        rows = None
-    # Something else than a list is one row, which is refused with its reason.
-    yield from rows if isinstance(rows, list) else [rows]
+        yield None
+
+
+def _behind(text: str, place: int) -> int:
+    """The next place where there is no space."""
+    found = _SPACE.match(text, place)
+    return place if found is None else found.end()
 
 
 def _foreign(table: Table, row: Row, manifest: Manifest, here: Here) -> str:
