@@ -1035,3 +1035,24 @@ def test_forward_of(written: list[Any]) -> None:
     before = len(written)
     torch.testing.assert_close(forward(torch.zeros(2)), torch.ones(2))
     assert len(written) == before and compat.forward_of(traced) == traced.forward
+
+
+def test_every_operator() -> None:
+    seen: list[tuple[str, int]] = []
+    with compat.EveryOperator(lambda operator, results: seen.append((str(operator), len(results)))):
+        torch.ones(2, 2).t().add_(1)
+    assert seen == [("aten.ones.default", 1), ("aten.t.default", 0), ("aten.add_.Tensor", 1)]
+
+
+def test_what_watches_operators_may_change_results() -> None:
+    with compat.EveryOperator(lambda operator, results: [item.fill_(7) for item in results]):
+        made = torch.ones(2) + 1
+    torch.testing.assert_close(made, torch.full((2,), 7.0))
+
+
+def test_dynamo_anew() -> None:
+    before = torch._dynamo.config.capture_scalar_outputs
+    with compat.dynamo_anew(not before, 3):
+        assert torch._dynamo.config.capture_scalar_outputs is not before
+        assert torch._dynamo.config.recompile_limit == 3
+    assert torch._dynamo.config.capture_scalar_outputs is before

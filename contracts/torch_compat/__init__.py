@@ -97,10 +97,12 @@ from mixbackend.contracts.torch_compat.tracing import (
     walk_metadata,
     without_dispatch_modes,
 )
+from mixbackend.contracts.torch_compat.watching import EveryOperator, dynamo_anew
 
 __all__ = [
     "MISSTATED",
     "RECOMPUTATION_POLICY",
+    "EveryOperator",
     "GraphTree",
     "LateKernels",
     "ResultsOfGraph",
@@ -124,6 +126,7 @@ __all__ = [
     "declare_symbol",
     "decomposition_table",
     "deterministic_asked",
+    "dynamo_anew",
     "eager_types",
     "forget_cuda_graphs",
     "forward_of",

@@ -1,0 +1,158 @@
+"""One program in one setting: what is wrong with it, and whose fault that is.
+
+Place: between ``generate`` with ``settings`` and the campaign. Input: program, setting, seed. Output: a ``Verdict``.
+Invariants: a difference that eager-with-capture (aot_eager) or inductor shows in the same place is torch's; one of a
+value that roundings move by a twentieth of its size cannot be told; a result that the run-time check has repaired is a
+finding.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from mixbackend.benchmarks.fuzz.comparison import Finding, differences
+from mixbackend.benchmarks.fuzz.execution import Compile, Observation, run
+from mixbackend.benchmarks.fuzz.generate import draw
+from mixbackend.benchmarks.fuzz.modes import Shaken
+from mixbackend.benchmarks.fuzz.program import Program
+from mixbackend.benchmarks.fuzz.settings import configuration
+from mixbackend.configuration import load_config
+from mixbackend.runtime.mixture import Mixture
+
+_TROUBLE = ("verify_failed", "quarantine", "fallback", "repair")
+_SHAKEN = 3
+_TELLING = 0.05
+"""A value that roundings move by a larger share of itself proves nothing."""
+
+
+@dataclass
+class Verdict:
+    """What became of a program.
+
+    Attributes:
+        status: ``pass``, ``ours``, ``torch`` or ``unclear``.
+        findings: those that are ours, or all of them where none is.
+        backends: how many nodes each backend ran, over all graphs.
+        regions: how many regions there were.
+    """
+
+    status: str
+    findings: list[Finding] = field(default_factory=list)
+    backends: dict[str, int] = field(default_factory=dict)
+    regions: int = 0
+
+    @property
+    def signature(self) -> tuple[str, str]:
+        """What must stay while the program is shrunk."""
+        first = self.findings[0]
+        return self.status, first.kind if first.kind != "event" else f"event {first.label}"
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a program does without compiling.
+
+    Attributes:
+        eager, exact: seen of it, and in float64.
+    """
+
+    eager: Observation
+    exact: Observation
+
+
+def valid_program(seed: int) -> Program:
+    """The program of a seed, without writes or gradients where eager refuses it as a whole because of them."""
+    program = draw(seed)
+    if not run(program).error:
+        return program
+    calm = replace(program, statements=tuple(item for item in program.statements if item.targets))
+    if not run(calm).error:
+        return calm
+    return replace(program, calls=tuple(replace(call, grad=False) for call in program.calls))
+
+
+def truth(program: Program) -> Truth:
+    """Eager's and float64's."""
+    eager = run(program)
+    exact = run(program, wide=True, random=eager.random)
+    return Truth(eager, exact if exact.error == eager.error else Observation())
+
+
+def judge(program: Program, setting: str, seed: int, controls: bool = True) -> Verdict:
+    """Run and compare.
+
+    Args:
+        program: what to compile.
+        setting: how.
+        seed: of the setting's random part.
+        controls: whether to ask inductor as well whose fault a difference is; aot_eager is asked always.
+    """
+    known = truth(program)
+    mixture = Mixture(load_config(configuration(setting, seed)))
+    mine = run(program, _with(program, mixture))
+    report = mixture.report()
+    verdict = Verdict("pass", regions=sum(len(graph.plan.regions) for graph in report.graphs))
+    for graph in report.graphs:
+        for backend, count in graph.nodes_per_backend().items():
+            verdict.backends[backend] = verdict.backends.get(backend, 0) + count
+    found = differences(mine, known.eager, known.exact)
+    events = [Finding("event", item.kind, str(item)[:1500]) for item in report.events if item.kind in _TROUBLE]
+    if not found and not events:
+        return verdict
+    shaken: list[Observation] = []
+    if any(item.kind == "value" for item in found):
+        shaken = [run(program, mode=Shaken(place)) for place in range(_SHAKEN)]
+        found = differences(mine, known.eager, known.exact, shaken)
+    found += events
+    if not found:
+        return verdict
+    return _whose(program, verdict, found, known, shaken, controls)
+
+
+def _whose(
+    program: Program, verdict: Verdict, found: list[Finding], known: Truth, shaken: list[Observation], controls: bool
+) -> Verdict:
+    for control in ("aot_eager", "inductor") if controls else ("aot_eager",):
+        seen = run(program, _with(program, control))
+        alike = {(item.kind, item.label) for item in differences(seen, known.eager, known.exact, shaken)}
+        rest = [item for item in found if (item.kind, item.label) not in alike]
+        if not rest:
+            verdict.status, verdict.findings = "torch", found
+            return verdict
+        found = rest
+    clear = [item for item in found if item.kind != "value" or not _is_shaky(item, known, shaken)]
+    verdict.status, verdict.findings = ("ours", clear) if clear else ("unclear", found)
+    return verdict
+
+
+def _is_shaky(finding: Finding, known: Truth, shaken: list[Observation]) -> bool:
+    eager = known.eager.tensors[finding.label]
+    if not eager.is_floating_point():
+        return False
+    exact = known.exact.tensors.get(finding.label, eager)
+    size = float(exact.double().nan_to_num(0, 0, 0).abs().max())
+    moved = [
+        (item.tensors[finding.label].double() - eager.double()) for item in shaken if finding.label in item.tensors
+    ]
+    if exact.shape == eager.shape:
+        moved.append(exact.double() - eager.double())
+    return any(float(item.nan_to_num(0, 0, 0).abs().max()) > _TELLING * size for item in moved)
+
+
+def _with(program: Program, backend: Any) -> Compile:
+    # Inductor draws eager's random numbers when it is told to.
+    options = {"fallback_random": True} if backend == "inductor" else None
+
+    def compile_it(model: torch.nn.Module) -> Any:
+        return torch.compile(model, backend=backend, dynamic=program.dynamic, options=options)
+
+    return compile_it
+
+
+def quiet() -> None:
+    """Torch and we log what goes wrong; the findings say it."""
+    logging.disable(logging.CRITICAL)
