@@ -9,14 +9,16 @@ Invariants: ``judge`` and everything the planner asks must be pure and quick (mi
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.contracts.cost import BackendRates, DeviceModel
 from mixbackend.contracts.errors import ContractError
+from mixbackend.contracts.forms import misfit
 from mixbackend.contracts.opclass import OpClass
 from mixbackend.contracts.ops import OpView
 from mixbackend.contracts.patterns import Pattern
@@ -282,8 +284,10 @@ def check_backend(candidate: object) -> Backend:
 
 def check_verdict(answer: object) -> Verdict:
     """Hold an answer of ``judge`` against the contract; anything else becomes a refusal that says so."""
-    if not isinstance(answer, (Supported, Unsupported)):
-        return Unsupported("backend-error", f"judge returned {answer!r} instead of Supported or Unsupported")
-    if isinstance(answer, Supported) and answer.cost is not None and not answer.cost >= 0.0:
-        return Unsupported("backend-error", f"judge returned a cost of {answer.cost!r} seconds")
-    return answer
+    wrong = misfit(answer, Verdict)
+    if wrong:
+        return Unsupported("backend-error", f"judge() returned {wrong}")
+    verdict = cast(Verdict, answer)
+    if isinstance(verdict, Supported) and verdict.cost is not None and not math.isfinite(verdict.cost):
+        return Unsupported("backend-error", f"judge() returned a cost of {verdict.cost} seconds")
+    return verdict

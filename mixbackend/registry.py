@@ -3,8 +3,9 @@
 Place: between the contract and everything that needs backends by name (configuration, pipeline, report, command line).
 Input: entry points of group ``mixbackend.backends`` (each names a ``Backend`` subclass or a function without arguments
 that returns a backend) and calls of ``register_backend``. Output: ``BackendInfo`` for people, ``Backend`` for machines.
-Invariants: names are unique; a plug-in is imported only when it is needed, and one that cannot be used is listed with
-its reason and never takes the others down; the fallback is in every answer of ``resolve``.
+Invariants: names are unique; a plug-in is imported only when it is needed, and one that cannot be used, or fails when
+it is asked about itself (``contracts.asked``), is listed with its reason and never takes the others down; the fallback
+is in every answer of ``resolve``.
 Non-goals: judging, costs, choosing; order among backends only breaks ties.
 """
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
+from mixbackend.contracts.asked import AskedBackend, ask, asked_availability
 from mixbackend.contracts.backend import Availability, Backend, check_backend
 from mixbackend.contracts.errors import BackendUnavailableError, ContractError, UnknownBackendError
 from mixbackend.contracts.version import check_contract_version
@@ -64,6 +66,19 @@ class BackendInfo:
         return {field: getattr(self, field) for field in self.__slots__}
 
 
+@dataclass(frozen=True)
+class Resolution:
+    """Who may be used, and who not.
+
+    Attributes:
+        backends: in order of preference among equals, the fallback last unless the user placed it.
+        skipped: those that cannot be used here, or failed when they were asked about themselves, with the reason.
+    """
+
+    backends: tuple[AskedBackend, ...]
+    skipped: tuple[BackendInfo, ...]
+
+
 class _Entry:
     """One registered name; loads its backend once, at first use. ``source`` is what was registered, for messages."""
 
@@ -76,6 +91,7 @@ class _Entry:
         self._backend: Backend | None = None
         self._failure: str | None = None
         self._contract_version = ""
+        self._complaints: set[str] = set()
 
     def load(self) -> Backend | None:
         """The backend, or ``None`` if it cannot be loaded; ``failure`` then says why."""
@@ -107,37 +123,43 @@ class _Entry:
             )
         return backend
 
+    def _complain(self, reason: str) -> None:
+        """Log a fault of the plug-in, once: it is there, so somebody expects it to be used."""
+        with self._lock:
+            if reason in self._complaints:
+                return
+            self._complaints.add(reason)
+        logger.warning("%s from %s is left out: %s", self.name, self.origin, reason)
+
     def availability(self) -> Availability:
         backend = self.load()
         if backend is None:
             return Availability(False, self.failure)
-        try:
-            answer = backend.availability()
-        except Exception as error:
-            return Availability(False, f"availability() raised {type(error).__name__}: {error}")
-        if not isinstance(answer, Availability):
-            return Availability(False, f"availability() returned {answer!r} instead of an Availability")
+        answer = asked_availability(backend)
         if not answer.available and not answer.reason:
             return Availability(False, "it gave no reason", answer.version)
         return answer
 
-    def info(self) -> BackendInfo:
+    def ask(self) -> tuple[AskedBackend | None, BackendInfo]:
+        """The backend with its answers about itself, ``None`` if it cannot be used here, and what there is to know."""
         availability = self.availability()
-        available, reason, fingerprint = availability.available, availability.reason, ""
+        available, reason, asked = availability.available, availability.reason, None
         if available and self._backend is not None:
             try:
-                fingerprint = self._backend.fingerprint()
-            except Exception as error:
-                available, reason = False, f"fingerprint() raised {type(error).__name__}: {error}"
-        return BackendInfo(
+                asked = ask(self._backend, availability)
+            except ContractError as error:
+                available, reason = False, error.what
+                self._complain(reason)
+        info = BackendInfo(
             name=self.name,
             available=available,
             reason="" if available else reason,
             version=availability.version,
-            fingerprint=fingerprint,
+            fingerprint="" if asked is None else asked.fingerprint(),
             origin=self.origin,
             contract_version=self._contract_version,
         )
+        return asked, info
 
 
 class Registry:
@@ -174,7 +196,7 @@ class Registry:
 
     def infos(self) -> tuple[BackendInfo, ...]:
         """See ``backends``."""
-        return tuple(self._entry(name).info() for name in self.names())
+        return tuple(self._entry(name).ask()[1] for name in self.names())
 
     def get(self, name: str) -> Backend:
         """See ``get``."""
@@ -188,33 +210,34 @@ class Registry:
             )
         return backend
 
-    def resolve(self, names: Sequence[str] | None, required: Collection[str]) -> tuple[Backend, ...]:
-        """See ``resolve``."""
+    def resolve(self, names: Sequence[str] | None, required: Collection[str]) -> Resolution:
+        """See ``resolution``."""
         wanted = self._wanted(names)
         for name in required:
             self._entry(name)
-        found: list[Backend] = []
+        found: list[AskedBackend] = []
+        skipped: list[BackendInfo] = []
         for name in wanted:
             entry = self._entry(name)
-            availability = entry.availability()
-            backend = entry.load()
-            if availability.available and backend is not None:
+            backend, info = entry.ask()
+            if backend is not None:
                 found.append(backend)
                 continue
+            skipped.append(info)
             if name in required or name == FALLBACK:
                 why = "no other takes what is left" if name == FALLBACK else "a rule of the configuration requires it"
                 raise BackendUnavailableError(
-                    what=f"backend {name!r} is needed ({why}) but cannot be used here: {availability.reason}",
+                    what=f"backend {name!r} is needed ({why}) but cannot be used here: {info.reason}",
                     where=entry.origin,
                     hint="make it usable, or take the requirement out of the configuration",
                 )
             level = logging.DEBUG if names is None else logging.WARNING
-            logger.log(level, "backend %r is left out: %s", name, availability.reason)
-        return tuple(found)
+            logger.log(level, "backend %r is left out: %s", name, info.reason)
+        return Resolution(tuple(found), tuple(skipped))
 
     def skipped(self, names: Sequence[str] | None) -> tuple[BackendInfo, ...]:
         """See ``skipped``."""
-        infos = (self._entry(name).info() for name in self._wanted(names))
+        infos = (self._entry(name).ask()[1] for name in self._wanted(names))
         return tuple(info for info in infos if not info.available)
 
     def _wanted(self, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -303,8 +326,13 @@ def get(name: str) -> Backend:
     return _current.get(name)
 
 
-def resolve(names: Sequence[str] | None = None, required: Collection[str] = ()) -> tuple[Backend, ...]:
-    """The backends that may be used, in order of preference among equals.
+def resolve(names: Sequence[str] | None = None, required: Collection[str] = ()) -> tuple[AskedBackend, ...]:
+    """The backends that may be used, in order of preference among equals; see ``resolution``."""
+    return resolution(names, required).backends
+
+
+def resolution(names: Sequence[str] | None = None, required: Collection[str] = ()) -> Resolution:
+    """The backends that may be used, each asked about itself now and once, and those that are left out.
 
     Args:
         names: the user's list, in his order; ``None`` for all, alphabetically. The fallback is added last if missing.
@@ -312,8 +340,8 @@ def resolve(names: Sequence[str] | None = None, required: Collection[str] = ()) 
 
     Raises:
         UnknownBackendError: a name is not registered.
-        BackendUnavailableError: a required backend, or the fallback, cannot be used here. Others are left out, logged,
-            and listed by ``skipped``.
+        BackendUnavailableError: a required backend, or the fallback, cannot be used here. Others are left out and
+            logged.
     """
     return _current.resolve(names, required)
 

@@ -1,7 +1,7 @@
 """What backends say about whole regions: conditions, ``decline`` and ``region_cost``.
 
 Place: asked by the search about regions under consideration. Input: a problem, a backend number and the region's atoms.
-Output: a refusal or a price. A backend that raises has refused with ``backend-error``.
+Output: a refusal or a price.
 Invariants: answers are pure and remembered, each with all that it depends on; a region that a backend refuses is not
 legal. What the user requires outranks what a backend finds worth running: a region with an op that a rule requires for
 its backend is refused for what the backend cannot do, never for being too small.
@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import replace
 
 from mixbackend.contracts import Backend, RegionConditions, RegionSketch, TensorMeta, Unsupported
+from mixbackend.contracts.asked import asked_all
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.problem import Problem
 
@@ -26,10 +27,10 @@ class RegionRules:
 
     def __init__(self, problem: Problem, backends: Sequence[Backend], minimum_ops: Mapping[str, int]) -> None:
         self._problem = problem
-        self._backends = backends
-        self._conditions = [_as_wanted(backend.conditions(), minimum_ops.get(backend.name)) for backend in backends]
-        self._declines = [type(backend).decline is not Backend.decline for backend in backends]
-        self._prices = [type(backend).region_cost is not Backend.region_cost for backend in backends]
+        self._backends = asked_all(backends)
+        self._conditions = [_as_wanted(item.conditions(), minimum_ops.get(item.name)) for item in self._backends]
+        self._declines = [item.stated.declines for item in self._backends]
+        self._prices = [item.stated.prices for item in self._backends]
         self._position = {node.name: place for place, node in enumerate(problem.graph.placed_nodes)}
         self._lacks: dict[tuple[int, tuple[int, ...]], Unsupported | None] = {}
         self._declined: dict[tuple[int, tuple[int, ...], float], Unsupported | None] = {}
@@ -99,17 +100,8 @@ class RegionRules:
             return None
         key = (backend, tuple(atoms), seconds)
         if key not in self._declined:
-            self._declined[key] = self._ask_decline(backend, atoms, seconds)
+            self._declined[key] = self._backends[backend].decline(self.sketch(atoms, seconds))
         return self._declined[key]
-
-    def _ask_decline(self, backend: int, atoms: Sequence[int], seconds: float) -> Unsupported | None:
-        try:
-            answer = self._backends[backend].decline(self.sketch(atoms, seconds))
-        except Exception as error:  # a plug-in's fault must not stop the planning; the reason is kept
-            return Unsupported("backend-error", f"decline raised {type(error).__name__}: {error}")
-        if answer is None or isinstance(answer, Unsupported):
-            return answer
-        return Unsupported("backend-error", f"decline returned {answer!r} instead of Unsupported or None")
 
     def price(self, backend: int, atoms: Sequence[int], seconds: float) -> float | None:
         """A backend's own price of a region, ``None`` for the model's."""
@@ -117,16 +109,8 @@ class RegionRules:
             return None
         key = (backend, tuple(atoms), seconds)
         if key not in self._known_prices:
-            self._known_prices[key] = self._ask_price(backend, atoms, seconds)
+            self._known_prices[key] = self._backends[backend].region_cost(self.sketch(atoms, seconds))
         return self._known_prices[key]
-
-    def _ask_price(self, backend: int, atoms: Sequence[int], seconds: float) -> float | None:
-        try:
-            answer = self._backends[backend].region_cost(self.sketch(atoms, seconds))
-        except Exception:  # without a usable price the model's stands
-            return None
-        usable = isinstance(answer, (int, float)) and answer >= 0.0
-        return float(answer) if usable and answer is not None else None
 
     def sketch(self, atoms: Sequence[int], seconds: float) -> RegionSketch:
         """A region as a backend sees it."""

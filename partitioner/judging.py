@@ -24,8 +24,8 @@ from mixbackend.contracts import (
     TensorMeta,
     Unsupported,
     Verdict,
-    check_verdict,
 )
+from mixbackend.contracts.asked import AskedBackend, asked_all
 from mixbackend.partitioner.signatures import MetaNumbers, signature_of
 
 GETITEM = "getitem"
@@ -95,6 +95,7 @@ def judge(
         exclusions: quarantined (node, backend) pairs.
         lifted: (node, backend) pairs that count as supported whatever the backend says: for counterfactuals.
     """
+    asked = asked_all(backends)
     number_of = MetaNumbers()
     verdicts: dict[str, tuple[Verdict, ...]] = {}
     views: dict[str, OpView] = {}
@@ -108,7 +109,7 @@ def judge(
             verdicts[node.name] = verdicts[source]
             continue
         if signature not in answered:
-            answered[signature] = tuple(_ask(backend, view) for backend in backends)
+            answered[signature] = tuple(_ask(backend, view) for backend in asked)
         verdicts[node.name] = answered[signature]
     candidates = Candidates(graph, tuple(backend.name for backend in backends), verdicts, views, signatures)
     candidates = _lift(candidates, lifted) if lifted else candidates
@@ -177,18 +178,12 @@ def _answered_anew(candidates: Candidates, answer: Callable[[tuple[str, str], Ve
     return replace(candidates, verdicts=verdicts)
 
 
-def _ask(backend: Backend, view: OpView) -> Verdict:
+def _ask(backend: AskedBackend, view: OpView) -> Verdict:
     refusal = refused_by_traits(backend, view)
-    if refusal is not None:
-        return refusal
-    try:
-        answer = backend.judge(view)
-    except Exception as error:  # a plug-in's fault must not stop the planning; the reason is kept
-        return Unsupported("backend-error", f"judge raised {type(error).__name__}: {error}")
-    return check_verdict(answer)
+    return backend.judge(view) if refusal is None else refusal
 
 
-def refused_by_traits(backend: Backend, view: OpView) -> Unsupported | None:
+def refused_by_traits(backend: AskedBackend, view: OpView) -> Unsupported | None:
     """The refusal that follows from what a backend declares about itself; ``None`` if it must be asked."""
     traits, conditions, tags = backend.traits(), backend.conditions(), view.node.tags
     if view.phase not in conditions.phases:

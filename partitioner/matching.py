@@ -26,11 +26,9 @@ from mixbackend.contracts import (
     OpTag,
     OpView,
     Pattern,
-    Supported,
     TensorMeta,
-    Verdict,
-    check_verdict,
 )
+from mixbackend.contracts.asked import AskedBackend, asked_all
 from mixbackend.partitioner.judging import Candidates, refused_by_traits
 
 
@@ -77,7 +75,7 @@ def find_claims(
     """
     finder = _Finder(candidates, exclusions, successors, replicable)
     claims: list[Claim] = []
-    for slot, backend in enumerate(backends):
+    for slot, backend in enumerate(asked_all(backends)):
         for pattern in backend.patterns():
             if wanted is None or (backend.name, pattern.name) in wanted:
                 claims += finder.claims(slot, backend, pattern)
@@ -103,7 +101,7 @@ class _Finder:
             self._names_by_op.setdefault(node.op, []).append(node.name)
         self._returned = frozenset(name for name in self._graph.outputs if name is not None)
 
-    def claims(self, slot: int, backend: Backend, pattern: Pattern) -> list[Claim]:
+    def claims(self, slot: int, backend: AskedBackend, pattern: Pattern) -> list[Claim]:
         found: list[Claim] = []
         roots = {name for op in pattern.root.ops for name in self._names_by_op.get(op, ())}
         for root in sorted(roots, key=self._position.__getitem__):
@@ -195,7 +193,7 @@ class _Finder:
         behind = {**trial.passed, pattern.name: passed} if passed else trial.passed
         return _Trial(nodes, {**trial.bindings, pattern.name: name}, behind)
 
-    def _claim(self, slot: int, backend: Backend, pattern: Pattern, trial: _Trial) -> Claim | None:
+    def _claim(self, slot: int, backend: AskedBackend, pattern: Pattern, trial: _Trial) -> Claim | None:
         names = sorted(trial.nodes, key=self._position.__getitem__)
         views = self._candidates.views
         if any((name, backend.name) in self._exclusions for name in names):
@@ -216,15 +214,8 @@ class _Finder:
                 if passed and not part.startswith("#")
             ),
         )
-        try:
-            verdict: Verdict = check_verdict(pattern.check(match))
-            cost = pattern.cost(match)
-            priced_as = pattern.priced_as(match) if isinstance(verdict, Supported) else None
-        except Exception:  # a plug-in's fault costs it the match; its ops are still judged one by one
-            return None
-        if not isinstance(verdict, Supported) or (cost is not None and not cost >= 0.0):
-            return None
-        return Claim(slot, match, verdict.cost if cost is None else cost, priced_as)
+        claimed = backend.claim(pattern, match)
+        return None if claimed is None else Claim(slot, match, claimed.cost, claimed.priced_as)
 
     def _escapes(self, name: str, inside: Collection[str]) -> bool:
         if name in self._replicable:

@@ -22,6 +22,7 @@ from mixbackend.contracts import (
     check_plan,
     dependencies,
 )
+from mixbackend.contracts.asked import asked_all
 from mixbackend.partitioner.assemble import assemble
 from mixbackend.partitioner.atoms import Atoms, form_atoms
 from mixbackend.partitioner.conditions import RegionRules
@@ -106,7 +107,7 @@ class Placements:
         stages: Stages | None = None,
     ) -> None:
         self.graph = graph
-        self.backends = tuple(backends)
+        self.backends = asked_all(backends)
         self._wanted = (preferences, exclusions, pinned or {}, lifted)
         self._minimum_ops = minimum_ops or {}
         self._clock = stages or Stages()
@@ -266,6 +267,7 @@ def prepare(
     lifted: frozenset[tuple[str, str]] = frozenset(),
 ) -> Prepared:
     """Judge, match and glue: everything before the costs."""
+    backends = asked_all(backends)
     if not backends:
         raise PlacementError(what="no backend to place on", hint="allow at least eager, which runs every op")
     with clock.measure("judge"):

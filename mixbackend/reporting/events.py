@@ -23,6 +23,7 @@ EventKind = Literal[
     "tuning",
     "lock",
     "cuda_graphs",
+    "backend_error",
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 

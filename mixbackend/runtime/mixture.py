@@ -134,8 +134,11 @@ class Mixture:
         """
         graphs = self._graphs.records(advice=advice)
         with self._lock:
-            events = tuple(event for session in self._sessions.values() for event in session.events.events())
-        return Report(graphs, events, self.config.preferences(), registry.skipped(self.config.backends))
+            sessions = list(self._sessions.values())
+        events = tuple(event for session in sessions for event in session.events.events())
+        found = (info for session in sessions for info in session.skipped)
+        skipped = tuple(dict.fromkeys(found)) if sessions else registry.skipped(self.config.backends)
+        return Report(graphs, events, self.config.preferences(), skipped)
 
     def cuts(self) -> dict[str, Cut]:
         """What joint graphs save for the backward, by their keys, for a lock file; empty unless something measures."""

@@ -19,6 +19,7 @@ from mixbackend import registry
 from mixbackend.calibration.device import device_name, devices_here
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
+from mixbackend.contracts.asked import Fault
 from mixbackend.contracts.graph import accelerator
 from mixbackend.locking.lock import Lock
 from mixbackend.partitioner.appraise import Appraisal, appraise
@@ -99,9 +100,11 @@ class Session:
         self.records = records
         self.debug = DebugSettings.from_environment()
         self.events = EventLog()
-        found = registry.resolve(config.backends, config.required_backends())
+        found = registry.resolution(config.backends, config.required_backends())
+        self.skipped = found.skipped
+        told = tuple(item.telling(self._fault) for item in found.backends)
         measures = config.search.mode == "measure"
-        self.backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in found)
+        self.backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in told)
         self._by_name = {backend.name: backend for backend in self.backends}
         self._fingerprints = {backend.name: backend.fingerprint() for backend in self.backends}
         self._fuel = Fuel(self.debug.fuel)
@@ -138,6 +141,10 @@ class Session:
     def reference(self) -> Backend:
         """The backend that runs exactly what eager runs."""
         return next(backend for backend in self.backends if backend.traits().reference)
+
+    def _fault(self, fault: Fault) -> None:
+        """A plug-in that did not answer as the contract has it: others go on, and the report says so."""
+        self.events.append(Event("backend_error", "", "", fault.backend, str(fault)))
 
     def place(
         self,
@@ -286,10 +293,7 @@ class Session:
             self.events.append(Event("threads", "", "", "", str(done)))
 
     def _compile(self, backend: Backend, region: Region) -> _Made:
-        compiled = backend.compile(region)
-        if not isinstance(compiled, CompiledRegion):
-            raise TypeError(f"compile returned {type(compiled).__name__} instead of a CompiledRegion")
-        return _Made(compiled)
+        return _Made(backend.compile(region))
 
     def _compile_and_keep(self, backend: Backend, region: Region) -> _Made:
         compiled = self._compile(backend, region)
