@@ -25,6 +25,7 @@ from mixbackend.contracts.backend import Availability, Backend, check_backend
 from mixbackend.contracts.errors import BackendUnavailableError, ContractError, UnknownBackendError
 from mixbackend.contracts.version import check_contract_version
 from mixbackend.nearest_name import did_you_mean
+from mixbackend.plug_in_source import source_digest
 
 ENTRY_POINT_GROUP = "mixbackend.backends"
 FALLBACK = "eager"
@@ -146,7 +147,7 @@ class _Entry:
         available, reason, asked = availability.available, availability.reason, None
         if available and self._backend is not None:
             try:
-                asked = ask(self._backend, availability)
+                asked = ask(self._backend, availability, source=source_digest(self._backend))
             except ContractError as error:
                 available, reason = False, error.what
                 self._complain(reason)

@@ -29,7 +29,7 @@ def test_registering_an_instance(backend: MakeBackend) -> None:
         assert registry.register_backend(mine) is mine
         assert registry.get("mine") is mine
         (info,) = registry.backends()
-    assert info.available and info.version == "1.2" and info.fingerprint == "fake-fingerprint"
+    assert info.available and info.version == "1.2" and info.fingerprint.startswith("fake-fingerprint source=")
     assert info.origin == "registered in this process" and info.contract_version == "1.0" and info.reason == ""
 
 
