@@ -2,20 +2,36 @@
 
 Place: called by the partitioner's search, by the pipeline before compiling, by tests and by whoever loads a plan.
 Input: an ``OpGraph`` and regions. Output: a list of problems, empty if the plan is legal.
-A plan is legal if every placed node has exactly one owner, regions list their nodes in graph order, copies are cheap
-and pure, and the quotient graph (regions as nodes, data and effect edges between them) has no cycle and agrees with
-the order in which the regions are listed.
+A plan is legal if every placed node has exactly one owner, regions have names of their own and list their nodes in
+graph order, copies are cheap and pure (views, parts of results, constants made from nothing), matches lie inside their
+region and apart from one another, and the quotient graph (regions as nodes, data and effect edges between them) has no
+cycle and agrees with the order in which the regions are listed.
 Complexity: linear in nodes and edges.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import networkx as nx
 
 from mixbackend.contracts.graph import OpGraph
+from mixbackend.contracts.ops import OpNode, OpTag
 from mixbackend.contracts.plan import Plan, PlannedRegion
+from mixbackend.contracts.tensors import TensorMeta
+
+RUNS_ONCE = frozenset(
+    {
+        OpTag.RANDOM,
+        OpTag.MUTATES,
+        OpTag.COLLECTIVE,
+        OpTag.HIGHER_ORDER,
+        OpTag.EFFECT,
+        OpTag.DATA_DEPENDENT,
+    }
+)
+"""Tags of ops that a plan may not have computed twice."""
 
 
 def dependencies(graph: OpGraph) -> Iterator[tuple[str, str]]:
@@ -41,23 +57,64 @@ def find_problems(graph: OpGraph, regions: Sequence[PlannedRegion]) -> list[str]
     problems: list[str] = []
     position = {node.name: index for index, node in enumerate(graph.placed_nodes)}
     for region in regions:
-        problems += _region_problems(region, position)
+        problems += _region_problems(graph, region, position)
         for name in region.nodes:
             if name in owner:
                 problems.append(f"node %{name} is owned by {owner[name]} and {region.id}")
             owner[name] = region.id
     problems += [f"node %{name} is in no region" for name in position if name not in owner]
+    names = Counter(region.id for region in regions)
+    problems += [f"two regions are called {name}" for name, count in names.items() if count > 1]
     return problems or _order_problems(graph, regions, owner)
 
 
-def _region_problems(region: PlannedRegion, position: dict[str, int]) -> list[str]:
-    unknown = [name for name in (*region.nodes, *region.copies) if name not in position]
+def _region_problems(graph: OpGraph, region: PlannedRegion, position: dict[str, int]) -> list[str]:
+    matched = [name for _, names in region.matches for name in names]
+    unknown = [name for name in dict.fromkeys((*region.nodes, *region.copies, *matched)) if name not in position]
     if unknown:
         return [f"{region.id} names nodes that are not in the graph: {', '.join(unknown)}"]
     if not region.nodes:
         return [f"{region.id} is empty"]
     places = [position[name] for name in region.nodes]
-    return [] if places == sorted(places) else [f"{region.id} does not list its nodes in graph order"]
+    problems = [] if places == sorted(places) else [f"{region.id} does not list its nodes in graph order"]
+    return [*problems, *_copy_problems(graph, region), *_match_problems(graph, region)]
+
+
+def _copy_problems(graph: OpGraph, region: PlannedRegion) -> Iterator[str]:
+    owned = set(region.nodes)
+    for name, count in Counter(region.copies).items():
+        node = graph.node_by_name[name]
+        if count > 1:
+            yield f"{region.id} copies %{name} twice"
+        if name in owned:
+            yield f"{region.id} copies %{name}, which it owns"
+        once = ", ".join(sorted(tag.value for tag in node.tags & RUNS_ONCE))
+        if once:
+            yield f"{region.id} copies %{name} ({node.op}), which may run once only: {once}"
+        elif not _is_cheap(graph, node):
+            yield f"{region.id} copies %{name} ({node.op}), which computes"
+
+
+def _match_problems(graph: OpGraph, region: PlannedRegion) -> Iterator[str]:
+    inside = {*region.nodes, *region.copies}
+    for pattern, names in region.matches:
+        if not names:
+            yield f"{region.id} matches {pattern} on no node"
+        yield from (
+            f"{region.id} matches {pattern} on %{name}, which is not in it" for name in names if name not in inside
+        )
+    counts = Counter(name for _, names in region.matches for name in dict.fromkeys(names))
+    for name, count in counts.items():
+        if count > 1 and not _is_cheap(graph, graph.node_by_name[name]):
+            yield f"%{name} is in two matches of {region.id}"
+
+
+def _is_cheap(graph: OpGraph, node: OpNode) -> bool:
+    """Whether a node moves nothing, or is made from nothing: what may be there twice."""
+    if OpTag.VIEW in node.tags or node.op == "getitem":
+        return True
+    reads = (graph.value(name).meta for name in node.references())
+    return not any(isinstance(meta, TensorMeta) for meta in reads)
 
 
 def _order_problems(graph: OpGraph, regions: Sequence[PlannedRegion], owner: dict[str, str]) -> list[str]:

@@ -13,21 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mixbackend.contracts import OpGraph, OpNode, OpTag, TensorMeta, dependencies
+from mixbackend.contracts.legality import RUNS_ONCE
 from mixbackend.partitioner.judging import GETITEM, Candidates, source_of_getitem
 
 REPLICATED_BYTES = 1 << 20
 """Constants up to this size are made again by each region that needs them."""
-
-_PINNED_TAGS = frozenset(
-    {
-        OpTag.RANDOM,
-        OpTag.MUTATES,
-        OpTag.COLLECTIVE,
-        OpTag.HIGHER_ORDER,
-        OpTag.EFFECT,
-        OpTag.DATA_DEPENDENT,
-    }
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +45,7 @@ def is_free(node: OpNode) -> bool:
     """Whether a node computes nothing and moves nothing: a ``getitem`` or a view of one value."""
     if node.op == GETITEM:
         return True
-    return OpTag.VIEW in node.tags and not node.tags & _PINNED_TAGS
+    return OpTag.VIEW in node.tags and not node.tags & RUNS_ONCE
 
 
 def replicable_nodes(candidates: Candidates, before: dict[str, tuple[str, ...]]) -> frozenset[str]:
@@ -95,7 +85,7 @@ def _overtaken(graph: OpGraph) -> set[str]:
 
 def is_small_constant(candidates: Candidates, node: OpNode) -> bool:
     """Whether a node makes a small tensor from nothing but numbers."""
-    if node.tags & (_PINNED_TAGS | {OpTag.MULTI_OUTPUT}) or candidates.views[node.name].op_class != "factory":
+    if node.tags & (RUNS_ONCE | {OpTag.MULTI_OUTPUT}) or candidates.views[node.name].op_class != "factory":
         return False
     sizes = [meta.bytes() for meta in node.outputs if isinstance(meta, TensorMeta)]
     return sum(sizes) <= REPLICATED_BYTES
