@@ -346,6 +346,15 @@ def test_without_dispatch_modes() -> None:
     assert inside.tolist() == [1, 1]
 
 
+def test_results_replaced() -> None:
+    value = torch.ones(3, requires_grad=True)
+    with compat.results_replaced(lambda tensor: tensor + 1):
+        result = (value * 2).view(3)
+        result.sum().backward()
+    assert result.tolist() == [3.0, 3.0, 3.0], "the product is replaced, its view is not"
+    assert value.grad.tolist() == [5.0, 5.0, 5.0], "so are those of the backward: 1 + 1, then twice that + 1"
+
+
 def test_tracing_apart() -> None:
     outer, inner = compat.fresh_fake_mode(), compat.fresh_fake_mode()
     with outer, compat.tracing_apart(inner):

@@ -6,7 +6,7 @@ Place: a part of the door; see ``contracts.torch_compat``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +21,25 @@ def without_dispatch_modes() -> Any:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+@contextlib.contextmanager
+def results_replaced(replace: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Context in which every new tensor that an operator returns is replaced; views and what is written stay."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map_only
+
+    class Replacing(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            if any(item.alias_info is not None for item in function._schema.returns):
+                return result
+            # Below the mode: what replaces is no operator of the program.
+            with without_dispatch_modes():
+                return tree_map_only(torch.Tensor, replace, result)
+
+    with Replacing():
+        yield
 
 
 def walk_metadata(node: torch.fx.Node) -> Iterator[tuple[str, Any]]:

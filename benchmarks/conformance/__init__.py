@@ -1,0 +1,1 @@
+"""What others wrote about ``torch.compile``, run through default ``auto()``: operator samples, suites, clients."""
