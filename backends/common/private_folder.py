@@ -3,18 +3,19 @@
 Place: asked by backends that compile shared objects, before anything is written or loaded.
 Input: a name below the user's cache folder. Output: an existing folder that only this user can write to.
 Invariants: native code is never loaded from where others can write; ``untrusted`` is the one rule for that, and the
-artifact store's too. If the usual place is not trusted, a temporary folder of this process is used.
+artifact store's too. If the usual place is not trusted, a folder in the temporary one of this process is used.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from functools import cache
 from pathlib import Path
 
 import platformdirs
+
+from mixbackend.backends.common.process_folder import process_folder
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -24,9 +25,18 @@ def usual_cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("mixbackend", appauthor=False))
 
 
-@cache
 def private_cache_folder(name: str) -> Path:
     """A folder of that name in the user's cache, or a temporary one where the cache cannot be trusted or written."""
+    usual = _usual(name)
+    if usual is not None:
+        return usual
+    temporary = process_folder() / name
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    return temporary
+
+
+@cache
+def _usual(name: str) -> Path | None:
     usual = usual_cache_folder() / name
     try:
         usual.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -34,7 +44,7 @@ def private_cache_folder(name: str) -> Path:
         trusted = not distrust(usual) and os.access(usual, os.R_OK | os.W_OK | os.X_OK)
     except OSError:
         trusted = False
-    return usual if trusted else Path(tempfile.mkdtemp(prefix="mixbackend-"))
+    return usual if trusted else None
 
 
 def distrust(*places: Path) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from mixbackend.backends.common.private_folder import untrusted, usual_cache_folder
+from mixbackend.backends.common.process_folder import process_folder
 from mixbackend.contracts import StorageError
 from mixbackend.storage.events import Report, StorageEvent, log_event
 
@@ -22,7 +22,7 @@ def private_folder(configured: str | os.PathLike[str] | None = None, report: Rep
 
     Args:
         configured: what the user asked for; ``None`` takes the system's usual place for caches and, should that be
-            unusable, a temporary folder of this process.
+            unusable, the temporary folder of this process.
         report: told when the temporary folder takes over.
 
     Raises:
@@ -33,7 +33,7 @@ def private_folder(configured: str | os.PathLike[str] | None = None, report: Rep
     try:
         return _claim(usual_cache_folder())
     except StorageError as error:
-        folder = Path(tempfile.mkdtemp(prefix="mixbackend-"))
+        folder = process_folder()
         report(StorageEvent("temporary", f"{error.what}; using {folder} for this process"))
         return folder
 
