@@ -57,7 +57,8 @@ def differences(
     """
     if mine.error != eager.error or (mine.error and mine.where != eager.where):
         mine_told, told = (f"{item.where} {item.message}" if item.error else "nothing" for item in (mine, eager))
-        return [Finding("raises", mine.where or eager.where, f"{mine_told}; eager: {told}")]
+        label = f"{mine.where or eager.where}: {mine.error or 'nothing'} instead of {eager.error or 'nothing'}"
+        return [Finding("raises", label, f"{mine_told}; eager: {told}")]
     found = []
     for label, value in eager.facts.items():
         if mine.facts.get(label, "") != value and (label in mine.facts or not mine.error):

@@ -69,6 +69,7 @@ class _Drawing:
         self.calls = [
             Call((("s0", size),), self.random.randrange(1000), self.grad and chance() < 0.85) for size in sizes
         ]
+        self.refused: tuple[str, ...] = ()
         self.leaves: list[Leaf] = []
         self.statements: list[Statement] = []
         self.values: list[_Value] = []
@@ -139,7 +140,7 @@ class _Drawing:
         layout = pick(layouts) if chance() < 0.35 else "contiguous"
         values = pick(("special", "zeros", "whole")) if chance() < 0.15 else "normal"
         smooth = "float" in dtype or "complex" in dtype
-        return dtype, values if "float" in dtype else "normal", layout, self.grad and smooth and chance() < 0.6
+        return dtype, values if "float" in dtype else "normal", layout, self.grad and smooth and chance() < 0.8
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
@@ -206,8 +207,8 @@ class _Drawing:
         match value.kind:
             case "f":
                 found = [(ops.SMOOTH, False)] * 5 + [(ops.FLOAT_PAIRS, False)] * 4 + [(ops.FOLDS, False)] * 4
-                found += [(ops.EXTREMES, False), (ops.CASTS, False)] + [(ops.LAYERS, False)] * 3
-                found += [(ops.IMAGES, False)] * (5 if value.each[0].dim() == 4 else 0)
+                found += [(ops.EXTREMES, False), (ops.CASTS, False)] + [(ops.LAYERS, False)] * 4
+                found += [(ops.IMAGES, False)] * (12 if value.each[0].dim() == 4 else 0)
                 if value.exact:
                     found += [(ops.JUMPING, True), (ops.COMPARISONS, True), (ops.POSITIONS, True)]
                 return always + found
@@ -289,6 +290,22 @@ class _Drawing:
         text = f"{value.name}.item()" if self.random.random() < 0.8 else f"int({value.name})"
         self._add(text, text, True, value, False)
 
+    def whole(self) -> _Value | None:
+        """A tensor of whole numbers, if there is one: there nothing is rounded."""
+        found = [item for item in self.values if item.kind == "i"]
+        return self.random.choice(found) if found else None
+
+    def failure(self) -> None:
+        """A line that eager refuses when it runs, whose result is returned."""
+        tensors = [item for item in self.values if item.kind in "fi" and item.each[0].dim()]
+        if not tensors:
+            return
+        value = self.random.choice(tensors)
+        text = self._filled(self.random.choice(ops.ERRORS), {"x": value}, value)
+        if text is not None:
+            self.statements.append(Statement(("v99",), text))
+            self.refused = ("v99",)
+
     def edits(self) -> None:
         """Changes of weights between calls."""
         own = [leaf.name for leaf in self.leaves if leaf.role == "parameter"]
@@ -302,12 +319,12 @@ class _Drawing:
         chance = self.random.random
         made = [item for item in self.values if item.kind != "n"]
         computed = [item for item in made if item.name[0] == "v"] or made
-        names = [item.name for item in made if chance() < (0.2 if item.name[0] == "v" else 0.05)]
+        names = [item.name for item in made if chance() < (0.25 if item.name[0] == "v" else 0.07)]
         names.append(computed[-1].name)
         if chance() < 0.05:
             names.append(self.random.choice(names))
         self.random.shuffle(names)
-        return tuple(names)
+        return (*names, *self.refused)
 
     def program(self) -> Program:
         """As it is so far."""
@@ -336,13 +353,18 @@ def _is_tame(item: Any) -> bool:
     return float(finite.max()) < (300 if item.dtype == torch.float16 else 1e4)
 
 
-def draw(seed: int) -> Program:
-    """The program of a seed; legal line by line, whether it also runs as a whole ``execution`` tells."""
+def draw(seed: int, longest: int = 14) -> Program:
+    """The program of a seed; legal line by line, whether it also runs as a whole ``execution`` tells.
+
+    Args:
+        seed: of everything.
+        longest: so many lines at most.
+    """
     torch.manual_seed(seed)
     drawing = _Drawing(seed)
     drawing.inputs()
-    chance, steps = drawing.random.random, drawing.random.randint(2, 14)
-    writes = chance() < 0.45
+    chance, steps = drawing.random.random, drawing.random.randint(2, longest)
+    writes, fails = chance() < 0.45, chance() < 0.03
     counted, draws_random, breaks = chance() < 0.2, chance() < 0.15, chance() < 0.2
     if counted:
         drawing.counter()
@@ -355,6 +377,9 @@ def draw(seed: int) -> Program:
         elif counted and kind < 0.25:
             names = [item for item in drawing.values if item.name[0] in "bx" and item.each[0].dim() == 0]
             drawing.step([(ops.COUNTER_WRITES, True)], drawing.random.choice(names) if names else None)
+        elif counted and kind < 0.45:
+            # Numbers are used; a float may be so large that it jumps.
+            drawing.step([(ops.NUMBERS, True)], drawing.whole() if kind < 0.35 else None)
         elif draws_random and kind < 0.35:
             drawing.step([(ops.RANDOM, False)])
         elif breaks and kind < 0.4:
@@ -362,4 +387,6 @@ def draw(seed: int) -> Program:
         else:
             drawing.step()
     drawing.edits()
+    if fails:
+        drawing.failure()
     return drawing.program()

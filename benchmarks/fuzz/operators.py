@@ -30,7 +30,13 @@ SMOOTH = _templates(
     x.clamp(-0.9, 0.9).erfinv()
     x.sigmoid().logit(0.01) ;; torch.special.i0(x.clamp(-2, 2)) ;; x ** 3 ;; 2.0 ** x.clamp(-2, 2) ;; x.positive()
     x.sum() * x ;; x * x.shape[0] ;; x / max(x.numel(), 1) ;; torch.special.log_ndtr(x.clamp(-2, 2)) ;; F.glu(x, d)
-    x * n ;; x + n ;; x - n * 0.5
+    """
+)
+NUMBERS = _templates(
+    """
+    x * n ;; x + n ;; x - n * 0.5 ;; n - x ;; torch.full_like(x, n) ;; x.clamp(max=n) ;; x.roll(n % 3, d) ;; x + n / 2
+    torch.where(c, x, n) ;; x.masked_fill(c, n) ;; torch.arange(n % 5) ;; x * (n + n) ;; x if n > 2 else x * 2
+    torch.full((2,), n) ;; x.new_full(x.shape, n) ;; torch.add(x, x, alpha=n) ;; x + n * n ;; x * n + n
     """
 )
 JUMPING = _templates(
@@ -48,7 +54,7 @@ INTEGER = _templates(
     x.clamp(min=2)
     x << 1 ;; x >> 1 ;; x.sign() ;; -(x // -2) ;; x.square() ;; x / 3 ;; x ** 2 ;; x.remainder(-4) ;; x.fmod(4)
     x - 100
-    x * n ;; x + n ;; x.to(torch.float32) ;; x.to(torch.int32) ;; x.to(torch.int16) ;; x.to(torch.int8)
+    x.to(torch.float32) ;; x.to(torch.int32) ;; x.to(torch.int16) ;; x.to(torch.int8)
     x.to(torch.uint8) ;; x != 0
     x.to(torch.float16) ;; x.to(torch.int64) ;; x.to(torch.bool) ;; x * 0.5 ;; x + x.shape[0]
     torch.div(x, 3, rounding_mode='trunc')
