@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mixbackend.contracts.plan import PlannedRegion
+from mixbackend.contracts.plan import Plan, PlannedRegion
 from mixbackend.contracts.preferences import NodeMatch, Preference
 from mixbackend.reporting.decided import Decided
 from mixbackend.reporting.records import GraphRecord, RegimeRecord
@@ -103,33 +103,102 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusalGroup:
-    """Refusals of one backend for one reason and operator.
+class RegionGroup:
+    """Regions that run one piece of code, as repeated layers do.
 
     Attributes:
-        backend, code, op: what they share.
+        regions: in the plan's order.
+        modules: of all of them.
+        estimated_s: of all of them together.
+        measured_s: likewise, ``None`` if none was measured.
+    """
+
+    regions: tuple[PlannedRegion, ...]
+    modules: tuple[str, ...]
+    estimated_s: float
+    measured_s: float | None
+
+    @property
+    def name(self) -> str:
+        """``r2``, or ``r2 x4`` for four of them."""
+        count = len(self.regions)
+        return self.regions[0].id + (f" x{count}" if count > 1 else "")
+
+
+def repeated_regions(record: GraphRecord) -> tuple[RegionGroup, ...]:
+    """All regions of a graph, those together that run one piece of code, in the order of the first of each."""
+    groups: dict[tuple[str, str], list[PlannedRegion]] = {}
+    for region in record.plan.regions:
+        code = record.record(region).reused_from or f"{record.graph.id}/{region.id}"
+        groups.setdefault((region.backend, code), []).append(region)
+    return tuple(_region_group(record, regions) for regions in groups.values())
+
+
+def _region_group(record: GraphRecord, regions: Sequence[PlannedRegion]) -> RegionGroup:
+    measured = [record.record(region).measured_s for region in regions]
+    known = [seconds for seconds in measured if seconds is not None]
+    return RegionGroup(
+        tuple(regions),
+        tuple(dict.fromkeys(path for region in regions for path in record.modules(region))),
+        sum(region.estimated_s for region in regions),
+        sum(known) * len(regions) / len(known) if known else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalGroup:
+    """Refusals of one backend for one reason.
+
+    Attributes:
+        backend, code: what they share.
+        ops: operators, with how many nodes of each.
         nodes: how many nodes.
         detail: the most frequent wording.
     """
 
     backend: str
     code: str
-    op: str
+    ops: Mapping[str, int]
     nodes: int
     detail: str
 
 
 def group_refusals(record: GraphRecord) -> tuple[RefusalGroup, ...]:
-    """Refusals by backend, code and operator: by backend, most nodes first."""
-    details: dict[tuple[str, str, str], Counter[str]] = {}
+    """Refusals by backend and code: by backend, most nodes first."""
+    details: dict[tuple[str, str], Counter[str]] = {}
+    ops: dict[tuple[str, str], Counter[str]] = {}
     for refusal in record.plan.refusals:
-        op = record.graph.node_by_name[refusal.node].op
-        details.setdefault((refusal.backend, refusal.code, op), Counter())[refusal.detail] += 1
+        key = (refusal.backend, refusal.code)
+        details.setdefault(key, Counter())[refusal.detail] += 1
+        ops.setdefault(key, Counter())[record.graph.node_by_name[refusal.node].op] += 1
     groups = [
-        RefusalGroup(*key, nodes=sum(counts.values()), detail=min(counts, key=lambda text: (-counts[text], text)))
+        RefusalGroup(
+            *key,
+            dict(sorted(ops[key].items(), key=lambda item: (-item[1], item[0]))),
+            sum(counts.values()),
+            _wording(counts),
+        )
         for key, counts in details.items()
     ]
-    return tuple(sorted(groups, key=lambda group: (group.backend, -group.nodes, group.code, group.op)))
+    return tuple(sorted(groups, key=lambda group: (group.backend, -group.nodes, group.code)))
+
+
+def _wording(counts: Mapping[str, int]) -> str:
+    """The most frequent of some details."""
+    detail = min(counts, key=lambda text: (-counts[text], text))
+    others = len(counts) - 1
+    return detail + (f", and {others} more" if others else "")
+
+
+def how_good(plan: Plan) -> str:
+    """One sentence: what the search proves of a plan by estimates."""
+    if plan.optimal:
+        return "no legal placement into connected regions is cheaper under these costs"
+    share = plan.bound_gap / plan.estimated_s if plan.estimated_s else 0.0
+    return (
+        f"whether another placement is cheaper is open by {milliseconds(plan.bound_gap)} ms ({share:.1%}) under these "
+        f"costs (search: {plan.search}; regions as a whole cost more than the bound counts)"
+    )
 
 
 def compare_single(record: GraphRecord) -> str:

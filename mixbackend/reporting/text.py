@@ -9,7 +9,7 @@ Non-goals: completeness in long lists; the dictionary has everything.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -26,8 +26,11 @@ from mixbackend.reporting.records import GraphRecord
 if TYPE_CHECKING:
     from mixbackend.reporting.report import Report
 
-MOST_REGIONS = 60
-MOST_REFUSALS = 20
+MOST_REGIONS = 24
+MOST_REFUSALS = 12
+_OTHER_COLUMNS, _MARGIN_COLUMN = 88, 12
+"""Characters of a table of regions beside the ops and the modules, which are cut off at what is left."""
+_LEAST_CUT = 16
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -52,10 +55,11 @@ def _print_graph(record: GraphRecord, console: Console) -> None:
         f"estimated {summary.milliseconds(plan.estimated_s)} ms",
         "bold",
     )
-    console.print(_region_table(record))
-    hidden = len(plan.regions) - MOST_REGIONS
+    groups = summary.repeated_regions(record)
+    console.print(_region_table(record, groups, console.width))
+    hidden = len(groups) - MOST_REGIONS
     if hidden > 0:
-        print_line(console, f"  the {hidden} cheapest regions are left out here; to_dict() has them all")
+        print_line(console, f"  the {hidden} cheapest kinds of regions are left out here; to_dict() has them all")
     owners = ", ".join(f"{backend} {count}" for backend, count in record.nodes_per_backend().items())
     print_line(console, f"  nodes per backend: {owners or 'none'}")
     _print_why(record, console)
@@ -63,31 +67,34 @@ def _print_graph(record: GraphRecord, console: Console) -> None:
     print_line(console, "")
 
 
-def _region_table(record: GraphRecord) -> Table:
+def _region_table(record: GraphRecord, groups: Sequence[summary.RegionGroup], width: int) -> Table:
     headings = ["region", "backend", "nodes", "ops", "modules", "estimated ms", "measured ms"]
     headings += ["margin ms"] if record.alternatives else []
-    table = plain_table([*headings, "compiled"], numbers={"nodes", "estimated ms", "measured ms"})
-    for region in _costliest(record.plan.regions):
-        compiled = record.record(region)
+    others = _OTHER_COLUMNS + (_MARGIN_COLUMN if record.alternatives else 0)
+    cut = max(_LEAST_CUT, (width - others) // 2)
+    widths = {"region": 8, "backend": 11, "ops": cut, "modules": cut, "estimated ms": 9, "measured ms": 8}
+    table = plain_table([*headings, "compiled"], {"nodes", "estimated ms", "measured ms"}, widths, ("ops", "modules"))
+    for group in _costliest(groups):
+        region = group.regions[0]
         margin = [Text(summary.next_best(record, region))] if record.alternatives else []
         table.add_row(
-            region.id,
+            group.name,
             Text(region.backend),
-            str(len(region.nodes)),
-            Text(summary.short_ops(record.ops(region))),
-            Text(summary.short_modules(record.modules(region))),
-            summary.milliseconds(region.estimated_s),
-            summary.milliseconds(compiled.measured_s),
+            str(sum(len(item.nodes) for item in group.regions)),
+            Text(summary.short_ops(record.ops(region), most=3)),
+            Text(summary.short_modules(group.modules, most=2)),
+            summary.milliseconds(group.estimated_s),
+            summary.milliseconds(group.measured_s),
             *margin,
-            Text("; ".join([_how_compiled(record, region), *compiled.notes])),
+            Text("; ".join([_how_compiled(record, region), *record.record(region).notes])),
         )
     return table
 
 
-def _costliest(regions: Sequence[PlannedRegion]) -> list[PlannedRegion]:
+def _costliest(groups: Sequence[summary.RegionGroup]) -> list[summary.RegionGroup]:
     """At most ``MOST_REGIONS`` of them, the cheapest left out, in their order."""
-    ranked = sorted(range(len(regions)), key=lambda index: (-regions[index].estimated_s, index))
-    return [regions[index] for index in sorted(ranked[:MOST_REGIONS])]
+    ranked = sorted(range(len(groups)), key=lambda index: (-groups[index].estimated_s, index))
+    return [groups[index] for index in sorted(ranked[:MOST_REGIONS])]
 
 
 def _how_compiled(record: GraphRecord, region: PlannedRegion) -> str:
@@ -95,7 +102,7 @@ def _how_compiled(record: GraphRecord, region: PlannedRegion) -> str:
         return "no"
     compiled = record.record(region)
     if compiled.reused_from is not None:
-        return f"same as {compiled.reused_from}"
+        return f"same as {compiled.reused_from.removeprefix(f'{record.graph.id}/')}"
     return "from cache" if compiled.cached else "here"
 
 
@@ -117,15 +124,9 @@ def _print_why(record: GraphRecord, console: Console) -> None:
         print_line(console, f"  {summary.describe_regime(regime)}")
     if record.layout.estimated_s:
         print_line(console, f"  {summary.compare_layouts(record)}")
-    if plan.optimal:
-        print_line(console, "  no legal placement is cheaper under these costs")
-    elif plan.search != FIXED:  # a plan that was made before has no bound
-        share = plan.bound_gap / plan.estimated_s if plan.estimated_s else 0.0
-        print_line(
-            console,
-            f"  the best placement can be at most {summary.milliseconds(plan.bound_gap)} ms ({share:.1%}) cheaper "
-            f"(search: {plan.search})",
-        )
+    # What was measured, or made before, is not what the search has bounds for.
+    if how.by == "estimates" and plan.search != FIXED:
+        print_line(console, f"  {summary.how_good(plan)}")
     for advice in record.advice:
         print_line(console, f"  faster: {advice}", "green")
 
@@ -136,7 +137,7 @@ def _print_refusals(record: GraphRecord, console: Console) -> None:
         return
     table = plain_table(["backend", "refuses", "nodes", "because", "in words"], numbers={"nodes"})
     for group in groups[:MOST_REFUSALS]:
-        row = (group.backend, summary.short_op(group.op), str(group.nodes), group.code, group.detail)
+        row = (group.backend, summary.short_ops(group.ops, most=3), str(group.nodes), group.code, group.detail)
         table.add_row(*map(Text, row))
     console.print(table)
     if len(groups) > MOST_REFUSALS:
@@ -153,15 +154,31 @@ def _print_events(report: Report, console: Console) -> None:
 
 
 def _print_unavailable(report: Report, console: Console) -> None:
+    names: dict[str, list[str]] = {}
     for info in report.unavailable:
-        print_line(console, f"not available here: {info.name}: {info.reason}")
+        names.setdefault(info.reason, []).append(info.name)
+    if names:
+        told = "; ".join(f"{', '.join(backends)}: {reason}" for reason, backends in names.items())
+        print_line(console, f"not available here: {told}")
 
 
-def plain_table(headings: Iterable[str], numbers: Iterable[str] = ()) -> Table:
+def plain_table(
+    headings: Iterable[str],
+    numbers: Iterable[str] = (),
+    widths: Mapping[str, int] | None = None,
+    one_line: Iterable[str] = (),
+) -> Table:
+    """A table without lines between rows; what does not fit is folded, or cut off in columns of one line."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    right = set(numbers)
+    right, cut = set(numbers), set(one_line)
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+        table.add_column(
+            heading,
+            justify="right" if heading in right else "left",
+            overflow="ellipsis" if heading in cut else "fold",
+            no_wrap=heading in cut,
+            width=(widths or {}).get(heading),
+        )
     return table
 
 

@@ -17,7 +17,7 @@ from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting import EVENT_KINDS, Event, EventLog, GraphRecord, Report
 from mixbackend.reporting import summary as shorten
-from mixbackend.reporting.records import RegimeRecord
+from mixbackend.reporting.records import RegimeRecord, RegionRecord, TrialRecord, TuningRecord
 
 EVENT = Event("repair", "inference-0", "r0", "onnxruntime", "placed again")
 
@@ -166,10 +166,10 @@ def test_the_text_says_what_ran_where_and_why(record: GraphRecord) -> None:
         "nodes per backend: onnxruntime 3, eager 1",
         "onnxruntime 1.53, eager 2.04, inductor -",
         "estimated 1.50 times as fast as the best single backend (onnxruntime",
-        "at most 0.020 ms (2.0%) cheaper",
+        "open by 0.020 ms (2.0%)",
         "faster: if inductor took aten.gelu.default (%gelu alone, refused: unknown-op)",
         "from cache",
-        "same as inference-0/r9; 1 view",
+        "same as r9; 1 view",
         "float32 is [red]not[/red] taken",
         "placed again",
     ):
@@ -177,12 +177,22 @@ def test_the_text_says_what_ran_where_and_why(record: GraphRecord) -> None:
 
 
 def test_refusals_are_grouped_and_counted(record: GraphRecord) -> None:
-    groups = [(group.backend, group.op, group.code, group.nodes) for group in shorten.group_refusals(record)]
+    groups = [(group.backend, dict(group.ops), group.code, group.nodes) for group in shorten.group_refusals(record)]
     assert groups == [
-        ("inductor", "aten.mm.default", "dtype", 2),
-        ("inductor", "aten.gelu.default", "unknown-op", 1),
-        ("onnxruntime", "aten.add.Tensor", "declined", 1),
+        ("inductor", {"aten.mm.default": 2}, "dtype", 2),
+        ("inductor", {"aten.gelu.default": 1}, "unknown-op", 1),
+        ("onnxruntime", {"aten.add.Tensor": 1}, "declined", 1),
     ]
+
+
+def test_refusals_for_one_reason_are_one_line(record: GraphRecord) -> None:
+    refusals = tuple(
+        replace(record.plan.refusals[0], node=node, code="unknown-op", detail=f"no rule for {node}")
+        for node in ("mm", "mm_1", "gelu")
+    )
+    (group,) = shorten.group_refusals(replace(record, plan=replace(record.plan, refusals=refusals)))
+    assert dict(group.ops) == {"aten.mm.default": 2, "aten.gelu.default": 1}
+    assert group.detail == "no rule for gelu, and 2 more"
 
 
 def test_plain_text_does_not_depend_on_the_terminal(record: GraphRecord, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,11 +237,21 @@ def test_a_graph_without_nodes(record: GraphRecord) -> None:
     empty = GraphRecord(replace(record.graph, nodes=(), outputs=()), Plan("inference-0", "inference", False, ()))
     text = str(Report((empty,)))
     assert "0 nodes in 0 regions" in text and "nodes per backend: none" in text
-    assert "no legal placement is cheaper" in text
+    assert "no legal placement into connected regions is cheaper" in text
+
+
+def test_bounds_of_the_search_are_not_told_where_measurements_decided(record: GraphRecord) -> None:
+    trials = (TrialRecord("mixture", "measured", 1e-3, 1e-3, 0.0), TrialRecord("eager", "measured", 2e-3, 2e-3, 0.0))
+    measured = replace(record, tuning=TuningRecord("mixture", trials))
+    text = str(Report((measured,)))
+    assert "decided by measurements" in text and "under these costs" not in text
 
 
 def test_unavailable_backends_are_named() -> None:
-    assert "paid: no license" in str(Report(unavailable=(BackendInfo("paid", False, "no license"),)))
+    names = ("paid", "leased", "other")
+    infos = tuple(BackendInfo(name, False, "no license" if name != "other" else "no device") for name in names)
+    lines = str(Report(unavailable=infos)).splitlines()
+    assert lines[-1] == "not available here: paid, leased: no license; other: no device"
 
 
 def test_one_backend_for_everything_is_said_as_such(record: GraphRecord) -> None:
@@ -243,7 +263,22 @@ def test_one_backend_for_everything_is_said_as_such(record: GraphRecord) -> None
 def test_many_regions_are_cut_to_the_costliest(record: GraphRecord) -> None:
     regions = tuple(PlannedRegion(f"r{i}", "eager", ("add",), estimated_s=i * 1e-3) for i in range(100))
     text = str(Report((replace(record, plan=replace(record.plan, regions=regions)),)))
-    assert "the 40 cheapest regions are left out" in text and " r99 " in text and " r39 " not in text
+    assert "the 75 cheapest kinds of regions are left out" in text and " r99 " in text and " r75 " not in text
+
+
+def test_regions_that_run_one_piece_of_code_are_one_row(record: GraphRecord) -> None:
+    names = [f"r{place}" for place in range(12)]
+    regions = tuple(PlannedRegion(name, "eager", ("add",), estimated_s=1e-3) for name in names)
+    compiled = tuple(
+        RegionRecord(name, measured_s=2e-3 if place < 6 else None, reused_from="inference-0/r0" if place else None)
+        for place, name in enumerate(names)
+    )
+    repeated = replace(record, plan=replace(record.plan, regions=regions), regions=compiled)
+    (group,) = shorten.repeated_regions(repeated)
+    assert (group.name, len(group.regions)) == ("r0 x12", 12)
+    assert group.estimated_s == pytest.approx(12e-3) and group.measured_s == pytest.approx(24e-3)
+    rows = [line for line in str(Report((repeated,))).splitlines() if line.strip().startswith("r")]
+    assert len([line for line in rows if " eager " in line]) == 1
 
 
 @pytest.mark.parametrize(
