@@ -63,18 +63,20 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is called: a region, what was made of it, how far it may be off, and what its inputs are called."""
+    """What is called: a region, what was made of it, how far it may be off, what its inputs are called, and which of
+    them are not watched."""
 
     region: Region
     compiled: CompiledRegion
     budget: ErrorBudget
     names: tuple[str, ...]
+    moving: frozenset[int] = frozenset()
 
 
 def checked_call(subject: Subject, run: RunFunction, inputs: list[Any], depth: Depth) -> Outcome:
     """Call the code and look at everything; see ``Outcome``."""
     try:
-        kept, states = KeptInputs(subject.region, inputs), random_states(subject.region)
+        kept, states = KeptInputs(subject.region, inputs, subject.moving), random_states(subject.region)
     except Exception as error:
         return Outcome(unchecked=_told("what the inputs hold cannot be kept", error))
     try:

@@ -7,7 +7,8 @@ the first call compute the constants and bind the compiled regions to them. At e
 what was bound.
 Invariants: never runs code bound to other weights than those of the call, as far as ``constants.watch`` can see. Every
 tuple of weights has code of its own (layers that share a graph differ in their weights); there are at most
-``MOST_TUPLES`` of them. Weights that change so often that binding takes a good part of the time become live inputs.
+``MOST_TUPLES`` of them. Weights that change so often that binding, and checking what was bound, take a good part of the
+time become live inputs.
 With ``weights: frozen`` the model's own weights move into a file, so that memory holds what was made of them alone.
 """
 
@@ -68,7 +69,8 @@ class _Variant:
     def restless(self) -> bool:
         """Whether its weights change too often for constants to pay."""
         elapsed = time.monotonic() - self.begun
-        return self.rebinds >= _REBINDS_BEFORE_LIVE and self.binding_s > _MOST_BINDING_SHARE * elapsed
+        taken = self.binding_s + self.placed.rechecked_s
+        return self.rebinds >= _REBINDS_BEFORE_LIVE and taken > _MOST_BINDING_SHARE * elapsed
 
 
 class FrozenGraph:

@@ -9,7 +9,7 @@ Invariants: inputs are only read until something was found. Weights are not copi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -44,23 +44,25 @@ class KeptInputs:
     Args:
         region: what is to be called.
         inputs: its arguments, before the call.
+        moving: places of inputs that other threads may write meanwhile: what they hold now counts, and nobody is
+            blamed for what comes after.
     """
 
-    def __init__(self, region: Region, inputs: Sequence[Any]) -> None:
+    def __init__(self, region: Region, inputs: Sequence[Any], moving: Collection[int] = ()) -> None:
         self._region = region
         self._inputs = list(inputs)
-        declared = set(region.written)
+        apart = {*region.written, *moving}
         self.before = list(inputs)
-        """What the inputs held, for whoever computes the same again; copies of those that the region says it writes."""
+        """What the inputs held, for whoever computes the same again; copies where that may change meanwhile."""
         self._copies: dict[int, torch.Tensor] = {}
         self._sums: dict[int, torch.Tensor] = {}
         budget = _copied_bytes(inputs)
         with torch.no_grad():
-            for place in declared:
+            for place in apart:
                 self.before[place] = inputs[place].clone()
             for place, item in enumerate(region.inputs):
                 value = inputs[place]
-                if place in declared or not isinstance(value, torch.Tensor) or not value.numel():
+                if place in apart or not isinstance(value, torch.Tensor) or not value.numel():
                     continue
                 distinct = _distinct(value)
                 if item.role.is_weight or distinct.nbytes > budget:

@@ -36,6 +36,7 @@ from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
 from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.region_errors import FailureKind, describe_region
 from mixbackend.runtime.regions import BoundRegion, cut_regions
+from mixbackend.runtime.repeating import written_inputs
 from mixbackend.runtime.replay import write_replay
 from mixbackend.runtime.session import Compiled, Session
 from mixbackend.runtime.slots import RegionSlot
@@ -104,6 +105,7 @@ class PlacedGraph:
         self._ledger: Ledger | None = None
         self.layout = described or self._describe()
         self._module, self.graph = self.layout.module, self.layout.graph
+        self._moving = frozenset(written_inputs(self.graph))
         self._sources = {item.name: item.source for item in self.graph.inputs if item.source}
         self._build = self._build_with({})
 
@@ -153,6 +155,11 @@ class PlacedGraph:
     def settle(self, decision: Decision) -> None:
         """Say what was measured of this graph after it was placed as the decision says."""
         self._decision = decision
+
+    @property
+    def rechecked_s(self) -> float:
+        """Seconds that holding code for changed constants against eager has taken."""
+        return sum(slot.rechecked_s for slot in self._build.slots)
 
     @property
     def plan(self) -> Plan:
@@ -318,7 +325,9 @@ class PlacedGraph:
     def _slot(self, bound: BoundRegion, compiled: Compiled) -> RegionSlot:
         config = self._session.config
         policy = SlotPolicy(verify=config.verify.when, factor=config.verify.factor, strict=config.on_failure == "raise")
-        return RegionSlot(bound.region, compiled.code, policy, self._slot_failed, self._tell_of, self._sources)
+        return RegionSlot(
+            bound.region, compiled.code, policy, self._slot_failed, self._tell_of, self._sources, self._moving
+        )
 
     def _binding_jobs(self, regions: Sequence[BoundRegion], slots: Sequence[RegionSlot]) -> list[BindingJob]:
         pairs = zip(regions, slots, strict=True)

@@ -168,6 +168,11 @@ class RegimeGraph:
             self._constants = constants
             return sum(placed.bind(constants, patience) for placed in self._built if placed is not None)
 
+    @property
+    def rechecked_s(self) -> float:
+        """Seconds that holding code for changed constants against eager has taken."""
+        return sum(placed.rechecked_s for placed in self._built if placed is not None)
+
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""
         for placed in self._built:

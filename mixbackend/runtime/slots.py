@@ -10,7 +10,8 @@ and nothing can put them back, the call raises. Versions of written inputs stay:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +44,7 @@ class RegionSlot(Answers):
         on_failure: called with (slot, kind, text) after a failure; must not raise.
         tell: called with (slot, text) about checks that could not be made or proved nothing.
         sources: what the user calls inputs, by their names in the graph.
+        moving: names of inputs that the graph writes in some region: other threads may, at any time.
     """
 
     def __init__(
@@ -53,15 +55,19 @@ class RegionSlot(Answers):
         on_failure: Callable[[RegionSlot, FailureKind, str], None],
         tell: Callable[[RegionSlot, str], None],
         sources: Mapping[str, str] = MappingProxyType({}),
+        moving: Collection[str] = (),
     ) -> None:
         super().__init__(region, code, policy, on_failure, sources)
         self._tell = tell
+        self._moving = frozenset(place for place, item in enumerate(region.inputs) if item.name in moving)
         self._conditions = tuple((size_reader(region, item), item) for item in code.compiled.preconditions)
         self._sizes = size_classes(region)
         self._bound: BoundRun | None = None
         self._times = TimedCalls(region)
         self._calls = 0
         self._unproved: set[Sizes] = set()
+        self.rechecked_s = 0.0
+        """Seconds of checked calls of all bindings but the first."""
         self._checks = code.unbound
         self._steady = self._later_calls()
         self._run = self._prepared(code.compiled.run)
@@ -203,10 +209,10 @@ class RegionSlot(Answers):
     def _check(self, inputs: list[Any], depth: Depth, sizes: Sizes) -> Sequence[Any]:
         if not self._admissible(inputs):
             return eager_result(self.region, inputs)
-        checks = self._checks
-        outcome = checked_call(
-            Subject(self.region, self.compiled, self._budget(), self._names), self._run, inputs, depth
-        )
+        checks, start = self._checks, time.monotonic()
+        subject = Subject(self.region, self.compiled, self._budget(), self._names, self._moving)
+        outcome = checked_call(subject, self._run, inputs, depth)
+        self.rechecked_s += time.monotonic() - start if checks.later else 0.0
         if outcome.lost:
             return self._lost(outcome.lost)
         if outcome.error is not None:

@@ -96,3 +96,29 @@ def test_a_checksum_sees_every_change(dtype):
         assert not torch.equal(before, kept_inputs.checksum(changed)), place
     swapped = torch.arange(771).to(dtype) if dtype is not torch.bool else torch.arange(771) < 300
     assert not torch.equal(kept_inputs.checksum(swapped), kept_inputs.checksum(swapped.flip(0)))
+
+
+def test_nobody_is_blamed_for_a_buffer_that_the_graph_writes_elsewhere(tmp_path):
+    """Another thread that serves the same model may advance it meanwhile."""
+
+    class Served(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(8))
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            result = (value * self.calls).exp()
+            self.calls.add_(1)
+            return result
+
+    model = Served()
+
+    def behave(call):
+        outputs = call.right()
+        model.calls.data.add_(1)  # what a second thread would do
+        return outputs
+
+    with mixture_of(Foreign(behave), folder=tmp_path) as mixture:
+        value = torch.randn(4, 8)
+        torch.compile(model, backend=mixture)(value)
+        assert kinds(mixture) == []

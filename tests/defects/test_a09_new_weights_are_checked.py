@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from foreign_backends import Call, Foreign, kinds, mixture_of
@@ -65,3 +67,24 @@ def test_a_later_process_looks_at_some_rows(tmp_path, monkeypatch, wrong):
                 torch.testing.assert_close(compiled(value), model(value))
             assert ("verify_failed" in kinds(mixture)) is (wrong and process == 4)
     assert looks == [True, not wrong], "three processes check everything, later ones rows of their first call"
+
+
+def test_checks_of_changing_weights_do_not_take_most_of_the_time(tmp_path, monkeypatch):
+    """Weights that change before every call become live inputs when checking takes a good part of the time."""
+    looked = checked_call._rows_are_right
+
+    def slow(*arguments):
+        time.sleep(0.02)
+        return looked(*arguments)
+
+    monkeypatch.setattr(checked_call, "_rows_are_right", slow)
+    backend = Foreign(binds=True)
+    with mixture_of(backend, folder=tmp_path) as mixture, torch.no_grad():
+        model = nn.Linear(8, 8)
+        compiled = torch.compile(model, backend=mixture)
+        for _ in range(40):
+            model.weight.add_(0.1)
+            value = torch.randn(4, 8)
+            torch.testing.assert_close(compiled(value), model(value))
+        assert backend.bindings < 20
+        assert "live inputs" in mixture.report().events[-1].detail
