@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mixbackend.backends.common.python_process import module_command
+
 WAYS = ("eager", "inductor", "inductor-reduce-overhead", "mixbackend", "mixbackend-reduce-overhead")
 _PROMPTS = (300, 512, 777)
 _MODELS = 2
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _apart(way: str, chosen: argparse.Namespace) -> dict[str, Any]:
     """One way in a process of its own."""
-    command = [sys.executable, "-m", "mixbackend.benchmarks.generation", "--one", way]
+    command = module_command("mixbackend.benchmarks.generation", "--one", way)
     command += ["--device", chosen.device, "--tokens", str(chosen.tokens), *(["--tiny"] if chosen.tiny else [])]
     with tempfile.TemporaryDirectory() as folder:
         caches = {name: str(Path(folder) / name) for name in ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")}

@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.backends.common.python_process import module_command
 from mixbackend.benchmarks.gpu_models import ROWS
 from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, READY, TIMED, WAYS
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
@@ -42,7 +43,7 @@ _TIMING_S = 20.0
 """Seconds in which a row that is ready can be timed, even if its time to compile is over."""
 _JOBS = 5
 """Rows side by side on the only GPU."""
-_WORKER = (sys.executable, "-m", "mixbackend.benchmarks.gpu_worker")
+_WORKER = tuple(module_command("mixbackend.benchmarks.gpu_worker"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,6 @@ import itertools
 import math
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from mixbackend.backends.common.python_process import module_command
 from mixbackend.benchmarks.gpu import calibrate, visible_gpus
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
 from mixbackend.benchmarks.row_process import RowProcess
@@ -101,7 +101,7 @@ class _Run:
 
     def process(self, stage: str, name: str, ways: Sequence[str] = ()) -> RowProcess:
         """Start a stage of a row; what it tells is kept as it comes."""
-        command = [sys.executable, "-m", _ROW_MODULE, stage, name, "--folder", str(self.folder)]
+        command = module_command(_ROW_MODULE, stage, name, "--folder", str(self.folder))
         command += ["--inductor", self.inductor, *(("--ways", ",".join(ways)) if ways else ())]
         kept = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"), "CUDA_VISIBLE_DEVICES": self.gpus[name]}
         return RowProcess(command, {**os.environ, **FROZEN_RATES, **kept}, lambda part: keep(dict(part), self.output))

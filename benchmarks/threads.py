@@ -19,13 +19,13 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from mixbackend.backends.common.python_process import module_command
 from mixbackend.runtime.thread_environment import make_threads_sleep, without_decisions
 
 PARTS = ("onednn", "onnxruntime", "codegen", "openvino", "torch")
@@ -170,7 +170,7 @@ class _Process:
     def __init__(self, parts: Sequence[str], environment: Mapping[str, str]) -> None:
         self._parts = parts
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mixbackend.benchmarks.threads_worker", *parts],
+            module_command("mixbackend.benchmarks.threads_worker", *parts),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from mixbackend.backends.common.python_process import module_command
+
 Answer = dict[str, Any]
 
 
@@ -66,7 +68,7 @@ class Worker:
             environment["OMP_NUM_THREADS"] = str(threads)
         self._errors = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            module_command(module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -15,13 +15,14 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from mixbackend.backends.common.python_process import module_command
 
 logger = logging.getLogger("mixbackend")
 
@@ -47,7 +48,7 @@ class Builder:
         self.environment = dict(os.environ)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            module_command(module),
             stdin=subprocess.PIPE,  # closed when this process ends, however it ends: the other then ends, too
             stdout=subprocess.PIPE,
             stderr=self._errors,
