@@ -85,6 +85,12 @@ class RegionRunError(MixbackendError):
     code = "region-run"
 
 
+class InputRangeError(MixbackendError):
+    """An input of a region has a value for which eager raises: an index or label out of range, a zero divisor."""
+
+    code = "input-range"
+
+
 class VerificationError(MixbackendError):
     """A region's result is farther from the float64 reference than its error budget allows."""
 

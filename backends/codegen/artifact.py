@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mixbackend.backends.codegen.ir.call_table import CallTable
 from mixbackend.contracts import CodegenError
 
-FORMAT = "codegen region 3"
+FORMAT = "codegen region 4"
 """Changes with what is stored, and with what the runner's text expects of ``runner``."""
 
 

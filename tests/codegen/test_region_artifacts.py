@@ -88,8 +88,8 @@ from mixbackend.backends.codegen.artifact import RegionArtifact
 backend = CodegenBackend()
 backend.availability()
 assert backend.target.fingerprint()
-RegionArtifact.from_bytes(b'{"format": "codegen region 3", "runner": "", "calls": '
-    b'{"kernels": 0, "tensors": 0, "pieces": [], "calls": []}, "size": 0, "places": [], "bound": ""}')
+RegionArtifact.from_bytes(b'{"format": "codegen region 4", "runner": "", "calls": '
+    b'{"kernels": 0, "tensors": 0, "pieces": [], "calls": [], "telling": null}, "size": 0, "places": [], "bound": ""}')
 parts = ("lower", "schedule", "interpret", "ir.program", "ir.kernel", "runner_text", "targets.cpp.printer")
 print([part for part in parts if f"mixbackend.backends.codegen.{part}" in sys.modules])
 """
@@ -105,7 +105,7 @@ def test_an_artifact_is_read_as_it_was_written() -> None:
 def test_bytes_of_another_format_are_refused() -> None:
     content = RegionArtifact("", TABLE, b"code").to_bytes()
     with pytest.raises(CodegenError, match="instead of"):
-        RegionArtifact.from_bytes(content.replace(b"codegen region 3", b"codegen region 0"))
+        RegionArtifact.from_bytes(content.replace(b"codegen region 4", b"codegen region 0"))
     kernels_alone = zlib.compress(json.dumps({"keys": [], "objects": [], "source": ""}).encode())
     for broken in (kernels_alone, b"", b"[]\n", b"{}\n", content[:40]):
         with pytest.raises(CodegenError, match="cannot be read"):
@@ -124,6 +124,7 @@ def test_bytes_of_another_format_are_refused() -> None:
         {"pieces": ["nothing"]},
         {"pieces": ["Tensor"]},
         {"kernels": None},
+        {"telling": 3},
     ],
 )
 def test_tables_that_could_not_run_are_refused(change: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from mixbackend.backends.codegen.ir.scalar import (
     Read,
     walk,
 )
-from mixbackend.contracts import IrError
+from mixbackend.contracts import InputRangeError, IrError
 
 Element = Load | Read
 
@@ -86,6 +86,11 @@ class Points(ABC):
                 return self.element(node, self.bound(node.bindings, done), mask)
             case Apply(op="to_dtype"):
                 return done[node.arguments[0]].to(node.dtype)
+            case Apply(op="corrected"):
+                value, given = (done[argument] for argument in node.arguments)
+                if bool(self.whole(value != given).any()):
+                    raise InputRangeError("an input is out of range", where=str(node))
+                return value
             case Apply():
                 return SCALAR_OPS[node.op].meaning(*(done[argument] for argument in node.arguments))
 

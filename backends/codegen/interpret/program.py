@@ -32,6 +32,7 @@ def interpret_program(program: Program, inputs: Sequence[Input]) -> list[torch.T
         inputs: tensors and numbers in the order of ``program.inputs``, tensors in their declared strides.
 
     Raises:
+        InputRangeError: a value had to be corrected; nothing is written into an input then.
         IrError: the program is wrong, or an input is not what it declares.
     """
     values = solve_symbols(program.inputs, inputs, strides=True)

@@ -50,6 +50,7 @@ def interpret_stages(graph: StageGraph, inputs: Sequence[Input]) -> list[torch.T
         inputs: tensors and numbers in the order of ``graph.inputs``.
 
     Raises:
+        InputRangeError: a value had to be corrected; nothing is written into an input then.
         IrError: the graph is wrong: an index out of range, a value of another type than stated, an unknown symbol.
     """
     values = solve_symbols(graph.inputs, inputs)

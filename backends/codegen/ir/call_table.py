@@ -39,12 +39,15 @@ class CallTable:
         tensor_count: tensors that a launch is given before the workspace.
         pieces: type of each piece of the workspace.
         calls: in order.
+        telling: calls after which nothing is told any more; what was told is looked at there, before the calls that
+            write into inputs, or at the end. ``None`` if no call tells anything.
     """
 
     kernel_count: int
     tensor_count: int
     pieces: tuple[torch.dtype, ...]
     calls: tuple[TabledCall, ...]
+    telling: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The table as a JSON value."""
@@ -53,6 +56,7 @@ class CallTable:
             "tensors": self.tensor_count,
             "pieces": [str(dtype).removeprefix("torch.") for dtype in self.pieces],
             "calls": [[call.kernel, call.slots, call.parameter_count, call.number_count] for call in self.calls],
+            "telling": self.telling,
         }
 
     @classmethod
@@ -68,13 +72,15 @@ class CallTable:
                 TabledCall(kernel, tuple(slots), parameters, numbers)
                 for kernel, slots, parameters, numbers in value["calls"]
             )
-            table = cls(value["kernels"], value["tensors"], pieces, calls)
+            table = cls(value["kernels"], value["tensors"], pieces, calls, value["telling"])
             table._check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"not a call table: {error}") from error
         return table
 
     def _check(self) -> None:
+        if self.telling is not None and not _within([self.telling], len(self.calls) + 1):
+            raise ValueError(f"impossible place {self.telling}")
         slots = self.tensor_count + len(self.pieces)
         for call in self.calls:
             inside = _within([call.kernel], self.kernel_count) and _within(call.slots, slots)

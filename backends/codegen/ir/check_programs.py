@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.ir.check_kernels import check_kernel
 from mixbackend.backends.codegen.ir.check_stages import check_outputs, input_symbols
 from mixbackend.backends.codegen.ir.check_templates import check_template_kernel
 from mixbackend.backends.codegen.ir.errors import Problems
-from mixbackend.backends.codegen.ir.kernel import BufferParameter, TemplateKernel
+from mixbackend.backends.codegen.ir.kernel import BufferParameter, TemplateKernel, tells
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
 from mixbackend.backends.codegen.ir.stages import AliasOutput, StridedInput
 from mixbackend.backends.codegen.ir.text import listing, type_text
@@ -62,6 +62,7 @@ class _ProgramCheck:
             self._output(item)
         for call in self._program.calls:
             self._call(call)
+        self._telling()
         for item in self._program.outputs:
             if isinstance(item, OutputBuffer) and 0 not in item.sizes:
                 self._problems.expect(item.name in self._written, f"no call writes the output {item.name}", item)
@@ -100,6 +101,14 @@ class _ProgramCheck:
         for name in written:
             expect(call.buffers.count(name) == 1, f"{name} is written, and passed twice", call)
         self._written.update(written)
+
+    def _telling(self) -> None:
+        """Nothing is written into an input before everything was told that may be."""
+        written = frozenset(self._program.written)
+        writing = False
+        for call in self._program.calls:
+            writing = writing or call.writes(written)
+            self._problems.expect(not (writing and tells(call.kernel)), "tells after inputs are written into", call)
 
     def _buffer(self, parameter: BufferParameter, name: str, call: KernelCall) -> None:
         expect = self._problems.expect

@@ -2,7 +2,8 @@
 
 Place: the result of ``schedule``; a target compiles its kernels, ``runner`` allocates and calls.
 Invariants: kernels run in order; workspace pieces that live at the same time do not overlap; outputs are fresh memory,
-disjoint from everything else; inputs are only read, but for those in ``written``.
+disjoint from everything else; inputs are only read, but for those in ``written``. Calls that write into these come
+after all that tell of values out of range.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.call_table import CallTable, TabledCall
-from mixbackend.backends.codegen.ir.kernel import AnyKernel
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, tells
 from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput
 
@@ -63,6 +64,11 @@ class KernelCall(Printed):
     numbers: tuple[sympy.Symbol, ...] = ()
     origins: tuple[str, ...] = ()
     launch: int | None = None
+
+    def writes(self, names: frozenset[str]) -> bool:
+        """Whether it writes into some of this memory."""
+        pairs = zip(self.kernel.buffers, self.buffers, strict=False)
+        return any(name in names for parameter, name in pairs if parameter.access != "read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +139,14 @@ class Program(Printed):
             )
             for together in self.launches
         )
-        return CallTable(len(kernels), len(tensors), tuple(piece.dtype for piece in self.workspace), calls)
+        pieces = tuple(piece.dtype for piece in self.workspace)
+        return CallTable(len(kernels), len(tensors), pieces, calls, self._telling())
+
+    def _telling(self) -> int | None:
+        """See ``CallTable.telling``."""
+        launches = self.launches
+        if not any(tells(call.kernel) for together in launches for call in together):
+            return None
+        written = frozenset(self.written)
+        writing = (place for place, together in enumerate(launches) if any(call.writes(written) for call in together))
+        return next(writing, len(launches))

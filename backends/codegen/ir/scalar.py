@@ -224,13 +224,17 @@ SCALAR_OPS: Mapping[str, ScalarOp] = {
     "not": ScalarOp(1, torch.bitwise_not, kinds="ib"),
     "shift_left": ScalarOp(2, torch.bitwise_left_shift, kinds="i"),
     "shift_right": ScalarOp(2, torch.bitwise_right_shift, kinds="i"),
+    # the first argument; where the second, a value from outside, had to be replaced by it, the program tells
+    "corrected": ScalarOp(2, lambda value, given: value, kinds="i", cost=0.0),
     # seed, offset, position, threads and elements at once: the number that torch draws there (see ``philox``)
     "uniform": ScalarOp(5, uniform, "given", "i", cost=60.0),
     # selection and conversion; the condition of "where" is bool, its other arguments have the result's type
     "where": ScalarOp(3, _where, kinds="fib"),
     "to_dtype": ScalarOp(1, lambda value: value, "given", "fib"),
 }
-"""Every scalar operator. ``to_dtype`` converts as torch does between compute types; ``uniform`` gives float32."""
+"""Every scalar operator. ``to_dtype`` converts as torch does between compute types; ``uniform`` gives float32.
+``corrected(value, given)`` is what is told of inputs for which eager raises: at each point that is computed the two are
+equal, or the run ends with an ``InputRangeError``, before anything is written into an input."""
 
 
 def apply(op: str, *arguments: Expr, dtype: torch.dtype | None = None) -> Expr:
@@ -246,6 +250,11 @@ def apply(op: str, *arguments: Expr, dtype: torch.dtype | None = None) -> Expr:
     if dtype is None:
         dtype = torch.bool if definition.result == "bool" else arguments[-1].dtype
     return Apply(dtype, op, arguments)
+
+
+def is_checked(*roots: Expr) -> bool:
+    """Whether something in these expressions may be told to be out of range."""
+    return any(isinstance(node, Apply) and node.op == "corrected" for node in walk(*roots))
 
 
 def is_element(value: Expr) -> TypeGuard[Load]:

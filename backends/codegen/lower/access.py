@@ -3,7 +3,7 @@
 Place: below the rules of the index family, padding and windows.
 Input: tensors of ``lower.tensor``. Output: loads with bound run-time indices or masks.
 Invariants: no load or store is ever out of range. A kernel cannot raise, so an index for which eager raises is clamped
-into range instead: the result is then some other element, never memory that is not ours.
+into range instead, never memory that is not ours, and is ``corrected``: targets that can tell of it do.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def integer(value: Any) -> Expr:
     return IndexValue(torch.int64, expression)
 
 
-def run_time_index(lowering: Lowering, value: Expr, size: Any, wrap: bool) -> tuple[sympy.Symbol, Bindings]:
+def run_time_index(
+    lowering: Lowering, value: Expr, size: Any, wrap: bool, checked: bool = True, wanted: Expr | None = None
+) -> tuple[sympy.Symbol, Bindings]:
     """A symbol for an index that is computed at run time, and its binding.
 
     Args:
@@ -73,6 +75,8 @@ def run_time_index(lowering: Lowering, value: Expr, size: Any, wrap: bool) -> tu
         size: of the dimension it indexes.
         wrap: whether eager counts negative indices from the end. Whatever is out of range then (eager raises) is
             clamped.
+        checked: whether it comes from outside, so that it may be out of range.
+        wanted: where eager looks at it; ``None`` is everywhere.
 
     Raises:
         RefusedError: the dimension may be empty, so that no index is in range.
@@ -84,9 +88,18 @@ def run_time_index(lowering: Lowering, value: Expr, size: Any, wrap: bool) -> tu
     value, zero = lowering.cast(value, torch.int64), integer(0)
     if wrap:
         value = apply("where", apply("lt", value, zero), apply("add", value, integer(size)), value)
-    value = apply("maximum", apply("minimum", value, integer(size - 1)), zero)
+    inside = apply("maximum", apply("minimum", value, integer(size - 1)), zero)
     symbol = lowering.bound_symbol(size)
-    return symbol, ((symbol, value),)
+    return symbol, ((symbol, corrected(inside, value, wanted) if checked else inside),)
+
+
+def corrected(value: Expr, given: Expr, wanted: Expr | None = None) -> Expr:
+    """What is computed with instead of a value from outside, for which eager raises where the two differ.
+
+    Args:
+        wanted: where eager looks at it; ``None`` is everywhere.
+    """
+    return apply("corrected", value, given if wanted is None else apply("where", wanted, given, value))
 
 
 def check_index(index: Tensor) -> None:

@@ -1,7 +1,8 @@
 """Rules of embedding and its gradient.
 
 Place: registered by ``lower.table``.
-Semantics: rows out of range, for which eager raises, are clamped into range (see ``lower.access``).
+Semantics: rows out of range, for which eager raises, are clamped into range and told (see ``lower.access``); the
+gradient leaves them out, as eager's does.
 Non-goals: ``max_norm`` (it changes the weight) and bags.
 """
 
@@ -9,8 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
+import torch
+
 from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, apply, compute_dtype
-from mixbackend.backends.codegen.lower.access import addressable, check_index, load, run_time_index
+from mixbackend.backends.codegen.lower.access import addressable, check_index, integer, load, run_time_index
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.scatter import scattered
@@ -46,13 +50,18 @@ def embedding_dense_backward(
     check_index(indices)
     dtype = grad_output.dtype
 
+    def row_at(index: Index) -> tuple[sympy.Symbol, Bindings]:
+        return run_time_index(lowering, indices.at(index[: indices.rank]), num_weights, wrap=False, checked=False)
+
     def destination(index: Index) -> tuple[Index, Bindings]:
-        row, bindings = run_time_index(lowering, indices.at(index[: indices.rank]), num_weights, wrap=False)
+        row, bindings = row_at(index)
         return (row, *index[indices.rank :]), bindings
 
     def is_kept(index: Index) -> Expr:
-        row = indices.at(index[: indices.rank])
-        return apply("ne", row, Constant(row.dtype, padding_idx))
+        given = lowering.cast(indices.at(index[: indices.rank]), torch.int64)
+        ((_, inside),) = row_at(index)[1]
+        is_inside = apply("eq", given, inside)
+        return is_inside if padding_idx < 0 else apply("and", is_inside, apply("ne", given, integer(padding_idx)))
 
     return scattered(
         lowering,
@@ -63,5 +72,5 @@ def embedding_dense_backward(
         destination=destination,
         value=grad_output.at,
         mode="add",
-        mask=is_kept if padding_idx >= 0 else None,
+        mask=is_kept,
     )

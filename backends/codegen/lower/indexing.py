@@ -210,7 +210,7 @@ def put(lowering: Lowering, self: Tensor, index: Tensor, source: Tensor, accumul
 
 @rule("aten.masked_scatter.default")
 def masked_scatter(lowering: Lowering, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Places of a mask filled, in order, with the elements of ``source``; its last serves for all that it lacks."""
+    """Places of a mask filled, in order, with the elements of ``source``; for those that it lacks eager raises."""
     sizes = lowering.output_sizes
     if mask.dtype != torch.bool or source.dtype != self.dtype:
         raise RefusedError("dtype", f"a mask of type {mask.dtype}, a source of {source.dtype} for {self.dtype}")
@@ -225,8 +225,8 @@ def masked_scatter(lowering: Lowering, self: Tensor, mask: Tensor, source: Tenso
 
     def value(index: Index) -> Expr:
         position = apply("sub", order.at(index), integer(1))
-        symbol, bindings = run_time_index(lowering, position, flat.sizes[0], wrap=False)
         condition = whole.at(index)
+        symbol, bindings = run_time_index(lowering, position, flat.sizes[0], wrap=False, wanted=condition)
         new = load(flat, (symbol,), bindings)
         return apply("where", condition, new, self.at(broadcast_index(self.sizes, index)))
 

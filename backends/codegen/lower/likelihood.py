@@ -2,7 +2,7 @@
 
 Place: rule module, see ``lower.rules``; with ``log_softmax`` it is the cross entropy.
 Invariants: a target that is ignored adds nothing to sum or weight and gets no gradient. A target out of range, for
-which eager raises, is clamped like every run-time index (see ``access``).
+which eager raises, is clamped and told like every run-time index (see ``access``); the gradient's is the same target.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def nll_loss(
     def at_class(index: Index, of: Callable[..., Expr]) -> Expr:
         """What ``of`` makes of the class's symbol and its binding; zero where the target is ignored."""
         truth = target.at(index)
-        symbol, bindings = run_time_index(lowering, truth, self.sizes[place], wrap=False)
-        return apply("where", _is_counted(truth, ignore_index), of(symbol, bindings), zero)
+        is_counted = _is_counted(truth, ignore_index)
+        symbol, bindings = run_time_index(lowering, truth, self.sizes[place], wrap=False, wanted=is_counted)
+        return apply("where", is_counted, of(symbol, bindings), zero)
 
     def weight_at(symbol: object, bindings: tuple) -> Expr:
         if factors is None:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Expr, apply
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply
+from mixbackend.backends.codegen.lower.access import corrected
 from mixbackend.backends.codegen.lower.broadcast import pointwise
 from mixbackend.backends.codegen.lower.formula import (
     add,
@@ -124,24 +125,39 @@ def divide_rounding(lowering: Lowering, self: Operand, other: Operand, rounding_
     dtype = lowering.output_dtype
     if dtype.is_floating_point:
         return pointwise(lowering, (self, other), dtype, lambda a, b: apply("trunc", div(a, b)))
-    return pointwise(lowering, (self, other), dtype, lambda a, b: apply("trunc_div", a, b))
+    return pointwise(lowering, (self, other), dtype, lambda a, b: apply("trunc_div", a, _divisor(b)))
 
 
 @rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def divide_down(lowering: Lowering, self: Operand, other: Operand) -> Tensor:
     """Division, rounded down."""
-    return pointwise(lowering, (self, other), lowering.output_dtype, lambda a, b: apply("floor_div", a, b))
+    value = lambda a, b: apply("floor_div", a, _divisor(b))  # noqa: E731
+    return pointwise(lowering, (self, other), lowering.output_dtype, value)
 
 
-def _rounded_binary(name: str) -> Callable[..., Tensor]:
+def _divisor(value: Expr) -> Expr:
+    """A divisor: an integer 0, for which eager raises, is told."""
+    if value.dtype.is_floating_point:
+        return value
+    is_known = isinstance(value, Constant) and value.value != 0
+    if is_known or (isinstance(value, IndexValue) and value.expression.is_nonzero):
+        return value
+    one = Constant(value.dtype, 1)
+    return corrected(apply("where", apply("eq", value, Constant(value.dtype, 0)), one, value), value)
+
+
+def _rounded_binary(name: str, of_second: Callable[[Expr], Expr] = lambda value: value) -> Callable[..., Tensor]:
     def lower(lowering: Lowering, self: Operand, other: Operand) -> Tensor:
-        return pointwise(lowering, (self, other), lowering.output_dtype, lambda a, b: apply(name, a, b), rounded=True)
+        value = lambda a, b: apply(name, a, of_second(b))  # noqa: E731
+        return pointwise(lowering, (self, other), lowering.output_dtype, value, rounded=True)
 
     return lower
 
 
-rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")(_rounded_binary("remainder"))
-rule("aten.fmod.Tensor", "aten.fmod.Scalar")(_rounded_binary("fmod"))
+rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")(
+    _rounded_binary("remainder", _divisor)
+)
+rule("aten.fmod.Tensor", "aten.fmod.Scalar")(_rounded_binary("fmod", _divisor))
 rule("aten.atan2.default")(_rounded_binary("atan2"))
 rule("aten.copysign.Tensor", "aten.copysign.Scalar")(_rounded_binary("copysign"))
 rule("aten.minimum.default")(_rounded_binary("minimum"))

@@ -103,18 +103,19 @@ def _is_quicker_scattered(lowering: Lowering, taps: Sequence[int]) -> bool:
 
 
 def to_saved_places(
-    lowering: Lowering, values: Tensor, indices: Tensor, sizes: Index, spatial: int, mode: Any
+    lowering: Lowering, values: Tensor, indices: Tensor, sizes: Index, spatial: int, mode: Any, checked: bool = False
 ) -> Tensor:
     """Values written to saved row-major positions in their planes of a tensor that is zero elsewhere.
 
-    Positions out of range, for which eager raises, are clamped into it.
+    Positions out of range are clamped into it, and told where they are ``checked``: eager looks at those of unpooling.
     """
     check_index(indices)
     lead = len(sizes) - spatial
     zero = Constant(values.compute, 0.0 if values.dtype.is_floating_point else 0)
 
     def destination(index: Index) -> tuple[Index, Bindings]:
-        symbol, bindings = run_time_index(lowering, indices.at(index), sympy.prod(sizes[lead:]), wrap=False)
+        count = sympy.prod(sizes[lead:])
+        symbol, bindings = run_time_index(lowering, indices.at(index), count, wrap=False, checked=checked)
         return (*index[:lead], *unflatten(symbol, sizes[lead:], lowering.ranges)), bindings
 
     return scattered(lowering, sizes, values.dtype, lambda _: zero, values.sizes, destination, values.at, mode)
@@ -123,7 +124,7 @@ def to_saved_places(
 @rule("aten.max_unpool2d.default", "aten.max_unpool3d.default")
 def max_unpool(lowering: Lowering, self: Tensor, indices: Tensor, output_size: Sequence[Any], **_: Any) -> Tensor:
     """Values back at the places where pooling found them, zero elsewhere."""
-    return to_saved_places(lowering, self, indices, lowering.output_sizes, len(output_size), "set")
+    return to_saved_places(lowering, self, indices, lowering.output_sizes, len(output_size), "set", checked=True)
 
 
 # -- average --------------------------------------------------------------------------------------------------------

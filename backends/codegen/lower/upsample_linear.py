@@ -72,7 +72,7 @@ class _Axis:
         taps = []
         for offset, weight in zip(offsets, weights, strict=True):
             place = apply("add", start, integer(offset)) if offset else start
-            taps.append((*run_time_index(lowering, place, self.source, wrap=False), weight))
+            taps.append((*run_time_index(lowering, place, self.source, wrap=False, checked=False), weight))
         return taps
 
     def _position(self, lowering: Lowering, index: sympy.Expr) -> Expr:
@@ -256,7 +256,7 @@ def upsample_backward(
             is_it = apply("eq", number, integer(tap))
             position = apply("where", is_it, positions[tap], position)
             weight = apply("where", is_it, taps[tap][2], weight)
-        return (*run_time_index(lowering, position, axes[place].source, wrap=False), weight)
+        return (*run_time_index(lowering, position, axes[place].source, wrap=False, checked=False), weight)
 
     def destination(index: Index) -> tuple[Index, Bindings]:
         taps = [chosen(index, place) for place in range(len(axes))]

@@ -54,7 +54,7 @@ class _Axis:
         wide = torch.float32
         moved = apply("add", IndexValue(wide, index), Constant(wide, self.shift))
         position = apply("floor", apply("mul", moved, Constant(wide, self.ratio)))
-        return run_time_index(lowering, lowering.cast(position, torch.int64), self.source, wrap=False)
+        return run_time_index(lowering, lowering.cast(position, torch.int64), self.source, wrap=False, checked=False)
 
 
 @functools.lru_cache(maxsize=1024)

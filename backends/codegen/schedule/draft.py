@@ -14,7 +14,17 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import Ranges, substitute
-from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, Nest, Scratch, Statement, Store
+from mixbackend.backends.codegen.ir.kernel import (
+    Accumulate,
+    Carry,
+    KernelLoop,
+    Let,
+    Nest,
+    Scratch,
+    Statement,
+    Store,
+    roots_of,
+)
 from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Read, walk
 from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
@@ -82,14 +92,6 @@ def coefficient(expression: sympy.Expr, index: sympy.Symbol) -> sympy.Expr | Non
 def inner_loops(nest: Nest) -> tuple[KernelLoop, ...]:
     """All loops of a nest."""
     return (*nest.loops, *nest.reduced)
-
-
-def roots_of(statement: Statement) -> tuple[Expr, ...]:
-    """Every expression of a statement: its value, mask and bound values."""
-    if not isinstance(statement, Store):
-        return (statement.value,)
-    mask = () if statement.mask is None else (statement.mask,)
-    return (statement.value, *mask, *(value for _, value in statement.bindings))
 
 
 def largest_extent(loop: KernelLoop) -> sympy.Expr:

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv
-from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel, Nest, Statement, Store, roots_of
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, IndexValue, Read, walk
 from mixbackend.backends.codegen.schedule.draft import (
     Draft,
@@ -23,7 +23,6 @@ from mixbackend.backends.codegen.schedule.draft import (
     largest_extent,
     map_statement,
     nest_accesses,
-    roots_of,
 )
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
 from mixbackend.backends.codegen.targets.target import TargetTraits

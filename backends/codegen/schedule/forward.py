@@ -17,9 +17,9 @@ from dataclasses import replace
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import Accumulate, Let, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.kernel import Accumulate, Let, Nest, Statement, Store, roots_of
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, Local, Read, apply, walk
-from mixbackend.backends.codegen.schedule.draft import Draft, map_statement, roots_of
+from mixbackend.backends.codegen.schedule.draft import Draft, map_statement
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
 
 _ROUNDING = {torch.float16: "round_float16", torch.bfloat16: "round_bfloat16"}

@@ -88,8 +88,9 @@ class Cost:
 
 
 def is_private(cluster: Cluster, name: str, around: Surroundings) -> bool:
-    """Whether nothing outside the cluster needs a target of it."""
-    return name not in around.outputs and not around.readers.get(name, 0) & ~cluster.stages
+    """Whether nothing outside the cluster needs a target of it. One that nobody reads is there for what it tells."""
+    readers = around.readers.get(name, 0)
+    return name not in around.outputs and readers != 0 and not readers & ~cluster.stages
 
 
 def slice_bytes(cluster: Cluster, name: str, around: Surroundings) -> float:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import flatten
-from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Scratch, Store
+from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Scratch, Store, roots_of
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Local, Read, children, walk
 from mixbackend.backends.codegen.schedule.draft import (
     Draft,
@@ -28,7 +28,6 @@ from mixbackend.backends.codegen.schedule.draft import (
     largest_extent,
     map_statement,
     points_of,
-    roots_of,
 )
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate
 from mixbackend.backends.codegen.schedule.rewrite import rewrite

@@ -150,6 +150,10 @@ def inlined(value: Expr, loops: tuple[Loop, ...], load: Load, ranges: Ranges) ->
     def at_load(node: Expr) -> Expr:
         if isinstance(node, IndexValue):
             return _index_value(substitute(node.expression, index, ranges), node.dtype, load.bindings)
+        if isinstance(node, Apply) and node.op == "corrected" and load.mask is not None:
+            # What is not read is not computed, and nothing of it is told.
+            value, given = node.arguments
+            return replace(node, arguments=(value, apply("where", load.mask, given, value)))
         if not isinstance(node, Load):
             return node
         moved = tuple(substitute(part, index, ranges) for part in node.index)

@@ -16,6 +16,7 @@ from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.schedule.assemble import assemble
 from mixbackend.backends.codegen.schedule.blocks import build_blocks
 from mixbackend.backends.codegen.schedule.build import build_kernel
+from mixbackend.backends.codegen.schedule.checks import without_checks
 from mixbackend.backends.codegen.schedule.finished_products import finish_products
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_stages
@@ -46,6 +47,7 @@ def schedule(
         fuel: number of fusions allowed; ``None`` for all. Used to find the fusion behind a wrong result.
     """
     hints = hints or {}
+    graph = graph if traits.tells else without_checks(graph)
     packs = PRODUCT in traits.templates
     graph = pack_products(graph, traits.vector_bytes) if packs else graph
     longest_column = None if traits.blocks is None else traits.blocks.resident // traits.blocks.least_columns

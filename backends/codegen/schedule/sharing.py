@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mixbackend.backends.codegen.ir.kernel import Let, Statement, Store
+from mixbackend.backends.codegen.ir.kernel import Let, Statement, Store, roots_of
 from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Local, Read, children, walk
-from mixbackend.backends.codegen.schedule.draft import map_statement, roots_of
+from mixbackend.backends.codegen.schedule.draft import map_statement
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
 
 

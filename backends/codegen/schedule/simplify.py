@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, children, is_element, walk
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, children, is_checked, is_element, walk
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Map,
@@ -31,6 +31,7 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import is_packed_product, is_place
+from mixbackend.backends.codegen.schedule.checks import reads_all
 from mixbackend.backends.codegen.schedule.finished_products import is_plain, places_of
 from mixbackend.backends.codegen.schedule.fusion_cost import are_two_passes
 from mixbackend.backends.codegen.schedule.hints import Hints, points
@@ -247,6 +248,8 @@ class _Inliner:
         if source.target in self._outputs:
             return "it is an output anyway"
         readers = self._readers[source.target]
+        if is_checked(source.value) and not any(reads_all(reader, source) for reader, _ in readers):
+            return "what is told of its inputs is told of all its points"
         if self._ends_product(source) and not all(isinstance(reader, Map) for reader, _ in readers):
             return "a product of matrices ends with it"
         goes_on = len(readers) == 1 and _goes_along(readers[0][0], source.target)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, index_symbol
-from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, Let, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, Let, Nest, Statement, Store, roots_of
 from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Local, Read, walk
 from mixbackend.backends.codegen.schedule.conditions import comparison, parts_of, without
 from mixbackend.backends.codegen.schedule.draft import (
@@ -36,7 +36,6 @@ from mixbackend.backends.codegen.schedule.draft import (
     local_names,
     map_statement,
     nest_at,
-    roots_of,
 )
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
 from mixbackend.backends.codegen.schedule.vectorize import vector_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, LoopMode, Nest, Statement
+from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, LoopMode, Nest, Statement, roots_of
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, walk
 from mixbackend.backends.codegen.schedule.draft import (
     Access,
@@ -22,7 +22,6 @@ from mixbackend.backends.codegen.schedule.draft import (
     folds_positions,
     inner_loops,
     points_of,
-    roots_of,
 )
 from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.targets.target import TargetTraits

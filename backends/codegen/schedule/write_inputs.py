@@ -31,6 +31,7 @@ from mixbackend.backends.codegen.ir.stages import (
     expressions_of,
     targets_of,
 )
+from mixbackend.backends.codegen.schedule.checks import checked_first, tells
 from mixbackend.backends.codegen.schedule.rewrite import loads_of, map_stage, rename_target, rewrite
 from mixbackend.backends.codegen.schedule.simplify import copied
 
@@ -40,6 +41,7 @@ def place_writes(graph: StageGraph) -> StageGraph:
     written = destinations(graph)
     if not written:
         return graph
+    graph = checked_first(graph)
     for tensor, name in written.items():
         direct = _written_directly(graph, tensor, name)
         is_safe = direct is not None and _in_order(direct) is not None
@@ -50,7 +52,10 @@ def place_writes(graph: StageGraph) -> StageGraph:
 
 
 def readers_before_writers(graph: StageGraph) -> dict[int, tuple[int, ...]]:
-    """For each stage that writes into an input, the others that read what it held before, by place in the graph."""
+    """For each stage that writes into an input, the others that read what it held before, by place in the graph.
+
+    What tells of values out of range counts as reading all of them: eager is asked on inputs as they were.
+    """
     written = destinations(graph)
     if not written:
         return {}
@@ -62,6 +67,10 @@ def readers_before_writers(graph: StageGraph) -> dict[int, tuple[int, ...]]:
             writer = writers.get(load.tensor, place)
             if writer != place:
                 readers[writer][place] = None
+        if tells(stage):
+            assert place not in readers, "checks of what writes into an input are stages of their own"
+            for before in readers.values():
+                before[place] = None
     return {writer: tuple(places) for writer, places in readers.items()}
 
 

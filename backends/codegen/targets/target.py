@@ -26,7 +26,8 @@ Launch = Callable[[Sequence[torch.Tensor], Sequence[int], Sequence[float]], None
 """Runs all calls of a program in order. Takes the memory (one tensor per input tensor, then per output buffer, then one
 uint8 workspace, possibly empty), the value of every parameter of every call, one call after the other, followed by the
 start of every workspace buffer in bytes, and the value of every floating number of every call. The two sequences of
-values are tuples: a target may recognise one that it was given before."""
+values are tuples: a target may recognise one that it was given before. Of a target that ``tells`` it raises an
+``InputRangeError`` where a call told of something (``CallTable.telling``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ class TargetTraits:
         blocks: how it works on blocks; ``None`` for loops, vectors and threads.
         drawing_threads: that torch's kernels for random numbers have at most on this hardware, where the target draws
             the same numbers (``ir.philox``); ``None`` where it does not.
+        tells: whether its kernels can tell that a value was ``corrected``, and its launches raise then. Where they
+            cannot, what is out of range is corrected silently.
     """
 
     device_type: str
@@ -77,6 +80,7 @@ class TargetTraits:
     templates: frozenset[str] = frozenset()
     blocks: Blocks | None = None
     drawing_threads: int | None = None
+    tells: bool = False
 
 
 @dataclass(frozen=True)

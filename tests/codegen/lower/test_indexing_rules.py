@@ -11,7 +11,8 @@ from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.table import lower_region
-from mixbackend.contracts import TensorMeta, Unsupported
+from mixbackend.backends.codegen.schedule.checks import without_checks
+from mixbackend.contracts import InputRangeError, TensorMeta, Unsupported
 from mixbackend.runtime.trace import trace_region
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
@@ -81,10 +82,12 @@ def test_nothing_to_index_is_refused():
     assert verdict.code == "declined"
 
 
-def test_places_out_of_range_stay_inside():
+def test_places_out_of_range_stay_inside_and_are_told():
     graph = lower_region(trace_region(lambda x, i: x[i], [_values(5), _positions(5, 4)]))
-    values = torch.arange(5.0)
-    (result,) = interpret_stages(graph, [values, torch.tensor([-6, 5, 2**40, -1])])
+    inputs = [torch.arange(5.0), torch.tensor([-6, 5, 2**40, -1])]
+    with pytest.raises(InputRangeError):
+        interpret_stages(graph, inputs)
+    (result,) = interpret_stages(without_checks(graph), inputs)
     assert result.tolist() == [0.0, 4.0, 4.0, 4.0]
 
 

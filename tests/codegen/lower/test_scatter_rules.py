@@ -9,7 +9,8 @@ from torch.nn import functional
 from mixbackend.backends.codegen.interpret.stages import interpret_stages
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
-from mixbackend.contracts import Unsupported
+from mixbackend.backends.codegen.schedule.checks import without_checks
+from mixbackend.contracts import InputRangeError, Unsupported
 from mixbackend.runtime.trace import trace_region
 
 HALF = [torch.bfloat16, torch.float16]
@@ -123,10 +124,13 @@ def test_arithmetic_on_bools_is_refused(function):
     assert verdict.code == "dtype"
 
 
-def test_places_out_of_range_write_inside():
+def test_places_out_of_range_write_inside_and_are_told():
     inputs = [torch.zeros(3), torch.tensor([0, 1]), torch.ones(2)]
     graph = lower_region(trace_region(lambda x, i, v: x.scatter_add(0, i, v), inputs))
-    (result,) = interpret_stages(graph, [torch.zeros(3), torch.tensor([-7, 2**40]), torch.ones(2)])
+    inputs = [torch.zeros(3), torch.tensor([-7, 2**40]), torch.ones(2)]
+    with pytest.raises(InputRangeError):
+        interpret_stages(graph, inputs)
+    (result,) = interpret_stages(without_checks(graph), inputs)
     assert result.tolist() == [1.0, 0.0, 1.0]
 
 

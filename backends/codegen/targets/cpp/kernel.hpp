@@ -3,8 +3,7 @@
 // Place: included by every generated module after `vector.hpp`.
 // Invariants: kernels start no threads (`team.hpp`). Scratch is aligned for vectors and dies with its object.
 #pragma once
-#include "rearranged.hpp"
-#include "team.hpp"
+#include "told.hpp"
 
 namespace mb {
 

@@ -1,8 +1,8 @@
 // Runs the kernels of a program with one call.
 //
 // Place: compiled once per machine by `launcher.py`; generated code knows nothing of it.
-// Input: a table that is never written, and the addresses of this call's tensors. Invariants: no state, so any number
-// of threads may run one program at once. Threads start at most once in a call, if a kernel is worth it, and as many as
+// Input: a table that is never written, and the addresses of this call's tensors. Output: whether kernels told that a value
+// that came in had to be corrected. Invariants: no state, so any number of threads may run one program at once. Threads start at most once in a call, if a kernel is worth it, and as many as
 // the largest takes; where there is no OpenMP everything runs on the calling thread.
 #include "team.hpp"
 
@@ -29,6 +29,8 @@ struct Program {
     const i64* starts;
     const i64* parameters;
     const double* numbers;
+    // Calls that may tell come before this one; it and those after it are not made if something was told.
+    i64 telling;
 };
 
 // Vector operations that are worth starting threads, and those that are worth having one that runs take part.
@@ -67,26 +69,31 @@ static __attribute__((noinline)) i64 run(const Program& program, char* const* ad
 static void run_all(const Program& program, char* const* addresses, const Team& team) {
     i64 before = 1;
     for (i64 place = 0; place < program.call_count; ++place) {
-        const i64 now = team.count == 1 ? 1 : run(program, addresses, place, {asked, team.count, team.worth});
-        if (place > 0 && (before > 1 || now > 1)) wait_for_all();
+        const i64 now = team.count == 1 ? 1 : run(program, addresses, place, {asked, team.count, team.worth, nullptr});
+        const bool looks = place == program.telling && place > 0;
+        if (place > 0 && (before > 1 || now > 1 || (looks && team.count > 1))) wait_for_all();
+        // All threads see the same here: nobody tells any more.
+        if (looks && __atomic_load_n(team.told, __ATOMIC_RELAXED)) return;
         if (team.number < now) run(program, addresses, place, team);
         before = now;
     }
 }
 
-extern "C" void mb_function(const Program* program, char* const* addresses) {
+extern "C" int mb_function(const Program* program, char* const* addresses) {
     const i64 limit = threads_at_most();
+    int told = 0;
     i64 threads = 1;
     for (i64 place = 0; place < program->call_count && threads < limit; ++place) {
-        const i64 wanted = run(*program, addresses, place, {asked, limit, worth_starting});
+        const i64 wanted = run(*program, addresses, place, {asked, limit, worth_starting, nullptr});
         threads = wanted > threads ? wanted : threads;
     }
     if (threads == 1) {
-        run_all(*program, addresses, {0, 1, worth_starting});
-        return;
+        run_all(*program, addresses, {0, 1, worth_starting, &told});
+        return told;
     }
 #ifdef _OPENMP
 #pragma omp parallel num_threads(static_cast<int>(threads))
-    run_all(*program, addresses, {omp_get_thread_num(), omp_get_num_threads(), worth_sharing});
+    run_all(*program, addresses, {omp_get_thread_num(), omp_get_num_threads(), worth_sharing, &told});
 #endif
+    return told;
 }

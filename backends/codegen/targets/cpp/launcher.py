@@ -18,6 +18,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.call_table import CallTable
 from mixbackend.backends.codegen.targets.target import Launch
+from mixbackend.contracts import InputRangeError
 
 LAUNCHER_TEXT = (Path(__file__).parent / "launcher.cpp").read_text()
 
@@ -34,6 +35,7 @@ class _Layout:
     Attributes:
         calls, slots: packed as ``launcher.cpp`` reads them.
         call_count, tensor_count, piece_count: of kernel calls, of tensors, and of pieces of the workspace.
+        telling: see ``CallTable``; where no call tells anything, one that there is not.
     """
 
     calls: _Owned
@@ -41,6 +43,7 @@ class _Layout:
     call_count: int
     tensor_count: int
     piece_count: int
+    telling: int
 
 
 def make_launch(table: CallTable, addresses: Sequence[int], launcher: int) -> Launch:
@@ -51,7 +54,7 @@ def make_launch(table: CallTable, addresses: Sequence[int], launcher: int) -> La
         addresses: of the code of its kernels, in their order.
         launcher: address of the compiled ``launcher.cpp``.
     """
-    run: Callable[[int, bytes], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)(launcher)
+    run: Callable[[int, bytes], int] = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(launcher)
     layout = _layout(table, addresses)
     pack = struct.Struct(f"{layout.tensor_count + 1}P").pack
     # Replaced whole, so that a reader sees one table or another; the local name keeps its memory while it is used.
@@ -64,7 +67,11 @@ def make_launch(table: CallTable, addresses: Sequence[int], launcher: int) -> La
         if not table or not (same or (not numbers and not kept_numbers and kept_parameters == parameters)):
             latest[0] = made = _table(layout, tuple(parameters), tuple(numbers))
             table, _owner = made[2:]
-        run(table, pack(*[tensor.data_ptr() for tensor in memory]))
+        if run(table, pack(*[tensor.data_ptr() for tensor in memory])):
+            raise InputRangeError(
+                "an index, a label or a divisor that came into generated code is out of range",
+                hint="ask eager, which says which one: nothing was written into an input",
+            )
 
     return launch
 
@@ -80,7 +87,8 @@ def _layout(table: CallTable, addresses: Sequence[int]) -> _Layout:
         parameter_count += call.parameter_count
         number_count += call.number_count
     packed_slots = _owned(struct.pack(f"={len(slots)}q", *slots))
-    return _Layout(_owned(b"".join(calls)), packed_slots, len(calls), table.tensor_count, len(table.pieces))
+    telling = len(calls) if table.telling is None else table.telling
+    return _Layout(_owned(b"".join(calls)), packed_slots, len(calls), table.tensor_count, len(table.pieces), telling)
 
 
 def _table(layout: _Layout, parameters: tuple[int, ...], numbers: tuple[float, ...]) -> _Table:
@@ -89,7 +97,7 @@ def _table(layout: _Layout, parameters: tuple[int, ...], numbers: tuple[float, .
     starts = ctypes.addressof(values) + 8 * (len(parameters) - layout.piece_count)
     places = (ctypes.addressof(layout.calls), ctypes.addressof(layout.slots), starts)
     head = (layout.call_count, layout.tensor_count, *places, ctypes.addressof(values), ctypes.addressof(floats))
-    program = _owned(struct.pack("=7Q", *head))
+    program = _owned(struct.pack("=8Q", *head, layout.telling))
     return parameters, numbers, ctypes.addressof(program), (program, values, floats)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, KernelLoop, Nest, Store, TemplateKernel
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, KernelLoop, Nest, Store, TemplateKernel, tells
 from mixbackend.backends.codegen.targets.cpp.build import MODULE_HEAD
 from mixbackend.backends.codegen.targets.cpp.indices import index_text
 from mixbackend.backends.codegen.targets.cpp.literals import ARGUMENTS, STORAGE, function_head
@@ -41,11 +41,13 @@ def print_kernel(kernel: Kernel, name: str) -> str:
     inside = nests[0] if len(nests) == 1 else [line for lines in nests for line in ("{", *_indented(lines), "}")]
     for loop in reversed(others):
         inside = _loop(loop, inside)
-    head = [*_parameters(kernel), *_memory(kernel)]
+    told = ["Told told(*team);"] if tells(kernel) else []
+    head = [*_parameters(kernel), *_memory(kernel), *told]
     whole = function_head(name)
     if not parallel:
         return _function(whole, ["if (team->number != 0) return 1;", *head, *inside, "return 1;"])
-    points = f"static void {name}_points({ARGUMENTS}, i64 first, i64 last) {{"
+    team = ", const Team* team" if told else ""
+    points = f"static void {name}_points({ARGUMENTS}{team}, i64 first, i64 last) {{"
     return _function(points, [*head, *_points(parallel, inside)]) + "\n" + _function(whole, _shared(kernel, name))
 
 
@@ -120,7 +122,8 @@ def _count(parallel: Sequence[KernelLoop]) -> list[str]:
 
 def _shared(kernel: Kernel, name: str) -> list[str]:
     points = _text(sympy.Mul(*(loop.extent for loop in _parallel(kernel))))
-    call = f"{name}_points(buffers, parameters, numbers, first, last);"
+    team = "team, " if tells(kernel) else ""
+    call = f"{name}_points(buffers, parameters, numbers, {team}first, last);"
     return [
         *_parameters(kernel)[: len(kernel.parameters)],
         f"return share_points(*team, {points}, {_text(kernel.work)}, [=](i64 first, i64 last) {{ {call} }});",

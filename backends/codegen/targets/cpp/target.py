@@ -101,6 +101,7 @@ class CppTarget(Target):
             atomic=True,
             dtypes=_DTYPES,
             templates=_TEMPLATES,
+            tells=True,
         )
 
     def objection(self, stage: Stage) -> str | None:

@@ -8,9 +8,11 @@
 namespace mb {
 
 // `number` is that of the calling thread, from 0; a negative one only asks how many threads would share the kernel, which
-// computes nothing then. `worth` is the work, in vector operations, that one more thread is worth.
+// computes nothing then. `worth` is the work, in vector operations, that one more thread is worth. `told` is set to 1 by
+// kernels that had to correct a value that came in; one that only asks needs none.
 struct Team {
     long long number, count, worth;
+    int* told;
 };
 
 // Returns how many threads share this call, which depends on sizes, `count` and `worth` alone: the first so many.

@@ -111,6 +111,8 @@ class ValuePrinter:
 
     def _apply(self, node: Apply, arguments: list[Value]) -> Value:
         varying = any(argument.varying for argument in arguments)
+        if node.op == "corrected":
+            return self._corrected(node, arguments, varying)
         below = lanes_below(self.point, node) if varying else ""
         if below:
             text = below
@@ -127,6 +129,16 @@ class ValuePrinter:
         depth = max(argument.depth for argument in arguments)
         buffers = frozenset().union(*(argument.buffers for argument in arguments))
         return self.point.name(node, text, node.dtype, depth, varying, buffers)
+
+    def _corrected(self, node: Apply, arguments: list[Value], varying: bool) -> Value:
+        """Told by the kernel's ``told``, of lanes in use alone, and not where the loops around have no iterations."""
+        value, given = (self.point.broadcast(item) if varying else item.text for item in arguments)
+        is_partial = varying and self.point.lane.count is not None
+        told = f"select({self.point.active()}, {given}, {value})" if is_partial else given
+        depth = max(argument.depth for argument in arguments)
+        buffers = frozenset().union(*(argument.buffers for argument in arguments))
+        text = f"told.corrected({value}, {told})"
+        return self.point.name(node, text, node.dtype, depth, varying, buffers, otherwise=value)
 
     def _conversion(self, node: Apply, argument: Value) -> str:
         """Empty if there is nothing to convert."""

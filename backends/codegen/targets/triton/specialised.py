@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import sympy
 
-from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest, Statement, Store, roots_of
 from mixbackend.backends.codegen.ir.scalar import IndexValue, Read, walk
-from mixbackend.backends.codegen.schedule.draft import at_indices, inner_loops, nest_at, roots_of
+from mixbackend.backends.codegen.schedule.draft import at_indices, inner_loops, nest_at
 
 Values = Mapping[sympy.Symbol, sympy.Expr]
 
