@@ -26,6 +26,7 @@ class _Distances(NamedTuple):
         odd: elements that are infinite or NaN and should not be.
         measured: elements whose distance counts.
         squares, eager_squares: sums over these.
+        exact_squares: sum over the squares of the reference itself.
         peak, eager_peak: the largest distances.
         scale: largest magnitude of the reference.
     """
@@ -34,6 +35,7 @@ class _Distances(NamedTuple):
     measured: float
     squares: float
     eager_squares: float
+    exact_squares: float
     peak: float
     eager_peak: float
     scale: float
@@ -52,7 +54,8 @@ class Deviation:
         error: its distance from the reference, root mean square (or largest, as ``measure`` says).
         eager_error: eager's own distance.
         allowed: largest distance that would have passed.
-        measure: ``rms``, ``max``, ``nonfinite``, ``integer``, ``shape`` or ``dtype``.
+        measure: ``rms``, ``max``, ``nonfinite``, ``integer``, ``shape`` or ``dtype``; ``random`` where the generator
+            that the call drew from is not where eager leaves it.
     """
 
     output: int
@@ -62,10 +65,31 @@ class Deviation:
     measure: str
 
     def __str__(self) -> str:
+        if self.measure == "random":
+            return "torch's random generator is not where eager leaves it"
         return (
             f"output {self.output} is off by {self.error:.3g} ({self.measure}); "
             f"eager is off by {self.eager_error:.3g}, allowed {self.allowed:.3g}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One output held against eager and the reference.
+
+    Attributes:
+        deviation: ``None`` if the output is within the budget.
+        eager_error: eager's distance from the reference, root mean square; 0 for results that are no floating ones.
+        size: root mean square of the reference.
+    """
+
+    deviation: Deviation | None
+    eager_error: float = 0.0
+    size: float = 0.0
+
+    def proves_little(self, budget: ErrorBudget) -> bool:
+        """Whether eager is so far off that zeros would have passed, too."""
+        return self.eager_error > 0 and budget.factor * self.eager_error >= self.size
 
 
 def find_deviation(
@@ -76,6 +100,18 @@ def find_deviation(
     budget: ErrorBudget,
     noise: torch.Tensor | None = None,
 ) -> Deviation | None:
+    """Whether one output is farther off than its budget; see ``compare``."""
+    return compare(index, result, eager, reference, budget, noise).deviation
+
+
+def compare(
+    index: int,
+    result: torch.Tensor,
+    eager: torch.Tensor,
+    reference: torch.Tensor,
+    budget: ErrorBudget,
+    noise: torch.Tensor | None = None,
+) -> Comparison:
     """Compare one output.
 
     Where neither eager nor the reference is infinite or NaN, distances to the reference count. Where one is, the result
@@ -93,42 +129,40 @@ def find_deviation(
             to be nearer to the reference counts as so far from it.
     """
     if tuple(result.shape) != tuple(eager.shape):
-        return Deviation(index, float("inf"), 0.0, 0.0, "shape")
+        return Comparison(Deviation(index, float("inf"), 0.0, 0.0, "shape"))
     if result.dtype != eager.dtype:
-        return Deviation(index, float("inf"), 0.0, 0.0, "dtype")
+        return Comparison(Deviation(index, float("inf"), 0.0, 0.0, "dtype"))
     if result.numel() == 0:
-        return None
+        return Comparison(None)
     if not (result.is_floating_point() or result.is_complex()):
-        wrong = (result != eager) & (result != reference.to(result.dtype))
-        count = int(wrong.sum())
-        return Deviation(index, float(count), 0.0, 0.0, "integer") if count else None
-    return _floating(index, result, eager, reference, budget, noise)
+        count = _differing(result, eager, reference)
+        return Comparison(Deviation(index, float(count), 0.0, 0.0, "integer") if count else None)
+    found = _finite_distances(result, eager, reference) if noise is None else None
+    return _floating(index, result, found or _distances(result, eager, reference, noise), budget)
 
 
-def _floating(
-    index: int,
-    result: torch.Tensor,
-    eager: torch.Tensor,
-    reference: torch.Tensor,
-    budget: ErrorBudget,
-    noise: torch.Tensor | None,
-) -> Deviation | None:
-    finite = _finite_distances(result, eager, reference) if noise is None else None
-    found = finite or _distances(result, eager, reference, noise)
+def _differing(result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> int:
+    """How many whole numbers are neither eager's nor the reference's."""
+    pieces = zip(*map(_slices, (result, eager, reference)), strict=True)
+    return sum(int(((mine != theirs) & (mine != exact.to(mine.dtype))).sum()) for mine, theirs, exact in pieces)
+
+
+def _floating(index: int, result: torch.Tensor, found: _Distances, budget: ErrorBudget) -> Comparison:
     if found.odd:
-        return Deviation(index, found.odd, 0.0, 0.0, "nonfinite")
+        return Comparison(Deviation(index, found.odd, 0.0, 0.0, "nonfinite"))
     if not found.measured:
-        return None
+        return Comparison(None)
     floor = budget.floor * torch.finfo(result.dtype).eps * found.scale
-    rms, eager_rms = (math.sqrt(squares / result.numel()) for squares in (found.squares, found.eager_squares))
+    squares = (found.squares, found.eager_squares, found.exact_squares)
+    rms, eager_rms, size = (math.sqrt(value / result.numel()) for value in squares)
     for measure, off, eager_off, slack in (
         ("rms", rms, eager_rms, 1.0),
         ("max", found.peak, found.eager_peak, _PEAK_SLACK),
     ):
         allowed = slack * (budget.factor * eager_off + floor)
         if not off <= allowed:
-            return Deviation(index, off, eager_off, allowed, measure)
-    return None
+            return Comparison(Deviation(index, off, eager_off, allowed, measure), eager_rms, size)
+    return Comparison(None, eager_rms, size)
 
 
 def _finite_distances(result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> _Distances | None:
@@ -141,18 +175,18 @@ def _finite_distances(result: torch.Tensor, eager: torch.Tensor, reference: torc
     rows = torch.stack([_norms(*parts) for parts in pieces]).tolist()
     if not all(math.isfinite(value) for row in rows for value in row):
         return None
-    lengths, eager_lengths, peaks, eager_peaks, scales = zip(*rows, strict=True)
-    squares, eager_squares = (sum(length * length for length in item) for item in (lengths, eager_lengths))
-    return _Distances(0.0, float(result.numel()), squares, eager_squares, max(peaks), max(eager_peaks), max(scales))
+    *lengths, peaks, eager_peaks, scales = zip(*rows, strict=True)
+    mine, theirs, exact = (sum(length * length for length in item) for item in lengths)
+    return _Distances(0.0, float(result.numel()), mine, theirs, exact, max(peaks), max(eager_peaks), max(scales))
 
 
 def _norms(result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Lengths of the result's error and of eager's, the largest of both, and the largest magnitude of the reference."""
+    """Lengths of the result's error, of eager's, and of the reference; then the largest magnitude of each."""
     wide = torch.complex128 if result.is_complex() else torch.float64
     exact = reference.to(wide)
     errors = [part.to(wide) - exact for part in (result, eager)]
-    lengths = [torch.linalg.vector_norm(error) for error in errors]
-    return torch.stack([*lengths, *(torch.linalg.vector_norm(item, math.inf) for item in (*errors, exact))])
+    orders = (2, math.inf)
+    return torch.stack([torch.linalg.vector_norm(item, order) for order in orders for item in (*errors, exact)])
 
 
 def _distances(
@@ -161,7 +195,7 @@ def _distances(
     """The tallies of all pieces."""
     tensors = (result, eager, reference) if noise is None else (result, eager, reference, noise)
     tallies = torch.stack([_tally(*parts) for parts in zip(*map(_slices, tensors), strict=True)])
-    return _Distances(*tallies[:, :4].sum(0).tolist(), *tallies[:, 4:].amax(0).tolist())
+    return _Distances(*tallies[:, :5].sum(0).tolist(), *tallies[:, 5:].amax(0).tolist())
 
 
 def _slices(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -191,8 +225,9 @@ def _tally(
     eager_error = torch.where(measured & torch.isfinite(theirs), theirs - exact, zero).abs()
     if noise is not None:
         eager_error = torch.maximum(eager_error, noise)
-    sums = (odd.sum(), measured.sum(), error.square().sum(), eager_error.square().sum())
-    return torch.stack([value.double() for value in (*sums, error.max(), eager_error.max(), exact.abs().max())])
+    size = exact.abs()
+    sums = (odd.sum(), measured.sum(), *(item.square().sum() for item in (error, eager_error, size)))
+    return torch.stack([value.double() for value in (*sums, error.max(), eager_error.max(), size.max())])
 
 
 def _same(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,12 @@ import torch
 NEAREST = math.sqrt(0.5)
 """Errors of rounding to the nearest number over those of rounding up or down at random, root mean square."""
 
+_COARSER = 4
+"""A float64 value is on float64's own numbers already: how much coarser a grid shows its rounding."""
+
+_ONE_BY_ONE = 2.0
+"""Numbers that are alike are rounded alike: sums of them are farther off than chance has it."""
+
 
 class RandomRounding:
     """Rounds values; the same seed gives the same roundings.
@@ -28,11 +34,35 @@ class RandomRounding:
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __call__(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A float64 value on the numbers of a narrower type; what is on them already stays."""
-        unit = torch.ldexp(torch.full_like(value, torch.finfo(dtype).eps), torch.frexp(value).exponent - 1)
-        draws = torch.rand(value.shape, generator=self._generator(value.device), device=value.device, dtype=value.dtype)
-        rounded = torch.floor(value / unit + draws) * unit
+        """A float64 value on the numbers of a narrower type; what is on them already stays.
+
+        Of float64 itself, a grid that is a little coarser.
+        """
+        limits = torch.finfo(dtype)
+        eps = limits.eps * (_COARSER if dtype is torch.float64 else 1)
+        unit = torch.ldexp(torch.full_like(value, eps), torch.frexp(value).exponent - 1)
+        unit.clamp_(min=eps * limits.smallest_normal)
+        rounded = torch.floor(value / unit + self._draws(value)) * unit
         return torch.where(torch.isfinite(rounded), rounded, value)
+
+    def moved(self, value: torch.Tensor, dtype: torch.dtype, terms: float) -> torch.Tensor:
+        """A float64 value, moved so that its sums are as far off as they are if so many terms are added one by one.
+
+        Each addition is off by up to a unit of what is summed so far: as if each term were off by all additions that it
+        takes part in, which its neighbours take part in, too. Zero stays.
+        """
+        steps = self._draws(value).mul_(2).sub_(1)
+        shared = steps.view(-1).cumsum(0).view_as(steps) * (_ONE_BY_ONE * math.sqrt(terms / value.numel()))
+        return value * (1 + torch.finfo(dtype).eps * (steps + shared))
+
+    def apart(self, moved: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+        """What was moved, once more by up to twice as much, partly each element by itself and partly all alike."""
+        alone, alike = self._draws(moved), self._draws(moved.new_zeros(()))
+        return moved + (moved - exact).abs() * (2 * (alone + alike) - 2)
+
+    def _draws(self, value: torch.Tensor) -> torch.Tensor:
+        """Between 0 and 1, in row-major order."""
+        return torch.rand(value.shape, generator=self._generator(value.device), device=value.device, dtype=value.dtype)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:

@@ -15,21 +15,22 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 
 from mixbackend.contracts import ErrorBudget, OpTag, Region, op_class_of
-from mixbackend.contracts.numerics import Deviation, find_deviation
+from mixbackend.contracts.numerics import Comparison, Deviation, compare
 from mixbackend.contracts.torch_compat import warned_at_most
-from mixbackend.runtime.rounding import NEAREST, RandomRounding
+from mixbackend.runtime.check_memory import CallMemory
+from mixbackend.runtime.outputs_shown import OutputsShown
+from mixbackend.runtime.reference import NARROW, rounding_noise, wide_results
 
 BYTE_CAP = 2 * 1024**3
-"""Above this many bytes of inputs and outputs the reference is eager's own result; on a GPU, above a share of its free
-memory."""
-_SHARE_OF_FREE = 1 / 16
-"""Float64 takes four times what 16 bits take, and there are values in between."""
+"""So many bytes a check may take beside the call; on a GPU, a share of its free memory."""
+_SHARE_OF_FREE = 1 / 4
 _KEPT_BYTES = 256 << 20
 """Of a GPU's memory: what torch may keep of what verifying a region took."""
 _ROUGH_UNITS = 4.0
@@ -39,11 +40,10 @@ TF32_FLOOR = 2.0**14
 """In units of float32's epsilon: what rounding the factors to TF32 may do to a result, where torch's flags allow it and
 eager happens to take a kernel that does not."""
 
-_DRAWS = 4
-"""Of rounding noise, where a result seems wrong."""
 _MEASURED = ("rms", "max")
+_EXPLAINED = 32.0
+"""Times the noise of rounding that eager may be off before something else than rounding must have made it so."""
 
-_NARROW = (torch.float16, torch.bfloat16, torch.float32)
 _STATES_OF_ATTENTION = 2
 """Results of attention from this place on are no values: what the backward needs of shapes and random numbers."""
 
@@ -68,23 +68,32 @@ def before_writing(region: Region, inputs: Sequence[Any]) -> list[Any]:
     return copies
 
 
-RandomStates = Sequence[tuple[int, torch.Tensor]]
-"""Of generators of GPUs, by number."""
+RandomStates = Sequence[tuple[int | None, torch.Tensor]]
+"""Of generators: that of the processor, and those of GPUs by number."""
 
 
 def random_states(region: Region) -> RandomStates:
-    """States of the generators that a region draws from; nothing where it draws nothing, or on the processor."""
-    if not any(OpTag.RANDOM in view.node.tags for view in region.views):
-        return ()
-    metas = [meta for view in region.views for meta in view.output_tensors if meta.device.type == "cuda"]
-    gpus = {torch.cuda.current_device() if meta.device.index is None else meta.device.index for meta in metas}
-    return [(gpu, torch.cuda.get_rng_state(gpu)) for gpu in sorted(gpus)]
+    """States of the generators that a region draws from; nothing where it draws nothing."""
+    views = [view for view in region.views if OpTag.RANDOM in view.node.tags]
+    devices = {meta.device for view in views for meta in view.output_tensors}
+    gpus = {
+        torch.cuda.current_device() if item.index is None else item.index for item in devices if item.type == "cuda"
+    }
+    numbers: list[int | None] = [None] if any(item.type == "cpu" for item in devices) else []
+    return _states_of((*numbers, *sorted(gpus)))
+
+
+def _states_of(generators: Sequence[int | None]) -> RandomStates:
+    return [(gpu, torch.get_rng_state() if gpu is None else torch.cuda.get_rng_state(gpu)) for gpu in generators]
 
 
 def set_random_states(states: RandomStates) -> None:
     """Let the generators draw once more what they drew from there on."""
     for gpu, state in states:
-        torch.cuda.set_rng_state(state, gpu)
+        if gpu is None:
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, gpu)
 
 
 def eager_result(region: Region, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -127,105 +136,161 @@ def check_region(
         states: of the generators before the call.
     """
     try:
-        return Check(_watched_deviation(region, inputs, outputs, budget, written, states))
+        if len(outputs) != len(region.outputs):
+            places = min(len(outputs), len(region.outputs))
+            return Check(Deviation(places, float("inf"), 0.0, 0.0, "shape"))
+        return _watched(_Call(region, inputs, (*outputs, *written), budget, states))
     except Exception as error:
         # Whatever it is, it is the check's: the user's call has its result already.
         return Check(unknown=f"the check failed: {type(error).__name__}: {error}")
-
-
-def _watched_deviation(
-    region: Region,
-    inputs: Sequence[Any],
-    outputs: Sequence[torch.Tensor],
-    budget: ErrorBudget,
-    written: Sequence[torch.Tensor],
-    states: RandomStates,
-) -> Deviation | None:
-    """The first deviation; on a GPU, memory that only this took is given back."""
-    gpus = sorted({*_gpus(inputs), *_gpus(outputs), *(gpu for gpu, _ in states)})
-    before = sum(map(torch.cuda.memory_reserved, gpus))
-    with warned_at_most():
-        deviation = _first_deviation(region, inputs, outputs, budget, written, states)
-    if sum(map(torch.cuda.memory_reserved, gpus)) - before > _KEPT_BYTES:
-        # Float64 values are needed once: what torch keeps for later is missed by everybody else.
-        torch.cuda.empty_cache()
-    return deviation
-
-
-def _first_deviation(
-    region: Region,
-    inputs: Sequence[Any],
-    outputs: Sequence[torch.Tensor],
-    budget: ErrorBudget,
-    written: Sequence[torch.Tensor],
-    states: RandomStates,
-) -> Deviation | None:
-    with torch.no_grad(), torch.random.fork_rng(sorted({*_gpus(inputs), *(gpu for gpu, _ in states)})):
-        if len(outputs) != len(region.outputs):
-            return Deviation(min(len(outputs), len(region.outputs)), float("inf"), 0.0, 0.0, "shape")
-        own = before_writing(region, inputs)
-        set_random_states(states)
-        eager = (*eager_result(region, own), *(own[place] for place in region.written))
-        own_reference = _too_large(inputs, eager)
-        set_random_states(states)
-        reference = eager if own_reference else _reference(region, inputs, eager)
-        unit = _coarsest_unit(region) if own_reference else 0.0
-        meaningless = _meaningless_outputs(region)
-        noise: Sequence[torch.Tensor] | None = None
-        for index, (result, expected, exact) in enumerate(zip((*outputs, *written), eager, reference, strict=True)):
-            if index in meaningless:
-                continue
-            rough = _roughened(budget, expected, unit)
-            deviation = find_deviation(index, result, expected, exact, rough)
-            if deviation is None:
-                continue
-            if noise is None and deviation.measure in _MEASURED and not own_reference:
-                noise = _rounding_noise(region, inputs, eager, reference, states)
-            if noise is not None:
-                deviation = find_deviation(index, result, expected, exact, rough, noise[index])
-            if deviation is not None:
-                return deviation
-    return None
 
 
 def reference_result(
     region: Region, inputs: Sequence[Any], eager: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """A region's result computed in float64; eager's own where an operator has no float64 kernel."""
-    return _reference(region, inputs, eager)[: len(region.outputs)]
+    return (wide_results(region, inputs) or eager)[: len(region.outputs)]
 
 
-def _rounding_noise(
-    region: Region,
-    inputs: Sequence[Any],
-    eager: tuple[torch.Tensor, ...],
-    reference: Sequence[torch.Tensor],
-    states: RandomStates,
-) -> Sequence[torch.Tensor]:
-    """How far the roundings of eager's own types move its results, over a few draws of them."""
-    squares = [torch.zeros_like(exact, dtype=torch.float64) for exact in reference]
-    for seed in range(_DRAWS):
-        set_random_states(states)
-        drawn = _reference(region, inputs, eager, RandomRounding(seed))
-        for total, moved, exact in zip(squares, drawn, reference, strict=True):
-            if exact.is_floating_point():
-                total += (moved - exact).double().nan_to_num(0.0, 0.0, 0.0).square()
-    return [total.div(_DRAWS).sqrt() * NEAREST for total in squares]
+@dataclass(frozen=True)
+class _Call:
+    """What is checked: see ``check_region``; ``results`` are the outputs, then the inputs that were written."""
+
+    region: Region
+    inputs: Sequence[Any]
+    results: Sequence[torch.Tensor]
+    budget: ErrorBudget
+    states: RandomStates
+
+    @property
+    def gpus(self) -> list[int]:
+        """Numbers of the GPUs that it works on."""
+        drawing = {gpu for gpu, _ in self.states if gpu is not None}
+        return sorted({*_gpus(self.inputs), *_gpus(self.results), *drawing})
 
 
-def _reference(
-    region: Region,
-    inputs: Sequence[Any],
-    eager: tuple[torch.Tensor, ...],
-    rounding: RandomRounding | None = None,
-) -> tuple[torch.Tensor, ...]:
-    """Outputs in float64, then the inputs that were written; what eager has of them where there is no such kernel."""
-    interpreter = _Float64Interpreter(region, rounding)
-    try:
-        result = interpreter.run(*inputs)
-    except (RuntimeError, NotImplementedError, TypeError):
-        return eager
-    return (*result, *(interpreter.written[place] for place in region.written))
+def _watched(call: _Call) -> Check:
+    """The check; torch's generators are left as they are, and of a GPU's memory what only this took is given back."""
+    gpus = call.gpus
+    before = sum(map(torch.cuda.memory_reserved, gpus))
+    with warned_at_most(), torch.no_grad(), torch.random.fork_rng(gpus):
+        check = _checked(call)
+    if sum(map(torch.cuda.memory_reserved, gpus)) - before > _KEPT_BYTES:
+        # Float64 values are needed once: what torch keeps for later is missed by everybody else.
+        torch.cuda.empty_cache()
+    return check
+
+
+def _checked(call: _Call) -> Check:
+    """The check as it fits into memory: against float64, whole or part by part, or against eager's own results."""
+    memory, most = CallMemory(call.region, call.inputs), _most_bytes(call)
+    if memory.wide <= most:
+        return _against_float64(call)
+    parts = memory.parts(call.results, most)
+    if parts is not None:
+        checks = (_against_float64(replace(call, inputs=inputs, results=results)) for inputs, results in parts)
+        return next((check for check in checks if not check.right), Check())
+    if memory.native <= most:
+        return _against_eager(call)
+    needed = min(memory.wide, memory.native) / 1e9
+    return Check(
+        unknown=f"it would take {needed:.1f} GB of memory beside the call, and {most / 1e9:.1f} GB are allowed"
+    )
+
+
+def _against_float64(call: _Call) -> Check:
+    generators = [gpu for gpu, _ in call.states]
+    after = _states_of(generators)
+    own = before_writing(call.region, call.inputs)
+    set_random_states(call.states)
+    eager = (*eager_result(call.region, own), *(own[place] for place in call.region.written))
+    drawn = _states_of(generators)
+    set_random_states(call.states)
+    exact = wide_results(call.region, call.inputs)
+    check = _first_deviation(call, eager) if exact is None else _Judged(call, eager, exact).check()
+    if check.right and any(not torch.equal(mine, theirs) for (_, mine), (_, theirs) in zip(after, drawn, strict=True)):
+        return Check(Deviation(len(call.results), float("inf"), 0.0, 0.0, "random"))
+    return check
+
+
+class _Judged:
+    """The results of a call beside eager's and the reference's; noise of rounding is drawn where it is asked for."""
+
+    def __init__(self, call: _Call, eager: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> None:
+        self._call, self._eager, self._exact = call, eager, exact
+        self._drawn: Sequence[torch.Tensor] | None = None
+
+    def check(self) -> Check:
+        """The first deviation; otherwise the first result of which nothing can be told."""
+        unknown = ""
+        for index in _meaningful(self._call):
+            found = self._compared(index)
+            if found.deviation is not None:
+                return Check(found.deviation)
+            if found.proves_little(self._call.budget):
+                unknown = unknown or self._unexplained(index, found)
+        return Check(unknown=unknown)
+
+    def _compared(self, index: int) -> Comparison:
+        """A result that seems wrong is so only if it is farther off than rounding takes it."""
+        values = (self._call.results[index], self._eager[index], self._exact[index])
+        found = compare(index, *values, self._call.budget)
+        if found.deviation is None or found.deviation.measure not in _MEASURED:
+            return found
+        return compare(index, *values, self._call.budget, self._noise(index))
+
+    def _noise(self, index: int) -> torch.Tensor:
+        if self._drawn is None:
+            rewind = partial(set_random_states, self._call.states)
+            self._drawn = rounding_noise(self._call.region, self._call.inputs, self._exact, rewind)
+        return self._drawn[index]
+
+    def _unexplained(self, index: int, found: Comparison) -> str:
+        """Why nothing can be told of a result: eager is off, and it is not rounding."""
+        noise = self._noise(index)
+        explained = float(torch.linalg.vector_norm(noise)) / max(1, noise.numel()) ** 0.5
+        if found.eager_error <= _EXPLAINED * explained:
+            return ""
+        return (
+            f"eager's output {index} is off by {found.eager_error:.3g} from float64, where its values are "
+            f"{found.size:.3g} and rounding explains {explained:.3g}"
+        )
+
+
+def _first_deviation(call: _Call, eager: Sequence[torch.Tensor]) -> Check:
+    """Against eager's results alone, whose own error is not known."""
+    found = (_beside_eager(call, index, eager[index]) for index in _meaningful(call))
+    return Check(next((deviation for deviation in found if deviation is not None), None))
+
+
+def _beside_eager(call: _Call, index: int, eager: torch.Tensor) -> Deviation | None:
+    budget = _roughened(call.budget, eager, _coarsest_unit(call.region))
+    return compare(index, call.results[index], eager, eager, budget).deviation
+
+
+def _against_eager(call: _Call) -> Check:
+    """Against eager's own results, each as soon as it is there, so that none has to be kept."""
+    set_random_states(call.states)
+    if call.region.written:
+        own = before_writing(call.region, call.inputs)
+        eager = (*eager_result(call.region, own), *(own[place] for place in call.region.written))
+        return _first_deviation(call, eager)
+    found: list[Deviation] = []
+    meaningful = frozenset(_meaningful(call))
+
+    def look(index: int, eager: torch.Tensor) -> None:
+        deviation = _beside_eager(call, index, eager) if index in meaningful else None
+        if deviation is not None:
+            found.append(deviation)
+
+    OutputsShown(call.region, look).run(*call.inputs)
+    return Check(min(found, key=lambda deviation: deviation.output, default=None))
+
+
+def _meaningful(call: _Call) -> list[int]:
+    """Places of the results that are compared."""
+    meaningless = _meaningless_outputs(call.region)
+    return [index for index in range(len(call.results)) if index not in meaningless]
 
 
 def _gpus(inputs: Sequence[Any]) -> list[int]:
@@ -246,11 +311,10 @@ def _is_random_state(node: torch.fx.Node) -> bool:
     return op_class_of(str(node.all_input_nodes[0].target)) == "attention"
 
 
-def _too_large(inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> bool:
-    tensors = [value for value in (*inputs, *outputs) if isinstance(value, torch.Tensor)]
-    gpus = _gpus(tensors)
-    cap = min(map(_free_bytes, gpus)) * _SHARE_OF_FREE if gpus else BYTE_CAP
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) > cap
+def _most_bytes(call: _Call) -> int:
+    """What the check may take beside the call."""
+    gpus = _gpus((*call.inputs, *call.results))
+    return int(min(map(_free_bytes, gpus)) * _SHARE_OF_FREE) if gpus else BYTE_CAP
 
 
 def _free_bytes(gpu: int) -> int:
@@ -262,7 +326,7 @@ def _free_bytes(gpu: int) -> int:
 def _coarsest_unit(region: Region) -> float:
     """The largest epsilon of the types that a region computes in."""
     metas = [meta for view in region.views for meta in (*view.input_tensors, *view.output_tensors)]
-    return max((torch.finfo(meta.dtype).eps for meta in metas if meta.dtype in _NARROW), default=0.0)
+    return max((torch.finfo(meta.dtype).eps for meta in metas if meta.dtype in NARROW), default=0.0)
 
 
 def _roughened(budget: ErrorBudget, result: torch.Tensor, unit: float) -> ErrorBudget:
@@ -270,77 +334,3 @@ def _roughened(budget: ErrorBudget, result: torch.Tensor, unit: float) -> ErrorB
     if not unit or not result.is_floating_point():
         return budget
     return replace(budget, floor=max(budget.floor, _ROUGH_UNITS * unit / torch.finfo(result.dtype).eps))
-
-
-def _widen(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype in _NARROW:
-        return value.to(torch.float64)
-    return torch.float64 if value in _NARROW and isinstance(value, torch.dtype) else value
-
-
-class _Float64Interpreter(torch.fx.Interpreter):
-    """Runs a graph with every narrow floating dtype argument and result widened.
-
-    Inputs are widened where they are first read, and dropped after their last use; those that the region writes into
-    are copies, which stay.
-    """
-
-    def __init__(self, region: Region, rounding: RandomRounding | None = None) -> None:
-        super().__init__(region.graph_module)
-        self._rounding = rounding
-        self.written: dict[int, torch.Tensor] = {}
-        self._places = {str(node.target): place for place, node in enumerate(self.graph.find_nodes(op="placeholder"))}
-        self._copied = frozenset(region.written)
-
-    def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An input, widened."""
-        value = super().placeholder(target, args, kwargs)
-        wide, place = _widen(value), self._places[str(target)]
-        if place in self._copied:
-            self.written[place] = wide = wide.clone() if wide is value else wide
-        return wide
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one op, some in the dtypes of the graph."""
-        if not _means_its_dtype(n):
-            return self._rounded(super().run_node(n), n)
-        sources = {source: _as_traced(self.env[source], source) for source in n.all_input_nodes}
-        arguments, keywords = torch.fx.node.map_arg((n.args, n.kwargs), sources.__getitem__)  # type: ignore[misc]
-        return torch.fx.node.map_aggregate(n.target(*arguments, **keywords), _widen)  # type: ignore[operator]
-
-    def _rounded(self, value: Any, node: torch.fx.Node) -> Any:
-        """What an op computed, rounded to the type that eager has there; written inputs stay the tensors they are."""
-        if self._rounding is None or node.op != "call_function" or not isinstance(value, torch.Tensor):
-            return value
-        traced = node.meta.get("val")
-        if not isinstance(traced, torch.Tensor) or traced.dtype not in _NARROW or value.dtype is not torch.float64:
-            return value
-        if any(value is written for written in self.written.values()):
-            return value
-        return self._rounding(value, traced.dtype)
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wide_args = torch.fx.node.map_aggregate(args, _widen)
-        wide_kwargs = torch.fx.node.map_aggregate(kwargs, _widen)
-        result = super().call_function(target, wide_args, wide_kwargs)  # type: ignore[arg-type]
-        return torch.fx.node.map_aggregate(result, _widen)
-
-
-def _means_its_dtype(node: torch.fx.Node) -> bool:
-    """Whether an op does something else with wider numbers: kernels of attention on a GPU misread them without a word,
-    which random number an element gets depends on its dtype, and bits that are read as another type are other bits."""
-    if node.op != "call_function":
-        return False
-    op_class = op_class_of(str(node.target))
-    on_gpu = op_class == "attention" and _is_on_gpu(node)
-    return on_gpu or op_class == "random" or node.target is torch.ops.aten.view.dtype
-
-
-def _is_on_gpu(node: torch.fx.Node) -> bool:
-    values = [source.meta.get("val") for source in node.all_input_nodes]
-    return any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in values)
-
-
-def _as_traced(value: Any, node: torch.fx.Node) -> Any:
-    traced = node.meta.get("val")
-    return value.to(traced.dtype) if isinstance(value, torch.Tensor) and isinstance(traced, torch.Tensor) else value

@@ -10,6 +10,7 @@ from mixbackend.contracts import CompiledRegion, Condition, ErrorBudget, Symboli
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.runtime import verify
 from mixbackend.runtime.answers import SlotPolicy
+from mixbackend.runtime.reference import WideInterpreter
 from mixbackend.runtime.region_code import RegionCode
 from mixbackend.runtime.slots import RegionSlot
 from mixbackend.runtime.trace import trace_region
@@ -55,12 +56,14 @@ def test_states_of_attention_are_not_compared(monkeypatch):
         made = aten._scaled_dot_product_flash_attention(query, key, value)
         return made[0], made[6]
 
-    region = trace_region(attend, _fake(*[(1, 2, 16, 8)] * 3, dtype=torch.float16))
+    inputs = _fake(*[(1, 2, 16, 8)] * 3, dtype=torch.float16)
+    region = trace_region(attend, inputs)
+    monkeypatch.setattr(verify, "_gpus", lambda values: [])
     result, state = torch.ones(4), torch.zeros(2, dtype=torch.int64)
     monkeypatch.setattr(verify, "eager_result", lambda *_: (result, state))
-    monkeypatch.setattr(verify, "_reference", lambda *_: (result, state))
-    assert verify.check_region(region, [], [result, state + 5], ErrorBudget()).right
-    assert verify.check_region(region, [], [result + 1, state], ErrorBudget()).deviation.output == 0
+    monkeypatch.setattr(verify, "wide_results", lambda *_: (result, state))
+    assert verify.check_region(region, inputs, [result, state + 5], ErrorBudget()).right
+    assert verify.check_region(region, inputs, [result + 1, state], ErrorBudget()).deviation.output == 0
 
 
 def test_without_float64_the_coarsest_type_of_a_region_says_how_near_is_near(monkeypatch):
@@ -71,7 +74,7 @@ def test_without_float64_the_coarsest_type_of_a_region_says_how_near_is_near(mon
     region = trace_region(function, inputs)
     exact = inputs[0].double() @ inputs[1].double()
     rounded = exact.bfloat16().float()
-    monkeypatch.setattr(verify, "BYTE_CAP", 0)
+    monkeypatch.setattr(verify, "BYTE_CAP", 64 * 64 * 4 * 4)
     assert verify.check_region(region, inputs, [rounded], ErrorBudget()).right
     assert verify.check_region(region, inputs, [rounded * 1.5], ErrorBudget()).deviation is not None
     plain = trace_region(aten.mm, inputs)
@@ -107,24 +110,27 @@ def test_eager_and_the_reference_draw_what_the_region_drew(monkeypatch):
     def drop(x):
         return aten.native_dropout(x, 0.5, True)[0]
 
-    region = trace_region(drop, _fake((4, 8)))
+    inputs = _fake((4, 8))
+    region = trace_region(drop, inputs)
+    monkeypatch.setattr(verify, "_gpus", lambda values: [])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: torch.tensor([gpu]))
     states = verify.random_states(region)
     assert [gpu for gpu, _ in states] == [0]
     order = []
     monkeypatch.setattr(torch.random, "fork_rng", lambda gpus: torch.no_grad())
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: 0)
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, gpu: order.append("state"))
     result = torch.ones(4, 8)
     monkeypatch.setattr(verify, "eager_result", lambda *_: order.append("eager") or (result,))
-    monkeypatch.setattr(verify, "_reference", lambda *_: order.append("reference") or (result,))
-    assert verify.check_region(region, [], [result], ErrorBudget(), states=states).right
+    monkeypatch.setattr(verify, "wide_results", lambda *_: order.append("reference") or (result,))
+    assert verify.check_region(region, inputs, [result], ErrorBudget(), states=states).right
     assert order == ["state", "eager", "state", "reference"]
 
 
 def test_regions_that_draw_nothing_have_no_states():
     assert not verify.random_states(trace_region(aten.relu, _fake((4, 4))))
-    assert not verify.random_states(trace_region(lambda x: aten.native_dropout(x, 0.5, True)[0], [torch.ones(4, 8)]))
+    assert not verify.random_states(trace_region(aten.relu, [torch.ones(4, 8)]))
 
 
 def test_the_reference_of_what_is_random_is_drawn_in_its_own_type():
@@ -143,7 +149,8 @@ def test_memory_that_only_verifying_took_is_given_back(grown, given_back, monkey
     reserved = iter((1 << 30, (1 << 30) + grown))
     calls = []
     monkeypatch.setattr(verify, "_gpus", lambda values: [0])
-    monkeypatch.setattr(verify, "_first_deviation", lambda *_: None)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda gpus: torch.no_grad())
+    monkeypatch.setattr(verify, "_checked", lambda *_: verify.Check())
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: next(reserved))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
     assert verify.check_region(region, [torch.ones(4)], [torch.ones(4)], ErrorBudget()).right
@@ -157,7 +164,7 @@ def test_float64_inputs_live_until_they_were_read_last():
         return aten.sum(aten.sigmoid(aten.relu(x)))
 
     region = trace_region(chain, [torch.ones(64)])
-    interpreter = verify._Float64Interpreter(region)
+    interpreter = WideInterpreter(region)
     sizes = []
     inner = interpreter.call_function
 
