@@ -50,6 +50,7 @@ from mixbackend.contracts.opclass import OP_CLASSES, OpClass, op_class_of
 from mixbackend.contracts.ops import (
     COPY_INTO,
     Argument,
+    Body,
     InputRole,
     InputView,
     NodeRef,
@@ -101,6 +102,7 @@ __all__ = [
     "BackendUnavailableError",
     "BindFunction",
     "Binding",
+    "Body",
     "BoundRun",
     "BuildSeconds",
     "CodegenError",

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.contracts.bodies import bodies_of
 from mixbackend.contracts.ops import Argument, NodeRef, Opaque, OpNode, OpTag, ValueMeta
 from mixbackend.contracts.sizes import SymbolicSize
 from mixbackend.contracts.tensors import TensorMeta
@@ -60,6 +61,7 @@ def describe_op(node: torch.fx.Node, module: str = "", module_class: str = "", s
         module_class=module_class,
         source=source,
         tags=_tags(node, value),
+        bodies=bodies_of(node, describe_op, value_meta) if is_higher_order(node.target) else (),
     )
 
 

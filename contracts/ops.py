@@ -110,6 +110,7 @@ class OpNode:
         module_class: class name of that module.
         source: the user's source line, ``file.py:12 in forward``, if known.
         tags: see ``OpTag``.
+        bodies: of a higher-order op, what its subgraphs compute, see ``contracts.bodies``.
     """
 
     name: str
@@ -120,6 +121,7 @@ class OpNode:
     module_class: str = ""
     source: str = ""
     tags: frozenset[OpTag] = frozenset()
+    bodies: tuple[Body, ...] = ()
 
     @property
     def is_symbolic(self) -> bool:
@@ -242,3 +244,20 @@ class OpView:
     def known(self, condition: Condition) -> Truth:
         """Whether a condition on a size always holds; never adds a guard."""
         return known(condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A subgraph of a higher-order op, as far as its price is concerned.
+
+    Attributes:
+        views: its ops in their order, with what they read and make.
+        runs: how often it runs in one call of the op.
+        assumed: whether ``runs`` is a guess, since the values decide.
+        one_of_several: whether it is one of the branches of which a call runs one.
+    """
+
+    views: tuple[OpView, ...]
+    runs: float
+    assumed: bool = False
+    one_of_several: bool = False

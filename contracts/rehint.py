@@ -16,7 +16,7 @@ from dataclasses import replace
 import sympy
 
 from mixbackend.contracts.graph import GraphInput, OpGraph
-from mixbackend.contracts.ops import Argument, OpNode, ValueMeta
+from mixbackend.contracts.ops import Argument, OpNode, OpView, ValueMeta
 from mixbackend.contracts.sizes import Size, SymbolicSize
 from mixbackend.contracts.tensors import TensorMeta
 
@@ -78,7 +78,13 @@ class _Rewriter:
 
     def _node(self, node: OpNode) -> OpNode:
         arguments = tuple((name, self._argument(value)) for name, value in node.arguments)
-        return replace(node, arguments=arguments, outputs=tuple(map(self._meta, node.outputs)))
+        bodies = tuple(replace(body, views=tuple(map(self._inner, body.views))) for body in node.bodies)
+        return replace(node, arguments=arguments, outputs=tuple(map(self._meta, node.outputs)), bodies=bodies)
+
+    def _inner(self, view: OpView) -> OpView:
+        """An op of a body."""
+        inputs = tuple(replace(item, meta=self._meta(item.meta)) for item in view.inputs)
+        return replace(view, node=self._node(view.node), inputs=inputs)
 
     def _argument(self, value: Argument) -> Argument:
         if isinstance(value, tuple):

@@ -5,8 +5,8 @@ Input: a ``DeviceModel``, ``BackendRates`` by backend name, and known measuremen
 An op costs its overhead plus its arithmetic; a channels-last convolution also the copy of a row-major weight. Moving
 its tensors is charged where they are materialised, by ``read`` and ``write``, so that fused values cost nothing; of
 weights by ``weight``. Where arithmetic hides traffic (``DeviceModel.hides_traffic``), an op costs what its arithmetic
-takes longer than moving its tensors: with what these cost it is the longer of both. Products of few rows are slow
-because of their weights.
+takes longer than moving its tensors: with what these cost it is the longer of both. A higher-order op costs what the
+ops of its bodies cost (``contracts.bodies``). Products of few rows are slow because of their weights.
 Invariants: pure; a backend without a rate for a class gets the device's peak times an efficiency of the class.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta, hint_of
+from mixbackend.contracts.bodies import is_free
 from mixbackend.contracts.gpu_rates import gpu_rate
 from mixbackend.contracts.rate_rows import CONSTANT, UNALIGNED, rate_row, relaid_weight, wider_rows
 from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
@@ -75,6 +76,8 @@ class RooflineCostModel:
         """Overhead and arithmetic of an op inside a region."""
         if view.op_class == "view":
             return Estimate(0.0, "prior")
+        if view.node.bodies:
+            return Estimate(self._inside(backend, view), "prior")
         row = rate_row(view)
         rate = self.rate(backend, row, dtype_of(view))
         arithmetic = max(work_of(view).flops / rate.flops_per_s, rate.least_s)
@@ -82,6 +85,18 @@ class RooflineCostModel:
             arithmetic = max(arithmetic - self.traffic(backend, view), 0.0)
         copies = self._relaying(backend, row, view) + self._padding(backend, row, view)
         return Estimate(rate.overhead_s + arithmetic + copies, rate.provenance)
+
+    def _inside(self, backend: str, view: OpView) -> float:
+        """What the bodies of a higher-order op take, op by op, each with its traffic: nothing is fused in there."""
+        seconds, branches = 0.0, [0.0]
+        for body in view.node.bodies:
+            moving = [item for item in body.views if not is_free(item)]
+            once = sum(self.op(backend, item).seconds + self.traffic(backend, item) for item in moving)
+            if body.one_of_several:
+                branches.append(once * body.runs)
+            else:
+                seconds += once * body.runs
+        return seconds + max(branches)
 
     def traffic(self, backend: str, view: OpView) -> float:
         """Seconds of reading and writing all tensors of an op, each once."""

@@ -42,6 +42,7 @@ def signature_of(view: OpView, number_of: MetaNumbers) -> Hashable:
         tuple((number_of(item.meta), item.role.value) for item in view.inputs),
         tuple(number_of(meta) for meta in node.outputs),
         node.tags,
+        node.bodies,
         node.module_class,
         view.phase,
         view.deterministic,

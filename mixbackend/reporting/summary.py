@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mixbackend.contracts.bodies import ASSUMED_RUNS
 from mixbackend.contracts.plan import Plan, PlannedRegion
 from mixbackend.contracts.preferences import NodeMatch, Preference
 from mixbackend.reporting.decided import Decided
@@ -216,6 +217,26 @@ def compare_single(record: GraphRecord) -> str:
     word = f"{ratio:.2f} times as fast as" if ratio >= 1.0 else f"{1 / ratio:.2f} times slower than"
     return (
         f"estimated {word} the best single backend ({backend}, {milliseconds(seconds)} ms, eager where it cannot run)"
+    )
+
+
+def describe_bodies(record: GraphRecord) -> str:
+    """One sentence: who runs ops that carry subgraphs, and why not somebody else; ``""`` if there are none."""
+    bodies = {node.name: node for node in record.graph.placed_nodes if node.bodies}
+    if not bodies:
+        return ""
+    owners = {name: region.backend for region in record.plan.regions for name in region.nodes}
+    holding = [region for region in record.plan.regions if not bodies.keys().isdisjoint(region.nodes)]
+    counts = Counter(node.op.removeprefix("higher_order.") for node in bodies.values())
+    running = ", ".join(sorted({owners[name] for name in bodies}))
+    refusing = sorted({item.backend for item in record.plan.refusals if item.node in bodies})
+    why = f": {', '.join(refusing)} take nothing that carries subgraphs" if refusing else ""
+    guessed = any(body.assumed for node in bodies.values() for body in node.bodies)
+    assumed = f"; loops that end by their values count as {ASSUMED_RUNS:.0f} runs" if guessed else ""
+    seconds = milliseconds(sum(region.estimated_s for region in holding))
+    return (
+        f"{short_ops(dict(counts))}: {running} runs their bodies op by op{why} "
+        f"(regions with them estimated {seconds} ms{assumed})"
     )
 
 

@@ -62,6 +62,9 @@ def _print_graph(record: GraphRecord, console: Console) -> None:
         print_line(console, f"  the {hidden} cheapest kinds of regions are left out here; to_dict() has them all")
     owners = ", ".join(f"{backend} {count}" for backend, count in record.nodes_per_backend().items())
     print_line(console, f"  nodes per backend: {owners or 'none'}")
+    bodies = summary.describe_bodies(record)
+    if bodies:
+        print_line(console, f"  {bodies}")
     _print_why(record, console)
     _print_refusals(record, console)
     print_line(console, "")
