@@ -1,8 +1,9 @@
 """Coarse kinds of work: rows of the rate tables, and what "fuses with" is said about.
 
 Place: read by the cost model, by probes and by fusion declarations.
-Invariants: every operator has exactly one class; unknown operators are ``"other"``. What else decides how fast an op
-runs (layout, few channels per group, a known weight) is not its class, see ``contracts.rate_rows``.
+Invariants: every operator has exactly one class; unknown operators, and those of other libraries, are ``"other"``. What
+else decides how fast an op runs (layout, few channels per group, a known weight) is not its class, see
+``contracts.rate_rows``.
 """
 
 from __future__ import annotations
@@ -87,9 +88,19 @@ binary_cross_entropy binary_cross_entropy_backward logit_backward
 _POINTWISE = frozenset(_POINTWISE_NAMES.split())
 
 
+_TORCHS_OWN = frozenset({"aten", "prims"})
+"""Namespaces whose names mean what the tables above say."""
+
+
 def op_class_of(op: str) -> OpClass:
-    """Class of a full operator name (``aten.add.Tensor`` -> ``pointwise``)."""
-    base = op.split(".")[1] if "." in op else op
+    """Class of a full operator name (``aten.add.Tensor`` -> ``pointwise``); ``other`` of what is not torch's own.
+
+    A library may call an operator of its own ``mylib.view``: its name says nothing about its work.
+    """
+    namespace, _, rest = op.partition(".")
+    if rest and namespace not in _TORCHS_OWN:
+        return "other"
+    base = rest.split(".")[0] if rest else op
     if base in _CLASS_OF:
         return _CLASS_OF[base]
     return "pointwise" if base in _POINTWISE else "other"
