@@ -57,7 +57,7 @@ class Op:
         ops: full operator names, any of which matches.
         operands: patterns of its leading arguments in schema order; further arguments are free (use ``check``).
         part: name under which the matched node is known to ``check`` and ``may_escape``.
-        commutative: try the first two operands in both orders.
+        commutative: try the first two operands in both orders, with each order of commutative ops inside them.
         reshaped: whether its value may go through ops of ``RESHAPES`` before the match uses it. Those become nodes of
             the match without a part, so nobody else may need their results. Never for the root of a pattern.
         behind: further ops of one tensor that its value may go through in the same way, see ``Match.through``.

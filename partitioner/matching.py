@@ -10,8 +10,9 @@ Non-goals: choosing between overlapping claims: the search does that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from mixbackend.contracts import (
     RESHAPES,
@@ -105,27 +106,37 @@ class _Finder:
         found: list[Claim] = []
         roots = {name for op in pattern.root.ops for name in self._names_by_op.get(op, ())}
         for root in sorted(roots, key=self._position.__getitem__):
-            trial = self._match_op(pattern.root, root, _Trial({}, {}, {}))
-            claim = None if trial is None else self._claim(slot, backend, pattern, trial)
-            if claim is not None:
-                found.append(claim)
+            trials = self._match_op(pattern.root, root, _Trial({}, {}, {}))
+            claims = (self._claim(slot, backend, pattern, trial) for trial in trials)
+            found += islice(filter(None, claims), 1)
         return found
 
-    def _match_op(self, pattern: Op, name: str, trial: _Trial) -> _Trial | None:
+    def _match_op(self, pattern: Op, name: str, trial: _Trial) -> Iterator[_Trial]:
+        """Every way in which a tree fits a node; what is commutative is tried as it is written first.
+
+        There are at most two ways per commutative op of the pattern.
+        """
         passed, name = self._behind(pattern, name)
         node = self._graph.node_by_name.get(name)
         if node is None or node.op not in pattern.ops or name not in self._position:
-            return None
+            return
         if pattern.part and trial.nodes.get(name) == pattern.part:
-            return trial if trial.passed[pattern.part] == passed else None
+            yield from [trial] if trial.passed[pattern.part] == passed else []
+            return
         part = pattern.part or f"#{len(trial.nodes)}"
         if part in trial.nodes.values() or any(other in trial.nodes for other in (name, *passed)):
-            return None
+            return
         values = [value for _, value in node.arguments]
         if len(values) < len(pattern.operands):
-            return None
+            return
         nodes = {**trial.nodes, name: part, **{other: f"#{other}" for other in passed}}
-        return self._match_operands(pattern, values, _Trial(nodes, trial.bindings, {**trial.passed, part: passed}))
+        started = _Trial(nodes, trial.bindings, {**trial.passed, part: passed})
+        orders = [pattern.operands]
+        if pattern.commutative and len(pattern.operands) >= 2:
+            first, second, *rest = pattern.operands
+            orders.append((second, first, *rest))
+        for operands in orders:
+            yield from self._match_operands(operands, values, started)
 
     def _behind(self, pattern: Op, name: str) -> tuple[tuple[str, ...], str]:
         """The ops that a value went through, nearest first, and the node that they started from."""
@@ -165,33 +176,33 @@ class _Finder:
         source = passed[last] if last < len(passed) else name
         return tuple(passed[:last]), source
 
-    def _match_operands(self, pattern: Op, values: Sequence[Argument], started: _Trial) -> _Trial | None:
-        orders = [list(pattern.operands)]
-        if pattern.commutative and len(pattern.operands) >= 2:
-            first, second, *rest = pattern.operands
-            orders.append([second, first, *rest])
-        for operands in orders:
-            current: _Trial | None = started
-            for operand, value in zip(operands, values, strict=False):
-                current = None if current is None else self._match_operand(operand, value, current)
-            if current is not None:
-                return current
-        return None
+    def _match_operands(
+        self, operands: Sequence[Op | Any | Literal], values: Sequence[Argument], trial: _Trial
+    ) -> Iterator[_Trial]:
+        """Every way in which operands fit values in this order; each way of the first with each of the others."""
+        if not operands:
+            yield trial
+            return
+        for started in self._match_operand(operands[0], values[0], trial):
+            yield from self._match_operands(operands[1:], values[1:], started)
 
-    def _match_operand(self, pattern: Op | Any | Literal, value: Argument, trial: _Trial) -> _Trial | None:
+    def _match_operand(self, pattern: Op | Any | Literal, value: Argument, trial: _Trial) -> Iterator[_Trial]:
         if isinstance(pattern, Literal):
             same = type(value) is type(pattern.value) and value == pattern.value
-            return trial if same else None
-        if not isinstance(value, NodeRef):
-            return None
-        if isinstance(pattern, Op):
-            return self._match_op(pattern, value.name, trial)
-        passed, name = self._in_front(pattern, value.name, trial)
-        if trial.bindings.get(pattern.name, name) != name:
-            return None
+            yield from [trial] if same else []
+        elif isinstance(value, NodeRef) and isinstance(pattern, Op):
+            yield from self._match_op(pattern, value.name, trial)
+        elif isinstance(value, NodeRef) and isinstance(pattern, Any):
+            yield from self._bind(pattern, value.name, trial)
+
+    def _bind(self, pattern: Any, name: str, trial: _Trial) -> Iterator[_Trial]:
+        """A tensor as the value of a name; a number is none."""
+        passed, name = self._in_front(pattern, name, trial)
+        if trial.bindings.get(pattern.name, name) != name or not isinstance(self._graph.value(name).meta, TensorMeta):
+            return
         nodes = {**trial.nodes, **{other: f"#{other}" for other in passed}}
         behind = {**trial.passed, pattern.name: passed} if passed else trial.passed
-        return _Trial(nodes, {**trial.bindings, pattern.name: name}, behind)
+        yield _Trial(nodes, {**trial.bindings, pattern.name: name}, behind)
 
     def _claim(self, slot: int, backend: AskedBackend, pattern: Pattern, trial: _Trial) -> Claim | None:
         names = sorted(trial.nodes, key=self._position.__getitem__)
