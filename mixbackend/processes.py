@@ -79,7 +79,8 @@ class Worker:
         _warden.add(self._process.pid)
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._early: list[str | None] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self._write(request.to_line())
 
     def wait(self, timeout_s: float) -> bool:
@@ -122,6 +123,8 @@ class Worker:
                 self._process.stdin.close()
         self._signal(signal.SIGKILL)
         self._process.wait()
+        # The pipe is at its end, unless a process that left the group holds it.
+        self._reader.join(_CLOSING_SECONDS)
         _warden.discard(self._process.pid)
         self._errors.close()
 
@@ -137,8 +140,11 @@ class Worker:
                 stream.flush()
 
     def _read(self) -> None:
-        for line in self._process.stdout or ():
-            self._lines.put(line)
+        stream = self._process.stdout
+        assert stream is not None, "it is a pipe"
+        with stream:
+            for line in stream:
+                self._lines.put(line)
         self._lines.put(None)
 
     def _death(self) -> Answer:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -31,6 +31,7 @@ DONE = "the folder is done"
 IDLE_S = 30.0
 """So long a process is kept that has nothing to build: it holds memory of the GPU."""
 _TAIL_CHARACTERS = 1500
+_CLOSING_S = 5.0
 
 
 class BuildError(RuntimeError):
@@ -59,7 +60,8 @@ class Builder:
         self._changed = threading.Condition()
         self._last = ""
         self._done = self._ended = False
-        threading.Thread(target=self._read, args=(self._process.stdout or (),), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def build(self, folder: Path, seconds: float) -> None:
         """Build what a folder asks for.
@@ -102,17 +104,22 @@ class Builder:
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
+        # The pipe is at its end, unless a process that left the group holds it.
+        self._reader.join(_CLOSING_S)
         self._errors.close()
 
-    def _read(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            text = line.strip()
-            with self._changed:
-                self._done = text == DONE
-                self._last = "" if self._done else text
-                self._changed.notify_all()
-            if text != DONE:
-                logger.info("tensorrt: %s", text)
+    def _read(self) -> None:
+        lines = self._process.stdout
+        assert lines is not None, "it is a pipe"
+        with lines:
+            for line in lines:
+                text = line.strip()
+                with self._changed:
+                    self._done = text == DONE
+                    self._last = "" if self._done else text
+                    self._changed.notify_all()
+                if text != DONE:
+                    logger.info("tensorrt: %s", text)
         with self._changed:
             self._ended = True
             self._changed.notify_all()

@@ -6,8 +6,9 @@ Method: candidates start in the order given, a few at once, for compiling keeps 
 by a signal. Then there are heats: in a few turns it is seen who is near the quickest, and what each region takes; what
 others do to the machine makes that longer, never shorter, so the least counts. Plans that come of it are started and
 have their heats, too. In the final, all who are left take turns in rotating order; every few rounds, those that were
-slower than the leader in each of them leave. Whoever takes a turn is alone, so that no waiting thread of another can
-spin. The first candidate never leaves: it is what the others are compared with, and what is left when they fail.
+slower than the leader in each of them leave, and it is over when all others are behind or as quick. Whoever takes a
+turn is alone, so that no waiting thread of another can spin. The first candidate never leaves: it is what the others
+are compared with, and what is left when they fail.
 Invariants: whatever a candidate does costs only itself. Nothing runs beside a turn. The budget is held to one turn.
 Units: seconds.
 """
@@ -242,7 +243,7 @@ class _Race:
                     lane.turn(self._longest(lane), heat=True)
 
     def final(self) -> None:
-        """All who are left take turns, until one is left alone."""
+        """All who are left take turns, until one is left alone, or more turns would change nothing."""
         for number in range(ROUNDS):
             lanes = [lane for lane in self.lanes if lane.running]
             if self.left() <= 0.0 or len(lanes) < 2:
@@ -252,6 +253,8 @@ class _Race:
                 lane.turn(self._longest(lane), heat=False)
             if (number + 1) % _ROUNDS_BETWEEN_CUTS == 0:
                 _cut(self.lanes, after_start=False)
+                if _is_decided(self.lanes):
+                    return
 
     def _longest(self, lane: _Lane) -> float:
         """Seconds within which a turn must have ended."""
@@ -276,6 +279,18 @@ def _cut(lanes: Sequence[_Lane], after_start: bool) -> None:
             continue
         if lane.least_s > FAR_AWAY * leader.least_s if after_start else _is_behind(lane.rounds_s, leader.rounds_s):
             lane.leave(SLOWER, f"behind {leader.entrant.choice}")
+
+
+def _is_decided(lanes: Sequence[_Lane]) -> bool:
+    """Whether all who still run, the first too, are behind one of them, or as quick as it in half of the rounds."""
+    running = [lane for lane in lanes if lane.running]
+    if not running:
+        return True
+    leader = min(running, key=lambda lane: statistics.median(lane.rounds_s))
+    near = [lane for lane in running if not _is_behind(lane.rounds_s, leader.rounds_s)]
+    return all(
+        statistics.median(abs(ratio - 1.0) for ratio in beside(lane.rounds_s, leader.rounds_s)) <= TIE for lane in near
+    )
 
 
 def _is_behind(rounds: Sequence[float], leaders: Sequence[float]) -> bool:
