@@ -62,7 +62,7 @@ class KeptInputs:
                 self.before[place] = inputs[place].clone()
             for place, item in enumerate(region.inputs):
                 value = inputs[place]
-                if place in apart or not isinstance(value, torch.Tensor) or not value.numel():
+                if place in apart or not _has_words(value):
                     continue
                 distinct = _distinct(value)
                 if item.role.is_weight or distinct.nbytes > budget:
@@ -117,6 +117,11 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
         if flat.numel() % kind.itemsize == 0 and flat.storage_offset() % kind.itemsize == 0:
             return flat.view(kind)
     return flat
+
+
+def _has_words(value: Any) -> bool:
+    """Whether it has memory of elements that can be looked at: sparse tensors and packed weights do not."""
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel() > 0
 
 
 def _distinct(tensor: torch.Tensor) -> torch.Tensor:
