@@ -139,8 +139,9 @@ def _compared(
 
 def _rows_are_right(region: Region, inputs: Sequence[Any], outputs: Sequence[Any], states: RandomStates) -> bool:
     """Whether some rows of the largest output are what eager has there; in doubt they are not."""
-    gpus = sorted({value.device.index for value in inputs if isinstance(value, torch.Tensor) and value.is_cuda})
-    with torch.no_grad(), torch.random.fork_rng(gpus):
+    gpus = {value.device.index for value in inputs if isinstance(value, torch.Tensor) and value.is_cuda}
+    gpus |= {gpu for gpu, _ in states if gpu is not None}
+    with torch.no_grad(), torch.random.fork_rng(sorted(gpus)):
         set_random_states(states)
         eager = eager_result(region, before_writing(region, inputs))
         index = max(range(len(eager)), key=lambda place: eager[place].numel(), default=None)
