@@ -137,7 +137,8 @@ def _model(shape: Shape, seed: int, device: str) -> Any:
         pad_token_id=0,
     )
     torch.manual_seed(seed)
-    return transformers.LlamaForCausalLM(configuration).to(device=device, dtype=torch.bfloat16).eval()
+    model: Any = transformers.LlamaForCausalLM(configuration)
+    return model.to(device=device, dtype=torch.bfloat16).eval()
 
 
 def _generate(model: Any, way: str, length: int, tokens: int, vocabulary: int, device: str) -> list[int]:
@@ -149,7 +150,7 @@ def _generate(model: Any, way: str, length: int, tokens: int, vocabulary: int, d
     options: dict[str, Any] = {"disable_compile": True}
     if way != "eager":
         backend = mixbackend.auto() if way.startswith("mixbackend") else "inductor"
-        mode = "reduce-overhead" if way.endswith("reduce-overhead") else None
+        mode: Any = "reduce-overhead" if way.endswith("reduce-overhead") else None
         options = {"compile_config": CompileConfig(backend=backend, mode=mode, fullgraph=False, dynamic=None)}
     torch.manual_seed(length)
     prompt = torch.randint(3, vocabulary, (1, length), device=device)

@@ -88,9 +88,9 @@ def _problem(
         results = sample.run(lambda function: torch.compile(function, backend=backend))
     except Exception as error:  # whatever compiling or running raises is the finding
         return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    for mine, theirs, what in zip(results, eager, ("outputs", "gradients"), strict=True):
-        if len(mine) != len(theirs):
-            return f"{len(mine)} {what}, eager has {len(theirs)}"
+    for found, wanted, what in zip(results, eager, ("outputs", "gradients"), strict=True):
+        if len(found) != len(wanted):
+            return f"{len(found)} {what}, eager has {len(wanted)}"
     noise: list[torch.Tensor] | None = None
     for place, (mine, theirs, right) in enumerate(zip(results.tensors(), eager.tensors(), exact, strict=True)):
         deviation = find_deviation(place, mine, theirs, right, BUDGET)

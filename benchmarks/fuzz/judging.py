@@ -148,7 +148,7 @@ def _is_shaky(finding: Finding, known: Truth, shaken: list[Observation]) -> bool
 
 def _with(program: Program, backend: Any) -> Compile:
     # Inductor draws eager's random numbers when it is told to.
-    options = {"fallback_random": True} if backend == "inductor" else None
+    options: Any = {"fallback_random": True} if backend == "inductor" else None
 
     def compile_it(model: torch.nn.Module) -> Any:
         return torch.compile(model, backend=backend, dynamic=program.dynamic, options=options)
