@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mixbackend.configuration import Config, load_config
+from mixbackend.contracts import MixbackendError
 from mixbackend.contracts.torch_compat import backward_compiled_at_once
 from mixbackend.reporting import Report
 from mixbackend.runtime.mixture import Mixture
@@ -40,14 +41,23 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
 def invalidate(model: torch.nn.Module) -> None:
     """Say that weights were changed in a way that torch does not tell: constants made of them are made again.
 
-    Needed only after edits through ``.data``, a numpy alias or the like, and only to be sure at once: what changes a
-    whole tensor is seen at the next call anyway.
+    Needed only after edits through ``.data``, a numpy alias or the like, and on processors only to be sure at once:
+    what changes a whole tensor is seen at the next call anyway, and what changes a part of it after about a second of
+    use for each hundred megabytes of weights. On GPUs such edits are not seen by themselves.
 
     Args:
-        model: whose parameters and buffers changed.
+        model: whose parameters and buffers changed; the module, or what ``torch.compile`` made of it.
+
+    Raises:
+        MixbackendError: it is no module.
     """
     from mixbackend.runtime.constants import watch
 
+    if not isinstance(model, torch.nn.Module):
+        raise MixbackendError(
+            what=f"invalidate() takes a torch.nn.Module, not a {type(model).__name__}",
+            hint="pass the module whose parameters or buffers were edited",
+        )
     watch.invalidate([*model.parameters(), *model.buffers()])
 
 

@@ -45,23 +45,37 @@ _REBINDS_BEFORE_LIVE = 4
 _MOST_BINDING_SHARE = 0.2
 
 
-@dataclass
-class _Variant:
-    """Code bound to one tuple of weights.
+@dataclass(frozen=True)
+class _Bound:
+    """Weights as they were, and what was made of them.
 
     Attributes:
-        watch: of the weights.
-        placed: the rest of the graph, bound.
-        constants: what is passed to it behind the other inputs.
+        watch: of the weights, from before their values were read.
+        constants: what is passed behind the other inputs.
+    """
+
+    watch: WeightWatch
+    constants: list[torch.Tensor]
+
+
+@dataclass
+class _Variant:
+    """Code for one tuple of weights.
+
+    Attributes:
+        placed: the rest of the graph.
+        bound: what it is bound to; replaced as a whole, once binding is done. Until then, and if binding fails, calls
+            find the old watch, which says that weights have changed.
+        wanted: the watch of the weights that it was last to be bound to.
         begun: when it was first bound, in seconds of the monotonic clock.
         rebinds: how often it was bound again.
         binding_s: seconds that binding took in all.
     """
 
-    watch: WeightWatch
     placed: PlacedGraph | RegimeGraph
-    constants: list[torch.Tensor]
     begun: float
+    bound: _Bound | None = None
+    wanted: WeightWatch | None = None
     rebinds: int = 0
     binding_s: float = 0.0
 
@@ -71,6 +85,9 @@ class _Variant:
         elapsed = time.monotonic() - self.begun
         taken = self.binding_s + self.placed.rechecked_s
         return self.rebinds >= _REBINDS_BEFORE_LIVE and taken > _MOST_BINDING_SHARE * elapsed
+
+
+_Latest = tuple[PlacedGraph | RegimeGraph, _Bound]
 
 
 class FrozenGraph:
@@ -112,23 +129,24 @@ class FrozenGraph:
         self._placer = Placer(phase, self._split.roles, session, measured and self._for_whole_graph(measured))
         self._unbound: PlacedGraph | RegimeGraph | None = self._place(graph_id)
         self._variants: dict[tuple[int, ...], _Variant] = {}
-        self._latest: _Variant | None = None
+        self._latest: _Latest | None = None
         self._live: PlacedGraph | RegimeGraph | None = None
         self._frozen = session.config.weights == "frozen"
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
-        variant = self._latest
-        if variant is None or not variant.watch.unchanged(arguments):
-            variant = self._renew(self._weights(arguments))
-        if variant is None:
+        latest = self._latest
+        if latest is None or not latest[1].watch.unchanged(arguments):
+            latest = self._renew(self._weights(arguments))
+        if latest is None:
             assert self._live is not None
             return self._live(arguments)
-        values = [*self._others(arguments), *variant.constants]
+        placed, bound = latest
+        values = [*self._others(arguments), *bound.constants]
         arguments.clear()
-        return variant.placed(values)
+        return placed(values)
 
-    def _renew(self, weights: Sequence[torch.Tensor]) -> _Variant | None:
+    def _renew(self, weights: Sequence[torch.Tensor]) -> _Latest | None:
         """Code for these weights as they are now; ``None`` if they are live inputs from now on."""
         with self._lock, undisturbed():
             if self._live is not None:
@@ -137,19 +155,21 @@ class FrozenGraph:
             key = tuple(map(id, weights))
             known = self._variants.get(key)
             variant = self._bind_new(key, weights) if known is None else self._bind_again(known, weights)
-            self._latest = variant
-            return variant
+            if variant is None:
+                return None
+            assert variant.bound is not None
+            self._latest = latest = (variant.placed, variant.bound)
+            return latest
 
     def _bind_new(self, key: tuple[int, ...], weights: Sequence[torch.Tensor]) -> _Variant | None:
         if len(self._variants) >= MOST_TUPLES:
             self._go_live(f"more than {MOST_TUPLES} models or layers share this graph")
             return None
-        placed = self._unbound or self._place(f"{self._id}+{next(self._ids)}")
-        self._unbound = None
+        placed = self._unbound = self._unbound or self._place(f"{self._id}+{next(self._ids)}")
         file = self._move_to_file(weights) if self._frozen else None
-        variant = _Variant(self._watch(weights), placed, [], time.monotonic())
+        variant = _Variant(placed, time.monotonic())
         self._bind(variant, weights)
-        self._variants[key] = variant
+        self._unbound, self._variants[key] = None, variant
         if file is not None:
             file.release()
         return variant
@@ -166,7 +186,8 @@ class FrozenGraph:
             return None
 
     def _bind_again(self, variant: _Variant, weights: Sequence[torch.Tensor]) -> _Variant | None:
-        change = variant.watch.change()
+        assert variant.bound is not None
+        change = variant.bound.watch.change()
         if not change:
             return variant
         if variant.restless:
@@ -174,9 +195,7 @@ class FrozenGraph:
             return None
         self._event("weights_rebuilt", f"constants were made again after {change}")
         variant.rebinds += change != _CODE_IS_READY
-        # Before their values are read: what is written meanwhile will be seen as a change.
-        variant.watch = self._watch(weights)
-        behind = self._bind(variant, weights, self._patience(variant, variant.watch))
+        behind = self._bind(variant, weights, patient=True)
         if behind:
             self._event("weights_rebuilt", f"eager runs {behind} regions until the code for them is ready")
         return variant
@@ -188,20 +207,24 @@ class FrozenGraph:
             variant.binding_s += seconds
             watch.expire(_CODE_IS_READY)
 
-        return Patience(lambda: variant.watch is watch, ready)
+        return Patience(lambda: variant.wanted is watch, ready)
 
-    def _bind(self, variant: _Variant, weights: Sequence[torch.Tensor], patience: Patience | None = None) -> int:
+    def _bind(self, variant: _Variant, weights: Sequence[torch.Tensor], patient: bool = False) -> int:
         """Bind the rest of the graph; how many regions eager runs until they are bound again."""
         begin = time.monotonic()
+        # Before their values are read: what is written meanwhile will be seen as a change.
+        watch = variant.wanted = self._watch(weights)
         # Detached twice over: what the graph of constants returns may be its input itself.
-        variant.constants = [value.detach() for value in self._split.constants.forward(*map(torch.detach, weights))]
+        constants = [value.detach() for value in self._split.constants.forward(*map(torch.detach, weights))]
         placeholders = [node.name for node in self._split.main.graph.find_nodes(op="placeholder")]
-        names = placeholders[len(placeholders) - len(variant.constants) :]
-        behind = variant.placed.bind(dict(zip(names, variant.constants, strict=True)), patience)
-        if any(value.is_cuda for value in variant.constants):
+        names = placeholders[len(placeholders) - len(constants) :]
+        patience = self._patience(variant, watch) if patient else None
+        behind = variant.placed.bind(dict(zip(names, constants, strict=True)), patience)
+        if any(value.is_cuda for value in constants):
             # Later calls may come on other streams, which do not wait for this one.
             torch.cuda.current_stream().synchronize()
-        variant.watch.settle()
+        watch.settle()
+        variant.bound = _Bound(watch, constants)
         variant.binding_s += time.monotonic() - begin
         return behind
 
@@ -227,16 +250,17 @@ class FrozenGraph:
         """The inputs of the whole graph for those of the main part."""
         given = len(self._split.others)
         constants = [id(value) for value in values[given:]]
-        bound = (item for item in [*self._variants.values()] if [id(value) for value in item.constants] == constants)
-        weights = next(bound).watch.tensors
+        records = [item.bound for item in [*self._variants.values()] if item.bound is not None]
+        weights = next(item.watch.tensors for item in records if [id(value) for value in item.constants] == constants)
         places = (*self._split.others, *self._split.weights)
         whole = dict(zip(places, (*values[:given], *weights), strict=True))
         return [whole[place] for place in sorted(whole)]
 
     def _drop_abandoned(self) -> None:
         """Forget code for weights that nobody else holds any more."""
-        for key in [key for key, variant in self._variants.items() if variant.watch.abandoned]:
-            del self._variants[key]
+        for key, variant in list(self._variants.items()):
+            if variant.bound is not None and variant.bound.watch.abandoned:
+                del self._variants[key]
 
     def _event(self, kind: Any, detail: str) -> None:
         self._session.events.append(Event(kind, self._id, "", "", detail))

@@ -1,6 +1,7 @@
 // Whether watched tensors are what they were. One call per call of a graph; holds the GIL, touches no Python object
 // but through Python's and torch's own accessors, allocates nothing. Between two calls a model runs and drives all of
 // this out of the caches: what is looked at next is fetched while something else is looked at.
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 
@@ -31,9 +32,13 @@ struct Watch {
     std::int64_t sampled;           // regions looked at in turns: `turns` groups of `sampled` each
     std::int64_t turns;
     const Region* sampled_regions;
-    std::int64_t chunks;            // all memory in pieces, `chunks_per_call` of them in every call
-    std::int64_t chunks_per_call;
+    std::int64_t chunks;            // all memory in pieces, looked at in turns
     const Region* chunk_regions;
+    double share;                   // of the time from call to call that goes into pieces
+    double most;                    // nanoseconds that they may take in one call
+    double credit;                  // nanoseconds that they may take by now
+    std::int64_t seen;              // the clock when they were looked at last
+    std::int64_t next;              // the piece whose turn it is
 };
 
 constexpr std::int64_t AHEAD = 16;  // so many tensors or regions are on their way while one is looked at
@@ -100,6 +105,31 @@ bool written(const Watch* watch) {
     return false;
 }
 
+std::int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+// Pieces in turns, for as long as the share allows of the time that has passed since the last call: what calls and
+// pauses between them take decides how much is looked at, so that the same time covers all memory whatever calls take.
+bool pieces_differ(Watch* watch) {
+    const std::int64_t begin = now();
+    watch->credit += static_cast<double>(begin - watch->seen) * watch->share;
+    watch->seen = begin;
+    double used = 0;
+    for (std::int64_t step = 0; step < watch->chunks && used < watch->credit && used < watch->most; ++step) {
+        const Region* piece = watch->chunk_regions + watch->next;
+        watch->next = (watch->next + 1) % watch->chunks;
+        if (watch->next) fetch(watch->chunk_regions[watch->next].begin, LINE);
+        if (differs(piece, 1)) return true;
+        used = static_cast<double>(now() - begin);
+        // Once around is enough, however long nobody called.
+        if (step + 1 == watch->chunks) watch->credit = used;
+    }
+    watch->credit -= used;
+    return false;
+}
+
 }  // namespace
 
 // With `call` below zero: fills the checksums of all regions and returns 0. Else: 0 if nothing changed, else what did:
@@ -112,6 +142,7 @@ extern "C" std::int64_t mb_function(Watch* watch, std::int64_t call, void* argum
         for (int table = 0; table < 3; ++table)
             for (std::int64_t place = 0; place < counts[table]; ++place)
                 tables[table][place].checksum = checksum_of(tables[table][place]);
+        watch->seen = now();
         return 0;
     }
     if (arguments && others(watch, arguments)) return 4;
@@ -119,9 +150,5 @@ extern "C" std::int64_t mb_function(Watch* watch, std::int64_t call, void* argum
     if (written(watch)) return 2;
     if (differs(watch->whole_regions, watch->whole)) return 3;
     if (watch->turns && differs(watch->sampled_regions + (call % watch->turns) * watch->sampled, watch->sampled)) return 3;
-    if (!watch->chunks) return 0;
-    std::int64_t place = (call * watch->chunks_per_call) % watch->chunks;
-    for (std::int64_t step = 0; step < watch->chunks_per_call; ++step, place = (place + 1) % watch->chunks)
-        if (differs(watch->chunk_regions + place, 1)) return 3;
-    return 0;
+    return watch->chunks && pieces_differ(watch) ? 3 : 0;
 }

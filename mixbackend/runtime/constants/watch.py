@@ -8,8 +8,9 @@ What is seen, and when:
 - a step of any torch optimizer, fused ones included, which count nothing: at the next call, through torch's hook;
 - writes that torch does not tell (``.data`` edits, running statistics of batch norm, a numpy alias): tensors of up to
   ``WHOLE_BYTES`` are compared whole in every call; of larger ones a few places each in every call, other places the
-  next time, so that an edit of a whole tensor is seen at the next call; and all of the memory in turns, so that any
-  edit is seen within ``calls_to_cover`` calls. ``mixbackend.invalidate`` says it at once.
+  next time, so that an edit of a whole tensor is seen at the next call; and all of the memory in turns, for ``SHARE``
+  of the time from call to call, so that any edit is seen once that covers all: after about a second for each hundred
+  megabytes, pauses between calls included. ``mixbackend.invalidate`` says it at once.
 Invariants: safe for threads; a few microseconds for hundreds of tensors. It keeps the memory of its weights, so that no
 other tensor can come to lie there unseen; ``abandoned`` tells when nobody else does.
 Non-goals: content of tensors that the processor cannot read.
@@ -43,7 +44,11 @@ WHOLE_BYTES = 256
 SAMPLE_BYTES = 64
 SAMPLE_TURNS = 16
 CHUNK_BYTES = 4096
-"""Size of the pieces in which all memory is covered; one piece in every call."""
+"""Size of the pieces in which all memory is covered."""
+SHARE = 0.01
+"""So much of the time from call to call goes into covering it."""
+MOST_SECONDS = 0.005
+"""So long it holds up one call at most; what a pause allows beyond that, the calls after it take."""
 
 _LIST_ITEM = ctypes.cast(ctypes.pythonapi.PyList_GetItem, ctypes.c_void_p).value
 _TEXT = (Path(__file__).parent / "watch.cpp").read_text()
@@ -95,11 +100,6 @@ class WeightWatch:
         """Whether nobody but us holds the memory of one of the weights: no call will come with it again."""
         pairs = zip(self._aliases, self._ours, strict=True)
         return any(alias.numel() > 0 and storage_users(alias) <= ours for alias, ours in pairs)
-
-    @property
-    def calls_to_cover(self) -> int:
-        """After this many calls every byte was compared."""
-        return self._tables.chunks
 
     def unchanged(self, arguments: list[Any]) -> bool:
         """Whether a call comes with its very tensors, and nothing of them changed since it was made."""
@@ -173,7 +173,6 @@ class _Tables:
         data_pointer, version = native_tensor_accessors() or (0, 0)
         counted = [alias for alias in aliases if not alias.is_inference()]
         whole, sampled, chunks = _regions(aliases if content else ())
-        self.chunks = len(chunks)
         self._objects = _pointers([id(weight) for weight in weights])
         self._places = (ctypes.c_int64 * max(len(weights), 1))(*places)
         self._pointers = _pointers([weight.data_ptr() for weight in weights])
@@ -189,7 +188,8 @@ class _Tables:
             *(_LIST_ITEM, data_pointer, version),
             *(len(whole), address(self._whole)),
             *(len(sampled) // SAMPLE_TURNS, SAMPLE_TURNS if sampled else 0, address(self._sampled)),
-            *(len(chunks), 1, address(self._chunks)),
+            *(len(chunks), address(self._chunks)),
+            *(SHARE, MOST_SECONDS * 1e9, 0.0, 0, 0),
         )
 
 
@@ -235,7 +235,9 @@ class _Watch(ctypes.Structure):
         *(("item", ctypes.c_void_p), ("data_pointer", ctypes.c_void_p), ("version", ctypes.c_void_p)),
         *(("whole", ctypes.c_int64), ("whole_regions", ctypes.c_void_p)),
         *(("sampled", ctypes.c_int64), ("turns", ctypes.c_int64), ("sampled_regions", ctypes.c_void_p)),
-        *(("chunks", ctypes.c_int64), ("chunks_per_call", ctypes.c_int64), ("chunk_regions", ctypes.c_void_p)),
+        *(("chunks", ctypes.c_int64), ("chunk_regions", ctypes.c_void_p)),
+        *(("share", ctypes.c_double), ("most", ctypes.c_double), ("credit", ctypes.c_double)),
+        *(("seen", ctypes.c_int64), ("next", ctypes.c_int64)),
     )
 
 
