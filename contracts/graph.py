@@ -48,6 +48,7 @@ class OpGraph:
         effects: (first, second) pairs of node names.
         deterministic: whether ``torch.use_deterministic_algorithms`` holds for it: equal inputs must give bitwise equal
             results, every time.
+        saved: names of outputs that are returned for the backward graph alone.
     """
 
     id: str
@@ -57,6 +58,7 @@ class OpGraph:
     outputs: tuple[str | None, ...]
     effects: tuple[tuple[str, str], ...] = ()
     deterministic: bool = False
+    saved: frozenset[str] = frozenset()
 
     @cached_property
     def node_by_name(self) -> dict[str, OpNode]:

@@ -14,6 +14,7 @@ from mixbackend.contracts.torch_compat.capture import (
     is_static_input,
     is_tangent,
     partition_with_min_cut,
+    saved_positions,
     source_name,
 )
 from mixbackend.contracts.torch_compat.compile_processes import (
@@ -164,6 +165,7 @@ __all__ = [
     "results_replaced",
     "returns_nothing",
     "retyped",
+    "saved_positions",
     "schema_arguments",
     "set_versions",
     "shape_env_of",

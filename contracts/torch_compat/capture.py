@@ -64,6 +64,13 @@ def is_tangent(node: torch.fx.Node) -> bool:
     return "Tangent" in type(node.meta.get("desc")).__name__ or node.name.startswith("tangents")
 
 
+def saved_positions(output: torch.fx.Node) -> frozenset[int]:
+    """Positions of what a forward graph returns for its backward alone; its caller never sees these."""
+    descriptions = output.meta.get("desc") or ()
+    names = (type(description).__name__ for description in descriptions)
+    return frozenset(place for place, name in enumerate(names) if name.startswith("SavedForBackwards"))
+
+
 def source_name(node: torch.fx.Node) -> str:
     """How Dynamo reaches the value behind one of its placeholders, ``L['self']._parameters['weight']``."""
     source = getattr(node, "_dynamo_source", None)

@@ -14,6 +14,7 @@ import torch.fx
 from mixbackend.contracts import OpTag
 from mixbackend.contracts.describe_op import describe_op
 from mixbackend.contracts.torch_compat import is_mutating, is_operator
+from mixbackend.runtime.aliases import sharing_with_outputs
 
 _APART = frozenset(
     {
@@ -43,31 +44,10 @@ def merge_common_ops(graph_module: torch.fx.GraphModule) -> int:
         known = first.setdefault(key, node)
         if known is node:
             continue
-        leaving = _sharing_with_outputs(graph) if leaving is None else leaving
+        leaving = sharing_with_outputs(graph) if leaving is None else leaving
         if node in leaving or describe_op(node).tags & _APART:
             continue
         node.replace_all_uses_with(known)
         graph.erase_node(node)
         merged += 1
     return merged
-
-
-def _sharing_with_outputs(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The outputs of a graph, and what they are views of."""
-    output = next(iter(graph.find_nodes(op="output")))
-    found: set[torch.fx.Node] = set()
-    waiting = list(output.all_input_nodes)
-    while waiting:
-        node = waiting.pop()
-        if node in found:
-            continue
-        found.add(node)
-        # An op that takes a tuple apart, or may return its input as it is, shares memory too.
-        if node.op == "call_function" and _may_share(node):
-            waiting += node.all_input_nodes
-    return found
-
-
-def _may_share(node: torch.fx.Node) -> bool:
-    described = describe_op(node)
-    return described.op == "getitem" or OpTag.VIEW in described.tags

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.contracts import Phase, PlacementError, RegionTextError
+from mixbackend.contracts import Phase, PlacementError, RegionTextError, VerificationError
 from mixbackend.reporting import Event
 from mixbackend.reporting.records import IdentityRecord
+from mixbackend.runtime.aliases import HeldToSharing, expected_sharing
 from mixbackend.runtime.comparing import FirstCalls
 from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
 from mixbackend.runtime.constants.taken_out import constant_weights
@@ -54,6 +55,15 @@ class GraphCompiler:
     def __call__(self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole]) -> Run:
         """Compile a graph as it was decided; by estimates if that cannot be found out."""
         captured = Captured(module, phase, roles, self.graphs.new_id(phase))
+        sharing = expected_sharing(module, phase)
+
+        def tell(problem: str) -> None:
+            self._shared_otherwise(captured.id, problem)
+
+        eager = functools.partial(_run_eager, module)
+        return HeldToSharing(self._run(captured), sharing, eager, tell)
+
+    def _run(self, captured: Captured) -> Run:
         try:
             return self._decided(captured)
         except Exception as error:
@@ -63,6 +73,15 @@ class GraphCompiler:
             detail = f"placed by estimates, what was decided is not known: {type(error).__name__}: {error}"
             self.session.events.append(Event("fallback", captured.id, "", "", detail))
             return self._build(captured, None)
+
+    def _shared_otherwise(self, graph_id: str, problem: str) -> None:
+        if self._strict:
+            raise VerificationError(
+                what=f"graph {graph_id}: {problem}, unlike in eager",
+                hint="this is a fault of ours or of a backend; report it with MIXBACKEND_DUMP",
+            )
+        detail = f"eager runs the graph from now on, its results shared memory otherwise: {problem}"
+        self.session.events.append(Event("verify_failed", graph_id, "", "", detail))
 
     def build(
         self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], decision: Decision

@@ -19,7 +19,7 @@ import torch.fx
 
 from mixbackend.contracts import COPY_INTO, GraphInput, InputRole, OpGraph, OpNode, OpTag, Phase, TensorMeta
 from mixbackend.contracts.describe_op import as_tuple, describe_op, operator_name, size_of, value_meta
-from mixbackend.contracts.torch_compat import deterministic_asked, walk_metadata
+from mixbackend.contracts.torch_compat import deterministic_asked, saved_positions, walk_metadata
 
 __all__ = ["PlaceholderRole", "describe", "operator_name", "size_of", "value_meta"]
 
@@ -55,6 +55,7 @@ def describe(
     inputs: list[GraphInput] = []
     nodes: list[OpNode] = []
     outputs: tuple[str | None, ...] = ()
+    saved: frozenset[str] = frozenset()
     for node in graph_module.graph.nodes:
         if node.op == "placeholder":
             inputs.append(_graph_input(node, roles.get(node.name, PlaceholderRole(InputRole.ACTIVATION))))
@@ -65,8 +66,9 @@ def describe(
             nodes.append(describe_op(node, module, module_class, _source_of(node)))
         elif node.op == "output":
             outputs = tuple(_output_name(item) for item in as_tuple(node.args[0]))
+            saved = _saved(node, outputs)
     effects = _effects(inputs, nodes)
-    return OpGraph(graph_id, phase, tuple(inputs), tuple(nodes), outputs, effects, deterministic_asked())
+    return OpGraph(graph_id, phase, tuple(inputs), tuple(nodes), outputs, effects, deterministic_asked(), saved)
 
 
 def _graph_input(node: torch.fx.Node, role: PlaceholderRole) -> GraphInput:
@@ -78,6 +80,12 @@ def _graph_input(node: torch.fx.Node, role: PlaceholderRole) -> GraphInput:
 
 def _output_name(item: Any) -> str | None:
     return item.name if isinstance(item, torch.fx.Node) else None
+
+
+def _saved(output: torch.fx.Node, names: tuple[str | None, ...]) -> frozenset[str]:
+    places = saved_positions(output)
+    seen = {name for place, name in enumerate(names) if place not in places}
+    return frozenset(name for name in names if name is not None and name not in seen)
 
 
 def _module_of(node: torch.fx.Node) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
+from mixbackend.runtime.aliases import only_views
 from mixbackend.runtime.answers import SlotPolicy
 from mixbackend.runtime.bindings import BindingJob, Patience, bind_all
 from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
@@ -292,8 +293,11 @@ class PlacedGraph:
         return tuple(compiled), None
 
     def _owner(self, bound: BoundRegion) -> Backend:
-        """Who compiles a region: its backend, or the reference where views of one storage are read and written."""
+        """Who compiles a region: its backend; or the reference, where views of one storage are read and written, and
+        where nothing is to run."""
         owner = self._session.backend(bound.planned.backend)
+        if not bound.outputs and only_views(self.graph, bound.members):
+            return self._session.reference
         if not bound.entangled or owner.traits().takes_effects:
             return owner
         detail = "eager runs the region: it writes into storage that several of its inputs share"

@@ -31,6 +31,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.contracts.region_text import region_key, write_region_text
 from mixbackend.contracts.torch_compat import graph_module_of
+from mixbackend.runtime.aliases import ReturnedViews, returned_views
 from mixbackend.runtime.describe import value_meta
 from mixbackend.runtime.schedule import NumberOrder
 
@@ -75,8 +76,7 @@ def cut_regions(
         plan: a legal plan for it.
         exact_input_backends: backends that rely on inputs having the traced strides.
     """
-    cutter = _Cutter(graph_module, graph, plan, exact_input_backends)
-    return cutter.cut_all(plan)
+    return _Cutter(graph_module, graph, plan, exact_input_backends, returned_views(graph)).cut_all(plan)
 
 
 def whole_region(graph_module: torch.fx.GraphModule, graph: OpGraph) -> Region:
@@ -84,7 +84,8 @@ def whole_region(graph_module: torch.fx.GraphModule, graph: OpGraph) -> Region:
     names = tuple(node.name for node in graph.placed_nodes)
     planned = PlannedRegion("r0", "none", names, copies=_numbers_read(graph, frozenset(names)))
     plan = Plan(graph.id, graph.phase, graph.dynamic, (planned,))
-    return cut_regions(graph_module, graph, plan)[0].region
+    as_they_are = ReturnedViews(frozenset(), frozenset(name for name in graph.outputs if name is not None))
+    return _Cutter(graph_module, graph, plan, frozenset(), as_they_are).cut_all(plan)[0].region
 
 
 def _numbers_read(graph: OpGraph, readers: frozenset[str]) -> tuple[str, ...]:
@@ -100,17 +101,24 @@ class _Cutter:
     """Shared look-ups for cutting all regions of one graph."""
 
     def __init__(
-        self, graph_module: torch.fx.GraphModule, graph: OpGraph, plan: Plan, exact_input_backends: frozenset[str]
+        self,
+        graph_module: torch.fx.GraphModule,
+        graph: OpGraph,
+        plan: Plan,
+        exact_input_backends: frozenset[str],
+        views: ReturnedViews,
     ) -> None:
         self._module = graph_module
         self._graph = graph
         self._nodes = {node.name: node for node in graph_module.graph.nodes}
         self._position = {name: index for index, name in enumerate(self._nodes)}
         self._owned = {name: region for region in plan.regions for name in region.nodes}
-        self._graph_outputs = frozenset(name for name in graph.outputs if name is not None)
+        self._graph_outputs = views.outputs
         self._stride_readers = self._regions_reading_strides(plan, exact_input_backends)
         self._root = self._storage_roots()
         self._numbers = tuple(node for node in graph.nodes if node.is_symbolic)
+        read = {name for view in views.nodes for name in graph.node_by_name[view].references()}
+        self._numbers_outside = {node.name for node in self._numbers if node.name in read}
         self._rank = {region.id: rank for rank, region in enumerate(plan.regions)}
         self._order = NumberOrder(graph, {name: self._rank[region.id] for name, region in self._owned.items()})
 
@@ -128,8 +136,9 @@ class _Cutter:
         return sorted(names | self._inner_numbers(names, self._rank[planned.id]), key=self._position.__getitem__)
 
     def _required(self, region_inputs: Iterable[str]) -> frozenset[str]:
-        """Values that must exist outside regions: graph outputs, region inputs, and what numbers are computed from."""
-        required = set(self._graph_outputs) | set(region_inputs)
+        """Values that must exist outside regions: graph outputs, region inputs, and what numbers and returned views are
+        computed from."""
+        required = set(self._graph_outputs) | set(region_inputs) | self._numbers_outside
         for node in reversed(self._numbers):
             if node.name in required:
                 required.update(node.references())

@@ -2,7 +2,8 @@
 
 Place: below ``runtime.stitch``.
 Input: a captured graph, its pieces in execution order. Output: steps; a step is a piece, or a node that belongs to
-none: a number, or a view that a number is read through.
+none: a number, or a view that a number is read through or that leaves the graph.
+What leaves the graph as a view of an input or of another result is made by itself, too (``runtime.aliases``).
 A number is computed as late as its order edges and its readers allow, so that nobody waits for a device sooner than
 needed. Where it is read through a view that a piece makes only after somebody has written into the storage, the view is
 made once more, outside.
@@ -17,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mixbackend.contracts import OpGraph, OpNode, OpTag, PlacementError
+from mixbackend.contracts import OpGraph, PlacementError
+from mixbackend.runtime.aliases import moves_nothing, only_views, returned_views
 
 
 class Piece(Protocol):
@@ -70,8 +72,11 @@ def schedule(graph: OpGraph, pieces: Sequence[Piece]) -> tuple[Step, ...]:
         if node.name in deadlines:
             due.setdefault(deadlines[node.name], []).append(Step(node=node.name, again=node.name in again))
     steps: list[Step] = []
-    for index in range(len(pieces)):
-        steps += [*due.get(index, ()), Step(index)]
+    for index, piece in enumerate(pieces):
+        steps += due.get(index, ())
+        # Where views are all that it is, others make them: those that leave the graph are no piece's to hand over.
+        if piece.outputs or not only_views(graph, piece.members):
+            steps.append(Step(index))
     steps += due.get(len(pieces), ())
     _check_data(graph, pieces, steps)
     _check_effects(graph, pieces, steps)
@@ -89,22 +94,27 @@ def _deadlines(graph: OpGraph, pieces: Sequence[Piece]) -> tuple[dict[str, int],
     followers: dict[str, list[str]] = {}
     for first, second in graph.effects:
         followers.setdefault(first, []).append(second)
+    views = returned_views(graph).nodes
     deadlines: dict[str, int] = {}
     for index, names in enumerate((*(piece.inputs for piece in pieces), filter(None, graph.outputs))):
         for name in names:
             if name not in given and name not in made:
                 deadlines.setdefault(name, index)
-    again: set[str] = set()
+    deadlines.update({name: len(pieces) for name in graph.outputs if name in views and name not in deadlines})
+    again = {name for name in graph.outputs if name in views}
     # Whoever reads a node stands behind it in the graph, so that all that limits it is known when it comes up.
     for node in reversed(graph.nodes):
         if node.name not in deadlines:
             continue
-        limits = (deadlines.get(name, first_run.get(name, len(pieces))) for name in followers.get(node.name, ()))
+        behind = () if moves_nothing(node) else followers.get(node.name, ())
+        limits = (deadlines.get(name, first_run.get(name, len(pieces))) for name in behind)
         last = deadlines[node.name] = min(deadlines[node.name], *limits, len(pieces))
         for name in node.references():
-            if name in given or made.get(name, last) < last:
+            if name in views and node.name in again:
+                again.add(name)
+            elif name in given or made.get(name, last) < last:
                 continue
-            if name in made:
+            elif name in made:
                 _check_made_again(graph, name, node.name)
                 again.add(name)
             deadlines[name] = min(deadlines.get(name, last), last)
@@ -112,31 +122,28 @@ def _deadlines(graph: OpGraph, pieces: Sequence[Piece]) -> tuple[dict[str, int],
 
 
 def _check_made_again(graph: OpGraph, name: str, reader: str) -> None:
-    if not _moves_nothing(graph.node_by_name[name]):
+    if not moves_nothing(graph.node_by_name[name]):
         raise _fault(graph, name, reader, "is computed only after what must come behind the number")
-
-
-def _moves_nothing(node: OpNode) -> bool:
-    """Whether it only says where values lie, so that it matters to nobody when it runs."""
-    is_view = OpTag.VIEW in node.tags or node.op == "getitem"
-    return is_view and OpTag.MUTATES not in node.tags and node.op != "aten.reshape.default"
 
 
 def _check_data(graph: OpGraph, pieces: Sequence[Piece], steps: Sequence[Step]) -> None:
     """Every step reads what is there."""
+    again = {step.node for step in steps if step.again}
     there = {item.name for item in graph.inputs}
+    remade: set[str] = set()
     for step in steps:
         if step.piece is not None:
-            reads, makes, reader = pieces[step.piece].inputs, pieces[step.piece].outputs, f"piece {step.piece}"
+            reads, reader = pieces[step.piece].inputs, f"piece {step.piece}"
+            missing = next((name for name in reads if name not in there), None)
+            there.update(pieces[step.piece].outputs)
         else:
-            node = graph.node_by_name[step.node]
+            node, reader = graph.node_by_name[step.node], step.node
             if not node.is_symbolic and not step.again:
                 raise _fault(graph, step.node, "its readers", "is in no region")
-            reads, makes, reader = node.references(), (step.node,), step.node
-        missing = next((name for name in reads if name not in there), None)
-        if missing is not None:
+            missing = next((name for name in node.references() if name not in (remade if name in again else there)), "")
+            (remade if step.again else there).add(step.node)
+        if missing:
             raise _fault(graph, missing, reader, "is not there when it is read")
-        there.update(makes)
 
 
 def _check_effects(graph: OpGraph, pieces: Sequence[Piece], steps: Sequence[Step]) -> None:
@@ -150,8 +157,8 @@ def _check_effects(graph: OpGraph, pieces: Sequence[Piece], steps: Sequence[Step
         if not before or not after:
             # A number that nobody reads.
             continue
-        early = before[0] if _moves_nothing(graph.node_by_name[first]) else before[-1]
-        late = after[-1] if _moves_nothing(graph.node_by_name[second]) else after[0]
+        early = before[0] if moves_nothing(graph.node_by_name[first]) else before[-1]
+        late = after[-1] if moves_nothing(graph.node_by_name[second]) else after[0]
         if early > late:
             raise _fault(graph, first, second, "must run first")
 

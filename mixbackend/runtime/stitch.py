@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from mixbackend.contracts import OpGraph
+from mixbackend.contracts.describe_op import as_tuple
 from mixbackend.runtime.schedule import Piece, Step, schedule
 
 RegionCall = Callable[[list[Any]], Sequence[Any]]
@@ -120,7 +121,7 @@ class _Writer:
         again = frozenset(step.node for step in steps if step.again)
         lines = [self._line(step, again) for step in steps]
         returned = next(iter(self._graph_module.graph.find_nodes(op="output"))).args[0]
-        result, used = self._expression(tuple(returned) if isinstance(returned, (list, tuple)) else (returned,))
+        result, used = self._expression(as_tuple(returned), again)
         return function_text(placeholders, lines, result, used, frozenset(self.constants))
 
     def _line(self, step: Step, again: frozenset[str]) -> Line:

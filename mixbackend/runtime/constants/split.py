@@ -22,6 +22,7 @@ import torch.fx
 from mixbackend.contracts import InputRole, OpTag
 from mixbackend.contracts.describe_op import describe_op
 from mixbackend.contracts.torch_compat import graph_module_of
+from mixbackend.runtime.aliases import sharing_with_outputs
 from mixbackend.runtime.describe import PlaceholderRole
 
 LARGEST_BYTES = 64 << 20
@@ -131,9 +132,9 @@ class _Splitter:
         )
 
     def _border(self) -> list[torch.fx.Node]:
-        """Constants that the rest of the graph reads; what is returned or cheap is computed there."""
-        (output,) = self._module.graph.find_nodes(op="output")
-        self._known -= {node.name for node in output.all_input_nodes if node.op == "call_function"}
+        """Constants that the rest of the graph reads; what is cheap, or returned as it is or as a view, stays there."""
+        shared = sharing_with_outputs(self._module.graph)
+        self._known -= {node.name for node in shared if node.op == "call_function"}
         # From the end: what stays in the rest makes the rest read what it is made of.
         for node in reversed(self._nodes):
             if self._is_border(node) and not (node.name not in self._cheap and isinstance(_value(node), torch.Tensor)):

@@ -5,7 +5,8 @@ Output: pieces in execution order: runs of neighbouring regions that can be reco
 A recording replays kernels with the very pointers that they had: so all memory must be the GPU's, sizes must be those
 of the recording, and nobody may wait for a result on the way. What cannot be recorded splits the graph. Results that
 are views of what comes into a recording are not its own: they are made beside it, of the tensors of the call.
-Invariants: every region is in one piece; the order stays; numbers that a piece takes are known before it runs.
+Invariants: every region is in one piece, unless nothing is to run in it; the order stays; numbers that a piece takes
+are known before it runs.
 Non-goals: recording.
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from mixbackend.contracts import OpGraph, OpTag, OpView, SymbolicSize, TensorMeta, Traits, ValueMeta
 from mixbackend.contracts.torch_compat import cuda_graph_obstacle
+from mixbackend.runtime.aliases import only_views, returned_views
 from mixbackend.runtime.regions import BoundRegion
 
 _OBSTACLES = {
@@ -72,8 +74,10 @@ def cut_pieces(
             groups[-1].append(number)
         else:
             groups.append([number])
-    whole = (_piece(graph, regions, group, obstacles[group[0]], constants) for group in groups)
-    return tuple(part for piece in whole for part in _without_views(graph, regions, piece))
+    returned = returned_views(graph).outputs
+    whole = (_piece(graph, regions, group, obstacles[group[0]], constants, returned) for group in groups)
+    running = (piece for piece in whole if piece.outputs or not only_views(graph, piece.members))
+    return tuple(part for piece in running for part in _without_views(graph, regions, piece))
 
 
 def _without_views(graph: OpGraph, regions: Sequence[BoundRegion], piece: GraphPiece) -> list[GraphPiece]:
@@ -112,13 +116,18 @@ def _views_from(graph: OpGraph, name: str, sources: Collection[str]) -> list[str
 
 
 def _piece(
-    graph: OpGraph, regions: Sequence[BoundRegion], group: Sequence[int], obstacle: str, constants: frozenset[str]
+    graph: OpGraph,
+    regions: Sequence[BoundRegion],
+    group: Sequence[int],
+    obstacle: str,
+    constants: frozenset[str],
+    returned: frozenset[str],
 ) -> GraphPiece:
     made = dict.fromkeys(name for number in group for name in regions[number].outputs)
     read = dict.fromkeys(name for number in group for name in regions[number].inputs if name not in made)
     members = set(group)
     elsewhere = {name for number, other in enumerate(regions) if number not in members for name in other.inputs}
-    elsewhere.update(name for name in graph.outputs if name is not None)
+    elsewhere.update(returned)
     elsewhere.update(name for node in graph.nodes if node.is_symbolic for name in node.references())
     given = () if obstacle else tuple(name for name in read if name in constants)
     return GraphPiece(

@@ -25,9 +25,9 @@ def _tensors(*shapes, device="cuda"):
         return [torch.empty(shape, device=device) for shape in shapes]
 
 
-def _cut(function, inputs, roles=None, dynamic=False, each=1):
+def _cut(function, inputs, roles=None, dynamic=False, each=1, phase="inference"):
     """A function's regions, of a few ops each."""
-    module, graph = trace_graph(function, inputs, roles=roles, dynamic=dynamic)
+    module, graph = trace_graph(function, inputs, roles=roles, dynamic=dynamic, phase=phase)
     names = [node.name for node in graph.placed_nodes]
     groups = [names[place : place + each] for place in range(0, len(names), each)]
     planned = tuple(PlannedRegion(f"r{place}", "eager", tuple(group)) for place, group in enumerate(groups))
@@ -116,7 +116,7 @@ def test_memory_that_is_written_must_stay_where_it_is(static, free):
 
 def test_results_that_are_views_of_what_comes_in_are_made_beside_the_recording():
     (value,) = _tensors((8, 8))
-    graph, regions = _cut(lambda x: (aten.relu(x), aten.select(aten.t(x), 0, 1)), [value])
+    graph, regions = _cut(lambda x: (aten.relu(x), aten.select(aten.t(x), 0, 1)), [value], phase="backward")
     assert _obstacles(regions) == [""] * len(regions)
     recorded, views = cut_pieces(graph, regions, _obstacles(regions), frozenset())
     result, view = graph.outputs
@@ -130,16 +130,26 @@ def test_results_that_are_views_of_what_comes_in_are_made_beside_the_recording()
 def test_views_of_what_a_recording_makes_and_of_weights_are_its_own():
     value, weight = _tensors((8, 8), (8, 8))
     roles = {1: PlaceholderRole(InputRole.BUFFER)}
-    graph, regions = _cut(lambda x, w: (aten.t(aten.relu(x)), aten.t(w)), [value, weight], roles)
+    graph, regions = _cut(lambda x, w: (aten.t(aten.relu(x)), aten.t(w)), [value, weight], roles, phase="backward")
     (piece,) = cut_pieces(graph, regions, _obstacles(regions), frozenset())
     assert set(piece.outputs) == set(graph.outputs)
 
 
 def test_nothing_is_recorded_where_all_results_are_views():
     (value,) = _tensors((8, 8))
-    graph, regions = _cut(lambda x: aten.t(x), [value])
+    graph, regions = _cut(lambda x: aten.t(x), [value], phase="backward")
     (piece,) = cut_pieces(graph, regions, [""], frozenset())
     assert not piece.is_recorded and piece.outputs == tuple(graph.outputs)
+
+
+def test_views_that_leave_the_graph_are_in_no_piece():
+    """They are made of what comes in, by the stitched function: somebody may write into them."""
+    (value,) = _tensors((8, 8))
+    graph, regions = _cut(lambda x: aten.t(x), [value])
+    assert cut_pieces(graph, regions, [""], frozenset()) == ()
+    graph, regions = _cut(lambda x: (aten.relu(x), aten.select(aten.t(x), 0, 1)), [value])
+    (piece,) = cut_pieces(graph, regions, _obstacles(regions), frozenset())
+    assert piece.is_recorded and piece.outputs == graph.outputs[:1]
 
 
 def test_what_is_written_as_well_is_recorded_though_all_results_are_views():
@@ -150,7 +160,7 @@ def test_what_is_written_as_well_is_recorded_though_all_results_are_views():
         aten.copy_(b, aten.relu(x))
         return aten.view(x, [2, 4])
 
-    graph, regions = _cut(function, [value, buffer], roles, each=9)
+    graph, regions = _cut(function, [value, buffer], roles, each=9, phase="backward")
     pieces = cut_pieces(graph, regions, [""], frozenset())
     assert [piece.is_recorded for piece in pieces] == [True, False]
     assert pieces[0].outputs == ()
