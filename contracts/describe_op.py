@@ -2,14 +2,15 @@
 
 Place: below ``runtime.describe`` (whole captured graphs) and ``region_reader`` (regions read back).
 Input: an fx node with fake values in ``meta["val"]``. Output: metas, arguments and tags as ``OpNode`` carries them.
-Invariants: reads only; adds no guard; equal nodes give equal values.
+Invariants: reads only; adds no guard; equal nodes give equal values. Lists of windows and sizes have a number for each
+dimension, however short they were written.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -34,6 +35,15 @@ _COLLECTIVE_NAMESPACES = ("_c10d_functional", "c10d_functional", "c10d", "_dtens
 _VIEW_BY_NAME = ("aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default")
 _STRIDE_SENSITIVE = ("aten.as_strided.default", "aten.as_strided_scatter.default", "aten.as_strided_.default")
 _UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+
+_WINDOW_LISTS = ("stride", "padding", "dilation", "output_padding")
+_CONVOLUTIONS = (
+    "aten.convolution.default",
+    "aten._convolution.default",
+    "aten.convolution_overrideable.default",
+    "aten.convolution_backward.default",
+    "aten.convolution_backward_overrideable.default",
+)
 
 _OPERATOR_NAMES = (
     "add sub mul floordiv truediv mod pow neg pos abs and_ or_ xor not_ eq ne lt le gt ge lshift rshift index"
@@ -113,14 +123,37 @@ def _arguments(node: torch.fx.Node) -> Iterable[tuple[str, Argument]]:
     if not is_operator(node.target):
         positional = [(f"arg{index}", _argument(item)) for index, item in enumerate(node.args)]
         return positional + [(name, _argument(item)) for name, item in node.kwargs.items()]
-    named: list[tuple[str, Argument]] = []
+    named: dict[str, Argument] = {}
     for index, argument in enumerate(schema_arguments(node.target)):
         if index < len(node.args) and not argument.keyword_only:
             value = node.args[index]
         else:
             value = node.kwargs.get(argument.name, argument.default)
-        named.append((argument.name, _argument(value)))
-    return named
+        length = argument.length or _dimensions(node, argument.name)
+        named[argument.name] = _whole(argument.name, _argument(value), length, named)
+    return named.items()
+
+
+def _dimensions(node: torch.fx.Node, name: str) -> int | None:
+    """How many numbers a convolution means by a list of one, which its schema does not say."""
+    if name not in _WINDOW_LISTS or operator_name(node.target) not in _CONVOLUTIONS:
+        return None
+    place = [argument.name for argument in schema_arguments(node.target)].index("weight")
+    weight = node.args[place] if place < len(node.args) else node.kwargs.get("weight")
+    return len(weight.meta["val"].shape) - 2 if isinstance(weight, torch.fx.Node) else None
+
+
+def _whole(name: str, value: Argument, length: int | None, before: Mapping[str, Argument]) -> Argument:
+    """A list with a number for each dimension.
+
+    Torch takes one number for all, and windows that move by no number move by their size: whoever reads an op's
+    arguments need not know that.
+    """
+    if length is None or not isinstance(value, tuple):
+        return value
+    if name == "stride" and not value:
+        return before.get("kernel_size", value)
+    return value * length if len(value) == 1 else value
 
 
 def _argument(value: Any) -> Argument:

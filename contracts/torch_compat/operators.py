@@ -22,6 +22,7 @@ class SchemaArgument:
     has_default: bool
     default: Any
     keyword_only: bool
+    length: int | None = None
 
 
 def is_operator(target: object) -> bool:
@@ -42,6 +43,7 @@ def schema_arguments(operator: Any) -> tuple[SchemaArgument, ...]:
             argument.has_default_value(),
             argument.default_value if argument.has_default_value() else None,
             argument.kwarg_only,
+            argument.N,
         )
         for argument in operator._schema.arguments
     )

@@ -36,34 +36,26 @@ def strided_windows(
     tensor: Tensor,
     counts: Index,
     kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int] = (),
 ) -> tuple[StridedWindows, ...]:
-    """Windows over the last dimensions, from a pooling op's arguments.
+    """Windows over the last dimensions, from a pooling op's arguments, each with a number per dimension.
 
     Args:
         counts: sizes of the pooled tensor.
+        dilation: none for 1.
     """
-    spatial = _spatial(kernel_size, stride, padding, dilation)
+    spatial = len(kernel_size)
     return tuple(
         StridedWindows(size, count, *numbers)
         for size, count, *numbers in zip(
             tensor.sizes[-spatial:],
             counts[-spatial:],
-            *(_for_all(numbers, spatial) for numbers in (kernel_size, stride or kernel_size, padding, dilation)),
+            *(tuple(map(int, numbers)) for numbers in (kernel_size, stride, padding, dilation or (1,) * spatial)),
             strict=True,
         )
     )
-
-
-def _spatial(*arguments: Sequence[int]) -> int:
-    return max(map(len, arguments))
-
-
-def _for_all(numbers: Sequence[int], spatial: int) -> tuple[int, ...]:
-    """One number per dimension, from one for all."""
-    return tuple(map(int, numbers)) * (spatial if len(numbers) == 1 else 1)
 
 
 def adaptive_windows(tensor: Tensor, counts: Index) -> tuple[Windows, ...]:

@@ -53,15 +53,11 @@ def _window_counts(
     sizes: Index, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
 ) -> Index:
     """Number of windows along the last two dimensions."""
-    arguments = (_pair(numbers) for numbers in (kernel, dilation, padding, stride))
+    arguments = (kernel, dilation, padding, stride)
     return tuple(
         floor_div(size + 2 * margin - spacing * (taps - 1) - 1, step, {}) + 1
         for size, taps, spacing, margin, step in zip(sizes[-2:], *arguments, strict=True)
     )
-
-
-def _pair(numbers: Sequence[int]) -> tuple[int, ...]:
-    return tuple(numbers) * (2 if len(numbers) == 1 else 1)
 
 
 @rule("aten.col2im.default")

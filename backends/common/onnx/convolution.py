@@ -15,9 +15,10 @@ from mixbackend.contracts import OpRule, OpView, Unsupported, is_symbolic
 
 
 def spatial(call: Call, name: str, count: int) -> list[int]:
-    """A per-dimension argument, one number standing for all."""
+    """A per-dimension argument."""
     listed = [int(item) for item in call.argument(name)]
-    return listed * count if len(listed) == 1 else listed
+    assert len(listed) == count, f"{name} has {len(listed)} numbers for {count} dimensions"
+    return listed
 
 
 def _batched(view: OpView) -> Unsupported | None:

@@ -21,8 +21,8 @@ _LITERALS = literal("kernel_size", "stride", "padding", "dilation", "ceil_mode",
 
 
 def _pair(value: object) -> tuple[int, int]:
-    listed = tuple(value) if isinstance(value, tuple) else (value,)
-    return (int(listed[0]), int(listed[0])) if len(listed) == 1 else (int(listed[0]), int(listed[1]))
+    assert isinstance(value, tuple) and len(value) == 2, f"{value} for two dimensions"
+    return int(value[0]), int(value[1])
 
 
 class Window:
@@ -30,8 +30,7 @@ class Window:
 
     def __init__(self, view: OpView, image: TensorMeta, result: TensorMeta) -> None:
         self.kernel = _pair(view.argument("kernel_size"))
-        given = view.argument("stride")
-        self.stride = _pair(given) if given not in (None, ()) else self.kernel
+        self.stride = _pair(view.argument("stride"))
         self.padding = _pair(view.argument("padding"))
         self.dilation = _pair(view.argument("dilation")) if view.has_argument("dilation") else (1, 1)
         self.image = tuple(int(size) for size in image.shape[-2:])  # type: ignore[arg-type]
