@@ -141,9 +141,12 @@ _CARRY: Mapping[ScanKind, str] = {
 
 
 def _carry_dtype(statement: Carry) -> torch.dtype:
-    """Running sums and products are kept in float64, as eager keeps them."""
+    """Running sums are kept in float64; a product in the type of its values, as eager keeps it.
+
+    The values of 16-bit types are float32: a product that has left their range does not come back.
+    """
     dtype = statement.value.dtype
-    return dtype if statement.kind in ("max", "min") or not dtype.is_floating_point else torch.float64
+    return torch.float64 if statement.kind in ("sum", "logsumexp") and dtype.is_floating_point else dtype
 
 
 def _start(statement: Carry) -> str:
