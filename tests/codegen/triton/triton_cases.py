@@ -223,6 +223,19 @@ CASES: dict[str, Case] = {
     "nothing": Case(lambda x, y: (x + 1, y * 2), _normal((0, 7), (3,))),
     "one": Case(lambda x: x.exp() + 1, _normal(())),
     "symbolic_points": Case(lambda x, b: F.gelu(x + b), _normal((9, 33), (33,)), dynamic=True, kernels=1),
+    "positions_beyond_32_bits": Case(
+        lambda x: (
+            x + torch.arange(0, 4_000_000_000, 1_000_000, device=x.device),
+            x * torch.arange(5_000_000_000, 5_000_004_000, device=x.device),
+        ),
+        lambda dtype: [torch.arange(4000).to(dtype)],
+        (torch.int64,),
+    ),
+    "running_extremes": Case(
+        lambda x: (*torch.cummax(x, -1), *torch.cummin(x, -1)),
+        lambda dtype: [torch.arange(3 * 700).reshape(3, 700).mul(31).remainder(97).to(dtype)],
+        (torch.int8, torch.uint8, torch.int16, torch.bool, torch.int64, torch.float32),
+    ),
     "arange": Case(lambda x: x + torch.arange(11, dtype=x.dtype, device=x.device), _normal((3, 11))),
     # rows
     "layer_norm": Case(lambda x, w, b: F.layer_norm(x, (77,), w, b), _normal((5, 77), (77,), (77,)), FLOATS, kernels=1),

@@ -239,5 +239,8 @@ class RunningFold:
         axes = self._outer | {self._row.name}
         made = lines.value(f"{combine}({self._name}, {scanned.text})", scanned.dtype, axes)
         last = f"tl.arange(0, {self._row.block})[None, :] == {self._row.block - 1}"
-        lines.add(f"{self._name} = tl.sum(tl.where({last}, {made.text}, 0), {self._row.dimension})[:, None]")
+        # Sums of small integers are wider than what is summed up.
+        narrow = f".to({NAMES[made.dtype]})" if made.dtype.itemsize < 4 else ""
+        kept = f"tl.sum(tl.where({last}, {made.text}, 0), {self._row.dimension})[:, None]{narrow}"
+        lines.add(f"{self._name} = {kept}")
         return made

@@ -1,4 +1,4 @@
-"""Reach: how far the indices of a kernel go, which says whether 32 bits are enough for them.
+"""Reach: how far the indices of a kernel go, and values made of them, which says whether 32 bits are enough.
 
 Place: after ``specialised``, before ``plan``. Input: a specialised kernel. Output: bounds, numbers or expressions over
 the parameters that are left: sizes are known when a kernel is launched, and the code for 64 bits is taken where 32 do
@@ -7,10 +7,13 @@ not suffice. No size is guarded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, Ranges, upper_bound
-from mixbackend.backends.codegen.ir.kernel import Kernel
+from mixbackend.backends.codegen.ir.kernel import Kernel, Nest, roots_of
+from mixbackend.backends.codegen.ir.scalar import IndexValue, walk
 from mixbackend.backends.codegen.schedule.draft import inner_loops, nest_accesses
 from mixbackend.backends.codegen.targets.triton.limits import LARGEST_INDEX
 
@@ -20,13 +23,14 @@ _COMPUTED = (sympy.Add, sympy.Mul, sympy.Pow, FloorDiv, Modulo)
 
 
 def reach_of(kernel: Kernel) -> Bounds | None:
-    """What no index, no number of points and no parameter exceeds; ``None`` where that cannot be said."""
+    """What no index, no value of one, no number of points and no parameter exceeds; ``None`` where nobody can say."""
     bounds: list[sympy.Expr | None] = [*kernel.parameters, sympy.Mul(*(loop.extent for loop in kernel.outer))]
     for nest in kernel.nests:
         loops = inner_loops(nest)
         ranges = {loop.index: loop.extent for loop in (*kernel.outer, *loops)}
         bounds.append(sympy.Mul(*(loop.extent for loop in loops)))
         bounds += [_highest(access.offset, ranges) for access in nest_accesses(nest)]
+        bounds += [_magnitude(value, ranges) for value in _values(nest) if value not in kernel.numbers]
     found = dict.fromkeys(item for item in bounds if item is not None)
     if len(found) < len(set(bounds)) or not all(map(_is_computed, found)):
         return None
@@ -62,6 +66,26 @@ def _highest(offset: sympy.Expr, ranges: Ranges) -> sympy.Expr | None:
             return None
         total += highest
     return sympy.expand(total)
+
+
+def _values(nest: Nest) -> Iterator[sympy.Expr]:
+    """Indices that are computed with as numbers."""
+    roots = (root for item in (*nest.body, *nest.finish) for root in roots_of(item))
+    return (node.expression for node in walk(*roots) if isinstance(node, IndexValue))
+
+
+def _magnitude(value: sympy.Expr, ranges: Ranges) -> sympy.Expr:
+    """What neither a value nor any part of it exceeds, whatever its sign."""
+    if value.is_Integer:
+        return abs(value)
+    if value.is_Symbol:
+        return ranges[value] - 1 if value in ranges else value
+    parts = [_magnitude(part, ranges) for part in value.args]
+    if value.is_Mul:
+        return sympy.expand(sympy.Mul(*parts))
+    if value.is_Pow:
+        return sympy.expand(parts[0] ** value.args[1])
+    return sympy.expand(sympy.Add(*parts))
 
 
 def _is_computed(bound: sympy.Expr) -> bool:
