@@ -71,7 +71,7 @@ class Plan:
         regions: in execution order.
         refusals: every refused (node, backend), sorted by node order, then backend.
         estimated_s: true energy of the plan.
-        lower_bound_s: no legal plan costs less under the same costs.
+        lower_bound_s: no legal plan whose regions are connected costs less under the same costs.
         single_backend_s: for each backend, the estimate with that backend wherever it can and eager elsewhere; with
             what starting conversions one by one takes there, where another backend starts them at once.
         width: largest number of other atoms that one elimination step had to look at; 0 if the search was not exact.
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def optimal(self) -> bool:
-        """Whether the gap is zero up to rounding: no legal plan is cheaper under these costs."""
+        """Whether the gap is zero up to rounding: no legal plan of connected regions costs less."""
         return self.bound_gap <= 1e-9 * max(self.estimated_s, 1e-12)
 
     def __str__(self) -> str:

@@ -34,6 +34,7 @@ from mixbackend.partitioner.pricing import price
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.restoring import restore
 from mixbackend.partitioner.search import Neighbourhood, Orders
+from mixbackend.partitioner.siblings import unite_siblings
 from mixbackend.partitioner.single import last_resort_of
 from mixbackend.partitioner.solving import Found, Solved, chosen, single, solve
 from mixbackend.partitioner.stages import Stages, collection_paused
@@ -197,12 +198,17 @@ class _Priced:
         Args:
             singles: seconds of those, with starts, in the backends' order.
         """
-        placement = gather(self.problem, best.placement, self.rules, self._backends)
+        placement = self._together(best.placement)
         seconds = true_energy(self.problem, placement, self.rules.price) + self._starting(placement)
         if seconds <= min(singles):
             return best, placement
         simple = self._solved.singles[singles.index(min(singles))]
-        return simple, gather(self.problem, simple.placement, self.rules, self._backends)
+        return simple, self._together(simple.placement)
+
+    def _together(self, placement: Placement) -> Placement:
+        """Regions that share no value, and are one all the same."""
+        gathered = gather(self.problem, placement, self.rules, self._backends)
+        return unite_siblings(self.problem, gathered, self.rules, self._backends)
 
     def _starting(self, placement: Placement) -> float:
         return starting_seconds(self.problem, placement, self._backends)
@@ -213,7 +219,8 @@ class _Priced:
         with self._clock.measure("single"):
             found = single(self.problem, slot, last_resort, self.rules, Neighbourhood(self.problem))
         with self._clock.measure("assemble"):
-            plan = assemble(self.problem, found.placement, found.refusals, self.rules)
+            placement = unite_siblings(self.problem, found.placement, self.rules, self._backends)
+            plan = assemble(self.problem, placement, found.refusals, self.rules)
             plan = replace(plan, single_backend_s=((name, found.seconds),))
             check_plan(self.problem.graph, plan)
         return plan
