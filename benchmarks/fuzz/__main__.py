@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mixbackend.benchmarks.fuzz.campaign import FINDINGS, Campaign, Row, Task
+from mixbackend.benchmarks.fuzz.campaign import FINDINGS, Campaign, Row, Task, key_of
 from mixbackend.benchmarks.fuzz.settings import SETTINGS
 from mixbackend.benchmarks.fuzz.summary import summarise, text
 
@@ -18,11 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     settings = options.settings.split(",")
     tasks = [
-        Task(seed, setting, options.shrink)
+        Task(seed, setting, options.shrink, options.longest)
         for seed in range(options.first, options.first + options.programs)
         for setting in (settings if options.of_each else [settings[seed % len(settings)]])
     ]
-    wanted = {(task.seed, task.setting) for task in tasks}
+    wanted = {task.key for task in tasks}
     keep = Path(options.keep) if options.keep else None
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     path = Path(options.results) if options.results else None
     campaign = Campaign(tasks, path, options.jobs, options.timeout, options.per_worker, options.end, tell)
-    rows = [row for row in campaign.run() if (row["seed"], row["setting"]) in wanted]
+    rows = [row for row in campaign.run() if key_of(row) in wanted]
     summary = summarise(rows) | {"wanted": len(tasks)}
     print(json.dumps(summary) if options.json else f"{text(summary)}\n{len(rows)} of {len(tasks)} are done")
     return int(bool(summary["found"]))
@@ -45,6 +45,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mixbackend.benchmarks.fuzz", description=__doc__)
     parser.add_argument("--programs", type=int, default=100, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--longest", type=int, default=Task.longest, help="lines of a program at most")
     parser.add_argument("--settings", default=",".join(SETTINGS), help="in turn over the seeds, see --of-each")
     parser.add_argument("--of-each", action="store_true", help="every seed in every setting")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes, of one thread each")

@@ -1,8 +1,8 @@
 """Many programs, in worker processes, into a file that can be resumed.
 
 Place: between the command line and ``worker``. Input: seeds and settings, a results file. Output: rows.
-Invariants: one row per seed and setting; a crash or a hang costs one program, whose row says so; what is in the file is
-not run again.
+Invariants: one row per program and setting; a crash or a hang costs one program, whose row says so; what is in the
+file is not run again.
 """
 
 from __future__ import annotations
@@ -29,15 +29,32 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One program in one setting; ``shrink_s`` seconds go into making it small if it fails."""
+    """One program in one setting.
+
+    Attributes:
+        seed, longest: of the program.
+        setting: how it is compiled.
+        shrink_s: seconds that go into making it small if it fails.
+    """
 
     seed: int
     setting: str
     shrink_s: float = 0.0
+    longest: int = 14
+
+    @property
+    def key(self) -> tuple[int, str, int]:
+        """What a row is about."""
+        return self.seed, self.setting, self.longest
 
     def to_line(self) -> str:
         """For a worker."""
         return json.dumps(self.__dict__)
+
+
+def key_of(row: Row) -> tuple[int, str, int]:
+    """Of the task that a row answers."""
+    return row["seed"], row["setting"], row.get("longest", Task.longest)
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -80,10 +97,10 @@ class Campaign:
             # A line that was cut off must not take the next one along.
             with path.open("a", encoding="utf-8") as file:
                 file.write("\n")
-        done = {(row["seed"], row["setting"]) for row in self.rows}
+        done = {key_of(row) for row in self.rows}
         self._tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
         for task in tasks:
-            if (task.seed, task.setting) not in done:
+            if task.key not in done:
                 self._tasks.put(task)
         self._end = time.monotonic() + end_s
         self._lock = threading.Lock()
@@ -115,7 +132,7 @@ class Campaign:
                 else:
                     answer = worker.tell(task.__dict__, wait)
                 served += 1
-                self._keep({"seed": task.seed, "setting": task.setting, **answer})
+                self._keep({"seed": task.seed, "setting": task.setting, "longest": task.longest, **answer})
                 if served >= self._per_worker or answer["status"] in ("crash", "timeout", "out_of_memory"):
                     worker.close()
                     worker = None

@@ -1,7 +1,7 @@
 """A process that judges programs: ``python -m mixbackend.benchmarks.fuzz.worker``.
 
 Place: started by ``campaign``; a crash or a hang here costs only one program. Input: a line of JSON per program
-(``seed``, ``setting``, ``shrink_s``). Output: a line of JSON each, a row of the results.
+(``campaign.Task``). Output: a line of JSON each, a row of the results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def row(request: Mapping[str, Any]) -> dict[str, Any]:
     """Judge one program, and shrink it if it fails."""
     seed, setting = int(request["seed"]), str(request["setting"])
     begin = time.monotonic()
-    program = valid_program(seed)
+    program = valid_program(seed, int(request["longest"]))
     verdict = judge(program, setting, seed)
     told = _told(program, verdict) | {"seed": seed, "setting": setting, "seconds": round(time.monotonic() - begin, 3)}
     if verdict.status == "ours" and request.get("shrink_s"):
