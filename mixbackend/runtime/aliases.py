@@ -148,11 +148,14 @@ class Sharing:
 
 
 def expected_sharing(captured: torch.fx.GraphModule, phase: Phase) -> Sharing:
-    """What the fake results of a captured graph share."""
+    """What the results of a captured graph share: views their input's memory, others as their fake tensors do."""
     placeholders = captured.graph.find_nodes(op="placeholder")
     given = {_storage(node.meta.get("val")): place for place, node in enumerate(placeholders)}
     (output,) = captured.graph.find_nodes(op="output")
-    returned = [item.meta.get("val") if isinstance(item, torch.fx.Node) else None for item in as_tuple(output.args[0])]
+    # The fake result of an op may have been stated anew since, and no more be what its views are views of.
+    returned = [
+        _viewed(item).meta.get("val") if isinstance(item, torch.fx.Node) else None for item in as_tuple(output.args[0])
+    ]
     storages = [_storage(value) for value in returned]
     numbers = {storage: number for number, storage in enumerate(dict.fromkeys(storages))}
     saved = frozenset(range(len(returned))) if phase == "backward" else saved_positions(output)
@@ -161,6 +164,19 @@ def expected_sharing(captured: torch.fx.GraphModule, phase: Phase) -> Sharing:
         tuple(numbers[storage] if storage and storage not in given else None for storage in storages),
         saved,
     )
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node:
+    """What a node is a view of, at any distance."""
+    while node.op == "call_function":
+        described = describe_op(node)
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if source is None or not moves_nothing(described):
+            break
+        if described.op == "getitem" and (source.op != "call_function" or OpTag.VIEW not in describe_op(source).tags):
+            break
+        node = source
+    return node
 
 
 class HeldToSharing:
