@@ -122,6 +122,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(comparison_gpu, "device_of", lambda graph: 0)
     monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(comparison_gpu, "seconds_by_marks", by_marks)
+    monkeypatch.setattr(comparison_gpu, "BLOCK_S", 5e-3)
     monkeypatch.setattr(comparison_gpu, "cuda_graphs_apart", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "device", lambda number: contextlib.nullcontext())

@@ -450,9 +450,9 @@ def test_time_for_compiling_is_bounded(make, sleeper):
     third = sleeper("third", 0.0)
     mixture = make(
         sleeper("first", 0.01),
-        sleeper("second", 0.0, compiling_s=0.2),
+        sleeper("second", 0.0, compiling_s=0.6),
         third,
-        search={"first_call_gpu_s": 0.1, "first_call_s": 0.0},
+        search={"first_call_gpu_s": 0.5, "first_call_s": 0.0},
     )
     _infer(mixture)
     assert (_used(mixture), third.compiled) == ([{"second"}], [])
