@@ -3,7 +3,8 @@
 Place: after planning, before compiling.
 Input: the captured fx graph, its ``OpGraph`` and a legal ``Plan``. Output: ``BoundRegion`` values in execution order.
 Invariants: the captured graph is only read; a region's graph is self-contained; numbers that a region can compute from
-its own values are computed inside, all others come in as inputs.
+its own values are computed inside, all others come in as inputs; what its sizes are made of comes in as well, as far as
+the graph's own inputs show it.
 Non-goals: deciding anything about placement.
 """
 
@@ -13,6 +14,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import sympy
 import torch
 import torch.fx
 
@@ -28,9 +30,10 @@ from mixbackend.contracts import (
     RegionTextError,
     TensorMeta,
 )
+from mixbackend.contracts.describe_op import as_tuple
 from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.contracts.region_text import region_key, write_region_text
-from mixbackend.contracts.torch_compat import graph_module_of
+from mixbackend.contracts.torch_compat import graph_module_of, symbolic_expression
 from mixbackend.runtime.aliases import ReturnedViews, returned_views
 from mixbackend.runtime.describe import value_meta
 from mixbackend.runtime.schedule import NumberOrder
@@ -119,6 +122,7 @@ class _Cutter:
         self._numbers = tuple(node for node in graph.nodes if node.is_symbolic)
         read = {name for view in views.nodes for name in graph.node_by_name[view].references()}
         self._numbers_outside = {node.name for node in self._numbers if node.name in read}
+        self._shown_by = self._symbols_of_inputs()
         self._rank = {region.id: rank for rank, region in enumerate(plan.regions)}
         self._order = NumberOrder(graph, {name: self._rank[region.id] for name, region in self._owned.items()})
 
@@ -216,7 +220,23 @@ class _Cutter:
             for source in self._nodes[name].all_input_nodes:
                 if source.name not in members and not self._is_subgraph(source):
                     names[source.name] = None
-        return tuple(names)
+        return (*names, *self._telling(ordered, tuple(names)))
+
+    def _symbols_of_inputs(self) -> dict[sympy.Expr, str]:
+        """The graph's input that shows a symbol: a number rather than a tensor."""
+        found: dict[sympy.Expr, str] = {}
+        inputs = self._module.graph.find_nodes(op="placeholder")
+        for node in sorted(inputs, key=lambda node: isinstance(node.meta.get("val"), torch.Tensor)):
+            for size in _plain_sizes(node.meta.get("val")):
+                found.setdefault(size, node.name)
+        return found
+
+    def _telling(self, ordered: Sequence[str], inputs: Sequence[str]) -> tuple[str, ...]:
+        """Inputs of the graph that show what sizes of a region are made of, where its own inputs do not."""
+        shown = {size for name in inputs for size in _plain_sizes(self._val(name))}
+        used = set[sympy.Symbol]().union(*(_symbols(self._val(name)) for name in (*inputs, *ordered)))
+        missing = sorted(used - shown, key=str)
+        return tuple(dict.fromkeys(self._shown_by[symbol] for symbol in missing if symbol in self._shown_by))
 
     def _is_subgraph(self, node: torch.fx.Node) -> bool:
         return node.op == "get_attr" and not isinstance(node.meta.get("val"), torch.Tensor)
@@ -267,3 +287,22 @@ class _Cutter:
             copied[node] = piece.node_copy(node, copied.__getitem__)
         piece.output(tuple(copied[self._nodes[name]] for name in outputs))
         return graph_module_of(self._module, piece)
+
+
+def _plain_sizes(value: object) -> list[sympy.Expr]:
+    """Of a number or a tensor's shape: symbols that stand alone, so that their value can be read."""
+    numbers = list(value.shape) if isinstance(value, torch.Tensor) else [value]
+    found = [symbolic_expression(number) for number in numbers if isinstance(number, torch.SymInt)]
+    return [expression for expression in found if expression.is_Symbol]
+
+
+def _symbols(value: object) -> set[sympy.Symbol]:
+    """What a number, or the sizes and strides of tensors, are made of."""
+    found: set[sympy.Symbol] = set()
+    for item in as_tuple(value):
+        dense = isinstance(item, torch.Tensor) and item.layout is torch.strided
+        numbers = [*item.shape, *item.stride()] if dense else [item]
+        for number in numbers:
+            if isinstance(number, torch.SymInt):
+                found |= symbolic_expression(number).free_symbols
+    return found
