@@ -161,13 +161,12 @@ def _outputs(prefix: str, outputs: list[torch.Tensor], known: dict[str, torch.Te
             steps = [step if size > 1 else None for size, step in zip(item.shape, item.stride(), strict=True)]
             seen.facts[f"{prefix}strides of {label}"] = str(steps)
             memory = storage_key(item)
-            sharing = [
-                f"{name}{' itself' if other is item else ''}"
-                for name, other in everyone
-                if name != label and other.numel() and storage_key(other) == memory
-            ]
-            offset = f" from {item.storage_offset()}" if sharing else ""
-            seen.facts[f"{prefix}memory of {label}"] = f"of {', '.join(sharing) or 'its own'}{offset}"
+            group = [(name, other) for name, other in everyone if other.numel() and storage_key(other) == memory]
+            names = [f"{name}{' itself' if other is item else ''}" for name, other in group if name != label]
+            # Where the memory begins of which nobody has the first number, nobody sees.
+            first = item.storage_offset() - min(other.storage_offset() for _, other in group)
+            told = f"of {', '.join(names)} from {first}" if names else "of its own"
+            seen.facts[f"{prefix}memory of {label}"] = told
 
 
 def _backward(outputs: list[torch.Tensor], seed: int, ones: bool) -> None:
