@@ -50,6 +50,15 @@ class CompiledGraphs:
         with self._lock:
             self._placed = [graph for graph in self._placed if not any(graph is other for other in graphs)]
 
+    def let_go(self, graph_id: str) -> None:
+        """Torch has dropped a captured graph: memory that its placed graphs hold for calls goes, they stay for reports.
+
+        Takes no lock: it may come in the middle of anything.
+        """
+        for graph in tuple(self._placed):
+            if _captured(graph) == graph_id:
+                graph.let_go()
+
     def identify(self, graph_id: str, identity: IdentityRecord) -> None:
         """Say what makes the graph of a name the same elsewhere."""
         with self._lock:
@@ -67,3 +76,9 @@ class CompiledGraphs:
             self._placed.clear()
             self._identities.clear()
             self._counters.clear()
+
+
+def _captured(graph: Placed) -> str:
+    """Name of the captured graph that a placed one was made for."""
+    home = graph.home if isinstance(graph, RegimeGraph) else graph
+    return home.graph.id.partition("+")[0].partition("@")[0]

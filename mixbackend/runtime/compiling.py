@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +62,10 @@ class GraphCompiler:
             self._shared_otherwise(captured.id, problem)
 
         eager = functools.partial(_run_eager, module)
-        return HeldToSharing(self._run(captured), sharing, eager, tell)
+        held = HeldToSharing(self._run(captured), sharing, eager, tell)
+        # Torch holds it as long as the model lives; the report keeps what was placed.
+        weakref.finalize(held, self.graphs.let_go, captured.id).atexit = False
+        return held
 
     def _run(self, captured: Captured) -> Run:
         try:

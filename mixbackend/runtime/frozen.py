@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -170,6 +171,9 @@ class FrozenGraph:
         variant = _Variant(placed, time.monotonic())
         self._bind(variant, weights)
         self._unbound, self._variants[key] = None, variant
+        owner = weakref.ref(self)
+        # Torch may keep the graph long after the model is gone.
+        weakref.finalize(weights[0], _forget, owner, key).atexit = False
         if file is not None:
             file.release()
         return variant
@@ -264,6 +268,17 @@ class FrozenGraph:
 
     def _event(self, kind: Any, detail: str) -> None:
         self._session.events.append(Event(kind, self._id, "", "", detail))
+
+
+def _forget(owner: weakref.ref[FrozenGraph], key: tuple[int, ...]) -> None:
+    """Let go of what was made of weights that are no more. Takes no lock: it may come in the middle of anything."""
+    graph = owner()
+    variant = graph._variants.pop(key, None) if graph is not None else None
+    if graph is None or variant is None:
+        return
+    if graph._latest is not None and graph._latest[0] is variant.placed:
+        graph._latest = None
+    variant.placed.let_go()
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

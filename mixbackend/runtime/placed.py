@@ -138,6 +138,14 @@ class PlacedGraph:
                 self._build = replace(build, run=self._runner(build.regions, build.slots, build.stitched))
             return len(jobs) - len(left)
 
+    def let_go(self) -> None:
+        """Nobody will call it again: what was made of constants goes, what reports say stays."""
+        build = self._build
+        self._constants = {}
+        self._build = replace(build, run=build.stitched.run)
+        for slot in build.slots:
+            slot.run_eager()
+
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""
         for slot in self._build.slots:

@@ -173,6 +173,13 @@ class RegimeGraph:
         """Seconds that holding code for changed constants against eager has taken."""
         return sum(placed.rechecked_s for placed in self._built if placed is not None)
 
+    def let_go(self) -> None:
+        """Nobody will call it again; see ``PlacedGraph.let_go``."""
+        self._constants = None
+        for placed in self._built:
+            if placed is not None:
+                placed.let_go()
+
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""
         for placed in self._built:
