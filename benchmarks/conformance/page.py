@@ -51,6 +51,19 @@ it is as near to float64 as eager is, within four times eager's distance and 64 
 `contracts/numerics.py` with what every backend states of itself. No region may have been repaired or replaced.
 """
 
+_NOTES = """
+What their users should know:
+
+- Lightning: `Trainer.fit(torch.compile(module, backend=mixbackend.auto()), ...)`, or compile a part of the module.
+  Fabric compiles again what it is handed compiled.
+- Hugging Face's `Trainer`: `model.compile(backend=mixbackend.auto())` before it is handed over. Its own option
+  `torch_compile_backend`, and Accelerate's plug-in for Dynamo, take a fixed list of names, `mixbackend` not among
+  them. A model from `torch.compile` needs `remove_unused_columns=False`, as with every backend.
+- `generate()`: `CompileConfig(backend=mixbackend.auto())`, or compile `model.forward`.
+- Copies, averages and workers: a compiled model is copied, pickled and sent to spawned processes with its weights;
+  there it is compiled again at its first call.
+"""
+
 _TORCHCTS = """
 ## TorchCTS
 
@@ -78,7 +91,7 @@ def write_page(folder: Path, opinfo: Sequence[Path], out: Path) -> int:
     """Write the page; the exit status."""
     text = _HEAD.format(versions=_versions())
     text += _CLIENTS + _clients(_read(folder, "clients", "auto"))
-    text += _TORCHCTS + _torchcts(folder)
+    text += _NOTES + _TORCHCTS + _torchcts(folder)
     text += _OPINFO + _operators(opinfo)
     out.write_text(text, encoding="utf-8")
     print(f"{out} is written")
