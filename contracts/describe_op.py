@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -92,7 +93,10 @@ def size_of(size: int | torch.SymInt) -> int | SymbolicSize:
     if isinstance(size, int):
         return size
     number = _symbolic_number(size)
-    return number if isinstance(number, SymbolicSize) else int(number)  # type: ignore[arg-type]
+    if isinstance(number, SymbolicSize):
+        # Whatever it is made of, a tensor's size is not negative; a number made of sizes may be.
+        return replace(number, lower=max(number.lower, 0))
+    return int(number)  # type: ignore[arg-type]
 
 
 def _symbolic_number(value: Any) -> SymbolicSize | int | float | bool:

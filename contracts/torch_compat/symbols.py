@@ -16,6 +16,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from mixbackend.contracts.torch_compat.tracing import is_fake
 
+_BEYOND = 2**40
+"""No tensor has so many elements."""
+
 
 def symbolic_expression(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Expr:
     """The expression behind a symbolic number."""
@@ -23,16 +26,25 @@ def symbolic_expression(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> 
 
 
 def symbolic_hint(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
-    """Its value in the captured run, ``None`` if it depends on data; adds no guard."""
-    return size.node.hint if size.node.has_hint() else None
+    """Its value in the captured run, ``None`` if it depends on data or is no number; adds no guard."""
+    return _plain(size.node.hint) if size.node.has_hint() else None
+
+
+def _plain(value: Any) -> Any:
+    """A number; ``None`` for what stands for the lengths of a jagged tensor: it equals itself and is no number."""
+    return value if isinstance(value, (int, float, bool, sympy.Integer)) else None
 
 
 def symbolic_bounds(size: torch.SymInt) -> tuple[int, int | None]:
-    """Inclusive bounds that always hold; ``None`` above if there is no bound. Adds no guard."""
+    """Inclusive bounds that always hold; ``None`` above if there is no bound, below then a number that no size or
+    difference of sizes reaches. Adds no guard."""
     shape_env: ShapeEnv = size.node.shape_env
     bounds = shape_env.bound_sympy(size.node.expr)
-    lower = int(bounds.lower) if bounds.lower.is_finite and bounds.lower > 0 else 0
-    unbounded = not bounds.upper.is_finite or bounds.upper > 2**40
+    if bounds is None:
+        # Torch knows none of what stands for the lengths of a jagged tensor.
+        return -_BEYOND, None
+    lower = int(bounds.lower) if bounds.lower.is_finite and bounds.lower > -_BEYOND else -_BEYOND
+    unbounded = not bounds.upper.is_finite or bounds.upper > _BEYOND
     return lower, None if unbounded else int(bounds.upper)
 
 
@@ -131,7 +143,7 @@ def symbol_facts(shape_env: ShapeEnv, symbol: sympy.Symbol) -> SymbolFacts:
     if symbol_is_type(symbol, SymT.UNBACKED_INT):
         return SymbolFacts("unbacked", lower, upper, None)
     values = getattr(shape_env, "backed_var_to_val", None)
-    hint = (shape_env.var_to_val if values is None else values).get(symbol)
+    hint = _plain((shape_env.var_to_val if values is None else values).get(symbol))
     return SymbolFacts("size" if symbol.is_positive else "integer", lower, upper, None if hint is None else int(hint))
 
 
