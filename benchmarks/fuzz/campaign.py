@@ -68,6 +68,12 @@ def rows_of(path: Path) -> list[Row]:
     return rows
 
 
+def _stack(cache: str) -> str:
+    """Where a process was when it crashed, innermost first."""
+    path = Path(cache) / "crash.txt"
+    return path.read_text(encoding="utf-8")[:3000] if path.exists() else ""
+
+
 class Campaign:
     """A run over tasks.
 
@@ -132,6 +138,8 @@ class Campaign:
                 else:
                     answer = worker.tell(task.__dict__, wait)
                 served += 1
+                if answer["status"] == "crash":
+                    answer = {**answer, "detail": f"{answer['detail']}\n{_stack(cache)}"}
                 self._keep({"seed": task.seed, "setting": task.setting, "longest": task.longest, **answer})
                 if served >= self._per_worker or answer["status"] in ("crash", "timeout", "out_of_memory"):
                     worker.close()

@@ -107,8 +107,15 @@ def _calls(space: dict[str, Any], compile_it: Compile | None, seen: Observation)
             seen.error = type(inner).__name__
             return
     for label, tensor, at_once in kept:
-        same = torch.equal(tensor.detach().nan_to_num(), at_once.nan_to_num())
+        same = _equal(tensor.detach(), at_once)
         seen.facts[f"{label} afterwards"] = "kept" if same else "changed by a later call"
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether all numbers are the same, NaN being NaN."""
+    if left.is_complex():  # half ones know no comparison
+        left, right = left.to(torch.complex128), right.to(torch.complex128)
+    return bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 def _one_call(

@@ -6,13 +6,15 @@ Place: started by ``campaign``; a crash or a hang here costs only one program. I
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +24,10 @@ from mixbackend.benchmarks.fuzz.program import Program
 from mixbackend.benchmarks.fuzz.script import script
 from mixbackend.benchmarks.fuzz.settings import configuration
 from mixbackend.benchmarks.fuzz.shrinking import shrink
-from mixbackend.processes import begin_answering
+from mixbackend.processes import Answer, begin_answering
 
+CRASH = "crash.txt"
+"""In the cache folder: where a process was when it crashed."""
 _FINDINGS_KEPT = 8
 
 
@@ -80,6 +84,13 @@ def main() -> None:
     line, send = begin_answering()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     quiet()
+    where = Path(os.environ.get("XDG_CACHE_HOME", ".")) / CRASH
+    with where.open("w", encoding="utf-8") as stack:
+        faulthandler.enable(stack, all_threads=False)
+        _serve(line, send)
+
+
+def _serve(line: str, send: Callable[[Answer], None]) -> None:
     while line.strip():
         request = json.loads(line)
         try:
