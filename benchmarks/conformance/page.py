@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import platform
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -29,6 +30,7 @@ _PACKAGES = (
     "onnxruntime",
 )
 _NAMED_AT_MOST = 60
+_WIDTH = 118
 
 _HEAD = """# Conformance
 
@@ -40,7 +42,9 @@ CONFORMANCE=/tmp/conformance .ci/conformance            # everything, then this 
 CONFORMANCE=/tmp/conformance .ci/conformance clients    # one part: clients, torchcts, opinfo, page
 ```
 
-Written with {versions}. Nothing is calibrated here: placements are those of a machine whose rates are not known.
+Written with
+{versions}.
+Nothing is calibrated here: placements are those of a machine whose rates are not known.
 """
 
 _CLIENTS = """
@@ -105,7 +109,7 @@ def _versions() -> str:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             found.append(f"no {name}")
-    return ", ".join(found)
+    return "\n".join(textwrap.wrap(", ".join(found), _WIDTH))
 
 
 def _read(folder: Path, name: str, backend: str) -> SuiteResult | None:

@@ -73,6 +73,8 @@ def read_junit(path: Path) -> SuiteResult:
     skipped: list[tuple[str, str]] = []
     seconds = 0.0
     for case in ElementTree.parse(path).getroot().iter("testcase"):
+        if not case.get("name"):
+            continue  # a run that was interrupted ends with one
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
         seconds += float(case.get("time", 0.0))
         verdict = next((part for part in case if part.tag in ("failure", "error", "skipped")), None)

@@ -137,6 +137,7 @@ def test_samples_of_an_operator_are_limited(tmp_path):
 
 _JUNIT = """<testsuites><testsuite><testcase classname="tests.clients.test_generate" name="test_one" time="1.5"/>
 <testcase classname="tests.clients.test_generate" name="test_two"><failure message="off by 2">x</failure></testcase>
+<testcase classname="" name=""/>
 <testcase classname="tests.clients.test_peft" name="test_three"><skipped message="peft is not installed"/></testcase>
 </testsuite></testsuites>"""
 
@@ -152,4 +153,5 @@ def test_the_page_says_what_was_found(tmp_path):
     assert "| `test_generate` | `generate()`:" in text and "| 1 | 0 | 1 |" in text
     assert "test_generate::test_two: off by 2" in text and "peft is not installed" in text
     assert "| here | int64 | 4 | 1 | 1 | 0 | 0 | 1 | 0 | 0 |" in text and "add #1: output 0 is off" in text
+    assert "| `` |" not in text, "what was interrupted has no name"
     assert "not run" in text, "TorchCTS has no results"
