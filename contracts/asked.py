@@ -59,7 +59,7 @@ class Stated:
     """What a plug-in says of itself.
 
     Attributes:
-        traits, conditions, patterns, preserve: as the methods of these names say.
+        traits, conditions, patterns: as the methods of these names say.
         declines: whether it may decline whole regions.
         prices: whether it may price whole regions.
         availability, fingerprint: the same, if they were asked.
@@ -68,7 +68,6 @@ class Stated:
     traits: Traits
     conditions: RegionConditions
     patterns: tuple[Pattern, ...]
-    preserve: frozenset[str]
     declines: bool
     prices: bool
     availability: Availability | None = None
@@ -111,11 +110,9 @@ def ask(
         return otherwise if fault else given
 
     nothing: tuple[Pattern, ...] = ()
-    nobody: frozenset[str] = frozenset()
     traits = answer("traits", Traits, Traits())
     conditions = answer("conditions", RegionConditions, RegionConditions())
     patterns = answer("patterns", tuple[Pattern, ...], nothing)
-    preserve = answer("preserve", frozenset[str], nobody)
     fingerprint = answer("fingerprint", str, "") if identify else ""
     twice = sorted({item.name for item in patterns if sum(item.name == other.name for other in patterns) > 1})
     wrong += [f"patterns() returned several of one name: {', '.join(twice)}"] if twice else []
@@ -129,7 +126,6 @@ def ask(
         traits=_plain(traits, Traits),
         conditions=_plain(conditions, RegionConditions),
         patterns=patterns,
-        preserve=preserve,
         declines=type(plugin).decline is not Backend.decline,
         prices=type(plugin).region_cost is not Backend.region_cost,
         availability=availability,
@@ -192,9 +188,6 @@ class AskedBackend(Backend):
 
     def patterns(self) -> tuple[Pattern, ...]:
         return self.stated.patterns
-
-    def preserve(self) -> frozenset[str]:
-        return self.stated.preserve
 
     # --- about ops and regions: guarded one by one ---------------------------------------------------------------
 

@@ -90,7 +90,6 @@ class Traits:
             raises raises to the user, once its region was checked: eager would write a second time.
         fixed_outputs: whether number, shapes and types of outputs are the region's, and their memory new in each call,
             because of how the code is made, so that nobody needs to look in every call.
-        importable: whether a fresh process can construct it from its entry point (needed for isolation).
         error_budget: see ``ErrorBudget``.
         fused: (producer class, consumer class) pairs between which it keeps values out of memory.
         only_fused_on_processor: those of them between which it does so on the processor alone.
@@ -123,7 +122,6 @@ class Traits:
     writes_inputs: bool = False
     raises_before_writing: bool = False
     fixed_outputs: bool = False
-    importable: bool = True
     error_budget: ErrorBudget = field(default_factory=ErrorBudget)
     fused: frozenset[tuple[OpClass, OpClass]] = frozenset()
     only_fused_on_processor: frozenset[tuple[OpClass, OpClass]] = frozenset()
@@ -212,13 +210,6 @@ class Backend(ABC):
         Identity, verdicts and fingerprint are the same. It may refuse to load what was compiled in less time.
         """
         return self
-
-    def preserve(self) -> frozenset[str]:
-        """Composite operators (``aten.gelu.default``) it wants whole where torch would decompose them.
-
-        Granted only for operators with a registered decomposition and autograd formula.
-        """
-        return frozenset()
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Multi-op claims."""

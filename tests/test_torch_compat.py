@@ -1065,3 +1065,14 @@ def test_dynamo_anew() -> None:
         assert torch._dynamo.config.capture_scalar_outputs is not before
         assert torch._dynamo.config.recompile_limit == 3
     assert torch._dynamo.config.capture_scalar_outputs is before
+
+
+def test_saved_positions(training: Graphs) -> None:
+    def returned(phase: str) -> torch.fx.Node:
+        (output,) = training.by_phase[phase].graph.find_nodes(op="output")
+        return output
+
+    forward = returned("forward")
+    saved = compat.saved_positions(forward)
+    assert saved and saved < frozenset(range(len(forward.args[0])))
+    assert compat.saved_positions(returned("backward")) == frozenset()

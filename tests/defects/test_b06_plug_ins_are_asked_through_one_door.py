@@ -130,9 +130,6 @@ class Moody(Plugin):
     def judge(self, view: OpView) -> Verdict:
         return self._says("judge", lambda: Plugin.judge(self, view))
 
-    def preserve(self) -> frozenset[str]:
-        return self._says("preserve", super().preserve)
-
     def conditions(self) -> RegionConditions:
         return self._says("conditions", super().conditions)
 
@@ -171,7 +168,7 @@ class Moody(Plugin):
         return self._says("patterns", lambda: (whole,))
 
 
-OF_ITSELF = ("availability", "fingerprint", "traits", "preserve", "conditions", "patterns")
+OF_ITSELF = ("availability", "fingerprint", "traits", "conditions", "patterns")
 OF_OPS = ("judge", "decline", "region_cost", "check", "cost", "priced_as")
 OF_REGIONS = ("compile", "load")
 
