@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.artifact import RegionArtifact
 from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.rates import FUSED, ONLY_FUSED_ON_PROCESSOR, codegen_rates
 from mixbackend.backends.codegen.runner import PreparedRunner, make_runner
+from mixbackend.backends.codegen.schedule.checks import unchecked
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Target
 from mixbackend.contracts import (
     Availability,
@@ -152,7 +153,8 @@ class CodegenBackend(Backend):
             return Supported()
         target = self.targets[_device_of((*view.input_tensors, *view.output_tensors), self.target)]
         traits = target.traits()
-        return judge_op(view, traits.templates, target.objection, traits.drawing_threads, traits.blocks is None)
+        objection = target.objection if traits.tells else lambda stage: target.objection(unchecked(stage))
+        return judge_op(view, traits.templates, objection, traits.drawing_threads, traits.blocks is None)
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Attention that is written out, where a target has it as a whole."""

@@ -14,11 +14,12 @@ With ``weights: frozen`` the model's own weights move into a file, so that memor
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -133,6 +134,7 @@ class FrozenGraph:
         self._latest: _Latest | None = None
         self._live: PlacedGraph | RegimeGraph | None = None
         self._frozen = session.config.weights == "frozen"
+        _graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -152,7 +154,7 @@ class FrozenGraph:
         with self._lock, undisturbed():
             if self._live is not None:
                 return None
-            self._drop_abandoned()
+            self.drop_abandoned()
             key = tuple(map(id, weights))
             known = self._variants.get(key)
             variant = self._bind_new(key, weights) if known is None else self._bind_again(known, weights)
@@ -171,9 +173,6 @@ class FrozenGraph:
         variant = _Variant(placed, time.monotonic())
         self._bind(variant, weights)
         self._unbound, self._variants[key] = None, variant
-        owner = weakref.ref(self)
-        # Torch may keep the graph long after the model is gone.
-        weakref.finalize(weights[0], _forget, owner, key).atexit = False
         if file is not None:
             file.release()
         return variant
@@ -260,25 +259,38 @@ class FrozenGraph:
         whole = dict(zip(places, (*values[:given], *weights), strict=True))
         return [whole[place] for place in sorted(whole)]
 
-    def _drop_abandoned(self) -> None:
-        """Forget code for weights that nobody else holds any more."""
+    def drop_abandoned(self) -> None:
+        """Let go of what was made of weights that nobody else holds any more."""
         for key, variant in list(self._variants.items()):
-            if variant.bound is not None and variant.bound.watch.abandoned:
-                del self._variants[key]
+            if variant.bound is None or not variant.bound.watch.abandoned:
+                continue
+            self._variants.pop(key, None)
+            if self._latest is not None and self._latest[0] is variant.placed:
+                self._latest = None
+            variant.placed.let_go()
 
     def _event(self, kind: Any, detail: str) -> None:
         self._session.events.append(Event(kind, self._id, "", "", detail))
 
 
-def _forget(owner: weakref.ref[FrozenGraph], key: tuple[int, ...]) -> None:
-    """Let go of what was made of weights that are no more. Takes no lock: it may come in the middle of anything."""
-    graph = owner()
-    variant = graph._variants.pop(key, None) if graph is not None else None
-    if graph is None or variant is None:
+_FULL_COLLECTION = 2
+_graphs: weakref.WeakSet[FrozenGraph] = weakref.WeakSet()
+
+
+def _drop_abandoned_anywhere(phase: str, info: Mapping[str, Any]) -> None:
+    """After a full collection of garbage: let go of what was made of weights that are no more.
+
+    Torch may keep a graph long after its model is gone. A finaliser of a weight would be told at once, but a tensor
+    with weak references of Python cannot be swapped (``torch.utils.swap_tensors``). Takes no lock: it may come in the
+    middle of anything.
+    """
+    if phase != "stop" or info["generation"] < _FULL_COLLECTION:
         return
-    if graph._latest is not None and graph._latest[0] is variant.placed:
-        graph._latest = None
-    variant.placed.let_go()
+    for graph in list(_graphs):
+        graph.drop_abandoned()
+
+
+gc.callbacks.append(_drop_abandoned_anywhere)
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

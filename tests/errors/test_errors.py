@@ -170,6 +170,15 @@ def resolve(*backends: type[Backend], names: list[str], required: set[str] = fro
         registry.resolve(names, required)
 
 
+def raise_input_range(folder: Path) -> None:
+    from mixbackend.backends.codegen import CodegenBackend
+    from mixbackend.runtime.trace import trace_region
+
+    values = [torch.zeros(3, 2), torch.tensor([3])]
+    compiled = CodegenBackend().compile(trace_region(lambda table, places: table.index_select(0, places), values))
+    compiled.run(values)
+
+
 def raise_unknown_mode(folder: Path) -> None:
     with registry.isolated_registry(EagerBackend):
         torch.compile(torch.mm, backend=Mixture(load_config(None)), mode="warp-speed")(
@@ -196,6 +205,7 @@ TRIGGERS: dict[str, Callable[[Path], object]] = {
     "lock": raise_lock,
     "codegen-ir": raise_codegen_ir,
     "codegen-compile": raise_codegen_compile,
+    "input-range": raise_input_range,
 }
 
 

@@ -66,8 +66,9 @@ def test_a_template_it_lacks_is_refused() -> None:
 
 
 def test_every_scalar_operator_has_numpy() -> None:
-    # Only targets that draw random numbers as torch does on their hardware meet ``uniform``.
-    assert SCALAR_OPS.keys() - OPERATORS.keys() == {"round_bfloat16", "to_dtype", "uniform"}
+    # Only targets that draw random numbers as torch does on their hardware meet ``uniform``, and only those that tell
+    # what is out of range ``corrected``.
+    assert SCALAR_OPS.keys() - OPERATORS.keys() == {"corrected", "round_bfloat16", "to_dtype", "uniform"}
 
 
 def test_it_takes_part_in_a_mixture() -> None:

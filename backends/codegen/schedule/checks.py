@@ -47,7 +47,7 @@ def tells(stage: Stage) -> bool:
 
 def without_checks(graph: StageGraph) -> StageGraph:
     """The graph that tells nothing: what is out of range is corrected silently."""
-    return replace(graph, stages=tuple(map(_without, graph.stages)))
+    return replace(graph, stages=tuple(map(unchecked, graph.stages)))
 
 
 def reads_all(reader: Stage, source: Map) -> bool:
@@ -77,11 +77,12 @@ def checked_first(graph: StageGraph) -> StageGraph:
             name = f"{_name(stage)}.checked{number}"
             types[name] = TensorType((), check.dtype)
             stages.append(_folded(name, check, loops, symbols, stage.origins))
-        stages.append(_without(stage))
+        stages.append(unchecked(stage))
     return replace(graph, stages=tuple(stages), types=tuple(types.items()))
 
 
-def _without(stage: Stage) -> Stage:
+def unchecked(stage: Stage) -> Stage:
+    """The stage that tells nothing."""
     return map_stage(stage, lambda value: rewrite(value, _silent)) if tells(stage) else stage
 
 
