@@ -19,7 +19,7 @@ import torch.fx
 
 from mixbackend.contracts import Region, op_class_of
 from mixbackend.contracts.describe_op import as_tuple
-from mixbackend.contracts.torch_compat import is_operator
+from mixbackend.contracts.torch_compat import is_operator, schema_arguments
 from mixbackend.runtime.rounding import NEAREST, RandomRounding
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
@@ -95,7 +95,7 @@ class WideInterpreter(torch.fx.Interpreter):
         if means_its_dtype(n):
             arguments, keywords = self._operands(n, _as_traced)
             return torch.fx.node.map_aggregate(n.target(*arguments, **keywords), _widen)  # type: ignore[operator]
-        value = super().run_node(n)
+        value: Any = _in_float64(n) if _has_default_type(n) else super().run_node(n)
         return self._rounded(value if self._rounding is None or not _sums(n) else self._summed(n, value), n)
 
     def _summed(self, node: torch.fx.Node, exact: Any) -> Any:
@@ -152,6 +152,19 @@ class WideInterpreter(torch.fx.Interpreter):
         wide_kwargs = torch.fx.node.map_aggregate(kwargs, _widen)
         result = super().call_function(target, wide_args, wide_kwargs)  # type: ignore[arg-type]
         return torch.fx.node.map_aggregate(result, _widen)
+
+
+def _has_default_type(node: torch.fx.Node) -> bool:
+    """Whether an op makes numbers of nothing, in torch's default type because it names none (``linspace``)."""
+    if node.op != "call_function" or not is_operator(node.target) or node.all_input_nodes:
+        return False
+    takes_dtype = any(argument.name == "dtype" for argument in schema_arguments(node.target))
+    return takes_dtype and node.kwargs.get("dtype") is None and _floating_type(node) in NARROW
+
+
+def _in_float64(node: torch.fx.Node) -> Any:
+    target: Any = node.target
+    return target(*node.args, **{**node.kwargs, "dtype": torch.float64})
 
 
 def means_its_dtype(node: torch.fx.Node) -> bool:

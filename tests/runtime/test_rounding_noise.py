@@ -82,3 +82,17 @@ def test_torchs_random_state_is_left_alone():
     before = torch.get_rng_state()
     RandomRounding(0)(torch.rand(8, dtype=torch.float64, generator=torch.Generator()), torch.bfloat16)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_numbers_made_of_nothing_are_as_exact_as_the_type_that_they_are_made_in():
+    """What is 32 bits wide on its way is no nearer to the truth for being returned in 64."""
+
+    def function(value):
+        return torch.linspace(0, 1, 7).to(torch.float64) * value
+
+    values = [torch.ones(7, dtype=torch.float64)]
+    region = trace_region(function, values)
+    exact = torch.linspace(0, 1, 7, dtype=torch.float64)
+    assert check_region(region, values, [exact], BUDGET).right
+    assert check_region(region, values, [exact + 3e-8], BUDGET).right
+    assert check_region(region, values, [exact * 1.01], BUDGET).deviation is not None
