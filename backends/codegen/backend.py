@@ -26,7 +26,6 @@ from mixbackend.backends.codegen.artifact import RegionArtifact
 from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.rates import FUSED, ONLY_FUSED_ON_PROCESSOR, codegen_rates
 from mixbackend.backends.codegen.runner import PreparedRunner, make_runner
-from mixbackend.backends.codegen.schedule.checks import unchecked
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Target
 from mixbackend.contracts import (
     Availability,
@@ -144,6 +143,7 @@ class CodegenBackend(Backend):
     def judge(self, view: OpView) -> Verdict:
         """It takes what a lowering rule covers, on a target's device and types."""
         from mixbackend.backends.codegen.lower.judging import judge_op
+        from mixbackend.backends.codegen.schedule.checks import unchecked
 
         special = self._refuse_special(view) or self._refuse_values(view) or self._refuse_product(view)
         if special is not None:
