@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from mixbackend import registry
-from mixbackend.calibration import cost_model
+from mixbackend.calibration.model import cost_model
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CostModel, OpGraph, Plan
 from mixbackend.partitioner.amortized import AmortizedCosts

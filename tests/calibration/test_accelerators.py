@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from mixbackend.calibration import backend_rates as rates_module
-from mixbackend.calibration import cost_model, measure_rates, prior_rates
 from mixbackend.calibration import model as model_module
 from mixbackend.calibration import timing as timing_module
+from mixbackend.calibration.backend_rates import measure_rates
 from mixbackend.calibration.budget import TimeLeft
-from mixbackend.calibration.priors import anchored
+from mixbackend.calibration.model import cost_model
+from mixbackend.calibration.priors import anchored, prior_rates
 from mixbackend.calibration.records import rates_record, read_rates, read_unfinished, unfinished_record
 from mixbackend.calibration.structural import structural_probes
 from mixbackend.calibration.timing import time_calls

@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.calibration import (
-    SWITCH,
-    Calibration,
-    cost_model,
-    device_model,
-    measure_device,
-    measure_rates,
-    prior_device,
-)
 from mixbackend.calibration import model as model_module
 from mixbackend.calibration.apart import probe_apart
+from mixbackend.calibration.backend_rates import Calibration, measure_rates
+from mixbackend.calibration.device import measure_device, prior_device
+from mixbackend.calibration.model import SWITCH, cost_model, device_model
 from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
 from mixbackend.storage import Database, Measurement

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend.calibration import SWITCH
+from mixbackend.calibration.model import SWITCH
 from mixbackend.cli import main
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.calibration import SWITCH
+from mixbackend.calibration.model import SWITCH
 from mixbackend.configuration import load_config
 from mixbackend.runtime.mixture import Mixture
 

@@ -13,7 +13,7 @@ import torch
 
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration import SWITCH
+from mixbackend.calibration.model import SWITCH
 from mixbackend.configuration import ConfigurationProblemsError, load_config
 from mixbackend.contracts import (
     Availability,

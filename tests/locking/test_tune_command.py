@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixbackend.calibration import SWITCH
+from mixbackend.calibration.model import SWITCH
 from mixbackend.cli import main
 from mixbackend.locking.reading import read_lock
 

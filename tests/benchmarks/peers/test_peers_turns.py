@@ -21,7 +21,7 @@ from mixbackend.benchmarks.peers.turns import (
     time_case,
     variables_for,
 )
-from mixbackend.calibration import SWITCH
+from mixbackend.calibration.model import SWITCH
 from mixbackend.storage import Database
 
 BACKENDS = ("codegen", "openvino")
