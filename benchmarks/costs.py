@@ -20,7 +20,7 @@ from mixbackend.benchmarks.peers.catalogue import MIXTURE, SINGLE, cache_folder,
 from mixbackend.benchmarks.peers.request import PeerCase
 from mixbackend.benchmarks.peers.turns import Options, Show, variables_for
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
-from mixbackend.processes import ask
+from mixbackend.host.processes import ask
 
 Costs = Literal["priors", "calibrated"]
 COSTS: tuple[Costs, ...] = ("priors", "calibrated")

@@ -18,7 +18,7 @@ from typing import Any
 
 from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.protocol import MIXTURE, MODULE, PLAIN, Request
-from mixbackend.processes import ask
+from mixbackend.host.processes import ask
 
 DEFAULT_MODELS = (
     "BERT_pytorch",

@@ -31,7 +31,7 @@ from mixbackend.benchmarks.precision import PRECISIONS, Precision
 from mixbackend.benchmarks.protocol import MIXTURE, MODULE, NOT_JUDGED, Request
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
 from mixbackend.benchmarks.staff import OutOfTimeError, Staff
-from mixbackend.processes import Answer
+from mixbackend.host.processes import Answer
 
 REFERENCE_BACKEND = "aot_eager"
 PHASES: tuple[Phase, ...] = ("inference", "training")

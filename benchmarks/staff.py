@@ -17,7 +17,7 @@ from dataclasses import asdict
 from types import TracebackType
 
 from mixbackend.benchmarks.protocol import Request
-from mixbackend.processes import Answer, Worker
+from mixbackend.host.processes import Answer, Worker
 
 LEAST_S = 15.0
 """A request is not begun with less time left."""

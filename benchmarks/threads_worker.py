@@ -21,8 +21,8 @@ from mixbackend import registry
 from mixbackend.benchmarks.threads import PARTS
 from mixbackend.contracts import Backend
 from mixbackend.contracts.threads import TORCH_POOL
+from mixbackend.host.threads import ThreadSharing
 from mixbackend.runtime.regions import whole_region
-from mixbackend.runtime.threads import ThreadSharing
 from mixbackend.runtime.trace import trace_graph
 
 _TOKENS, _WIDTH = 128, 768

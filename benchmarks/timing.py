@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mixbackend.benchmarks.protocol import MODULE, Request
-from mixbackend.processes import Worker
+from mixbackend.host.processes import Worker
 
 ROUND_SECONDS = 0.15
 PAUSE_SECONDS = 0.02

@@ -35,7 +35,7 @@ from mixbackend.benchmarks.peers.turns import (
     variables_for,
 )
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
-from mixbackend.processes import Answer, Worker, ask
+from mixbackend.host.processes import Answer, Worker, ask
 from mixbackend.storage import private_folder
 
 _KIND = "tuning 1"

@@ -28,7 +28,7 @@ from mixbackend.benchmarks.models.entry import Loaded
 from mixbackend.benchmarks.placements import summarise
 from mixbackend.benchmarks.precision import cast
 from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request, Status, request_from_line
-from mixbackend.processes import Answer, begin_answering, limit_memory
+from mixbackend.host.processes import Answer, begin_answering, limit_memory
 
 _WARM_CALLS = 3
 _INDUCTOR_MODES: dict[str, dict[str, Any]] = {

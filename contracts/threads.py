@@ -12,7 +12,7 @@ Rules for a backend, vendors' included:
   that is loaded after torch does, since a process has one OpenMP runtime of a name).
 
 Invariants: follows ``torch.set_num_threads``, and so ``OMP_NUM_THREADS``; nobody else's setting is changed.
-Non-goals: stopping threads of torch's own pool from spinning; see ``mixbackend.runtime.threads``.
+Non-goals: stopping threads of torch's own pool from spinning; see ``mixbackend.host.threads``.
 """
 
 from __future__ import annotations

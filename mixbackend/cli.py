@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 import mixbackend
-from mixbackend.runtime.thread_environment import make_threads_sleep
+from mixbackend.host.thread_environment import make_threads_sleep
 
 app = typer.Typer(
     name="mixbackend",

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from mixbackend.runtime.thread_environment import make_threads_sleep
+from mixbackend.host.thread_environment import make_threads_sleep
 
 
 def main() -> int:

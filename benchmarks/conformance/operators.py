@@ -17,7 +17,7 @@ from typing import Any
 
 from mixbackend.benchmarks.conformance.operator_worker import MODULE, WorkerSetting
 from mixbackend.benchmarks.results import Record, ResultFile, key_of
-from mixbackend.processes import Answer, Worker
+from mixbackend.host.processes import Answer, Worker
 
 KIND = "opinfo 1"
 """Changes with the meaning of records."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixbackend.processes import Worker
+from mixbackend.host.processes import Worker
 
 MODULE = "mixbackend.benchmarks.fuzz.worker"
 FINDINGS = frozenset({"ours", "crash", "timeout", "out_of_memory", "broken"})

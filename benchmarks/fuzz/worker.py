@@ -24,7 +24,7 @@ from mixbackend.benchmarks.fuzz.program import Program
 from mixbackend.benchmarks.fuzz.script import script
 from mixbackend.benchmarks.fuzz.settings import configuration
 from mixbackend.benchmarks.fuzz.shrinking import shrink
-from mixbackend.processes import Answer, begin_answering
+from mixbackend.host.processes import Answer, begin_answering
 
 CRASH = "crash.txt"
 """In the cache folder: where a process was when it crashed."""

@@ -20,7 +20,7 @@ from mixbackend.benchmarks.peers.request import PHASES, PeerCase
 from mixbackend.benchmarks.peers.suite_models import is_of_suite
 from mixbackend.benchmarks.peers.turns import Options, Show, expected_s, time_case
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
-from mixbackend.processes import Answer
+from mixbackend.host.processes import Answer
 
 _KIND = "peer 2"
 """Changes with the meaning of records."""

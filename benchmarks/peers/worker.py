@@ -30,7 +30,7 @@ from mixbackend.benchmarks.peers.parts import summarise_parts
 from mixbackend.benchmarks.peers.request import PeerRequest, request_from_line
 from mixbackend.benchmarks.peers.suite_models import find_model
 from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status
-from mixbackend.processes import Answer, begin_answering, limit_memory
+from mixbackend.host.processes import Answer, begin_answering, limit_memory
 
 Send = Callable[[Answer], None]
 

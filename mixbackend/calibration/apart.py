@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from mixbackend.processes import Answer, ask, begin_answering
+from mixbackend.host.processes import Answer, ask, begin_answering
 
 LONGEST_S = 90.0
 """For one backend: starting a process, compiling its probes, timing them."""

@@ -190,7 +190,7 @@ def _product_seconds(place: torch.device, dtype: str, size: int, timer: _Timer) 
 def _bandwidths(place: torch.device, timer: _Timer) -> tuple[float, float, float]:
     """(bytes/s in cache, bytes/s of main memory, bytes up to which values count as in cache).
 
-    On a processor copies go into memory that is there, since freed memory stays in the process (``runtime.memory``):
+    On a processor copies go into memory that is there, since freed memory stays in the process (``host.memory``):
     fresh pages would cost several times what the copy does. A GPU makes plain copies without a kernel, more slowly than
     kernels move data.
     """

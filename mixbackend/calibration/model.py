@@ -40,9 +40,9 @@ from mixbackend.calibration.records import (
 )
 from mixbackend.calibration.timing import machine_is_busy
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
+from mixbackend.host.memory import keep_freed_memory
+from mixbackend.host.threads import sharing
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.memory import keep_freed_memory
-from mixbackend.runtime.threads import sharing
 from mixbackend.storage import Database
 
 SWITCH = "MIXBACKEND_CALIBRATE"

@@ -28,7 +28,7 @@ from mixbackend.benchmarks.models.sentence_encoder import build_encoder
 from mixbackend.benchmarks.protocol import MIXTURE, MODULE, PLAIN, Request
 from mixbackend.benchmarks.timing import Timing, interleave, speedup
 from mixbackend.commands.output import console, print_json, quiet_stdout
-from mixbackend.processes import ask
+from mixbackend.host.processes import ask
 from mixbackend.reporting.text import print_report
 
 ENCODER = "sentence-encoder"

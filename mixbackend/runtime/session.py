@@ -21,6 +21,8 @@ from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
 from mixbackend.contracts.asked import Fault
 from mixbackend.contracts.graph import accelerator
+from mixbackend.host.memory import keep_freed_memory
+from mixbackend.host.threads import sharing
 from mixbackend.locking.lock import Lock
 from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
@@ -31,10 +33,8 @@ from mixbackend.runtime.bindings import StoredBinder
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.confirmations import Confirmations
 from mixbackend.runtime.costs import SessionCosts
-from mixbackend.runtime.memory import keep_freed_memory
 from mixbackend.runtime.region_code import RegionCode
 from mixbackend.runtime.stages import DebugSettings, Fuel
-from mixbackend.runtime.threads import sharing
 from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_key, tidy
 
 MIXTURE_MARGIN = 0.04

@@ -20,13 +20,13 @@ import torch
 from mixbackend.contracts import BoundRun, ErrorBudget, Region
 from mixbackend.contracts.region import RunFunction
 from mixbackend.contracts.torch_compat import set_versions, versions_of
+from mixbackend.host.threads import sharing
 from mixbackend.runtime.answers import Answers, SlotPolicy
 from mixbackend.runtime.checked_call import Outcome, Subject, checked_call
 from mixbackend.runtime.output_forms import looked_at
 from mixbackend.runtime.region_code import MOST_UNPROVED, Checks, Depth, RegionCode
 from mixbackend.runtime.region_errors import FailureKind
 from mixbackend.runtime.region_sizes import Sizes, by_sizes, size_classes, size_reader
-from mixbackend.runtime.threads import sharing
 from mixbackend.runtime.timed_calls import TimedCalls
 from mixbackend.runtime.verify import TF32_FLOOR, eager_result, may_round_to_tf32
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from mixbackend.contracts import Backend, OpGraph, TensorMeta
-from mixbackend.processes import memory_bytes
+from mixbackend.host.processes import memory_bytes
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mixbackend.processes import Answer
+from mixbackend.host.processes import Answer
 from mixbackend.runtime.choice import Choice
 from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial, beside
 

@@ -25,7 +25,8 @@ import torch.fx
 
 from mixbackend import registry
 from mixbackend.contracts import OpGraph, Phase, RegionTextError
-from mixbackend.processes import Worker, memory_bytes
+from mixbackend.host.openmp import cores
+from mixbackend.host.processes import Worker, memory_bytes
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.constants.taken_out import constant_weights, take_constants_out
@@ -33,7 +34,6 @@ from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.normalize import normalize
-from mixbackend.runtime.openmp import cores
 from mixbackend.runtime.session import Session
 from mixbackend.storage import private_folder
 from mixbackend.storage.upkeep import TUNING_PREFIX

@@ -22,7 +22,7 @@ import torch
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.torch_compat import ask_deterministic
-from mixbackend.processes import Answer, begin_answering, limit_memory
+from mixbackend.host.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.repeating import Again, Changes, RepeatedCall

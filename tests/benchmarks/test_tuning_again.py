@@ -24,7 +24,7 @@ FAKE = """
 import json, os, sys
 from pathlib import Path
 
-from mixbackend.processes import end_with_parent
+from mixbackend.host.processes import end_with_parent
 
 end_with_parent()
 

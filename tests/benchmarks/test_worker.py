@@ -10,7 +10,7 @@ import pytest
 
 from mixbackend.benchmarks.protocol import MODULE, Request
 from mixbackend.benchmarks.timing import interleave
-from mixbackend.processes import Worker, ask
+from mixbackend.host.processes import Worker, ask
 
 
 def test_accuracy_of_a_compiled_training_step() -> None:

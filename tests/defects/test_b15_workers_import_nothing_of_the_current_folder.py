@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mixbackend.backends.common.python_process import module_command
-from mixbackend.processes import Worker
+from mixbackend.host.processes import Worker
 
 ROOT = Path(__file__).parents[2]
 SHADOWS = ("random", "json", "runpy", "typing", "torch", "mixbackend")

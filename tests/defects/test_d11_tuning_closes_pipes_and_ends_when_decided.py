@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mixbackend.backends.tensorrt.builders import DONE, Builder
-from mixbackend.processes import Worker
+from mixbackend.host.processes import Worker
 from mixbackend.runtime.choice import Choice
 from mixbackend.tuning.decision import MEASURED, decide
 from mixbackend.tuning.race import ROUNDS, Entrant, race

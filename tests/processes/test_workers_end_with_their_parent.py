@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mixbackend import process_warden
-from mixbackend.processes import Worker
+from mixbackend.host.processes import Worker
 
 WORKER = """
 import json, subprocess, sys
@@ -27,7 +27,7 @@ child.wait()
 """
 PARENT = """
 import json, os, sys, time
-from mixbackend.processes import Worker
+from mixbackend.host.processes import Worker
 class Request:
     def to_line(self):
         return "{}"

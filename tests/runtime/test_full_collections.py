@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mixbackend.contracts import CompiledRegion, Region
-from mixbackend.runtime.full_collections import full_collections_later
+from mixbackend.host.full_collections import full_collections_later
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from mixbackend.runtime.memory import decided_by_user
+from mixbackend.host.memory import decided_by_user
 
 PAGES_OF_A_ROUND = 8 * 2048
 FAULTS = """
 import resource, torch
-from mixbackend.runtime.memory import keep_freed_memory
+from mixbackend.host.memory import keep_freed_memory
 taken = keep_freed_memory()
 torch.set_num_threads(1)
 def round():

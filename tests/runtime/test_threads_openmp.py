@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend.runtime.openmp import loaded_runtimes
-from mixbackend.runtime.thread_environment import without_decisions
+from mixbackend.host.openmp import loaded_runtimes
+from mixbackend.host.thread_environment import without_decisions
 
 HELPERS = '''
 import gc, os, time
 import torch
-from mixbackend.runtime import threads as threads_module
-from mixbackend.runtime.openmp import loaded_runtimes
-from mixbackend.runtime.threads import sharing
+from mixbackend.host import threads as threads_module
+from mixbackend.host.openmp import loaded_runtimes
+from mixbackend.host.threads import sharing
 
 class Owner: pass
 

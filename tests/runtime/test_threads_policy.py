@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from mixbackend.contracts import Traits, thread_policy
-from mixbackend.runtime import threads as threads_module
+from mixbackend.host import threads as threads_module
+from mixbackend.host.openmp import kind_of, runtime_of_torch
+from mixbackend.host.resting import Code
+from mixbackend.host.thread_environment import decided_by_user, make_threads_sleep, without_decisions
+from mixbackend.host.threads import ThreadSharing
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.openmp import kind_of, runtime_of_torch
-from mixbackend.runtime.resting import Code
-from mixbackend.runtime.thread_environment import decided_by_user, make_threads_sleep, without_decisions
-from mixbackend.runtime.threads import ThreadSharing
 
 from .conftest import Loopback
 

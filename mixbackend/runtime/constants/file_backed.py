@@ -17,7 +17,7 @@ import torch
 
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts.torch_compat import storage_key
-from mixbackend.runtime.memory import give_back_unused_memory
+from mixbackend.host.memory import give_back_unused_memory
 
 _ALIGNMENT = 64
 

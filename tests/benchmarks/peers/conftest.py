@@ -10,7 +10,7 @@ import pytest
 FAKE = """
 import json, os, sys, threading, time
 
-from mixbackend.processes import end_with_parent
+from mixbackend.host.processes import end_with_parent
 
 end_with_parent()
 

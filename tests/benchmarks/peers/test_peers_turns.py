@@ -150,7 +150,7 @@ def test_paused_peers_end_with_the_process_that_asked_them(fake_peers: Path) -> 
     program = """
 import os
 from mixbackend.benchmarks.peers.request import PeerCase, PeerRequest
-from mixbackend.processes import Worker
+from mixbackend.host.processes import Worker
 request = PeerRequest("peer", PeerCase("plain", 1, "inference", "float32"), "eager")
 worker = Worker(request, "fake_peers")
 assert worker.answer(20)["status"] == "pass"

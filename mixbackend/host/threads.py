@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mixbackend.contracts.threads import TORCH_POOL, thread_policy
-from mixbackend.runtime.openmp import Quiet, cores, keep_quiet, kind_of, loaded_runtimes, runtime_of_torch
-from mixbackend.runtime.resting import Code, Resting
-from mixbackend.runtime.thread_environment import decided_by_user
+from mixbackend.host.openmp import Quiet, cores, keep_quiet, kind_of, loaded_runtimes, runtime_of_torch
+from mixbackend.host.resting import Code, Resting
+from mixbackend.host.thread_environment import decided_by_user
 
 Outcome = Literal["alone", "environment", "enough cores", "resting", "quiet", "unknown runtime"]
 

@@ -1,6 +1,6 @@
 """Thread settings that an OpenMP runtime reads when it is loaded, with torch: before that, or never.
 
-Place: the command line calls it first of all; ``runtime.threads`` asks it whether the user decided otherwise.
+Place: the command line calls it first of all; ``host.threads`` asks it whether the user decided otherwise.
 Invariants: imports no torch; whoever set a variable that a runtime heeds has decided for that runtime.
 
 Idle OpenMP threads wait for their next task in a loop of some milliseconds. If another library's pool works meanwhile,

@@ -1,6 +1,6 @@
 """OpenMP runtimes of this process: which are loaded, and how their idle threads are kept from spinning and let again.
 
-Place: below ``runtime.threads``, which decides when.
+Place: below ``host.threads``, which decides when.
 Input: the libraries mapped into the process. Output: ``Quiet`` objects, ended by whoever made them.
 
 Both runtimes read their settings when they are loaded. Afterwards:
@@ -27,7 +27,7 @@ from typing import Protocol
 
 import torch
 
-from mixbackend.runtime.thread_environment import Runtime
+from mixbackend.host.thread_environment import Runtime
 
 _LIBRARY = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)\b[^/\s]*\.so[^/\s]*)$")
 _START_SECONDS = 10.0

@@ -1,0 +1,1 @@
+"""Host: the process and the machine: threads, memory, worker processes, garbage collection."""
