@@ -17,8 +17,8 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from mixbackend.contracts import Argument, GraphInput, InputRole, NodeRef, OpGraph, OpNode
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_graph
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,9 +21,9 @@ from mixbackend import registry
 from mixbackend.benchmarks.threads import PARTS
 from mixbackend.contracts import Backend
 from mixbackend.contracts.threads import TORCH_POOL
+from mixbackend.graph.regions import whole_region
+from mixbackend.graph.trace import trace_graph
 from mixbackend.host.threads import ThreadSharing
-from mixbackend.runtime.regions import whole_region
-from mixbackend.runtime.trace import trace_graph
 
 _TOKENS, _WIDTH = 128, 768
 _WARM_UP_CALLS = 3

@@ -1,6 +1,6 @@
 """Describe one fx node as a value, without its place in the user's model.
 
-Place: below ``runtime.describe`` (whole captured graphs) and ``region_reader`` (regions read back).
+Place: below ``graph.describe`` (whole captured graphs) and ``region_reader`` (regions read back).
 Input: an fx node with fake values in ``meta["val"]``. Output: metas, arguments and tags as ``OpNode`` carries them.
 Invariants: reads only; adds no guard; equal nodes give equal values. Lists of windows and sizes have a number for each
 dimension, however short they were written.

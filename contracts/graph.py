@@ -1,7 +1,7 @@
 """The op graph: a captured graph as one immutable value.
 
 Place: second stage of the pipeline, between capture (torch.fx) and judging.
-Input: made by ``mixbackend.runtime.describe``. Output: read by the partitioner, the cost model and the report.
+Input: made by ``mixbackend.graph.describe``. Output: read by the partitioner, the cost model and the report.
 Invariants: nodes are in a legal execution order; every reference names an earlier node or an input; ``effects`` are
 extra order edges (first before second) that data edges do not imply: one chain over random, effectful and collective
 ops, and from every reader of a storage to each write into it.

@@ -1,6 +1,6 @@
 """The same op graph, described at other sizes.
 
-Place: between ``runtime.describe`` and the partitioner, where a graph with symbolic sizes is priced for other sizes
+Place: between ``graph.describe`` and the partitioner, where a graph with symbolic sizes is priced for other sizes
 than those of its first call. Input: an ``OpGraph`` and values of some of its symbols. Output: an equal graph but for
 the hints of its sizes; sizes that are expressions of these symbols follow.
 Invariants: pure; adds no guard; shapes, strides, arguments and operators stay what they are, so a plan of one graph is

@@ -25,7 +25,7 @@ from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.benchmarks.kernels.patterns import PATTERNS, Pattern
 from mixbackend.contracts import Backend, Region, Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 ROUND_SECONDS = 0.02
 SIZES: Mapping[str, tuple[int, int]] = {"small": (64, 64), "medium": (512, 768), "large": (4096, 4096)}

@@ -24,7 +24,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.codegen.targets.triton.target import TritonTarget
 from mixbackend.benchmarks.kernels.gpu_patterns import PATTERNS, PRODUCTS, Pattern, Product
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 BATCHES, CALLS = 7, 10
 

@@ -29,10 +29,10 @@ from mixbackend.contracts import (
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.contracts.region import RunFunction
 from mixbackend.contracts.torch_compat import outside_compilation
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.regions import whole_region
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.work import work_of
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.regions import whole_region
-from mixbackend.runtime.trace import trace_graph
 
 
 @dataclass(frozen=True)

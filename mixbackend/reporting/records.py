@@ -118,7 +118,7 @@ class IdentityRecord:
     """What a lock file says about a graph beside its plan.
 
     Attributes:
-        key: of its canonical text, see ``runtime.identity``.
+        key: of its canonical text, see ``graph.identity``.
         inputs: what the caller passes beside weights and saved values.
         weights: ``constant`` or ``live``: the plan is of the graph that is left when constants are split off.
         device: name of the device, with the product.

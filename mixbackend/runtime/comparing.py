@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from mixbackend.graph.copies import copy_module
+from mixbackend.graph.identity import Captured
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
-from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.first_call import AtFirstCall, Run
-from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regime_search import Regime
 from mixbackend.runtime.regimes import Measured, PlaceAs

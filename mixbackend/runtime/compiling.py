@@ -1,6 +1,6 @@
 """Compiling one captured graph: as it is locked, as it was measured, or by estimates.
 
-Place: between ``runtime.capture`` and ``runtime.placed`` or ``runtime.frozen``.
+Place: between ``graph.capture`` and ``runtime.placed`` or ``runtime.frozen``.
 Input: a captured graph, a session. Output: a callable on the list of graph inputs.
 Order: the lock file; what tuning decided; what an earlier first call showed; estimates. Where measuring is wanted, it
 happens at the first call, when there are values.
@@ -22,16 +22,16 @@ import torch
 import torch.fx
 
 from mixbackend.contracts import Phase, PlacementError, RegionTextError, VerificationError
+from mixbackend.graph.constants.taken_out import constant_weights
+from mixbackend.graph.describe import PlaceholderRole, describe
+from mixbackend.graph.identity import Captured
 from mixbackend.reporting import Event
 from mixbackend.reporting.records import IdentityRecord
 from mixbackend.runtime.aliases import HeldToSharing, expected_sharing
 from mixbackend.runtime.comparing import FirstCalls
 from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
-from mixbackend.runtime.constants.taken_out import constant_weights
-from mixbackend.runtime.describe import PlaceholderRole, describe
 from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.frozen import FrozenGraph
-from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.regimes import Measured, Placer
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import comparison, tuner

@@ -23,14 +23,14 @@ from torch.utils.checkpoint import CheckpointPolicy
 from mixbackend.contracts import OpGraph, PlacementError, Plan
 from mixbackend.contracts.describe_op import operator_name
 from mixbackend.contracts.torch_compat import RECOMPUTATION_POLICY, is_tangent
+from mixbackend.graph.copies import copy_module
+from mixbackend.graph.describe import describe
+from mixbackend.graph.identity import Captured
+from mixbackend.graph.normalize import normalize
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
-from mixbackend.runtime.copies import copy_module
 from mixbackend.runtime.cut import Cut
-from mixbackend.runtime.describe import describe
 from mixbackend.runtime.fusion import Fusion
-from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.layouts import channels_last_copy, make_channels_last, reads_misplaced_images
-from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.recomputed import Recomputation
 from mixbackend.runtime.row_statistics import is_softmax, write_out
 from mixbackend.runtime.session import Session
@@ -82,7 +82,7 @@ def mark_as_decided(joint: torch.fx.GraphModule, cut: Cut) -> None:
 
 
 def joint_key(joint: torch.fx.GraphModule) -> str:
-    """What makes a joint graph the same elsewhere; see ``runtime.identity``.
+    """What makes a joint graph the same elsewhere; see ``graph.identity``.
 
     Raises:
         RegionTextError: the graph has no text.

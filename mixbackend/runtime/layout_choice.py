@@ -17,9 +17,9 @@ import torch.fx
 
 from mixbackend.contracts import OpGraph, Phase, Plan
 from mixbackend.contracts.rehint import Hints, with_hints
+from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.describe import PlaceholderRole, describe
 from mixbackend.runtime.layouts import channels_last_copy
 from mixbackend.runtime.session import Session
 

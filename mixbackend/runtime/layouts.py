@@ -25,7 +25,7 @@ from mixbackend.contracts import OpNode, OpTag, TensorMeta, hint_of, op_class_of
 from mixbackend.contracts.describe_op import as_tuple, describe_op, value_meta
 from mixbackend.contracts.rate_rows import is_channels_last
 from mixbackend.contracts.torch_compat import rerun_fake
-from mixbackend.runtime.copies import copy_module
+from mixbackend.graph.copies import copy_module
 
 aten = torch.ops.aten
 

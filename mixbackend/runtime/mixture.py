@@ -22,15 +22,15 @@ from mixbackend import registry
 from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
 from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
+from mixbackend.graph.capture import capture
+from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.host.full_collections import full_collections_later
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
 from mixbackend.reporting import Event, Report
-from mixbackend.runtime.capture import capture
 from mixbackend.runtime.compiled_graphs import CompiledGraphs
 from mixbackend.runtime.compiling import GraphCompiler
 from mixbackend.runtime.cut import Cut
-from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.joint import joint_key, mark_as_decided, mark_saved
 from mixbackend.runtime.session import Session

@@ -25,18 +25,18 @@ from mixbackend.contracts import (
     check_plan,
 )
 from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.normalize import normalize
+from mixbackend.graph.regions import BoundRegion, cut_regions
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
 from mixbackend.runtime.aliases import only_views
 from mixbackend.runtime.answers import SlotPolicy
 from mixbackend.runtime.bindings import BindingJob, Patience, bind_all
 from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
-from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
-from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.region_errors import FailureKind, describe_region
-from mixbackend.runtime.regions import BoundRegion, cut_regions
 from mixbackend.runtime.repeating import written_inputs
 from mixbackend.runtime.replay import write_replay
 from mixbackend.runtime.session import Compiled, Session

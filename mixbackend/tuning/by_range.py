@@ -25,9 +25,9 @@ import torch
 from mixbackend.contracts import PlacementError, RegionTextError
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import Hints
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.identity import Captured
 from mixbackend.runtime.choice import Choice
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.layout_choice import choose_layout
 from mixbackend.runtime.regime_search import Ladder, Regime
 from mixbackend.runtime.regimes import Compare, Measured, by_estimates, ladder_of

@@ -28,12 +28,12 @@ import torch
 
 from mixbackend.contracts import Plan
 from mixbackend.contracts.rehint import Hints
+from mixbackend.graph.identity import Captured
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.compiled_graphs import Placed
 from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.identity import Captured
 from mixbackend.runtime.layout_choice import named_layout
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import RegimeGraph

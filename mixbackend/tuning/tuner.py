@@ -25,15 +25,15 @@ import torch.fx
 
 from mixbackend import registry
 from mixbackend.contracts import OpGraph, Phase, RegionTextError
+from mixbackend.graph.constants.taken_out import constant_weights, take_constants_out
+from mixbackend.graph.copies import copy_module
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.identity import Captured
+from mixbackend.graph.normalize import normalize
 from mixbackend.host.openmp import cores
 from mixbackend.host.processes import Worker, memory_bytes
 from mixbackend.reporting import Event
 from mixbackend.runtime.choice import Choice
-from mixbackend.runtime.constants.taken_out import constant_weights, take_constants_out
-from mixbackend.runtime.copies import copy_module
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.identity import Captured
-from mixbackend.runtime.normalize import normalize
 from mixbackend.runtime.session import Session
 from mixbackend.storage import private_folder
 from mixbackend.storage.upkeep import TUNING_PREFIX

@@ -22,8 +22,8 @@ import torch
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.torch_compat import ask_deterministic
+from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
-from mixbackend.runtime.describe import PlaceholderRole
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.repeating import Again, Changes, RepeatedCall
 from mixbackend.runtime.timed_calls import TIMED_CALLS

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from mixbackend.benchmarks.kernels.gpu_patterns import PATTERNS
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.regions import whole_region
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.regions import whole_region
+from mixbackend.graph.trace import trace_graph
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -14,11 +14,11 @@ from mixbackend.calibration.blocks import standard_blocks
 from mixbackend.calibration.fitting import FACTORS, LIMITS, Fit, fit, is_live
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, OpRate, Plan
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.placement import place
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_graph
 
 DEVICE = DeviceModel("cpu test", (("float32", 2e11),), 1e10, 1e7, 1e11, 3e-6, 2, "probed")
 NAMES = tuple(factor.name for factor in FACTORS)

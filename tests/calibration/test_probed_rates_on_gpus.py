@@ -20,11 +20,11 @@ from mixbackend.calibration.structural import Fixed
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, HostRates, OpGraph, OpRate, Plan, Probe, Traits
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.partitioner.work import work_of
-from mixbackend.runtime.trace import trace_graph
 
 from .conftest import KnownBackend
 

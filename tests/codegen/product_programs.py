@@ -20,8 +20,8 @@ from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.prepared import PreparedProgram, prepare
 from mixbackend.contracts import InputRole, Region, Supported, Unsupported
 from mixbackend.contracts.numerics import find_deviation
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.verify import eager_result, reference_result
 
 CONSTANT = PlaceholderRole(InputRole.CONSTANT)

@@ -16,8 +16,8 @@ from mixbackend.backends.codegen.ir.check import check_program
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.prepared import prepare
 from mixbackend.contracts import CodegenError, InputRole, Region
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_region
 
 functional = torch.nn.functional
 CONSTANT = PlaceholderRole(InputRole.CONSTANT)

@@ -25,7 +25,7 @@ from mixbackend.backends.codegen.targets.triton.compiler import Architecture
 from mixbackend.backends.codegen.targets.triton.target import Hardware, TritonTarget
 from mixbackend.contracts import Availability, Supported
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 THREADS = 512
 """Few, so that small tensors take more than one turn."""

@@ -21,7 +21,7 @@ from mixbackend.backends.codegen.ir.call_table import CallTable, TabledCall
 from mixbackend.backends.codegen.lower import table
 from mixbackend.backends.codegen.schedule import schedule as scheduling
 from mixbackend.contracts import CodegenError
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 TABLE = CallTable(2, 3, (torch.float32, torch.bool), (TabledCall(0, (0, 3), 1, 0), TabledCall(1, (3, 4, 2), 0, 2)))
 

@@ -11,7 +11,7 @@ from random_functions import RandomFunction, random_functions
 from test_random_graphs import examples
 
 from mixbackend.backends.common import retrace
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 
 def _twice(drawn: RandomFunction) -> tuple[Any, list[Any]]:

@@ -21,10 +21,10 @@ from mixbackend.calibration.device import prior_device
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import Plan, Region
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.graph.regions import cut_regions
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.placement import place
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.regions import cut_regions
-from mixbackend.runtime.trace import trace_graph
 from mixbackend.runtime.verify import eager_result, reference_result
 
 BACKENDS = (CodegenBackend(), EagerBackend())

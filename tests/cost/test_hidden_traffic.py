@@ -12,10 +12,10 @@ import torch
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates, InputRole, OpRate, OpView
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.queueing import weighed
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten
 GPU = DeviceModel("cuda:0 test", (("float32", 5e13), ("float16", 8e14)), 4e12, 3e7, 4e12, 6e-6, 1, "probed")

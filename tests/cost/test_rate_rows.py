@@ -10,8 +10,8 @@ import torch
 
 from mixbackend.contracts import BackendRates, InputRole, OpRate, OpView, TensorMeta
 from mixbackend.contracts.rate_rows import is_channels_last, is_rate_row, rate_row, wider_rows
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_graph
 
 aten = torch.ops.aten
 CONSTANT = PlaceholderRole(InputRole.CONSTANT)

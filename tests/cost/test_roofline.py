@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.roofline import RooflineCostModel, default_rate
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten
 DEVICE = DeviceModel("cpu test", (("float32", 1e11), ("bfloat16", 4e11)), 1e10, 1e6, 1e11, 2e-6, 2)

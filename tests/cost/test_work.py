@@ -10,9 +10,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts import OpView
+from mixbackend.graph.describe import describe
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
-from mixbackend.runtime.describe import describe
-from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten
 

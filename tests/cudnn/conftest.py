@@ -13,11 +13,11 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import DeviceModel, InputRole, NodeMatch, Plan, Preference, Region, Unsupported
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.regions import cut_regions
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.regions import cut_regions
-from mixbackend.runtime.trace import trace_graph
 
 GPU = DeviceModel(
     "cuda:0 synthetic", (("float32", 5e13), ("float16", 8e14), ("bfloat16", 8e14)), 4e12, 3e7, 8e12, 5e-6, 1

@@ -9,10 +9,10 @@ import torch
 from torch.utils._pytree import tree_map
 
 from mixbackend.backends.cudnn import written_attention
+from mixbackend.graph.describe import describe
+from mixbackend.graph.regions import cut_regions
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.runtime.describe import describe
-from mixbackend.runtime.regions import cut_regions
-from mixbackend.runtime.trace import trace_graph
 
 aten = torch.ops.aten
 HEADS, SIZE = 4, 16

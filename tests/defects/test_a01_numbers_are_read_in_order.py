@@ -13,9 +13,9 @@ from hypothesis import given, settings
 
 import mixbackend
 from mixbackend.contracts import OpGraph, Plan, PlannedRegion, find_problems
-from mixbackend.runtime.regions import cut_regions
+from mixbackend.graph.regions import cut_regions
+from mixbackend.graph.trace import trace_graph
 from mixbackend.runtime.stitch import stitch
-from mixbackend.runtime.trace import trace_graph
 from mixbackend.runtime.verify import eager_result
 
 Program = Callable[..., Any]

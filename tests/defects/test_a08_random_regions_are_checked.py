@@ -23,10 +23,10 @@ from mixbackend.contracts import (
     Traits,
     Verdict,
 )
+from mixbackend.graph.trace import trace_region
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.trace import trace_region
 from mixbackend.runtime.verify import check_region, eager_result, random_states
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)

@@ -43,7 +43,7 @@ def test_text_has_machine_code(
 
     from mixbackend.backends.codegen.targets.triton.compiler import compile_texts
     from mixbackend.backends.codegen.targets.triton.printing import print_program
-    from mixbackend.runtime.trace import trace_region
+    from mixbackend.graph.trace import trace_region
 
     program = backend().program(trace_region(function, [torch.zeros(2, LONG, dtype=dtype)]))
     binaries = compile_texts(print_program(program, SETTINGS).texts, HARDWARE.architecture)
@@ -65,7 +65,7 @@ def test_symbolic_sizes_take_code_for_64_bits_where_their_values_need_it(monkeyp
     from triton_programs import SETTINGS, backend
 
     from mixbackend.backends.codegen.targets.triton.printing import print_program
-    from mixbackend.runtime.trace import trace_region
+    from mixbackend.graph.trace import trace_region
 
     x = torch.zeros(5, 7, dtype=torch.int64)
     region = trace_region(lambda x: x + torch.arange(x.shape[1]) * 3_000_000_000, [x], dynamic=True)

@@ -14,7 +14,7 @@ from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.onnxruntime.backend import OnnxRuntimeBackend
 from mixbackend.contracts import Supported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.verify import eager_result
 
 aten = torch.ops.aten

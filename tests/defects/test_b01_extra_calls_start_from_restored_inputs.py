@@ -16,6 +16,7 @@ from sleepers import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.configuration import load_config
+from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.choice import Choice
@@ -23,7 +24,6 @@ from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.cuda_graphs.recording import RecordedPiece
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
-from mixbackend.runtime.trace import trace_graph, trace_region
 from mixbackend.tuning import comparison, comparison_gpu, comparison_processor, tuner, worker
 from mixbackend.tuning.request import TrialRequest
 from mixbackend.tuning.values import write_values

@@ -14,7 +14,7 @@ from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.codegen.interpret.program import interpret_program
 from mixbackend.backends.codegen.ir.check import check_program
 from mixbackend.contracts import InputRangeError, Region
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.verify import eager_result
 
 aten = torch.ops.aten

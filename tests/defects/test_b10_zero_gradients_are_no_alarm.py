@@ -7,7 +7,7 @@ import torch
 
 import mixbackend
 from mixbackend.contracts import ErrorBudget
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.verify import check_region, eager_result
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)

@@ -6,7 +6,7 @@ import torch
 
 import mixbackend
 from mixbackend.contracts import Condition, SymbolicSize, known
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.trace import trace_graph
 
 
 def test_jagged_tensors_are_placed():

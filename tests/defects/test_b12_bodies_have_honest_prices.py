@@ -17,12 +17,12 @@ from mixbackend.calibration.device import prior_device
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.configuration import load_config
 from mixbackend.contracts import CostModel, OpView
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.registry import isolated_registry
 from mixbackend.reporting.records import GraphRecord
 from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.trace import trace_graph
 
 DEVICE = prior_device("cpu")
 COSTS: CostModel = RooflineCostModel(DEVICE, {"eager": prior_rates(EagerBackend(), DEVICE)})

@@ -9,8 +9,8 @@ import torch
 import mixbackend
 from mixbackend.contracts import SymbolicSize, TensorMeta
 from mixbackend.contracts.plan import Plan, PlannedRegion
-from mixbackend.runtime.regions import cut_regions
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.regions import cut_regions
+from mixbackend.graph.trace import trace_graph
 
 PREFERRED = [{"match": {}, "prefer": "codegen", "factor": 1e-6}]
 TROUBLE = ("quarantine", "verify_failed", "fallback", "repair", "unverified")

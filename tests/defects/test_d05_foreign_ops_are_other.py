@@ -9,8 +9,8 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.calibration.device import prior_device
 from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import OP_CLASSES, op_class_of
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.trace import trace_graph
 
 
 @pytest.mark.parametrize("name", ["view", "add", "mm", "cat", "convolution", "getitem", "embedding", "sort"])

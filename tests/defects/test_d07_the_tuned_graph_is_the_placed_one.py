@@ -11,12 +11,12 @@ import torch
 
 from mixbackend.configuration import load_config
 from mixbackend.contracts import InputRole
-from mixbackend.runtime.constants import taken_out
-from mixbackend.runtime.copies import copy_module
-from mixbackend.runtime.describe import PlaceholderRole, describe
-from mixbackend.runtime.identity import Captured
+from mixbackend.graph.constants import taken_out
+from mixbackend.graph.copies import copy_module
+from mixbackend.graph.describe import PlaceholderRole, describe
+from mixbackend.graph.identity import Captured
+from mixbackend.graph.trace import trace_graph
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning import tuner
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mixbackend.backends.codegen import CodegenBackend
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 STEPS = {
     torch.bfloat16: [3e38, 4.0, 0.25, 0.25, 0.5, 2.0],

@@ -104,7 +104,7 @@ def compile_with(backend: type[Broken], folder: Path, **keys: Any) -> None:
 
 
 def raise_quarantined(folder: Path) -> None:
-    from mixbackend.runtime.trace import trace_region
+    from mixbackend.graph.trace import trace_region
 
     region = trace_region(torch.mm, (torch.randn(4, 4), torch.randn(4, 4)))
     backend = Broken()
@@ -152,7 +152,7 @@ def raise_codegen_compile(folder: Path) -> None:
     from mixbackend.backends.codegen.backend import CodegenBackend
     from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
     from mixbackend.backends.codegen.targets.cpp.target import CppTarget
-    from mixbackend.runtime.trace import trace_region
+    from mixbackend.graph.trace import trace_region
 
     compiler = folder / "g++"
     real = shlex.join(find_compiler().command)
@@ -172,7 +172,7 @@ def resolve(*backends: type[Backend], names: list[str], required: set[str] = fro
 
 def raise_input_range(folder: Path) -> None:
     from mixbackend.backends.codegen import CodegenBackend
-    from mixbackend.runtime.trace import trace_region
+    from mixbackend.graph.trace import trace_region
 
     values = [torch.zeros(3, 2), torch.tensor([3])]
     compiled = CodegenBackend().compile(trace_region(lambda table, places: table.index_select(0, places), values))

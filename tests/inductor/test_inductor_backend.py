@@ -11,8 +11,8 @@ import torch
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.contracts import DeviceModel, OpView, Region, Supported, Unsupported, check_backend
 from mixbackend.contracts.torch_compat import inductor_handling, operator_by_name
+from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.runtime.replay import make_inputs
-from mixbackend.runtime.trace import trace_graph, trace_region
 
 aten = torch.ops.aten
 

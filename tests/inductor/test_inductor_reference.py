@@ -11,8 +11,8 @@ from mixbackend.backends.inductor import InductorBackend
 from mixbackend.backends.inductor import backend as inductor_backend
 from mixbackend.backends.inductor.reference import Reference
 from mixbackend.contracts import Region
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.replay import make_inputs
-from mixbackend.runtime.trace import trace_region
 
 aten = torch.ops.aten
 

@@ -14,8 +14,8 @@ import mixbackend
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import Supported, Unsupported
+from mixbackend.graph.trace import trace_region
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.trace import trace_region
 
 ROWS = [torch.randn(6, 33)]
 CASES: dict[str, tuple[Callable[..., Any], Sequence[torch.Tensor]]] = {

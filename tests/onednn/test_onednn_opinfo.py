@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 
 from mixbackend.contracts import Unsupported
 from mixbackend.contracts.torch_compat import operator_database
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.trace import trace_graph
 
 _LINEAR = (
     "mm addmm matmul bmm linalg.multi_dot nn.functional.linear nn.functional.bilinear einsum tensordot inner outer"

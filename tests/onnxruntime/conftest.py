@@ -12,9 +12,9 @@ import torch
 
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
 from mixbackend.contracts import CompiledRegion, InputRole, OpGraph, Region, SymbolicSize, TensorMeta, Unsupported
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.regions import whole_region
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.regions import whole_region
+from mixbackend.graph.trace import trace_graph
 
 _WIDENED = (torch.float16, torch.bfloat16, torch.float32)
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from mixbackend.backends.common.onnx import lower_region
 from mixbackend.backends.onnxruntime.kernels import target
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 _SDPA = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _LOWEST = torch.finfo(torch.float32).min

@@ -12,8 +12,8 @@ import torch
 
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend, backend
 from mixbackend.contracts import DeviceModel, Plan, PlannedRegion, RegionSketch, Supported, check_backend
-from mixbackend.runtime.regions import cut_regions
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.regions import cut_regions
+from mixbackend.graph.trace import trace_graph
 
 aten = torch.ops.aten
 
@@ -58,7 +58,7 @@ def test_neither_import_nor_verdict_loads_the_runtime():
     script = (
         "import sys, torch\n"
         "from mixbackend.backends.onnxruntime import OnnxRuntimeBackend\n"
-        "from mixbackend.runtime.trace import trace_graph\n"
+        "from mixbackend.graph.trace import trace_graph\n"
         "backend = OnnxRuntimeBackend(); backend.availability(); backend.fingerprint()\n"
         "_, graph = trace_graph(torch.relu, [torch.ones(3)])\n"
         "print(backend.judge(graph.view(graph.nodes[0].name)))\n"

@@ -18,8 +18,8 @@ from mixbackend.backends.onnxruntime.binding import bind_model
 from mixbackend.backends.onnxruntime.boundary import boundary
 from mixbackend.backends.onnxruntime.session import open_session
 from mixbackend.contracts import InputRole
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_region
 
 
 def _region(function, inputs, constants, dynamic=False):
@@ -259,8 +259,8 @@ _MEMORY = """
 import json, resource, sys, time, torch
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
 from mixbackend.contracts import InputRole
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_region
 def layer(x, a, b): return x @ a @ b
 inputs = [torch.randn(1, 4096), *[torch.randn(4096, 4096).mul_(0.01).t() for _ in range(2)]]
 roles = {place: PlaceholderRole(InputRole.CONSTANT, "w") for place in (1, 2)}
@@ -292,8 +292,8 @@ _ELSEWHERE = """
 import sys, torch
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
 from mixbackend.contracts import InputRole
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_region
 x, w, b = torch.load(sys.argv[1])
 roles = {place: PlaceholderRole(InputRole.CONSTANT, "w") for place in (1, 2)}
 region = trace_region(lambda x, w, b: torch.relu(x @ w + b), [x, w, b], roles=roles)

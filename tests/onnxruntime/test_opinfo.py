@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 
 from mixbackend.contracts import OpGraph, Unsupported
 from mixbackend.contracts.torch_compat import operator_database
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.trace import trace_graph
 
 _FOREIGN = ("linalg.", "fft.", "masked.", "signal.", "sparse.", "special.", "_refs", "__r")
 _SAMPLES = {torch.float32: 2, torch.int64: 1, torch.bool: 1}

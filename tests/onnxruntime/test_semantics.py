@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mixbackend.contracts import Supported
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.trace import trace_graph
 
 aten = torch.ops.aten
 _NAN, _INF = float("nan"), float("inf")

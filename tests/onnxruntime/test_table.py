@@ -10,7 +10,7 @@ import torch
 
 from mixbackend.backends.common.onnx import TABLE
 from mixbackend.contracts import Unsupported
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.trace import trace_graph
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 ALL = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)

@@ -7,9 +7,9 @@ import torch
 
 from mixbackend import auto
 from mixbackend.contracts import BuildSeconds, Estimate
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.amortized import CALLS, AmortizedCosts
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.trace import trace_graph
 
 
 class Flat:

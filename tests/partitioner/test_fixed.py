@@ -11,12 +11,12 @@ from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
 from mixbackend.contracts import NodeMatch, OpGraph, OpView, Plan, PlannedRegion, Preference, Verdict
+from mixbackend.graph.describe import describe
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import find_claims
 from mixbackend.partitioner.portable import portable
-from mixbackend.runtime.describe import describe
-from mixbackend.runtime.trace import trace_graph
 
 BACKENDS = (CodegenBackend(), OneDnnBackend(), EagerBackend())
 

@@ -22,9 +22,9 @@ from mixbackend.contracts import (
     Unsupported,
     Verdict,
 )
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_graph
 
 
 @dataclass

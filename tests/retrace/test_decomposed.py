@@ -7,7 +7,7 @@ import torch
 
 from mixbackend.backends.common.decomposed import decomposed_views
 from mixbackend.contracts import OpView, TensorMeta
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.trace import trace_graph
 
 aten = torch.ops.aten
 

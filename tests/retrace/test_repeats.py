@@ -13,8 +13,8 @@ from mixbackend.backends.common import retrace as module
 from mixbackend.backends.common.repeats import RepeatsCopied
 from mixbackend.backends.common.retrace import retrace_apart
 from mixbackend.contracts.torch_compat import storage_key
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.replay import make_inputs
-from mixbackend.runtime.trace import trace_region
 
 aten = torch.ops.aten
 

@@ -8,8 +8,8 @@ import torch.nn.functional as functional
 from torch._subclasses import FakeTensorMode
 
 import mixbackend
-from mixbackend.runtime import attention_masks
-from mixbackend.runtime.attention_masks import simplify_attention_masks
+from mixbackend.graph import attention_masks
+from mixbackend.graph.attention_masks import simplify_attention_masks
 
 _LENGTH = 6
 

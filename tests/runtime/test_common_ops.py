@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mixbackend.runtime.common_ops import merge_common_ops
-from mixbackend.runtime.normalize import normalize
+from mixbackend.graph.common_ops import merge_common_ops
+from mixbackend.graph.normalize import normalize
 
 aten = torch.ops.aten
 

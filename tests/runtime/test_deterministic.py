@@ -12,9 +12,9 @@ from mixbackend.backends.codegen.backend import CodegenBackend
 from mixbackend.backends.inductor.backend import InductorBackend
 from mixbackend.contracts import Traits, Unsupported
 from mixbackend.contracts.region_text import read_region_text
+from mixbackend.graph.trace import trace_region
 from mixbackend.partitioner.judging import refused_by_traits
 from mixbackend.partitioner.signatures import MetaNumbers, signature_of
-from mixbackend.runtime.trace import trace_region
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mixbackend.runtime.views import read_through_detach
+from mixbackend.graph.views import read_through_detach
 
 aten = torch.ops.aten
 LOOPS = frozenset((one, other) for one in ("pointwise", "copy", "view") for other in ("pointwise", "copy", "view"))

@@ -7,8 +7,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.identity import Captured
-from mixbackend.runtime.lifted import write_lifted_numbers
+from mixbackend.graph.identity import Captured
+from mixbackend.graph.lifted import write_lifted_numbers
 
 aten = torch.ops.aten
 

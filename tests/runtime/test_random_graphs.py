@@ -24,10 +24,10 @@ from mixbackend.contracts import (
     find_problems,
     refuse_special,
 )
+from mixbackend.graph.regions import cut_regions
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.runtime.regions import cut_regions
 from mixbackend.runtime.stitch import stitch
-from mixbackend.runtime.trace import trace_graph
 
 ops = torch.ops.aten
 

@@ -11,9 +11,9 @@ import torch
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.contracts import Estimate, OpGraph, OpView, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.graph.trace import trace_graph
 from mixbackend.runtime.fusion import Fusion
 from mixbackend.runtime.recomputed import Recomputation
-from mixbackend.runtime.trace import trace_graph
 
 from .recomputed_cases import ByteCosts, fused_pairs
 

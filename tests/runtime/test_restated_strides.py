@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mixbackend.runtime.restated_strides import reshape_restated_strides
+from mixbackend.graph.restated_strides import reshape_restated_strides
 
 aten = torch.ops.aten
 

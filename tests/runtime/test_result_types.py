@@ -12,8 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.backends.codegen.backend import CodegenBackend
 from mixbackend.backends.inductor.backend import InductorBackend
-from mixbackend.runtime.result_types import state_result_types
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.result_types import state_result_types
+from mixbackend.graph.trace import trace_graph
 
 aten = torch.ops.aten
 

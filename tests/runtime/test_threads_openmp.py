@@ -196,7 +196,7 @@ def test_generated_kernels_and_torch_share_one_runtime(tmp_path: Path) -> None:
     printed = run(
         """
         from mixbackend.backends.codegen.backend import CodegenBackend
-        from mixbackend.runtime.trace import trace_region
+        from mixbackend.graph.trace import trace_region
         inputs = [torch.ones(512, 512)]
         compiled = CodegenBackend().compile(trace_region(lambda x: torch.softmax(x, -1) + 1, inputs))
         assert torch.allclose(compiled.run(inputs)[0], torch.softmax(inputs[0], -1) + 1)

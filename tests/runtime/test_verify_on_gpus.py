@@ -8,12 +8,12 @@ import torch
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, Condition, ErrorBudget, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime import verify
 from mixbackend.runtime.answers import SlotPolicy
 from mixbackend.runtime.reference import WideInterpreter
 from mixbackend.runtime.region_code import RegionCode
 from mixbackend.runtime.slots import RegionSlot
-from mixbackend.runtime.trace import trace_region
 
 aten = torch.ops.aten
 

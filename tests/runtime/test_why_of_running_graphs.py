@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from mixbackend.contracts import Unsupported
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import ledger as ledger_module
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning.decision import MEASURED, Decision, Trial
 
 

@@ -19,9 +19,9 @@ import torch
 from mixbackend.backends.tensorrt import TensorRtBackend, backend, building, plan, worker
 from mixbackend.backends.tensorrt.sizes import shown_by
 from mixbackend.contracts import Availability, CompiledRegion, InputRole, OpView, Region, TensorMeta, Unsupported
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.regions import whole_region
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.regions import whole_region
+from mixbackend.graph.trace import trace_graph
 
 HERE = Path(__file__).parent
 RELEASES = sorted(path.stem for path in (HERE / "descriptions").glob("*.json"))

@@ -16,8 +16,8 @@ from mixbackend.backends.tensorrt.kernels import OPSET, target
 from mixbackend.backends.tensorrt.versions import Release
 from mixbackend.contracts import Region
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.regions import whole_region
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.regions import whole_region
+from mixbackend.graph.trace import trace_graph
 
 from .conftest import NEWEST, OLDEST, Bench, close, given
 

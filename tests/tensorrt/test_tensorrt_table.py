@@ -11,9 +11,9 @@ import torch
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from mixbackend.contracts import InputRole, Unsupported
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.regions import whole_region
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.regions import whole_region
+from mixbackend.graph.trace import trace_graph
 
 from .conftest import NEWEST, OLDEST, close, given
 

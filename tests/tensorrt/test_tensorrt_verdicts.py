@@ -21,8 +21,8 @@ from mixbackend.contracts import (
     Unsupported,
 )
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.describe import PlaceholderRole
-from mixbackend.runtime.trace import trace_graph
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_graph
 
 from .conftest import NEWEST, OLDEST, Bench
 

@@ -14,9 +14,9 @@ from mixbackend.backends.tensorrt.model import prepare
 from mixbackend.backends.tensorrt.precision import float32_by_name
 from mixbackend.backends.tensorrt.versions import Release
 from mixbackend.contracts import Plan, Region
+from mixbackend.graph.regions import cut_regions
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.runtime.regions import cut_regions
-from mixbackend.runtime.trace import trace_graph
 
 from .conftest import OLDEST, given
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.choice import DEFAULT
-from mixbackend.runtime.trace import trace_region
 from mixbackend.tuning import worker
 from mixbackend.tuning.request import TrialRequest
 from mixbackend.tuning.values import write_values

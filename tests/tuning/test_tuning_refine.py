@@ -7,10 +7,10 @@ import torch
 
 from mixbackend.configuration import load_config
 from mixbackend.contracts import OpGraph
+from mixbackend.graph.describe import describe
+from mixbackend.graph.trace import trace_graph
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.describe import describe
 from mixbackend.runtime.session import Session
-from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning.candidates import content_of, find_candidates
 from mixbackend.tuning.race import Entrant, Showing
 from mixbackend.tuning.refine import MOST_PLANS, Refiner, corrections_of

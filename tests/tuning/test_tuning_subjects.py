@@ -13,14 +13,14 @@ from mixbackend.backends.onednn import OneDnnBackend
 from mixbackend.configuration import load_config
 from mixbackend.contracts import InputRole
 from mixbackend.contracts.region_text import read_region_text
+from mixbackend.graph.describe import PlaceholderRole, describe
+from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.portable import portable
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.describe import PlaceholderRole, describe
 from mixbackend.runtime.layout_choice import choose_layout
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
-from mixbackend.runtime.trace import trace_graph
 from mixbackend.tuning import tuner
 from mixbackend.tuning.candidates import find_candidates, in_layouts
 from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial

@@ -12,9 +12,9 @@ import torch
 from mixbackend_openvino.backend import OpenVinoBackend
 
 from mixbackend.contracts import DeviceModel, InputRole, Supported, check_backend, check_contract_version
-from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.replay import make_inputs
-from mixbackend.runtime.trace import trace_region
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "vendor_openvino"
 

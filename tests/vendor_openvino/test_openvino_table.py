@@ -11,8 +11,8 @@ from mixbackend_openvino.backend import OpenVinoBackend
 from mixbackend_openvino.table import ROWS
 
 from mixbackend.contracts import Supported, Unsupported
+from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.runtime.replay import make_inputs
-from mixbackend.runtime.trace import trace_graph, trace_region
 
 aten = torch.ops.aten
 BACKEND = OpenVinoBackend()

@@ -27,11 +27,11 @@ import torch.fx
 
 from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
+from mixbackend.graph.regions import BoundRegion
 from mixbackend.runtime.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.runtime.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
 from mixbackend.runtime.cuda_graphs.recording import RecordedPiece, Recording, Tell
 from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.regions import BoundRegion
 from mixbackend.runtime.slots import RegionSlot
 from mixbackend.runtime.stitch import Stitched, call_text, function_text, load_function, stitch
 

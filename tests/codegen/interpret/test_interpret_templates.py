@@ -14,7 +14,7 @@ from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.codegen.schedule.layout import choose_layouts
 from mixbackend.backends.codegen.schedule.templates import template_kernel
 from mixbackend.contracts import IrError
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 

@@ -15,7 +15,7 @@ from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import ErrorBudget, Region, Supported, Unsupported
 from mixbackend.contracts.numerics import find_deviation
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.verify import eager_result, reference_result
 
 BUDGET = ErrorBudget()

@@ -10,7 +10,7 @@ import torch
 from mixbackend.backends.codegen.ir.stages import Map, Template
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.contracts import Supported, Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 

@@ -16,7 +16,7 @@ from mixbackend.backends.codegen.ir.kernel import Kernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.contracts import ErrorBudget
 from mixbackend.contracts.numerics import find_deviation
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.verify import eager_result, reference_result
 
 functional = torch.nn.functional

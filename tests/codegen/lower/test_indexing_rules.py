@@ -13,7 +13,7 @@ from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.codegen.schedule.checks import without_checks
 from mixbackend.contracts import InputRangeError, TensorMeta, Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 DTYPES = [*FLOATS, torch.int64, torch.int32, torch.bool]

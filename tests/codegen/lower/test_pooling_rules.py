@@ -9,7 +9,7 @@ from mixbackend.backends.codegen.ir.stages import Reduce, Scatter
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 aten = torch.ops.aten
 HALF = [torch.bfloat16, torch.float16]

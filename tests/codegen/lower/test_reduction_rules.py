@@ -10,7 +10,7 @@ import torch
 
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.contracts import Supported, Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 aten = torch.ops.aten
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mixbackend.backends.codegen import CodegenBackend
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

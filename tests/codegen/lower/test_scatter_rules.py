@@ -11,7 +11,7 @@ from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.codegen.schedule.checks import without_checks
 from mixbackend.contracts import InputRangeError, Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 HALF = [torch.bfloat16, torch.float16]
 DTYPES = [torch.float32, *HALF, torch.int64]

@@ -11,7 +11,7 @@ from mixbackend.backends.codegen.ir.stages import Map, Scatter
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 aten = torch.ops.aten
 FLOATS = [torch.bfloat16, torch.float16, torch.float64]

@@ -10,7 +10,7 @@ from mixbackend.backends.codegen.ir.stages import AliasOutput, Concatenate, Map
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 aten = torch.ops.aten
 

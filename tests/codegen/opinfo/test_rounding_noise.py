@@ -8,7 +8,7 @@ import torch
 
 from mixbackend.contracts import ErrorBudget
 from mixbackend.contracts.numerics import find_deviation
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 from .rounding_noise import rounding_noise
 

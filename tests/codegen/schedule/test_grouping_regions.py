@@ -13,7 +13,7 @@ from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.split import split_reductions
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 aten = torch.ops.aten
 tensor = torch.randn

@@ -16,7 +16,7 @@ from mixbackend.backends.codegen.schedule import launches as launches_module
 from mixbackend.backends.codegen.schedule.schedule import schedule
 from mixbackend.backends.codegen.targets.target import Blocks, TargetTraits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 BLOCKS = Blocks(16384, 16, 8192, 64, frozenset({"set", "add"}), beside=4)
 TRAITS = TargetTraits("cpu", 128, 1 << 17, 264, True, frozenset({torch.float32, torch.bfloat16}), blocks=BLOCKS)

@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.codegen.schedule.schedule import schedule
 from mixbackend.backends.codegen.targets.cpp.arrangement import largest_value
 from mixbackend.contracts import Region
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 functional = torch.nn.functional
 

@@ -21,7 +21,7 @@ from mixbackend.backends.codegen.schedule.grouping import group_stages
 from mixbackend.backends.codegen.schedule.layout import choose_layouts
 from mixbackend.backends.codegen.schedule.statements import draft_of
 from mixbackend.backends.codegen.schedule.templates import template_kernel
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 INPUTS = [torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]

@@ -13,7 +13,7 @@ from mixbackend.backends.codegen.ir.stages import Map, StageGraph, Template
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BATCH, LENGTH, HEADS, WIDTH = 2, 5, 3, 8

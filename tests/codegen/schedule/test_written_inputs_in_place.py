@@ -26,8 +26,8 @@ from mixbackend.backends.codegen.schedule.schedule import schedule
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.write_inputs import place_writes
 from mixbackend.contracts import IrError, Region, RegionSketch, Supported, Unsupported
+from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.replay import make_inputs
-from mixbackend.runtime.trace import trace_region
 
 aten = torch.ops.aten
 COPY = aten.copy_.default

@@ -45,7 +45,7 @@ def main() -> None:
     from mixbackend.backends.codegen.backend import CodegenBackend
     from mixbackend.backends.codegen.interpret.stages import interpret_stages
     from mixbackend.backends.codegen.lower.table import lower_region
-    from mixbackend.runtime.trace import trace_region
+    from mixbackend.graph.trace import trace_region
 
     asked: list[int] = []
     runner.take_random_state = lambda device, amount: asked.append(amount) or STATE

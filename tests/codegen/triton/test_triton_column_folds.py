@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.targets.triton.limits import Settings
 from mixbackend.backends.codegen.targets.triton.printing import print_program, values_of
 from mixbackend.backends.codegen.targets.triton.target import Hardware, TritonTarget
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

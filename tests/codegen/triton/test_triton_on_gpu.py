@@ -14,7 +14,7 @@ from run_triton_cases import run_case
 from triton_cases import CASES
 
 from mixbackend.backends.codegen.backend import CodegenBackend
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 pytestmark = pytest.mark.gpu
 KEYS = [(name, dtype) for name, case in CASES.items() for dtype in case.dtypes]

@@ -21,7 +21,7 @@ from mixbackend.backends.codegen.targets.triton.products import Tile, find_produ
 from mixbackend.backends.codegen.targets.triton.specialised import specialised
 from mixbackend.contracts import Supported, Unsupported
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

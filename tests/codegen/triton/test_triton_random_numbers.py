@@ -14,7 +14,7 @@ from triton_programs import HARDWARE, SETTINGS, backend
 
 from mixbackend.backends.codegen.backend import CodegenBackend
 from mixbackend.backends.codegen.targets.triton.printing import print_program
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

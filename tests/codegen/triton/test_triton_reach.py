@@ -13,7 +13,7 @@ from mixbackend.backends.codegen.targets.triton.compiler import compile_texts
 from mixbackend.backends.codegen.targets.triton.limits import LARGEST_INDEX
 from mixbackend.backends.codegen.targets.triton.printing import Printed, print_program, reach_of_launch
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 
 def _fake(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Printed:

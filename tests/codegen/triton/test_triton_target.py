@@ -14,7 +14,7 @@ from triton_programs import HARDWARE, backend, printed, program_of
 from mixbackend.backends.codegen.backend import CodegenBackend
 from mixbackend.backends.codegen.targets.triton.target import TritonTarget
 from mixbackend.contracts import CodegenError, Supported, Unsupported
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

@@ -11,7 +11,7 @@ from triton_programs import HARDWARE, SETTINGS, backend
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.targets.triton.printing import print_program, values_of
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

@@ -159,7 +159,7 @@ def test_a_gpu_measures_its_kernels(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("torch finds no CUDA device")
     from mixbackend.backends.codegen.targets.triton.device_clock import device_clock
-    from mixbackend.runtime.trace import trace_region
+    from mixbackend.graph.trace import trace_region
 
     seen: list[list[float]] = []
     hardware = TritonTarget().hardware

@@ -19,7 +19,7 @@ from mixbackend.backends.codegen.schedule.schedule import schedule
 from mixbackend.backends.codegen.targets.triton.compiler import Architecture
 from mixbackend.backends.codegen.targets.triton.target import Hardware, TritonTarget
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

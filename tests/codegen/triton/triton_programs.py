@@ -15,7 +15,7 @@ from mixbackend.backends.codegen.targets.triton.limits import Settings
 from mixbackend.backends.codegen.targets.triton.printing import Printed, print_program
 from mixbackend.backends.codegen.targets.triton.target import Hardware, TritonTarget
 from mixbackend.contracts import Availability
-from mixbackend.runtime.trace import trace_region
+from mixbackend.graph.trace import trace_region
 
 HARDWARE = Hardware(Architecture("cuda", "90", 32), 132)
 SETTINGS = Settings(HARDWARE.units, HARDWARE.shared)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mixbackend.runtime.constants.factories import free_factories
+from mixbackend.graph.constants.factories import free_factories
 
 aten = torch.ops.aten
 

@@ -18,10 +18,10 @@ import torch.fx
 
 from mixbackend.contracts import InputRole, OpGraph, Phase, RegionTextError
 from mixbackend.contracts.region import LOCAL_KEY
-from mixbackend.runtime.copies import copy_module
-from mixbackend.runtime.describe import PlaceholderRole, describe
-from mixbackend.runtime.normalize import normalize
-from mixbackend.runtime.regions import whole_region
+from mixbackend.graph.copies import copy_module
+from mixbackend.graph.describe import PlaceholderRole, describe
+from mixbackend.graph.normalize import normalize
+from mixbackend.graph.regions import whole_region
 
 _INPUT = re.compile(r"^%[0-9]+ = input\((\w+), (.*)\)$", re.MULTILINE)
 _TOLD = frozenset(role.value for role in (InputRole.ACTIVATION, InputRole.TANGENT, InputRole.SYMBOL))

@@ -15,10 +15,10 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from mixbackend.runtime.common_ops import merge_common_ops
-from mixbackend.runtime.lifted import write_lifted_numbers
-from mixbackend.runtime.restated_strides import reshape_restated_strides
-from mixbackend.runtime.result_types import state_result_types
+from mixbackend.graph.common_ops import merge_common_ops
+from mixbackend.graph.lifted import write_lifted_numbers
+from mixbackend.graph.restated_strides import reshape_restated_strides
+from mixbackend.graph.result_types import state_result_types
 
 _RESHAPED = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 

@@ -27,11 +27,11 @@ from mixbackend.contracts.torch_compat import (
     without_dispatch_modes,
     written_when_run,
 )
-from mixbackend.runtime.attention_masks import simplify_attention_masks
-from mixbackend.runtime.describe import PlaceholderRole
+from mixbackend.graph.attention_masks import simplify_attention_masks
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.result_types import state_result_types
+from mixbackend.graph.views import read_through_detach
 from mixbackend.runtime.discontinuities import save_discontinuities
-from mixbackend.runtime.result_types import state_result_types
-from mixbackend.runtime.views import read_through_detach
 
 GraphCompiler = Callable[
     [torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]], Callable[[list[Any]], Sequence[Any]]

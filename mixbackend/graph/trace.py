@@ -2,7 +2,7 @@
 
 Place: beside capture; used by probes, tests, and whoever wants a region from a few lines of code.
 Input: a function on tensors and example inputs. Output: an ATen graph with fake values, its ``OpGraph``, or one region.
-Non-goals: autograd and mutation; those need AOTAutograd, see ``runtime.capture``.
+Non-goals: autograd and mutation; those need AOTAutograd, see ``graph.capture``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch.fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts import OpGraph, Phase, Region
-from mixbackend.runtime.describe import PlaceholderRole, describe
-from mixbackend.runtime.normalize import normalize
-from mixbackend.runtime.regions import whole_region
+from mixbackend.graph.describe import PlaceholderRole, describe
+from mixbackend.graph.normalize import normalize
+from mixbackend.graph.regions import whole_region
 
 
 def trace_graph(

@@ -1,0 +1,1 @@
+"""Graph: capture, description and pure rewrites of fx graphs."""
