@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mixbackend import registry
-from mixbackend.calibration.model import ACCELERATOR_BUDGET_S, SWITCH, cost_model
+from mixbackend.cost.model import ACCELERATOR_BUDGET_S, SWITCH, cost_model
 from mixbackend.storage import Database, private_folder
 from mixbackend.storage.database import FILE
 

@@ -26,8 +26,8 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
+from mixbackend.cost import costs as costs_module
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
 
 Behaviour = Callable[["Call"], Sequence[Any]]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from mixbackend.calibration.model import device_model
+from mixbackend.cost.model import device_model
 from mixbackend.storage import Database
 
 _CHANNELS, _PIXELS, _CALLS = 1024, 32, 40

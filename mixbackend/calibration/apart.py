@@ -66,7 +66,7 @@ def main() -> None:
 
 def _probe(request: ProbeRequest) -> Answer:
     from mixbackend import registry
-    from mixbackend.calibration.model import cost_model
+    from mixbackend.cost.model import cost_model
     from mixbackend.storage import Database
 
     torch.set_num_threads(request.threads)

@@ -21,9 +21,7 @@ import torch
 
 from mixbackend.calibration.beside import host_rates, with_other_half, with_shared
 from mixbackend.calibration.device import synchronizer
-from mixbackend.calibration.probed_rates import RatesFromProbes, Timed
 from mixbackend.calibration.probing import CompiledProbe, compile_probes, undisturbed
-from mixbackend.calibration.structural import Fixed, assumed_seconds, fixed_seconds, structural_probes
 from mixbackend.calibration.timing import Clock, time_calls
 from mixbackend.contracts import (
     Backend,
@@ -32,6 +30,8 @@ from mixbackend.contracts import (
     Probe,
 )
 from mixbackend.contracts.rate_rows import CHANNELS_LAST
+from mixbackend.cost.probed_rates import RatesFromProbes, Timed
+from mixbackend.cost.structural import Fixed, assumed_seconds, fixed_seconds, structural_probes
 from mixbackend.partitioner.roofline import default_rate
 
 COMPILE_BUDGET_S = 12.0

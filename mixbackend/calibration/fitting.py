@@ -23,9 +23,9 @@ import numpy as np
 from mixbackend.calibration.beside import with_shared
 from mixbackend.calibration.block_runs import BlockRun
 from mixbackend.calibration.blocks import DTYPE, HALF
-from mixbackend.calibration.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
 from mixbackend.contracts.rate_rows import BATCHED, CONSTANT, GROUPED
+from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
 

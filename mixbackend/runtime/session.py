@@ -21,6 +21,7 @@ from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
 from mixbackend.contracts.asked import Fault
 from mixbackend.contracts.graph import accelerator
+from mixbackend.cost.costs import SessionCosts
 from mixbackend.host.memory import keep_freed_memory
 from mixbackend.host.threads import sharing
 from mixbackend.locking.lock import Lock
@@ -32,7 +33,6 @@ from mixbackend.reporting import Event, EventLog
 from mixbackend.runtime.bindings import StoredBinder
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.confirmations import Confirmations
-from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.region_code import RegionCode
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_key, tidy

@@ -9,7 +9,7 @@ import pytest
 
 from mixbackend.benchmarks import machine_rates
 from mixbackend.benchmarks.machine_rates import begin_anew, probing_allowed
-from mixbackend.calibration.model import SWITCH
+from mixbackend.cost.model import SWITCH
 from mixbackend.storage import Database
 
 

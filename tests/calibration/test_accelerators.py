@@ -15,17 +15,17 @@ import pytest
 import torch
 
 from mixbackend.calibration import backend_rates as rates_module
-from mixbackend.calibration import model as model_module
 from mixbackend.calibration import timing as timing_module
 from mixbackend.calibration.backend_rates import measure_rates
 from mixbackend.calibration.budget import TimeLeft
-from mixbackend.calibration.model import cost_model
-from mixbackend.calibration.priors import anchored, prior_rates
-from mixbackend.calibration.records import rates_record, read_rates, read_unfinished, unfinished_record
-from mixbackend.calibration.structural import structural_probes
 from mixbackend.calibration.timing import time_calls
 from mixbackend.contracts import BackendRates, CompiledRegion, DeviceModel, HostRates, OpRate, Probe, Region, Traits
 from mixbackend.contracts.probes import standard_probes
+from mixbackend.cost import model as model_module
+from mixbackend.cost.model import cost_model
+from mixbackend.cost.priors import anchored, prior_rates
+from mixbackend.cost.records import rates_record, read_rates, read_unfinished, unfinished_record
+from mixbackend.cost.structural import structural_probes
 from mixbackend.storage import Database
 
 from .conftest import DEVICE, FLOPS_PER_S, OVERHEAD_S, Clock, KnownBackend

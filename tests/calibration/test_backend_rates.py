@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from mixbackend.calibration.backend_rates import measure_rates
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import OP_CLASSES, BoundRun, CompiledRegion, DeviceModel, Probe, Traits
 from mixbackend.contracts import probes as probes_module
 from mixbackend.contracts.probes import standard_probes
+from mixbackend.cost.priors import prior_rates
 
 from .conftest import (
     CROSSING_S,

@@ -12,8 +12,8 @@ import torch
 from mixbackend import registry
 from mixbackend.calibration.block_runs import run_blocks
 from mixbackend.calibration.blocks import Block, accelerator_blocks, standard_blocks
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import Backend, CompiledRegion, InputRole, Region
+from mixbackend.cost.priors import prior_rates
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 from .conftest import DEVICE, Clock, KnownBackend

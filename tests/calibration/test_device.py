@@ -10,10 +10,10 @@ import torch
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.calibration import device as device_module
 from mixbackend.calibration.device import TENSOR_FLOAT, under_settings
-from mixbackend.calibration.priors import prior_rates
-from mixbackend.calibration.records import device_record, read_device
 from mixbackend.contracts import DeviceModel
 from mixbackend.contracts.probes import standard_probes
+from mixbackend.cost.priors import prior_rates
+from mixbackend.cost.records import device_record, read_device
 
 PEAKS = (("float32", 5e13), (TENSOR_FLOAT, 4e14), ("float16", 8e14))
 GPU = DeviceModel("cuda:0 synthetic", PEAKS, 4e12, 3e7, 8e12, 6e-6, 1, "probed")

@@ -12,8 +12,8 @@ from mixbackend import registry
 from mixbackend.calibration.block_runs import BlockRun
 from mixbackend.calibration.blocks import standard_blocks
 from mixbackend.calibration.fitting import FACTORS, LIMITS, Fit, fit, is_live
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, OpRate, Plan
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.appraise import appraise

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.calibration import model as model_module
 from mixbackend.calibration.apart import probe_apart
 from mixbackend.calibration.backend_rates import Calibration, measure_rates
 from mixbackend.calibration.device import measure_device, prior_device
-from mixbackend.calibration.model import SWITCH, cost_model, device_model
-from mixbackend.calibration.records import device_record, rates_record, read_device, read_rates
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
+from mixbackend.cost import model as model_module
+from mixbackend.cost.model import SWITCH, cost_model, device_model
+from mixbackend.cost.records import device_record, rates_record, read_device, read_rates
 from mixbackend.storage import Database, Measurement
 
 from .conftest import DEVICE, KnownBackend

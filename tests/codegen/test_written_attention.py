@@ -18,9 +18,9 @@ from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.calibration.device import prior_device
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import Plan, Region
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.placement import place

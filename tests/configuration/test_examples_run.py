@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.calibration.model import SWITCH
 from mixbackend.configuration import load_config
+from mixbackend.cost.model import SWITCH
 from mixbackend.runtime.mixture import Mixture
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))

@@ -10,9 +10,9 @@ import torch
 
 from mixbackend.backends.cublaslt import CublasLtBackend
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import DeviceModel, NodeMatch, Plan, Preference, Region, Unsupported
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place

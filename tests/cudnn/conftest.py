@@ -10,9 +10,9 @@ import torch
 
 from mixbackend.backends.cudnn import CudnnBackend
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import DeviceModel, InputRole, NodeMatch, Plan, Preference, Region, Unsupported
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph

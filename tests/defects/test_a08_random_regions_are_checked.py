@@ -23,9 +23,9 @@ from mixbackend.contracts import (
     Traits,
     Verdict,
 )
+from mixbackend.cost import costs as costs_module
 from mixbackend.graph.trace import trace_region
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.verify import check_region, eager_result, random_states
 

@@ -35,8 +35,8 @@ from mixbackend.contracts import (
     Verdict,
 )
 from mixbackend.contracts.asked import Fault, ask
+from mixbackend.cost import costs as costs_module
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
 
 COSTS = FlatCosts(seconds={"eager": 1e-3, "steady": 1e-4})

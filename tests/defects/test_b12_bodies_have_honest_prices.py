@@ -14,14 +14,14 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.calibration.device import prior_device
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.configuration import load_config
 from mixbackend.contracts import CostModel, OpView
+from mixbackend.cost import costs as costs_module
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.registry import isolated_registry
 from mixbackend.reporting.records import GraphRecord
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
 
 DEVICE = prior_device("cpu")

@@ -16,8 +16,8 @@ from mixbackend import plug_in_source, registry
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.configuration import load_config
 from mixbackend.contracts import Backend
+from mixbackend.cost import costs as costs_module
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.mixture import Mixture
 
 PLUGIN = """

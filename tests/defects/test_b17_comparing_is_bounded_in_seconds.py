@@ -15,9 +15,9 @@ from sleepers import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.configuration import load_config
+from mixbackend.cost import costs as costs_module
+from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime import costs as costs_module
-from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.tuning import comparison_processor
 from mixbackend.tuning.turns import take_turns

@@ -7,8 +7,8 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.calibration.device import prior_device
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import OP_CLASSES, op_class_of
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.roofline import RooflineCostModel
 

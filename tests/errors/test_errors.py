@@ -13,7 +13,6 @@ import torch
 
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration.model import SWITCH
 from mixbackend.configuration import ConfigurationProblemsError, load_config
 from mixbackend.contracts import (
     Availability,
@@ -28,6 +27,7 @@ from mixbackend.contracts import (
     Verdict,
     errors,
 )
+from mixbackend.cost.model import SWITCH
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mixbackend import registry
-from mixbackend.calibration.model import cost_model
+from mixbackend.cost.model import cost_model
 from mixbackend.storage import Database
 
 pytestmark = pytest.mark.gpu

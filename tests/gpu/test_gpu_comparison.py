@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.runtime.costs import SessionCosts
+from mixbackend.cost.costs import SessionCosts
 from mixbackend.tuning import comparison_gpu
 from mixbackend.tuning.comparison_gpu import GpuGround
 

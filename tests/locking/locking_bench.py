@@ -14,13 +14,13 @@ from torch import nn
 
 from mixbackend.configuration import load_config
 from mixbackend.contracts import LockError
+from mixbackend.cost import costs as costs_module
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.making import locked_graphs, locked_joints, merged
 from mixbackend.locking.model import LockFile
 from mixbackend.locking.text import write_lock
 from mixbackend.partitioner.placement import Placements
 from mixbackend.reporting import Report
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session

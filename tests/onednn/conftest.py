@@ -12,7 +12,6 @@ import torch
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
 from mixbackend.calibration.device import prior_device
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import (
     CompiledRegion,
     InputRole,
@@ -25,6 +24,7 @@ from mixbackend.contracts import (
     Unsupported,
 )
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph

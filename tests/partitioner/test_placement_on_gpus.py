@@ -23,16 +23,16 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.backends.inductor import backend as inductor_module
 from mixbackend.calibration.blocks import HALF, Block, accelerator_blocks
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, Plan
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.cost.gpu_costs import as_replayed, sound
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.queueing import HEAVY, LIGHT, balance, weighed
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.gpu_costs import as_replayed, sound
 
 PEAKS = (("float32", 5e13), ("float16", 7.9e14), ("bfloat16", 7.9e14))
 H200 = DeviceModel("cuda:0 NVIDIA H200", PEAKS, 4.3e12, 3.2e7, 6e12, 6e-6, 16, "probed", 1.5e-5, 1e10)

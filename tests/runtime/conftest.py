@@ -25,9 +25,9 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
+from mixbackend.cost import costs as costs_module
+from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime import costs as costs_module
-from mixbackend.runtime.costs import SessionCosts
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.tuning import comparison_processor
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mixbackend.contracts import Plan, PlannedRegion, Traits
+from mixbackend.cost.costs import SessionCosts
 from mixbackend.partitioner import fixed
 from mixbackend.partitioner.placement import Placements
 from mixbackend.runtime.choice import Choice
-from mixbackend.runtime.costs import SessionCosts
 from mixbackend.tuning import comparison_processor, tuner
 from mixbackend.tuning.comparison import simplest_first
 from mixbackend.tuning.comparison_processor import ProcessorGround

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from mixbackend.cost import costs as costs_module
 from mixbackend.partitioner.placement import Placements
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.choice import DEFAULT
 from mixbackend.tuning import elsewhere, tuner
 from mixbackend.tuning.decision import MEASURED, Trial

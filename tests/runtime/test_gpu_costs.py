@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration.priors import prior_rates
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, HostRates, OpRate, TensorMeta
 from mixbackend.contracts.gpu_rates import KERNEL_S
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.cost.gpu_costs import GpuCosts, as_replayed, sound
+from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.queueing import HEAVY, LIGHT, weighed
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.gpu_costs import GpuCosts, as_replayed, sound
 
 PEAKS = (("float32", 5e13), ("float16", 8e14))
 GPU = DeviceModel("cuda:0 synthetic", PEAKS, 4e12, 3e7, 8e12, 6e-6, 1, "probed", 1e-5, 1e10)

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as functional
 
 from mixbackend.contracts import CostModel, Estimate, OpView, PlacementError
+from mixbackend.cost import costs as costs_module
 from mixbackend.partitioner.work import work_of
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.joint import mark_as_decided
 

@@ -16,8 +16,8 @@ from torch import nn
 
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import symbols_of
+from mixbackend.cost import costs as costs_module
 from mixbackend.graph.describe import describe
-from mixbackend.runtime import costs as costs_module
 from mixbackend.runtime import regimes as regimes_module
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regime_search import MOST_REGIMES

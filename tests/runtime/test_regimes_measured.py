@@ -11,7 +11,7 @@ from torch import nn
 
 from mixbackend.contracts import Plan
 from mixbackend.contracts.region_text import read_region_text
-from mixbackend.runtime import costs as costs_module
+from mixbackend.cost import costs as costs_module
 from mixbackend.runtime.choice import Choice
 from mixbackend.tuning import tuner
 from mixbackend.tuning.by_range import at_sizes

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from mixbackend.calibration.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
 from mixbackend.contracts.gpu_rates import KERNEL_S
+from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.partitioner.mixed import MixedCosts, is_mixed
 from mixbackend.partitioner.queueing import Appraise, Place, balance, weighed
 from mixbackend.partitioner.roofline import RooflineCostModel

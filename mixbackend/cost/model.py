@@ -28,9 +28,11 @@ from mixbackend.calibration.blocks import blocks_for
 from mixbackend.calibration.budget import TimeLeft, turn
 from mixbackend.calibration.device import device_name, measure_device, prior_device
 from mixbackend.calibration.fitting import Fit, fit
-from mixbackend.calibration.priors import anchored, prior_rates
 from mixbackend.calibration.probing import undisturbed
-from mixbackend.calibration.records import (
+from mixbackend.calibration.timing import machine_is_busy
+from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
+from mixbackend.cost.priors import anchored, prior_rates
+from mixbackend.cost.records import (
     device_record,
     rates_record,
     read_device,
@@ -38,8 +40,6 @@ from mixbackend.calibration.records import (
     read_unfinished,
     unfinished_record,
 )
-from mixbackend.calibration.timing import machine_is_busy
-from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
 from mixbackend.host.memory import keep_freed_memory
 from mixbackend.host.threads import sharing
 from mixbackend.partitioner.roofline import RooflineCostModel

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from mixbackend import registry
-from mixbackend.calibration.model import cost_model
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CostModel, OpGraph, Plan
+from mixbackend.cost.gpu_costs import GpuCosts
+from mixbackend.cost.model import cost_model
 from mixbackend.partitioner.amortized import AmortizedCosts
 from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.queueing import Appraise, Place
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.gpu_costs import GpuCosts
 from mixbackend.storage import Database
 
 

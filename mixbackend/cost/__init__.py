@@ -1,0 +1,1 @@
+"""Cost: tables of rates, and what ops, calls and replays cost."""
