@@ -27,9 +27,9 @@ from mixbackend.benchmarks.peers.request import PeerCase
 from mixbackend.benchmarks.peers.suite_models import find_model
 from mixbackend.benchmarks.peers.worker import warm_up
 from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status
+from mixbackend.execute.timed_calls import TIMED_CALLS
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 from mixbackend.reporting.summary import short_ops
-from mixbackend.runtime.timed_calls import TIMED_CALLS
 
 MODULE = "mixbackend.benchmarks.costs_worker"
 """What a process runs."""

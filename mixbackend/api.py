@@ -51,7 +51,7 @@ def invalidate(model: torch.nn.Module) -> None:
     Raises:
         MixbackendError: it is no module.
     """
-    from mixbackend.runtime.constants import watch
+    from mixbackend.execute.weights import watch
 
     if not isinstance(model, torch.nn.Module):
         raise MixbackendError(

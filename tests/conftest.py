@@ -64,7 +64,7 @@ def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many gradients were copied out of CUDA graphs, call by call."""
     # Imported where it is used: other tests begin without the runtime.
-    from mixbackend.runtime.cuda_graphs import gradients
+    from mixbackend.execute.cuda_graphs import gradients
 
     counts: list[int] = []
     original = gradients.copies_of

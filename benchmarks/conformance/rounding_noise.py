@@ -1,7 +1,7 @@
 """How far rounding alone moves what eager returns: where eager is near to float64 by luck, that is how far it may be.
 
 Place: asked by ``operator_check`` where a result seems wrong. Method: the sample runs in float64 again and again, and
-every result of an operator is rounded to eager's type, up or down at random (``runtime.rounding``).
+every result of an operator is rounded to eager's type, up or down at random (``execute.rounding``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from mixbackend.benchmarks.conformance.operator_sample import OperatorSample
 from mixbackend.contracts.torch_compat import results_replaced
-from mixbackend.runtime.rounding import NEAREST, RandomRounding
+from mixbackend.execute.rounding import NEAREST, RandomRounding
 
 _DRAWS = 5
 

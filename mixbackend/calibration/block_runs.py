@@ -21,12 +21,12 @@ from mixbackend.calibration.device import synchronizer
 from mixbackend.calibration.probing import bound_run, undisturbed
 from mixbackend.calibration.timing import Clock, time_calls
 from mixbackend.contracts import Backend, CompiledRegion, CostModel, InputRole, OpGraph, Plan
+from mixbackend.execute.stitch import stitch
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.placement import place
-from mixbackend.runtime.stitch import stitch
 
 _SLICE_S = 0.06
 _HEAVY = frozenset({"matmul", "convolution"})

@@ -22,12 +22,12 @@ import torch
 import torch.fx
 
 from mixbackend.contracts import Phase, PlacementError, RegionTextError, VerificationError
+from mixbackend.execute.aliases import HeldToSharing, expected_sharing
 from mixbackend.graph.constants.taken_out import constant_weights
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.identity import Captured
 from mixbackend.reporting import Event
 from mixbackend.reporting.records import IdentityRecord
-from mixbackend.runtime.aliases import HeldToSharing, expected_sharing
 from mixbackend.runtime.comparing import FirstCalls
 from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
 from mixbackend.runtime.first_call import AtFirstCall, Run

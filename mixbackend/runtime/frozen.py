@@ -29,13 +29,13 @@ import torch.fx
 
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.contracts import Phase
+from mixbackend.execute.bindings import Patience
+from mixbackend.execute.weights.file_backed import FileBackedWeights
+from mixbackend.execute.weights.watch import WeightWatch
 from mixbackend.graph.constants.taken_out import take_constants_out
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.reporting import Event
-from mixbackend.runtime.bindings import Patience
-from mixbackend.runtime.constants.file_backed import FileBackedWeights
-from mixbackend.runtime.constants.watch import WeightWatch
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import Measured, Placer, RegimeGraph
 from mixbackend.runtime.session import Session

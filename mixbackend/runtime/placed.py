@@ -25,24 +25,24 @@ from mixbackend.contracts import (
     check_plan,
 )
 from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.execute.aliases import only_views
+from mixbackend.execute.answers import SlotPolicy
+from mixbackend.execute.bindings import BindingJob, Patience, bind_all
+from mixbackend.execute.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
+from mixbackend.execute.region_errors import FailureKind, describe_region
+from mixbackend.execute.repeating import written_inputs
+from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.stitch import Stitched, stitch
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.normalize import normalize
 from mixbackend.graph.regions import BoundRegion, cut_regions
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
-from mixbackend.runtime.aliases import only_views
-from mixbackend.runtime.answers import SlotPolicy
-from mixbackend.runtime.bindings import BindingJob, Patience, bind_all
-from mixbackend.runtime.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
-from mixbackend.runtime.region_errors import FailureKind, describe_region
-from mixbackend.runtime.repeating import written_inputs
 from mixbackend.runtime.replay import write_replay
 from mixbackend.runtime.session import Compiled, Session
-from mixbackend.runtime.slots import RegionSlot
 from mixbackend.runtime.stages import StageDriver
-from mixbackend.runtime.stitch import Stitched, stitch
 from mixbackend.tuning.decision import UNTUNED, Decision
 
 MAXIMUM_REPAIRS = 16

@@ -29,11 +29,11 @@ import torch.fx
 
 from mixbackend.calibration.probing import undisturbed
 from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
+from mixbackend.execute.bindings import Patience
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event, GraphRecord
 from mixbackend.reporting.records import RegimeRecord
-from mixbackend.runtime.bindings import Patience
 from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout, named_layout

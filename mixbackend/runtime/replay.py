@@ -16,8 +16,8 @@ import torch.fx
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import OpGraph, Region, SymbolicSize, TensorMeta, hint_of
 from mixbackend.contracts.region_text import read_region_text
+from mixbackend.execute.repeating import Changes, RepeatedCall
 from mixbackend.graph.regions import whole_region
-from mixbackend.runtime.repeating import Changes, RepeatedCall
 from mixbackend.runtime.stages import StageDriver
 
 _SCRIPT = '''"""Runs the dumped graph alone: compile, run, compare with eager."""

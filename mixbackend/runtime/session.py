@@ -22,6 +22,9 @@ from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, Quarant
 from mixbackend.contracts.asked import Fault
 from mixbackend.contracts.graph import accelerator
 from mixbackend.cost.costs import SessionCosts
+from mixbackend.execute.bindings import StoredBinder
+from mixbackend.execute.confirmations import Confirmations
+from mixbackend.execute.region_code import RegionCode
 from mixbackend.host.memory import keep_freed_memory
 from mixbackend.host.threads import sharing
 from mixbackend.locking.lock import Lock
@@ -30,10 +33,7 @@ from mixbackend.partitioner.explain import Question, Saving, savings, single_sav
 from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.reporting import Event, EventLog
-from mixbackend.runtime.bindings import StoredBinder
 from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.confirmations import Confirmations
-from mixbackend.runtime.region_code import RegionCode
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_key, tidy
 

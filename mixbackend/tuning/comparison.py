@@ -28,6 +28,7 @@ import torch
 
 from mixbackend.contracts import Plan
 from mixbackend.contracts.rehint import Hints
+from mixbackend.execute.repeating import RepeatedCall
 from mixbackend.graph.identity import Captured
 from mixbackend.partitioner.portable import portable
 from mixbackend.reporting import Event
@@ -37,7 +38,6 @@ from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.layout_choice import named_layout
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import RegimeGraph
-from mixbackend.runtime.repeating import RepeatedCall
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.comparison_gpu import GpuGround
 from mixbackend.tuning.comparison_processor import ProcessorGround

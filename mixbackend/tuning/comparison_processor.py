@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from mixbackend.contracts import Backend, OpGraph, TensorMeta
+from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.host.processes import memory_bytes
 from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.calls import as_in_training, timed_calls
 from mixbackend.tuning.rivals import EVERYONE, alone, other_plans, without_owners

@@ -22,11 +22,11 @@ import torch
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.torch_compat import ask_deterministic
+from mixbackend.execute.repeating import Again, Changes, RepeatedCall
+from mixbackend.execute.timed_calls import TIMED_CALLS
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.repeating import Again, Changes, RepeatedCall
-from mixbackend.runtime.timed_calls import TIMED_CALLS
 from mixbackend.storage.behind import finish
 from mixbackend.tuning.calls import as_in_training, timed_calls
 from mixbackend.tuning.decision import Decision

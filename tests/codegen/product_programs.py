@@ -20,9 +20,9 @@ from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.prepared import PreparedProgram, prepare
 from mixbackend.contracts import InputRole, Region, Supported, Unsupported
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result
 
 CONSTANT = PlaceholderRole(InputRole.CONSTANT)
 BACKEND = CodegenBackend()

@@ -20,8 +20,8 @@ from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import Region, Supported
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result
 
 attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 attend = functools.partial(attention, scale=0.2)

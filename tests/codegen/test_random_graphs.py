@@ -24,8 +24,8 @@ from mixbackend.backends.codegen.schedule.schedule import schedule
 from mixbackend.backends.codegen.targets.target import TargetTraits
 from mixbackend.contracts import ErrorBudget, Region, Supported, Unsupported, hint_of
 from mixbackend.contracts.numerics import Deviation, find_deviation
+from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result
 
 NIGHTLY = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
 BACKEND = CodegenBackend()

@@ -21,11 +21,11 @@ from mixbackend.calibration.device import prior_device
 from mixbackend.contracts import Plan, Region
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.cost.priors import prior_rates
+from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.placement import place
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.verify import eager_result, reference_result
 
 BACKENDS = (CodegenBackend(), EagerBackend())
 DEVICE = prior_device("cpu")

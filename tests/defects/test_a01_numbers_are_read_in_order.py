@@ -13,10 +13,10 @@ from hypothesis import given, settings
 
 import mixbackend
 from mixbackend.contracts import OpGraph, Plan, PlannedRegion, find_problems
+from mixbackend.execute.stitch import stitch
+from mixbackend.execute.verify import eager_result
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.stitch import stitch
-from mixbackend.runtime.verify import eager_result
 
 Program = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from foreign_backends import Foreign, kinds, mixture_of
 from torch import nn
 
 from mixbackend.contracts import VerificationError
-from mixbackend.runtime import kept_inputs
+from mixbackend.execute import kept_inputs
 
 
 def spoil_first(call):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mixbackend
-from mixbackend.runtime.constants.watch import SHARE, WeightWatch
+from mixbackend.execute.weights.watch import SHARE, WeightWatch
 
 
 @pytest.mark.parametrize("edit", ["data", "numpy", "dlpack"])

@@ -24,10 +24,10 @@ from mixbackend.contracts import (
     Verdict,
 )
 from mixbackend.cost import costs as costs_module
+from mixbackend.execute.verify import check_region, eager_result, random_states
 from mixbackend.graph.trace import trace_region
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.verify import check_region, eager_result, random_states
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ import torch
 from foreign_backends import Call, Foreign, kinds, mixture_of
 from torch import nn
 
-from mixbackend.runtime import checked_call, confirmations
+from mixbackend.execute import checked_call, confirmations
 
 
 class WrongFrom:

@@ -14,8 +14,8 @@ from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.onnxruntime.backend import OnnxRuntimeBackend
 from mixbackend.contracts import Supported
+from mixbackend.execute.verify import eager_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result
 
 aten = torch.ops.aten
 IMAGE = (torch.arange(2 * 4 * 9 * 9) % 37).float().reshape(2, 4, 9, 9) / 8

@@ -6,8 +6,8 @@ import pytest
 import torch
 from foreign_backends import Foreign, kinds, mixture_of
 
-from mixbackend.runtime import checked_call, confirmations
-from mixbackend.runtime.region_code import MOST_UNPROVED
+from mixbackend.execute import checked_call, confirmations
+from mixbackend.execute.region_code import MOST_UNPROVED
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import torch
 
 import mixbackend
 from mixbackend.contracts import ErrorBudget
+from mixbackend.execute import verify
+from mixbackend.execute.verify import Check, check_region, eager_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime import verify
-from mixbackend.runtime.verify import Check, check_region, eager_result
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 

@@ -14,8 +14,8 @@ from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.codegen.interpret.program import interpret_program
 from mixbackend.backends.codegen.ir.check import check_program
 from mixbackend.contracts import InputRangeError, Region
+from mixbackend.execute.verify import eager_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result
 
 aten = torch.ops.aten
 WEIGHT = torch.arange(50 * 17, dtype=torch.float32).reshape(50, 17) / 8

@@ -7,8 +7,8 @@ import torch
 
 import mixbackend
 from mixbackend.contracts import ErrorBudget
+from mixbackend.execute.verify import check_region, eager_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import check_region, eager_result
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 aten = torch.ops.aten

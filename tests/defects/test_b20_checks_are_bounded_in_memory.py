@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mixbackend.contracts import ErrorBudget, numerics
+from mixbackend.execute import verify
+from mixbackend.execute.check_memory import CallMemory
+from mixbackend.execute.verify import check_region, eager_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime import verify
-from mixbackend.runtime.check_memory import CallMemory
-from mixbackend.runtime.verify import check_region, eager_result
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 ELEMENTS = 1 << 18

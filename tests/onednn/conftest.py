@@ -25,12 +25,12 @@ from mixbackend.contracts import (
 )
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.cost.priors import prior_rates
+from mixbackend.execute.strides import restrider
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.strides import restrider
 
 _PREFERRED = Preference(NodeMatch(), "prefer", "onednn", factor=1e-3)
 """Examples are small, and a call of the library is dear: without this the planner would rightly leave them to eager."""

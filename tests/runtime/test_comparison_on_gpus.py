@@ -16,10 +16,10 @@ from mixbackend.configuration import load_config
 from mixbackend.contracts import BuildSeconds, Plan, PlannedRegion, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.cost.costs import SessionCosts
+from mixbackend.execute.repeating import Changes, RepeatedCall, repeated, written_inputs
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
 from mixbackend.runtime.choice import Choice
-from mixbackend.runtime.repeating import Changes, RepeatedCall, repeated, written_inputs
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import comparison, comparison_gpu, tuner
 from mixbackend.tuning.comparison_gpu import GpuGround, working_bytes

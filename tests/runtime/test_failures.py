@@ -173,7 +173,7 @@ def test_quarantine_is_remembered_by_the_next_process(make_mixture, faulty, loop
 
 
 def test_each_process_verifies_once_until_three_have(make_mixture, loopback, monkeypatch):
-    from mixbackend.runtime import checked_call, confirmations
+    from mixbackend.execute import checked_call, confirmations
 
     checks = []
     verify = checked_call.check_region
@@ -190,7 +190,7 @@ def test_each_process_verifies_once_until_three_have(make_mixture, loopback, mon
 
 @pytest.mark.parametrize(("when", "expected"), [("off", 0), ("first_call", 1), ("always", 5)])
 def test_when_results_are_verified(make_mixture, loopback, monkeypatch, when, expected):
-    from mixbackend.runtime import checked_call
+    from mixbackend.execute import checked_call
 
     checks = []
     verify = checked_call.check_region

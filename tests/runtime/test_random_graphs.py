@@ -24,10 +24,10 @@ from mixbackend.contracts import (
     find_problems,
     refuse_special,
 )
+from mixbackend.execute.stitch import stitch
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.runtime.stitch import stitch
 
 ops = torch.ops.aten
 

@@ -8,8 +8,8 @@ import weakref
 import pytest
 import torch
 
+from mixbackend.execute.cuda_graphs import recorded
 from mixbackend.runtime import placed
-from mixbackend.runtime.cuda_graphs import recorded
 from mixbackend.runtime.first_call import AtFirstCall
 
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as functional
 
 from mixbackend.contracts import ErrorBudget
+from mixbackend.execute.rounding import RandomRounding
+from mixbackend.execute.verify import check_region, eager_result, reference_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.rounding import RandomRounding
-from mixbackend.runtime.verify import check_region, eager_result, reference_result
 
 BUDGET = ErrorBudget(factor=3.0, floor=4.0)
 DRAWS = 64

@@ -231,7 +231,7 @@ def test_a_session_says_which_pools_it_uses(
     rested: list[str] = []
     monkeypatch.setattr(Rest, "around", lambda self, code: lambda inputs: (rested.append(self.path), code(inputs))[1])
     monkeypatch.setattr("mixbackend.runtime.session.sharing", made.sharing)
-    monkeypatch.setattr("mixbackend.runtime.slots.sharing", made.sharing)
+    monkeypatch.setattr("mixbackend.execute.slots.sharing", made.sharing)
     mixture = make_mixture(backend())
     value = torch.randn(4, 8)
     compiled = torch.compile(lambda x: x.sin() + 1, backend=mixture)

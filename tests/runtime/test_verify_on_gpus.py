@@ -8,12 +8,12 @@ import torch
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, Condition, ErrorBudget, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.execute import verify
+from mixbackend.execute.answers import SlotPolicy
+from mixbackend.execute.reference import WideInterpreter
+from mixbackend.execute.region_code import RegionCode
+from mixbackend.execute.slots import RegionSlot
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime import verify
-from mixbackend.runtime.answers import SlotPolicy
-from mixbackend.runtime.reference import WideInterpreter
-from mixbackend.runtime.region_code import RegionCode
-from mixbackend.runtime.slots import RegionSlot
 
 aten = torch.ops.aten
 

@@ -21,12 +21,12 @@ from mixbackend.contracts import (
     VerificationError,
     refuse_special,
 )
+from mixbackend.execute.answers import SlotPolicy
+from mixbackend.execute.region_code import RegionCode
+from mixbackend.execute.slots import RegionSlot
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.partitioner.judging import refused_by_traits
-from mixbackend.runtime.answers import SlotPolicy
-from mixbackend.runtime.region_code import RegionCode
-from mixbackend.runtime.slots import RegionSlot
 
 COPY = torch.ops.aten.copy_.default
 Damage = Callable[[Sequence[Any], list[torch.Tensor]], None]

@@ -8,10 +8,10 @@ from mixbackend_openvino.backend import OpenVinoBackend
 
 import mixbackend
 from mixbackend.contracts import ErrorBudget, InputRole, RegionSketch, Supported, Unsupported
+from mixbackend.execute.verify import check_region
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_region
 from mixbackend.runtime.replay import make_inputs
-from mixbackend.runtime.verify import check_region
 
 aten = torch.ops.aten
 BACKEND = OpenVinoBackend()

@@ -22,8 +22,8 @@ import torch.fx
 from mixbackend.contracts import InputRole, OpTag
 from mixbackend.contracts.describe_op import describe_op
 from mixbackend.contracts.torch_compat import graph_module_of
+from mixbackend.execute.aliases import sharing_with_outputs
 from mixbackend.graph.describe import PlaceholderRole
-from mixbackend.runtime.aliases import sharing_with_outputs
 
 LARGEST_BYTES = 64 << 20
 """A value larger than this and larger than what it is made of is made again in every call."""

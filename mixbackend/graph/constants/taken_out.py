@@ -12,12 +12,12 @@ from collections.abc import Mapping
 import torch.fx
 
 from mixbackend.contracts import Phase
+from mixbackend.execute.weights.watch import why_unwatchable
 from mixbackend.graph.constants.factories import free_factories
 from mixbackend.graph.constants.fold import fold_batch_norms
 from mixbackend.graph.constants.split import Split, constant_placeholders, split_constants
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.normalize import normalize
-from mixbackend.runtime.constants.watch import why_unwatchable
 
 
 def constant_weights(

@@ -15,8 +15,8 @@ from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import ErrorBudget, Region, Supported, Unsupported
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result
 
 BUDGET = ErrorBudget()
 

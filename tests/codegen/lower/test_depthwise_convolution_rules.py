@@ -16,8 +16,8 @@ from mixbackend.backends.codegen.ir.kernel import Kernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.contracts import ErrorBudget
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result
 
 functional = torch.nn.functional
 BACKEND = CodegenBackend()

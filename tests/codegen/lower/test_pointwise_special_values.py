@@ -10,8 +10,8 @@ from mixbackend.backends.codegen.interpret.stages import interpret_stages
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import Supported
+from mixbackend.execute.verify import reference_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import reference_result
 
 aten = torch.ops.aten
 _NAN, _INF = float("nan"), float("inf")

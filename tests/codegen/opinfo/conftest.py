@@ -24,8 +24,8 @@ from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.contracts import Region, Supported
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.contracts.torch_compat import operator_database
+from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result
 
 from .rounding_noise import rounding_noise
 

@@ -20,8 +20,8 @@ from triton_cases import CASES, inputs_of
 from mixbackend.backends.codegen.backend import CodegenBackend
 from mixbackend.contracts import ErrorBudget, Region, Supported, TensorMeta
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.verify import eager_result, reference_result
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 """What the backend promises."""

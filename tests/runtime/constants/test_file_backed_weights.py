@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.runtime.constants import file_backed
-from mixbackend.runtime.constants.file_backed import FileBackedWeights
+from mixbackend.execute.weights import file_backed
+from mixbackend.execute.weights.file_backed import FileBackedWeights
 
 MEMORY = """
 from pathlib import Path
 import torch
-from mixbackend.runtime.constants.file_backed import FileBackedWeights
+from mixbackend.execute.weights.file_backed import FileBackedWeights
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

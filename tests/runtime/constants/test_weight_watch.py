@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.runtime.constants.watch import WeightWatch
+from mixbackend.execute.weights.watch import WeightWatch
 
 PLACES = (3, 0, 2)
 

@@ -11,10 +11,10 @@ import torch
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import InputRole, NodeRef, OpNode, Plan, PlannedRegion, SymbolicSize
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.execute.cuda_graphs.pieces import cut_pieces, device_of, obstacle_of, told
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.cuda_graphs.pieces import cut_pieces, device_of, obstacle_of, told
 
 aten = torch.ops.aten
 

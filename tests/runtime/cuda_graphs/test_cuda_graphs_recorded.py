@@ -13,15 +13,15 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, InputRole, Plan, PlannedRegion
+from mixbackend.execute.answers import SlotPolicy
+from mixbackend.execute.cuda_graphs import recorded
+from mixbackend.execute.cuda_graphs.recorded import MOST_SIZES, RecordedGraph, Subject
+from mixbackend.execute.region_code import RegionCode
+from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.stitch import stitch
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.answers import SlotPolicy
-from mixbackend.runtime.cuda_graphs import recorded
-from mixbackend.runtime.cuda_graphs.recorded import MOST_SIZES, RecordedGraph, Subject
-from mixbackend.runtime.region_code import RegionCode
-from mixbackend.runtime.slots import RegionSlot
-from mixbackend.runtime.stitch import stitch
 
 aten = torch.ops.aten
 

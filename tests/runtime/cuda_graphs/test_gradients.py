@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._inductor import cudagraph_trees
 
-from mixbackend.runtime.cuda_graphs import gradients
-from mixbackend.runtime.cuda_graphs.gradients import QUIET_STEPS, Giver, Guarded
+from mixbackend.execute.cuda_graphs import gradients
+from mixbackend.execute.cuda_graphs.gradients import QUIET_STEPS, Giver, Guarded
 
 from .graph_memory import Manager, Node
 

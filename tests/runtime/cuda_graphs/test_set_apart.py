@@ -9,8 +9,8 @@ import torch
 
 from mixbackend.contracts import Plan, PlannedRegion, check_plan
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.execute.cuda_graphs.apart import set_apart
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.cuda_graphs.apart import set_apart
 
 aten = torch.ops.aten
 

@@ -1,6 +1,6 @@
 """Rounding: what a computation might as well have returned, had its roundings gone the other way.
 
-Place: asked by ``runtime.verify`` where a result seems wrong. Input: float64 values, and the types eager holds them in.
+Place: asked by ``execute.verify`` where a result seems wrong. Input: float64 values, and the types eager holds them in.
 Output: the values rounded to these types, up or down at random, so that the mean is the value.
 Eager's distance from float64 is one draw of rounding noise. Many numbers tell its size; a loss is one number, and of
 reciprocal deviations those of nearly dead channels outweigh all others: there, eager may be near by luck.

@@ -1,6 +1,6 @@
 """A checked call: one call of a region whose results are held against eager's, and whose inputs are watched.
 
-Place: between ``runtime.slots``, which decides when and what follows, and ``runtime.verify``, which compares.
+Place: between ``execute.slots``, which decides when and what follows, and ``execute.verify``, which compares.
 Input: a region, its code, the arguments of one call. Output: an ``Outcome``; the inputs hold what they held before
 unless the call was right.
 Invariants: nothing of the check is raised; what the code itself raises is in the outcome. Eager and the reference work
@@ -19,10 +19,10 @@ import torch
 from mixbackend.contracts import CompiledRegion, ErrorBudget, InputRole, Region
 from mixbackend.contracts.numerics import Deviation, find_deviation
 from mixbackend.contracts.region import RunFunction
-from mixbackend.runtime.kept_inputs import KeptInputs
-from mixbackend.runtime.region_code import Depth
-from mixbackend.runtime.strides import restrider
-from mixbackend.runtime.verify import (
+from mixbackend.execute.kept_inputs import KeptInputs
+from mixbackend.execute.region_code import Depth
+from mixbackend.execute.strides import restrider
+from mixbackend.execute.verify import (
     Check,
     RandomStates,
     before_writing,

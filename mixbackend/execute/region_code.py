@@ -22,8 +22,8 @@ from typing import Any, Literal, Protocol
 
 from mixbackend.contracts import Backend, CompiledRegion
 from mixbackend.contracts.region import RunFunction
-from mixbackend.runtime.confirmations import Confirmations
-from mixbackend.runtime.region_sizes import Sizes
+from mixbackend.execute.confirmations import Confirmations
+from mixbackend.execute.region_sizes import Sizes
 
 CONFIRMED_BY = 3
 """So many processes check a region at its first calls; later ones take it as right."""

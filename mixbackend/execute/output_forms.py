@@ -1,6 +1,6 @@
 """Output forms: number, shape, type and memory of what foreign code returns, looked at in every call.
 
-Place: around the code of backends that do not promise ``Traits.fixed_outputs``, below ``runtime.slots``.
+Place: around the code of backends that do not promise ``Traits.fixed_outputs``, below ``execute.slots``.
 Input: what the code returns. Output: the same; in the first call copies of it.
 Reused memory: a result that is overwritten by a later call cannot be told from a right one when it is made. So the
 first call's results are kept, their copies go on, and the second call must return other memory. What would keep more
@@ -19,7 +19,7 @@ import torch
 from mixbackend.contracts import Region, SymbolicSize, TensorMeta
 from mixbackend.contracts.region import RunFunction
 from mixbackend.contracts.torch_compat import storage_key, storages_in_use, storages_of
-from mixbackend.runtime.region_sizes import shown_by_inputs
+from mixbackend.execute.region_sizes import shown_by_inputs
 
 MOST_KEPT_BYTES = 16 << 20
 """Of one region's results, from its first call to its second."""

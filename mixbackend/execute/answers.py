@@ -1,6 +1,6 @@
 """Answers by eager: what a call returns or raises when the code of its region failed or was found wrong.
 
-Place: what ``runtime.slots`` builds on. Input: a failure in one call. Output: eager's result, or an error; the graph is
+Place: what ``execute.slots`` builds on. Input: a failure in one call. Output: eager's result, or an error; the graph is
 told once, and places the region anew for later calls.
 Invariants: eager is asked before anybody is blamed: what it raises, too, is the input's error. Where inputs may have
 been written already and nothing can put them back, the call raises: eager would write them a second time.
@@ -16,11 +16,11 @@ from typing import Any, Literal, NoReturn
 import torch
 
 from mixbackend.contracts import Region
-from mixbackend.runtime.output_forms import MalformedError
-from mixbackend.runtime.region_code import RegionCode
-from mixbackend.runtime.region_errors import FailureKind, failure, half_written, inputs_lost
-from mixbackend.runtime.strides import restriders
-from mixbackend.runtime.verify import before_writing, eager_result
+from mixbackend.execute.output_forms import MalformedError
+from mixbackend.execute.region_code import RegionCode
+from mixbackend.execute.region_errors import FailureKind, failure, half_written, inputs_lost
+from mixbackend.execute.strides import restriders
+from mixbackend.execute.verify import before_writing, eager_result
 
 VerifyWhen = Literal["off", "first_call", "sampled", "always"]
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from mixbackend.contracts import OpGraph, Plan, PlannedRegion
+from mixbackend.execute.cuda_graphs.pieces import why_not_recorded
 from mixbackend.partitioner.judging import GETITEM
-from mixbackend.runtime.cuda_graphs.pieces import why_not_recorded
 
 
 def set_apart(graph: OpGraph, plan: Plan, references: Collection[str], device: int) -> Plan:

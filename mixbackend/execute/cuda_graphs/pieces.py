@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from mixbackend.contracts import OpGraph, OpTag, OpView, SymbolicSize, TensorMeta, Traits, ValueMeta
 from mixbackend.contracts.torch_compat import cuda_graph_obstacle
+from mixbackend.execute.aliases import only_views, returned_views
 from mixbackend.graph.regions import BoundRegion
-from mixbackend.runtime.aliases import only_views, returned_views
 
 _OBSTACLES = {
     OpTag.HIGHER_ORDER: "carries subgraphs",

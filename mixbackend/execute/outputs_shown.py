@@ -1,6 +1,6 @@
 """Outputs shown: a region run by eager, each output shown as soon as it is there and let go as soon as nobody reads it.
 
-Place: below ``runtime.verify``, for regions whose results are too large to have them twice. Input: a region that writes
+Place: below ``execute.verify``, for regions whose results are too large to have them twice. Input: a region that writes
 into none of its inputs, and the inputs of one call. Output: none; the outputs are shown one by one.
 """
 

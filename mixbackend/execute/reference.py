@@ -1,6 +1,6 @@
 """Reference: what a region's results would be in float64, and how far rounding alone takes them.
 
-Place: below ``runtime.verify``. Input: a region and the inputs of one call. Output: its outputs with every narrow
+Place: below ``execute.verify``. Input: a region and the inputs of one call. Output: its outputs with every narrow
 floating type widened, then the inputs that it writes.
 Rounding noise comes of the same computation, with every value rounded up or down at random to the type that eager has
 there, and with what an op sums moved as far as summing it in its type moves it, one term after the other: no result is
@@ -20,7 +20,7 @@ import torch.fx
 from mixbackend.contracts import Region, op_class_of
 from mixbackend.contracts.describe_op import as_tuple
 from mixbackend.contracts.torch_compat import is_operator, schema_arguments
-from mixbackend.runtime.rounding import NEAREST, RandomRounding
+from mixbackend.execute.rounding import NEAREST, RandomRounding
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 

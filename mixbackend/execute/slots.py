@@ -20,15 +20,15 @@ import torch
 from mixbackend.contracts import BoundRun, ErrorBudget, Region
 from mixbackend.contracts.region import RunFunction
 from mixbackend.contracts.torch_compat import set_versions, versions_of
+from mixbackend.execute.answers import Answers, SlotPolicy
+from mixbackend.execute.checked_call import Outcome, Subject, checked_call
+from mixbackend.execute.output_forms import looked_at
+from mixbackend.execute.region_code import MOST_UNPROVED, Checks, Depth, RegionCode
+from mixbackend.execute.region_errors import FailureKind
+from mixbackend.execute.region_sizes import Sizes, by_sizes, size_classes, size_reader
+from mixbackend.execute.timed_calls import TimedCalls
+from mixbackend.execute.verify import TF32_FLOOR, eager_result, may_round_to_tf32
 from mixbackend.host.threads import sharing
-from mixbackend.runtime.answers import Answers, SlotPolicy
-from mixbackend.runtime.checked_call import Outcome, Subject, checked_call
-from mixbackend.runtime.output_forms import looked_at
-from mixbackend.runtime.region_code import MOST_UNPROVED, Checks, Depth, RegionCode
-from mixbackend.runtime.region_errors import FailureKind
-from mixbackend.runtime.region_sizes import Sizes, by_sizes, size_classes, size_reader
-from mixbackend.runtime.timed_calls import TimedCalls
-from mixbackend.runtime.verify import TF32_FLOOR, eager_result, may_round_to_tf32
 
 SAMPLE_EVERY = 256
 """With ``verify: sampled``, one call in this many is held against the reference."""

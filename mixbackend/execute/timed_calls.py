@@ -1,6 +1,6 @@
 """Timed calls: what the first calls of a region took, for reports.
 
-Place: beside ``runtime.slots``. Input: a region's calls. Output: their median in seconds; on a GPU a call is over when
+Place: beside ``execute.slots``. Input: a region's calls. Output: their median in seconds; on a GPU a call is over when
 all work that was queued is done.
 """
 

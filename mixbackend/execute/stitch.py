@@ -3,7 +3,7 @@
 Place: last stage of the pipeline.
 Input: the captured graph, its regions (or pieces of several) in execution order, and one callable for each. Output: the
 function and its source. The function takes the list of graph inputs, empties it, and returns the graph's outputs.
-Invariants: steps run in the order of ``runtime.schedule``, which honours every order edge of the graph; every tensor is
+Invariants: steps run in the order of ``execute.schedule``, which honours every order edge of the graph; every tensor is
 dropped after its last use; no dictionary is touched per call.
 """
 
@@ -19,7 +19,7 @@ import torch.fx
 
 from mixbackend.contracts import OpGraph
 from mixbackend.contracts.describe_op import as_tuple
-from mixbackend.runtime.schedule import Piece, Step, schedule
+from mixbackend.execute.schedule import Piece, Step, schedule
 
 RegionCall = Callable[[list[Any]], Sequence[Any]]
 

@@ -7,7 +7,7 @@ Output: a ``Check``: right, the first deviation (inputs that were written count 
 be told.
 Invariants: nothing is raised into the caller, whatever goes wrong; torch's random state is what it was; inputs are not
 changed; nothing is kept.
-Non-goals: deciding what happens to a wrong region, see ``runtime.slots``.
+Non-goals: deciding what happens to a wrong region, see ``execute.slots``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import torch.fx
 from mixbackend.contracts import ErrorBudget, OpTag, Region, op_class_of
 from mixbackend.contracts.numerics import Comparison, Deviation, compare
 from mixbackend.contracts.torch_compat import warned_at_most
-from mixbackend.runtime.check_memory import CallMemory
-from mixbackend.runtime.outputs_shown import OutputsShown
-from mixbackend.runtime.reference import NARROW, rounding_noise, wide_results
+from mixbackend.execute.check_memory import CallMemory
+from mixbackend.execute.outputs_shown import OutputsShown
+from mixbackend.execute.reference import NARROW, rounding_noise, wide_results
 
 BYTE_CAP = 2 * 1024**3
 """So many bytes a check may take beside the call; on a GPU, a share of its free memory."""

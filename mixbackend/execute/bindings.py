@@ -23,7 +23,7 @@ import torch
 
 from mixbackend.contracts import Binding, BoundRun
 from mixbackend.contracts.region import PrepareBindingFunction
-from mixbackend.runtime.slots import RegionSlot
+from mixbackend.execute.slots import RegionSlot
 from mixbackend.storage import ArtifactStore, Label
 
 Waiting = Callable[[], bool]

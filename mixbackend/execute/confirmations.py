@@ -1,6 +1,6 @@
 """Confirmations: how many processes found a region right.
 
-Place: between the database and ``runtime.region_code``. Input: a region, who compiled it, classes of sizes.
+Place: between the database and ``execute.region_code``. Input: a region, who compiled it, classes of sizes.
 Output: a count; this process is added once for each class.
 """
 

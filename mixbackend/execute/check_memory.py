@@ -1,6 +1,6 @@
 """Check memory: how much a check of one call would take, and how a large one is made of small ones.
 
-Place: beside ``runtime.verify``, which asks before it computes anything. Input: a region and the arguments of one call.
+Place: beside ``execute.verify``, which asks before it computes anything. Input: a region and the arguments of one call.
 Output: bytes that are needed at most beside what the call itself has; the call in pieces, where every element of its
 results comes of the same element of its inputs.
 Method: the values that a graph has at once, counted by their sizes in this call. What a kernel takes for itself while
@@ -20,7 +20,7 @@ import torch.fx
 from mixbackend.contracts import Region
 from mixbackend.contracts.describe_op import as_tuple
 from mixbackend.contracts.torch_compat import is_operator, symbolic_expression, symbolic_hint
-from mixbackend.runtime.reference import NARROW
+from mixbackend.execute.reference import NARROW
 
 _WIDE_BYTES = 8
 _NOISE_COPIES = 2

@@ -1,6 +1,6 @@
 """CUDA graphs: a placed graph whose kernels are launched in a few calls, as ``mode="reduce-overhead"`` asks for.
 
-Place: between ``runtime.stitch`` and the caller, where a session records. Input: the regions of a placed graph and what
+Place: between ``execute.stitch`` and the caller, where a session records. Input: the regions of a placed graph and what
 they run. Output: a callable like the stitched function.
 The first calls run as ever, until every region's result was held against eager's, one of each set of sizes at least:
 what a backend makes then and keeps, scratch memory say, must not lie in the memory of graphs. Then neighbouring regions
@@ -27,13 +27,13 @@ import torch.fx
 
 from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
+from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
+from mixbackend.execute.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
+from mixbackend.execute.cuda_graphs.recording import RecordedPiece, Recording, Tell
+from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.stitch import Stitched, call_text, function_text, load_function, stitch
 from mixbackend.graph.regions import BoundRegion
-from mixbackend.runtime.cuda_graphs.gradients import Giver, Guarded
-from mixbackend.runtime.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
-from mixbackend.runtime.cuda_graphs.recording import RecordedPiece, Recording, Tell
 from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.slots import RegionSlot
-from mixbackend.runtime.stitch import Stitched, call_text, function_text, load_function, stitch
 
 MOST_SIZES = 8
 """So many sets of sizes of one graph are recorded; calls of further ones run without CUDA graphs."""

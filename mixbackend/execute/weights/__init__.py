@@ -1,0 +1,1 @@
+"""Execute: stitched functions and their regions while they run: checks, repairs, weights, CUDA graphs."""
