@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mixbackend.benchmarks.timing import round_order
-from mixbackend.calibration.timing import seconds_by_marks
+from mixbackend.calibrate.timing import seconds_by_marks
 
 TURNS = 12
 _BLOCK_MS = 25.0

@@ -26,7 +26,7 @@ import mixbackend
 from mixbackend import registry
 from mixbackend.backends.common.private_folder import untrusted, usual_cache_folder
 from mixbackend.backends.common.whole_file import replacing
-from mixbackend.calibration.device import devices_here
+from mixbackend.calibrate.device import devices_here
 from mixbackend.commands.output import console, print_json, quiet_stdout
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import StorageError

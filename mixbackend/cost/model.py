@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
-from mixbackend.calibration.apart import probe_apart
-from mixbackend.calibration.backend_rates import COMPILE_BUDGET_S, measure_rates
-from mixbackend.calibration.block_runs import run_blocks
-from mixbackend.calibration.blocks import blocks_for
-from mixbackend.calibration.budget import TimeLeft, turn
-from mixbackend.calibration.device import device_name, measure_device, prior_device
-from mixbackend.calibration.fitting import Fit, fit
-from mixbackend.calibration.probing import undisturbed
-from mixbackend.calibration.timing import machine_is_busy
+from mixbackend.calibrate.apart import probe_apart
+from mixbackend.calibrate.backend_rates import COMPILE_BUDGET_S, measure_rates
+from mixbackend.calibrate.block_runs import run_blocks
+from mixbackend.calibrate.blocks import blocks_for
+from mixbackend.calibrate.budget import TimeLeft, turn
+from mixbackend.calibrate.device import device_name, measure_device, prior_device
+from mixbackend.calibrate.fitting import Fit, fit
+from mixbackend.calibrate.probing import undisturbed
+from mixbackend.calibrate.timing import machine_is_busy
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
 from mixbackend.cost.priors import anchored, prior_rates
 from mixbackend.cost.records import (

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mixbackend.calibration.probing import CompiledProbe
+from mixbackend.calibrate.probing import CompiledProbe
 from mixbackend.contracts import BackendRates, DeviceModel, InputRole, InputView, OpRate, OpTag, OpView, TensorMeta
 from mixbackend.cost.structural import Fixed
 from mixbackend.partitioner.roofline import default_rate

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, get_args
 
-from mixbackend.calibration.backend_rates import Unfinished
+from mixbackend.calibrate.backend_rates import Unfinished
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, Provenance
 from mixbackend.contracts.rate_rows import is_rate_row
 from mixbackend.cost.structural import Fixed

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.calibration.probing import undisturbed
+from mixbackend.calibrate.probing import undisturbed
 from mixbackend.contracts import Phase
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.weights.file_backed import FileBackedWeights

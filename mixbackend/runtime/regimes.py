@@ -27,7 +27,7 @@ import sympy
 import torch
 import torch.fx
 
-from mixbackend.calibration.probing import undisturbed
+from mixbackend.calibrate.probing import undisturbed
 from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.execute.bindings import Patience
 from mixbackend.graph.describe import PlaceholderRole

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from mixbackend import registry
-from mixbackend.calibration.device import device_name, devices_here
+from mixbackend.calibrate.device import device_name, devices_here
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
 from mixbackend.contracts.asked import Fault

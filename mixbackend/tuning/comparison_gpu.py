@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.calibration.timing import seconds_by_marks
+from mixbackend.calibrate.timing import seconds_by_marks
 from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.execute.cuda_graphs import device_of

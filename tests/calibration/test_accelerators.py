@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from mixbackend.calibration import backend_rates as rates_module
-from mixbackend.calibration import timing as timing_module
-from mixbackend.calibration.backend_rates import measure_rates
-from mixbackend.calibration.budget import TimeLeft
-from mixbackend.calibration.timing import time_calls
+from mixbackend.calibrate import backend_rates as rates_module
+from mixbackend.calibrate import timing as timing_module
+from mixbackend.calibrate.backend_rates import measure_rates
+from mixbackend.calibrate.budget import TimeLeft
+from mixbackend.calibrate.timing import time_calls
 from mixbackend.contracts import BackendRates, CompiledRegion, DeviceModel, HostRates, OpRate, Probe, Region, Traits
 from mixbackend.contracts.probes import standard_probes
 from mixbackend.cost import model as model_module

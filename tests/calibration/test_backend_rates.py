@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from mixbackend.calibration.backend_rates import measure_rates
+from mixbackend.calibrate.backend_rates import measure_rates
 from mixbackend.contracts import OP_CLASSES, BoundRun, CompiledRegion, DeviceModel, Probe, Traits
 from mixbackend.contracts import probes as probes_module
 from mixbackend.contracts.probes import standard_probes

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mixbackend import registry
-from mixbackend.calibration.block_runs import run_blocks
-from mixbackend.calibration.blocks import Block, accelerator_blocks, standard_blocks
+from mixbackend.calibrate.block_runs import run_blocks
+from mixbackend.calibrate.blocks import Block, accelerator_blocks, standard_blocks
 from mixbackend.contracts import Backend, CompiledRegion, InputRole, Region
 from mixbackend.cost.priors import prior_rates
 from mixbackend.partitioner.roofline import RooflineCostModel

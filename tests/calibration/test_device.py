@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration import device as device_module
-from mixbackend.calibration.device import TENSOR_FLOAT, under_settings
+from mixbackend.calibrate import device as device_module
+from mixbackend.calibrate.device import TENSOR_FLOAT, under_settings
 from mixbackend.contracts import DeviceModel
 from mixbackend.contracts.probes import standard_probes
 from mixbackend.cost.priors import prior_rates

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from mixbackend import registry
-from mixbackend.calibration.block_runs import BlockRun
-from mixbackend.calibration.blocks import standard_blocks
-from mixbackend.calibration.fitting import FACTORS, LIMITS, Fit, fit, is_live
+from mixbackend.calibrate.block_runs import BlockRun
+from mixbackend.calibrate.blocks import standard_blocks
+from mixbackend.calibrate.fitting import FACTORS, LIMITS, Fit, fit, is_live
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, OpRate, Plan
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.describe import PlaceholderRole

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.calibration.apart import probe_apart
-from mixbackend.calibration.backend_rates import Calibration, measure_rates
-from mixbackend.calibration.device import measure_device, prior_device
+from mixbackend.calibrate.apart import probe_apart
+from mixbackend.calibrate.backend_rates import Calibration, measure_rates
+from mixbackend.calibrate.device import measure_device, prior_device
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
 from mixbackend.cost import model as model_module
 from mixbackend.cost.model import SWITCH, cost_model, device_model
@@ -152,7 +152,7 @@ def test_the_real_device_is_measured_in_seconds() -> None:
 
 
 def test_a_busy_device_is_assumed_to_be_no_slower_than_usual() -> None:
-    from mixbackend.calibration.device import _at_least
+    from mixbackend.calibrate.device import _at_least
 
     prior = prior_device("cpu")
     stalled = DeviceModel(prior.device, (("float32", 1e6), ("bfloat16", 1e15)), 1.0, 1e12, 1.0, 1.0, 2, "probed")

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mixbackend.calibration.beside import is_shared, with_shared
-from mixbackend.calibration.block_runs import BlockRun
-from mixbackend.calibration.fitting import ACCELERATOR_FACTORS, fit
-from mixbackend.calibration.probing import CompiledProbe
+from mixbackend.calibrate.beside import is_shared, with_shared
+from mixbackend.calibrate.block_runs import BlockRun
+from mixbackend.calibrate.fitting import ACCELERATOR_FACTORS, fit
+from mixbackend.calibrate.probing import CompiledProbe
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, HostRates, OpGraph, OpRate, Plan, Probe, Traits
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.contracts.torch_compat import fresh_fake_mode

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mixbackend.calibration.timing import time_calls
+from mixbackend.calibrate.timing import time_calls
 
 from .conftest import Clock
 

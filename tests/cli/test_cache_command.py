@@ -12,7 +12,7 @@ import pytest
 
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration.device import devices_here
+from mixbackend.calibrate.device import devices_here
 from mixbackend.cli import main
 from mixbackend.storage import ArtifactStore, Database, Label, Measurement, artifact_key
 

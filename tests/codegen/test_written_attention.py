@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.ir.kernel import TemplateKernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration.device import prior_device
+from mixbackend.calibrate.device import prior_device
 from mixbackend.contracts import Plan, Region
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.cost.priors import prior_rates

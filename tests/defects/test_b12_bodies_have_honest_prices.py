@@ -13,7 +13,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import flex_attention
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration.device import prior_device
+from mixbackend.calibrate.device import prior_device
 from mixbackend.configuration import load_config
 from mixbackend.contracts import CostModel, OpView
 from mixbackend.cost import costs as costs_module

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibration.device import prior_device
+from mixbackend.calibrate.device import prior_device
 from mixbackend.contracts import OP_CLASSES, op_class_of
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph

@@ -49,7 +49,7 @@ def test_libraries_are_no_slower_than_eager_which_calls_them_too(database):
 
 
 def test_inputs_of_probes_leave_the_random_stream_of_the_gpu_alone(gpu):
-    from mixbackend.calibration.device import prior_device
+    from mixbackend.calibrate.device import prior_device
 
     before = torch.cuda.get_rng_state(gpu)
     for backend in registry.resolve():

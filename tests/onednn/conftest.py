@@ -11,7 +11,7 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
-from mixbackend.calibration.device import prior_device
+from mixbackend.calibrate.device import prior_device
 from mixbackend.contracts import (
     CompiledRegion,
     InputRole,

@@ -22,7 +22,7 @@ from mixbackend.backends.cudnn import CudnnBackend
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.backends.inductor import backend as inductor_module
-from mixbackend.calibration.blocks import HALF, Block, accelerator_blocks
+from mixbackend.calibrate.blocks import HALF, Block, accelerator_blocks
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, Plan
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.cost.gpu_costs import as_replayed, sound

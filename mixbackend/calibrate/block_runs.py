@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import torch
 
-from mixbackend.calibration.blocks import Block
-from mixbackend.calibration.device import synchronizer
-from mixbackend.calibration.probing import bound_run, undisturbed
-from mixbackend.calibration.timing import Clock, time_calls
+from mixbackend.calibrate.blocks import Block
+from mixbackend.calibrate.device import synchronizer
+from mixbackend.calibrate.probing import bound_run, undisturbed
+from mixbackend.calibrate.timing import Clock, time_calls
 from mixbackend.contracts import Backend, CompiledRegion, CostModel, InputRole, OpGraph, Plan
 from mixbackend.execute.stitch import stitch
 from mixbackend.graph.describe import PlaceholderRole

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from mixbackend.calibration.timing import Clock
+from mixbackend.calibrate.timing import Clock
 from mixbackend.contracts import Backend
 
 PROBES_SHARE = 0.6

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.calibration.timing import Clock
+from mixbackend.calibrate.timing import Clock
 from mixbackend.contracts import (
     Backend,
     CompiledRegion,

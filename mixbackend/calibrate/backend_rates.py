@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mixbackend.calibration.beside import host_rates, with_other_half, with_shared
-from mixbackend.calibration.device import synchronizer
-from mixbackend.calibration.probing import CompiledProbe, compile_probes, undisturbed
-from mixbackend.calibration.timing import Clock, time_calls
+from mixbackend.calibrate.beside import host_rates, with_other_half, with_shared
+from mixbackend.calibrate.device import synchronizer
+from mixbackend.calibrate.probing import CompiledProbe, compile_probes, undisturbed
+from mixbackend.calibrate.timing import Clock, time_calls
 from mixbackend.contracts import (
     Backend,
     BackendRates,

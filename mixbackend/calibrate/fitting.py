@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mixbackend.calibration.beside import with_shared
-from mixbackend.calibration.block_runs import BlockRun
-from mixbackend.calibration.blocks import DTYPE, HALF
+from mixbackend.calibrate.beside import with_shared
+from mixbackend.calibrate.block_runs import BlockRun
+from mixbackend.calibrate.blocks import DTYPE, HALF
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
 from mixbackend.contracts.rate_rows import BATCHED, CONSTANT, GROUPED
 from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from mixbackend.calibration.timing import Call, Clock, time_calls
+from mixbackend.calibrate.timing import Call, Clock, time_calls
 from mixbackend.contracts import DeviceModel
 
 _PRIORS: dict[str, tuple[float, float, float, float, float]] = {

@@ -1,0 +1,1 @@
+"""Calibrate: probes and blocks of real models that fill the tables of rates."""
