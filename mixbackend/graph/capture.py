@@ -31,7 +31,7 @@ from mixbackend.graph.attention_masks import simplify_attention_masks
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.result_types import state_result_types
 from mixbackend.graph.views import read_through_detach
-from mixbackend.runtime.discontinuities import save_discontinuities
+from mixbackend.plan.discontinuities import save_discontinuities
 
 GraphCompiler = Callable[
     [torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]], Callable[[list[Any]], Sequence[Any]]

@@ -17,9 +17,9 @@ from mixbackend.contracts import Backend, LockError, Phase, RegionTextError
 from mixbackend.locking.differences import Difference, LockDifferencesError, compare, made_with, missing
 from mixbackend.locking.model import LockedGraph, LockFile, MadeWith
 from mixbackend.locking.reading import read_lock
+from mixbackend.plan.cut import Cut
 from mixbackend.reporting import Event, EventLog
 from mixbackend.reporting.records import IdentityRecord
-from mixbackend.runtime.cut import Cut
 from mixbackend.tuning.decision import Decision
 
 

@@ -24,8 +24,8 @@ from mixbackend.locking.model import (
     rounded,
 )
 from mixbackend.partitioner.portable import portable
+from mixbackend.plan.cut import Cut
 from mixbackend.reporting.records import GraphRecord, TuningRecord, finite
-from mixbackend.runtime.cut import Cut
 
 _PHASES = ("inference", "forward", "backward")
 

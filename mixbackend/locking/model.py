@@ -17,7 +17,7 @@ from pydantic import Field
 from mixbackend.configuration.fields import Flag, FrozenModel, Text
 from mixbackend.contracts import Plan, PlannedRegion
 from mixbackend.partitioner.portable import FIXED
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 
 TOP_LEVEL = "top level"
 """Stands for the module path of ops that no module ran; paths have no spaces."""

@@ -15,11 +15,11 @@ from typing import Any
 
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.identity import Captured
-from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.regime_search import Regime
 from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
 from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regime_search import Regime
 from mixbackend.runtime.regimes import Measured, PlaceAs
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.by_range import RangedDecisions

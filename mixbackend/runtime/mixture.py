@@ -27,12 +27,12 @@ from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.host.full_collections import full_collections_later
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
+from mixbackend.plan.cut import Cut
+from mixbackend.plan.joint import joint_key, mark_as_decided, mark_saved
 from mixbackend.reporting import Event, Report
 from mixbackend.runtime.compiled_graphs import CompiledGraphs
 from mixbackend.runtime.compiling import GraphCompiler
-from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.joint import joint_key, mark_as_decided, mark_saved
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.decision import UNTUNED, Decision
 

@@ -37,9 +37,9 @@ from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.normalize import normalize
 from mixbackend.graph.regions import BoundRegion, cut_regions
 from mixbackend.partitioner.ledger import Ledger
+from mixbackend.plan.layout_choice import LayoutChoice, choose_layout
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
 from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout
 from mixbackend.runtime.replay import write_replay
 from mixbackend.runtime.session import Compiled, Session
 from mixbackend.runtime.stages import StageDriver

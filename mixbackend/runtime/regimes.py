@@ -32,13 +32,13 @@ from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.execute.bindings import Patience
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.partitioner.portable import portable
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.layout_choice import LayoutChoice, choose_layout, named_layout
+from mixbackend.plan.regime_search import Ladder, Regime, find_ladder
 from mixbackend.reporting import Event, GraphRecord
 from mixbackend.reporting.records import RegimeRecord
-from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.first_call import AtFirstCall, Run
-from mixbackend.runtime.layout_choice import LayoutChoice, choose_layout, named_layout
 from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regime_search import Ladder, Regime, find_ladder
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.decision import UNTUNED, Decision
 

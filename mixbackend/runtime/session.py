@@ -32,8 +32,8 @@ from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
 from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
 from mixbackend.partitioner.ledger import Ledger
+from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.reporting import Event, EventLog
-from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_key, tidy
 

@@ -2,7 +2,7 @@
 
 Place: between ``runtime.compiling`` and ``tuner``; a graph without symbolic sizes has one range.
 Input: a captured graph. Output: what is known of it, and ``Measured``, for whoever places it.
-Which ranges there are follows from estimates (``runtime.regime_search``). Each is tuned at the first call in it, with
+Which ranges there are follows from estimates (``plan.regime_search``). Each is tuned at the first call in it, with
 values of that call: indices and masks among them have the sizes and contents that really come. The decision for a range
 is remembered under a key that holds its bounds; a graph with one plan for all sizes has the key of its subject alone.
 The plan that runs the sizes of the graph's first call is among the candidates of every other range: where a range is
@@ -27,9 +27,9 @@ from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import Hints
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
-from mixbackend.runtime.choice import Choice
-from mixbackend.runtime.layout_choice import choose_layout
-from mixbackend.runtime.regime_search import Ladder, Regime
+from mixbackend.plan.choice import Choice
+from mixbackend.plan.layout_choice import choose_layout
+from mixbackend.plan.regime_search import Ladder, Regime
 from mixbackend.runtime.regimes import Compare, Measured, by_estimates, ladder_of
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import shown, tuner

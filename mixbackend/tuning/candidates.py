@@ -17,9 +17,9 @@ import torch.fx
 
 from mixbackend.contracts import Backend, OpGraph, Phase, PlacementError, Plan
 from mixbackend.graph.describe import PlaceholderRole, describe
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
-from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.layouts import channels_last_copy
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.race import Entrant
 

@@ -31,11 +31,11 @@ from mixbackend.contracts.rehint import Hints
 from mixbackend.execute.repeating import RepeatedCall
 from mixbackend.graph.identity import Captured
 from mixbackend.partitioner.portable import portable
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.layout_choice import named_layout
 from mixbackend.reporting import Event
-from mixbackend.runtime.choice import DEFAULT, Choice
 from mixbackend.runtime.compiled_graphs import Placed
 from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.layout_choice import named_layout
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import RegimeGraph
 from mixbackend.runtime.session import Session

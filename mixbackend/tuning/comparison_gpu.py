@@ -26,7 +26,7 @@ from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.reporting.records import TrialRecord, TuningRecord
-from mixbackend.runtime.choice import DEFAULT, Choice
 
 MEASURED = "measured"
 SLOWER = "slower"

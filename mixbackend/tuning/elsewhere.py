@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, with_hints
+from mixbackend.plan.regime_search import WORTH
 from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regime_search import WORTH
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.decision import MEASURED, Trial
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mixbackend.host.processes import Answer
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial, beside
 
 HEATS, ROUNDS = 3, 9

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.portable import names_at_home, portable
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.candidates import Content, content_of
 from mixbackend.tuning.race import Entrant, Showing

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 
 MODULE = "mixbackend.tuning.worker"
 """What a worker process runs."""

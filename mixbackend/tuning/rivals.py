@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from mixbackend.contracts import PlacementError, Plan
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
 

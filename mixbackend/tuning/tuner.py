@@ -32,8 +32,8 @@ from mixbackend.graph.identity import Captured
 from mixbackend.graph.normalize import normalize
 from mixbackend.host.openmp import cores
 from mixbackend.host.processes import Worker, memory_bytes
+from mixbackend.plan.choice import Choice
 from mixbackend.reporting import Event
-from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.session import Session
 from mixbackend.storage import private_folder
 from mixbackend.storage.upkeep import TUNING_PREFIX

@@ -30,8 +30,8 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
+from mixbackend.plan.discontinuities import _KERNELS_THAT_COMPARE
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.discontinuities import _KERNELS_THAT_COMPARE
 
 _OFF = 1 + 2.0**-20
 _ROUNDED = ("aten.mul", "aten.sub", "aten.add", "aten.exp", "aten.div", "aten.sin", "aten.tanh")

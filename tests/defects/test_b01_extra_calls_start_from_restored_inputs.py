@@ -20,8 +20,8 @@ from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.cuda_graphs.recording import RecordedPiece
 from mixbackend.graph.trace import trace_graph, trace_region
+from mixbackend.plan.choice import Choice
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.choice import Choice
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import comparison, comparison_gpu, comparison_processor, tuner, worker

@@ -12,7 +12,7 @@ import pytest
 
 from mixbackend.backends.tensorrt.builders import DONE, Builder
 from mixbackend.host.processes import Worker
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.tuning.decision import MEASURED, decide
 from mixbackend.tuning.race import ROUNDS, Entrant, race
 

@@ -20,8 +20,8 @@ from mixbackend.locking.making import locked_graphs, locked_joints, merged
 from mixbackend.locking.model import LockFile
 from mixbackend.locking.text import write_lock
 from mixbackend.partitioner.placement import Placements
+from mixbackend.plan.cut import Cut
 from mixbackend.reporting import Report
-from mixbackend.runtime.cut import Cut
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
 

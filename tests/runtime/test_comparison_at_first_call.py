@@ -12,7 +12,7 @@ from mixbackend.contracts import Plan, PlannedRegion, Traits
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.partitioner import fixed
 from mixbackend.partitioner.placement import Placements
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.tuning import comparison_processor, tuner
 from mixbackend.tuning.comparison import simplest_first
 from mixbackend.tuning.comparison_processor import ProcessorGround

@@ -12,7 +12,7 @@ from torch import nn
 
 from mixbackend.cost import costs as costs_module
 from mixbackend.partitioner.placement import Placements
-from mixbackend.runtime.choice import DEFAULT
+from mixbackend.plan.choice import DEFAULT
 from mixbackend.tuning import elsewhere, tuner
 from mixbackend.tuning.decision import MEASURED, Trial
 
@@ -151,7 +151,7 @@ def test_who_promises_to_be_slower_at_other_sizes_does_not_win(
 ) -> None:
     """At 64 times as many rows, the second is estimated to take three times what it takes here, or the same."""
     by_lines({"first": (1e-4, 1e-9), "second": (1.02e-4, per_element_s), "eager": (1e-2, 1e-6)})
-    monkeypatch.setattr("mixbackend.runtime.regime_search.WORTH", 10.0)
+    monkeypatch.setattr("mixbackend.plan.regime_search.WORTH", 10.0)
     mixture = make_mixture(sleeper("first", 0.006), sleeper("second", 0.004))
     check(compiled(mixture), (8,))
     assert used(mixture) == [{winner}]

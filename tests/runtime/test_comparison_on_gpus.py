@@ -19,7 +19,7 @@ from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.repeating import Changes, RepeatedCall, repeated, written_inputs
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import comparison, comparison_gpu, tuner
 from mixbackend.tuning.comparison_gpu import GpuGround, working_bytes

@@ -19,8 +19,8 @@ from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.cost import costs as costs_module
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.placement import Placements
-from mixbackend.runtime import joint, layouts
-from mixbackend.runtime.layouts import channels_last_copy
+from mixbackend.plan import joint, layouts
+from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.runtime.session import Session
 
 from .conftest import CHEAPEST_FIRST

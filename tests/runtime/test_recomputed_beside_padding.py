@@ -12,8 +12,8 @@ from mixbackend.backends.inductor import InductorBackend
 from mixbackend.contracts import Estimate, OpGraph, OpView, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.fusion import Fusion
-from mixbackend.runtime.recomputed import Recomputation
+from mixbackend.plan.fusion import Fusion
+from mixbackend.plan.recomputed import Recomputation
 
 from .recomputed_cases import ByteCosts, fused_pairs
 

@@ -26,7 +26,7 @@ from mixbackend.contracts import (
 )
 from mixbackend.contracts.rehint import symbols_of
 from mixbackend.partitioner.appraise import Appraisal
-from mixbackend.runtime.regime_search import MOST_REGIMES, WORTH, Ladder, find_ladder
+from mixbackend.plan.regime_search import MOST_REGIMES, WORTH, Ladder, find_ladder
 
 ROWS = sympy.Symbol("s0", positive=True, integer=True)
 COLUMNS = sympy.Symbol("s1", positive=True, integer=True)

@@ -18,9 +18,9 @@ from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import symbols_of
 from mixbackend.cost import costs as costs_module
 from mixbackend.graph.describe import describe
+from mixbackend.plan.regime_search import MOST_REGIMES
 from mixbackend.runtime import regimes as regimes_module
 from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regime_search import MOST_REGIMES
 from mixbackend.runtime.regimes import RegimeGraph, size_reader
 
 from .conftest import Faulty, Loopback, Packer

@@ -12,7 +12,7 @@ from torch import nn
 from mixbackend.contracts import Plan
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.cost import costs as costs_module
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.tuning import tuner
 from mixbackend.tuning.by_range import at_sizes
 from mixbackend.tuning.candidates import find_candidates, in_layouts

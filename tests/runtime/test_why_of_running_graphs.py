@@ -8,7 +8,7 @@ import torch
 from mixbackend.contracts import Unsupported
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import ledger as ledger_module
-from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.tuning.decision import MEASURED, Decision, Trial
 
 

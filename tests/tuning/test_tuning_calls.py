@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.tuning import worker
 from mixbackend.tuning.calls import GAP_S, LEAST_CALLS, as_in_training, timed_calls
 from mixbackend.tuning.request import TrialRequest

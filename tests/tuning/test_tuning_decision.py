@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.tuning.decision import MEASURED, SLOWER, UNTUNED, Decision, Trial, decide
 
 ONE, OTHER = Choice(single="one"), Choice(("a", "b"), "", "channels_last")

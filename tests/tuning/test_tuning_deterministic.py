@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.choice import DEFAULT
+from mixbackend.plan.choice import DEFAULT
 from mixbackend.tuning import worker
 from mixbackend.tuning.request import TrialRequest
 from mixbackend.tuning.values import write_values

@@ -10,7 +10,7 @@ import torch
 import mixbackend
 from mixbackend.configuration import load_config
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.runtime.session import Session
 from mixbackend.storage.behind import finish
 from mixbackend.tuning import tuner

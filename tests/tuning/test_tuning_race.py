@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.tuning import race as race_module
 from mixbackend.tuning.decision import MEASURED, SLOWER, decide
 from mixbackend.tuning.race import HEATS, ROUNDS, Entrant, race

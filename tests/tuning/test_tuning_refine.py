@@ -9,7 +9,7 @@ from mixbackend.configuration import load_config
 from mixbackend.contracts import OpGraph
 from mixbackend.graph.describe import describe
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.choice import DEFAULT, Choice
+from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.runtime.session import Session
 from mixbackend.tuning.candidates import content_of, find_candidates
 from mixbackend.tuning.race import Entrant, Showing

@@ -16,9 +16,9 @@ from mixbackend.contracts.region_text import read_region_text
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.portable import portable
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.layout_choice import choose_layout
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
 from mixbackend.tuning import tuner

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mixbackend.execute.repeating import Changes, RepeatedCall
-from mixbackend.runtime.choice import Choice
+from mixbackend.plan.choice import Choice
 from mixbackend.tuning.comparison import Candidate, compare
 from mixbackend.tuning.decision import decide
 from mixbackend.tuning.turns import still_racing

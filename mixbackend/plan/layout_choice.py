@@ -5,7 +5,7 @@ Input: a normalised captured graph. Output: ``LayoutChoice``: the graph to run, 
 Both graphs are described, judged and placed like any other: what a conversion costs is the price of the ``clone`` that
 it is. A graph without convolutions on other than channels-last images is described once and planned later.
 Invariants: deterministic; the traced graph wins ties. Forward and backward graphs come as the joint graph left them:
-their layouts must agree on the tensors that one saves for the other, so ``runtime.joint`` chooses for both.
+their layouts must agree on the tensors that one saves for the other, so ``plan.joint`` chooses for both.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch.fx
 from mixbackend.contracts import OpGraph, Phase, Plan
 from mixbackend.contracts.rehint import Hints, with_hints
 from mixbackend.graph.describe import PlaceholderRole, describe
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
-from mixbackend.runtime.choice import DEFAULT, Choice
-from mixbackend.runtime.layouts import channels_last_copy
 from mixbackend.runtime.session import Session
 
 

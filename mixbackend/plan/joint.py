@@ -6,7 +6,7 @@ marked that must be saved rather than computed again, and with softmaxes written
 The layout of images is chosen here for both halves: so a saved tensor has the same strides in both of them.
 torch's minimum-cut split assumes that cheap ops are recomputed for free inside a fused kernel. That holds only where
 the op's owner really fuses it with its consumers; elsewhere recomputation is a second full pass over memory. Results of
-softmaxes it always saves; what is saved instead where that is better, ``runtime.recomputed`` decides.
+softmaxes it always saves; what is saved instead where that is better, ``plan.recomputed`` decides.
 What was decided is a value, so that a lock file can hold it: other savings make other graphs.
 Invariants: graph outputs keep their traced strides; forward and backward are planned for themselves afterwards.
 """
@@ -27,12 +27,12 @@ from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import describe
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.normalize import normalize
+from mixbackend.plan.cut import Cut
+from mixbackend.plan.fusion import Fusion
+from mixbackend.plan.layouts import channels_last_copy, make_channels_last, reads_misplaced_images
+from mixbackend.plan.recomputed import Recomputation
+from mixbackend.plan.row_statistics import is_softmax, write_out
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
-from mixbackend.runtime.cut import Cut
-from mixbackend.runtime.fusion import Fusion
-from mixbackend.runtime.layouts import channels_last_copy, make_channels_last, reads_misplaced_images
-from mixbackend.runtime.recomputed import Recomputation
-from mixbackend.runtime.row_statistics import is_softmax, write_out
 from mixbackend.runtime.session import Session
 
 _LEAST_AT_STAKE = 0.02

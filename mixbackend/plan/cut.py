@@ -1,6 +1,6 @@
 """A cut: what was decided about a joint graph before it is split into forward and backward.
 
-Place: made by ``runtime.joint``, kept by the lock file, taken by ``runtime.joint`` again.
+Place: made by ``plan.joint``, kept by the lock file, taken by ``plan.joint`` again.
 """
 
 from __future__ import annotations

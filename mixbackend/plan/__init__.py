@@ -1,0 +1,1 @@
+"""Plan: layout, saved set and ranges of sizes, decided with the placement in view."""
