@@ -20,7 +20,7 @@ from mixbackend.locking.reading import read_lock
 from mixbackend.plan.cut import Cut
 from mixbackend.reporting import Event, EventLog
 from mixbackend.reporting.records import IdentityRecord
-from mixbackend.tuning.decision import Decision
+from mixbackend.select.decision import Decision
 
 
 class Lock:

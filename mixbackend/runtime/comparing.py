@@ -1,6 +1,6 @@
 """First calls of one captured graph: what is held against what, for the whole graph and in each range of its sizes.
 
-Place: between ``runtime.compiling`` and ``tuning.comparison``.
+Place: between ``runtime.compiling`` and ``select.comparison``.
 Input: a captured graph, what is known of it, where it may be compared. Output: what runs.
 At the first call of all the graph is compared as its caller sees it; in another range of sizes, what was placed for the
 range is, with constants bound. What was found holds in that range alone.
@@ -22,9 +22,9 @@ from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import Measured, PlaceAs
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.by_range import RangedDecisions
-from mixbackend.tuning.comparison import Candidate, Comparison, Ground, ground_of
-from mixbackend.tuning.decision import UNTUNED, Decision
+from mixbackend.select.by_range import RangedDecisions
+from mixbackend.select.comparison import Candidate, Comparison, Ground, ground_of
+from mixbackend.select.decision import UNTUNED, Decision
 
 Build = Callable[[Captured, Measured, list[Placed]], Run]
 """Builds a graph as was measured, and appends what is placed for it."""

@@ -34,9 +34,9 @@ from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.frozen import FrozenGraph
 from mixbackend.runtime.regimes import Measured, Placer
 from mixbackend.runtime.session import Session
-from mixbackend.tuning import comparison, tuner
-from mixbackend.tuning.by_range import RangedDecisions
-from mixbackend.tuning.decision import UNTUNED, Decision
+from mixbackend.select import comparison, tuner
+from mixbackend.select.by_range import RangedDecisions
+from mixbackend.select.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")
 

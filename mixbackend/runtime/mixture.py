@@ -34,7 +34,7 @@ from mixbackend.runtime.compiled_graphs import CompiledGraphs
 from mixbackend.runtime.compiling import GraphCompiler
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.decision import UNTUNED, Decision
+from mixbackend.select.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")
 

@@ -43,7 +43,7 @@ from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.replay import write_replay
 from mixbackend.runtime.session import Compiled, Session
 from mixbackend.runtime.stages import StageDriver
-from mixbackend.tuning.decision import UNTUNED, Decision
+from mixbackend.select.decision import UNTUNED, Decision
 
 MAXIMUM_REPAIRS = 16
 """After this many repairs of one graph, a failing region goes to eager without looking for another backend."""

@@ -40,7 +40,7 @@ from mixbackend.reporting.records import RegimeRecord
 from mixbackend.runtime.first_call import AtFirstCall, Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.decision import UNTUNED, Decision
+from mixbackend.select.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")
 

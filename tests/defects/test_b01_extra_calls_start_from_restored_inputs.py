@@ -24,9 +24,9 @@ from mixbackend.plan.choice import Choice
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
-from mixbackend.tuning import comparison, comparison_gpu, comparison_processor, tuner, worker
-from mixbackend.tuning.request import TrialRequest
-from mixbackend.tuning.values import write_values
+from mixbackend.select import comparison, comparison_gpu, comparison_processor, tuner, worker
+from mixbackend.select.request import TrialRequest
+from mixbackend.select.values import write_values
 
 aten = torch.ops.aten
 ROWS = 2

@@ -18,7 +18,7 @@ from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.tuning import comparison_processor
+from mixbackend.select import comparison_processor
 
 NEW = 6
 

@@ -19,8 +19,8 @@ from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.tuning import comparison_processor
-from mixbackend.tuning.turns import take_turns
+from mixbackend.select import comparison_processor
+from mixbackend.select.turns import take_turns
 
 CALL_S = 0.21
 

@@ -17,7 +17,7 @@ from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
 from mixbackend.runtime.mixture import Mixture
-from mixbackend.tuning import tuner
+from mixbackend.select import tuner
 
 aten = torch.ops.aten
 

@@ -13,8 +13,8 @@ import pytest
 from mixbackend.backends.tensorrt.builders import DONE, Builder
 from mixbackend.host.processes import Worker
 from mixbackend.plan.choice import Choice
-from mixbackend.tuning.decision import MEASURED, decide
-from mixbackend.tuning.race import ROUNDS, Entrant, race
+from mixbackend.select.decision import MEASURED, decide
+from mixbackend.select.race import ROUNDS, Entrant, race
 
 ANSWERS = 'import sys; print(\'{"status": "pass"}\', flush=True); sys.stdin.read()'
 BUILDS = f"import sys\nfor line in sys.stdin: print({DONE!r}, flush=True)"

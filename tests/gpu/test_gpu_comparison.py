@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.tuning import comparison_gpu
-from mixbackend.tuning.comparison_gpu import GpuGround
+from mixbackend.select import comparison_gpu
+from mixbackend.select.comparison_gpu import GpuGround
 
 pytestmark = pytest.mark.gpu
 

@@ -13,11 +13,11 @@ from mixbackend.cost.costs import SessionCosts
 from mixbackend.partitioner import fixed
 from mixbackend.partitioner.placement import Placements
 from mixbackend.plan.choice import Choice
-from mixbackend.tuning import comparison_processor, tuner
-from mixbackend.tuning.comparison import simplest_first
-from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.decision import Trial
-from mixbackend.tuning.rivals import EVERYONE, alone, other_plans
+from mixbackend.select import comparison_processor, tuner
+from mixbackend.select.comparison import simplest_first
+from mixbackend.select.comparison_processor import ProcessorGround
+from mixbackend.select.decision import Trial
+from mixbackend.select.rivals import EVERYONE, alone, other_plans
 
 pytestmark = pytest.mark.usefixtures("worth_comparing")
 

@@ -13,8 +13,8 @@ from torch import nn
 from mixbackend.cost import costs as costs_module
 from mixbackend.partitioner.placement import Placements
 from mixbackend.plan.choice import DEFAULT
-from mixbackend.tuning import elsewhere, tuner
-from mixbackend.tuning.decision import MEASURED, Trial
+from mixbackend.select import elsewhere, tuner
+from mixbackend.select.decision import MEASURED, Trial
 
 from .regime_cases import WIDTH, BySize, regimes_of
 
@@ -196,7 +196,7 @@ def test_ranges_that_are_too_small_keep_the_estimates(
     make_mixture: Any, sleeper: Any, by_lines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_lines(LINES)
-    monkeypatch.setattr("mixbackend.tuning.comparison_processor.LEAST_S", 2e-4)
+    monkeypatch.setattr("mixbackend.select.comparison_processor.LEAST_S", 2e-4)
     mixture = make_mixture(*four(sleeper))
     check(compiled(mixture), (8, 3000))
     assert told(mixture) == ["took near_large"]

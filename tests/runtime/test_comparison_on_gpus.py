@@ -21,9 +21,9 @@ from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import Choice
 from mixbackend.runtime.session import Session
-from mixbackend.tuning import comparison, comparison_gpu, tuner
-from mixbackend.tuning.comparison_gpu import GpuGround, working_bytes
-from mixbackend.tuning.comparison_processor import ProcessorGround
+from mixbackend.select import comparison, comparison_gpu, tuner
+from mixbackend.select.comparison_gpu import GpuGround, working_bytes
+from mixbackend.select.comparison_processor import ProcessorGround
 
 aten = torch.ops.aten
 GROUND = GpuGround(60.0, 0, True, ("x",))

@@ -13,10 +13,10 @@ from mixbackend.contracts import Plan
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.cost import costs as costs_module
 from mixbackend.plan.choice import Choice
-from mixbackend.tuning import tuner
-from mixbackend.tuning.by_range import at_sizes
-from mixbackend.tuning.candidates import find_candidates, in_layouts
-from mixbackend.tuning.decision import MEASURED, Decision, Trial
+from mixbackend.select import tuner
+from mixbackend.select.by_range import at_sizes
+from mixbackend.select.candidates import find_candidates, in_layouts
+from mixbackend.select.decision import MEASURED, Decision, Trial
 
 from .conftest import Packer
 from .regime_cases import LINES, WIDTH, BySize, named, regimes_of

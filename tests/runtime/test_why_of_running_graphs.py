@@ -9,7 +9,7 @@ from mixbackend.contracts import Unsupported
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import ledger as ledger_module
 from mixbackend.plan.choice import DEFAULT, Choice
-from mixbackend.tuning.decision import MEASURED, Decision, Trial
+from mixbackend.select.decision import MEASURED, Decision, Trial
 
 
 def three_ops(value: torch.Tensor) -> torch.Tensor:

@@ -11,10 +11,10 @@ import torch
 
 from mixbackend.graph.trace import trace_region
 from mixbackend.plan.choice import Choice
-from mixbackend.tuning import worker
-from mixbackend.tuning.calls import GAP_S, LEAST_CALLS, as_in_training, timed_calls
-from mixbackend.tuning.request import TrialRequest
-from mixbackend.tuning.values import write_values
+from mixbackend.select import worker
+from mixbackend.select.calls import GAP_S, LEAST_CALLS, as_in_training, timed_calls
+from mixbackend.select.request import TrialRequest
+from mixbackend.select.values import write_values
 
 
 def test_slow_calls_are_timed_twice() -> None:

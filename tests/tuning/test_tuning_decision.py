@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mixbackend.plan.choice import DEFAULT, Choice
-from mixbackend.tuning.decision import MEASURED, SLOWER, UNTUNED, Decision, Trial, decide
+from mixbackend.select.decision import MEASURED, SLOWER, UNTUNED, Decision, Trial, decide
 
 ONE, OTHER = Choice(single="one"), Choice(("a", "b"), "", "channels_last")
 

@@ -11,9 +11,9 @@ import torch
 
 from mixbackend.graph.trace import trace_region
 from mixbackend.plan.choice import DEFAULT
-from mixbackend.tuning import worker
-from mixbackend.tuning.request import TrialRequest
-from mixbackend.tuning.values import write_values
+from mixbackend.select import worker
+from mixbackend.select.request import TrialRequest
+from mixbackend.select.values import write_values
 
 
 class Watching:

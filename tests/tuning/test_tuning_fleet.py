@@ -12,9 +12,9 @@ from mixbackend.configuration import load_config
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.runtime.session import Session
+from mixbackend.select import tuner
+from mixbackend.select.decision import MEASURED, UNTUNED, Decision, Trial
 from mixbackend.storage.behind import finish
-from mixbackend.tuning import tuner
-from mixbackend.tuning.decision import MEASURED, UNTUNED, Decision, Trial
 
 DECISION = Decision(Choice(single="onednn"), (Trial(DEFAULT, 1.0, MEASURED, "", (2.0,)),))
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mixbackend.plan.choice import Choice
-from mixbackend.tuning import race as race_module
-from mixbackend.tuning.decision import MEASURED, SLOWER, decide
-from mixbackend.tuning.race import HEATS, ROUNDS, Entrant, race
+from mixbackend.select import race as race_module
+from mixbackend.select.decision import MEASURED, SLOWER, decide
+from mixbackend.select.race import HEATS, ROUNDS, Entrant, race
 
 
 @dataclass

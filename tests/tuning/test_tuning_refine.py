@@ -11,10 +11,10 @@ from mixbackend.graph.describe import describe
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.candidates import content_of, find_candidates
-from mixbackend.tuning.race import Entrant, Showing
-from mixbackend.tuning.refine import MOST_PLANS, Refiner, corrections_of
-from mixbackend.tuning.timings import RegionTiming
+from mixbackend.select.candidates import content_of, find_candidates
+from mixbackend.select.race import Entrant, Showing
+from mixbackend.select.refine import MOST_PLANS, Refiner, corrections_of
+from mixbackend.select.timings import RegionTiming
 
 
 def layers(value, first, second):
@@ -114,7 +114,7 @@ def test_a_plan_that_promises_nothing_is_not_tried(mine, graph) -> None:
 def test_there_is_an_end_to_it(mine, graph, monkeypatch) -> None:
     refiner = Refiner({"as_traced": graph}, mine, ())
     made = 0
-    monkeypatch.setattr("mixbackend.tuning.refine.content_of", lambda layout, plan: (layout, frozenset({made})))
+    monkeypatch.setattr("mixbackend.select.refine.content_of", lambda layout, plan: (layout, frozenset({made})))
     while refiner([showing(1.0)]) is not None:
         made += 1
     assert made == MOST_PLANS

@@ -21,9 +21,9 @@ from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.registry import isolated_registry
 from mixbackend.runtime.mixture import Mixture
 from mixbackend.runtime.session import Session
-from mixbackend.tuning import tuner
-from mixbackend.tuning.candidates import find_candidates, in_layouts
-from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial
+from mixbackend.select import tuner
+from mixbackend.select.candidates import find_candidates, in_layouts
+from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial
 
 GIVEN = {"backends": ["codegen", "onednn", "eager"]}
 

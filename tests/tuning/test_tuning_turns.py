@@ -12,9 +12,9 @@ import pytest
 
 from mixbackend.execute.repeating import Changes, RepeatedCall
 from mixbackend.plan.choice import Choice
-from mixbackend.tuning.comparison import Candidate, compare
-from mixbackend.tuning.decision import decide
-from mixbackend.tuning.turns import still_racing
+from mixbackend.select.comparison import Candidate, compare
+from mixbackend.select.decision import decide
+from mixbackend.select.turns import still_racing
 
 CALL = RepeatedCall((), Changes())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixbackend.tuning.values import read_values, write_values
+from mixbackend.select.values import read_values, write_values
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from mixbackend.host.processes import Answer
 from mixbackend.plan.choice import Choice
-from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial, beside
+from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial, beside
 
 HEATS, ROUNDS = 3, 9
 """Turns before the final, and in it."""

@@ -32,9 +32,9 @@ from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.plan.regime_search import Ladder, Regime
 from mixbackend.runtime.regimes import Compare, Measured, by_estimates, ladder_of
 from mixbackend.runtime.session import Session
-from mixbackend.tuning import shown, tuner
-from mixbackend.tuning.decision import UNTUNED, Decision
-from mixbackend.tuning.tuner import Subject
+from mixbackend.select import shown, tuner
+from mixbackend.select.decision import UNTUNED, Decision
+from mixbackend.select.tuner import Subject
 
 _INPUT = re.compile(r"^%\d+ = input\(\w+, (.*)\)$", re.MULTILINE)
 _SHAPE = re.compile(r"^tensor\([^\[]*\[([^\]]*)\]")

@@ -39,11 +39,11 @@ from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.regimes import RegimeGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.comparison_gpu import GpuGround
-from mixbackend.tuning.comparison_processor import ProcessorGround
-from mixbackend.tuning.decision import MEASURED, NO_TIME, Decision, Trial, decide
-from mixbackend.tuning.elsewhere import SLOWER_ELSEWHERE, why_slower
-from mixbackend.tuning.turns import take_turns
+from mixbackend.select.comparison_gpu import GpuGround
+from mixbackend.select.comparison_processor import ProcessorGround
+from mixbackend.select.decision import MEASURED, NO_TIME, Decision, Trial, decide
+from mixbackend.select.elsewhere import SLOWER_ELSEWHERE, why_slower
+from mixbackend.select.turns import take_turns
 
 
 class Ground(Protocol):

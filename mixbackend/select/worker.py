@@ -1,4 +1,4 @@
-"""One candidate in a process of its own: ``python -m mixbackend.tuning.worker``.
+"""One candidate in a process of its own: ``python -m mixbackend.select.worker``.
 
 Place: started by ``tuner``; a crash, a hang or running out of memory here costs only this candidate.
 Input: a ``TrialRequest`` as a JSON line on standard input; then lines ``{"seconds", "first", "regions"}``, which say
@@ -27,12 +27,12 @@ from mixbackend.execute.timed_calls import TIMED_CALLS
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 from mixbackend.runtime.mixture import Mixture
+from mixbackend.select.calls import as_in_training, timed_calls
+from mixbackend.select.decision import Decision
+from mixbackend.select.request import TrialRequest
+from mixbackend.select.timings import RegionTiming, timings_of
+from mixbackend.select.values import read_values
 from mixbackend.storage.behind import finish
-from mixbackend.tuning.calls import as_in_training, timed_calls
-from mixbackend.tuning.decision import Decision
-from mixbackend.tuning.request import TrialRequest
-from mixbackend.tuning.timings import RegionTiming, timings_of
-from mixbackend.tuning.values import read_values
 
 _WARM_CALLS, _WARM_S = 5, 1.0
 _SHARING_S = 5.0

@@ -21,7 +21,7 @@ from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.race import Entrant
+from mixbackend.select.race import Entrant
 
 Content = tuple[str, frozenset[tuple[object, ...]]]
 """What makes two plans of one graph the same: the layout; the owner, ops and patterns of every region."""

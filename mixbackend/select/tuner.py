@@ -35,15 +35,15 @@ from mixbackend.host.processes import Worker, memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.reporting import Event
 from mixbackend.runtime.session import Session
+from mixbackend.select.candidates import find_candidates, in_layouts
+from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
+from mixbackend.select.progress import tuning_bar
+from mixbackend.select.race import Entrant, Runner, race
+from mixbackend.select.refine import Refiner
+from mixbackend.select.request import MODULE, TrialRequest
+from mixbackend.select.values import write_values
 from mixbackend.storage import private_folder
 from mixbackend.storage.upkeep import TUNING_PREFIX
-from mixbackend.tuning.candidates import find_candidates, in_layouts
-from mixbackend.tuning.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
-from mixbackend.tuning.progress import tuning_bar
-from mixbackend.tuning.race import Entrant, Runner, race
-from mixbackend.tuning.refine import Refiner
-from mixbackend.tuning.request import MODULE, TrialRequest
-from mixbackend.tuning.values import write_values
 
 MOST_AT_ONCE = 4
 """So many candidates compile side by side; each holds the model in its memory."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from mixbackend.tuning.decision import beside
+from mixbackend.select.decision import beside
 
 FAR_BEHIND = 1.3
 """Who is so many times slower than the leader in both of the first two rounds has no third."""

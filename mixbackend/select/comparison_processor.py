@@ -30,8 +30,8 @@ from mixbackend.plan.choice import Choice
 from mixbackend.runtime.first_call import Run
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.calls import as_in_training, timed_calls
-from mixbackend.tuning.rivals import EVERYONE, alone, other_plans, without_owners
+from mixbackend.select.calls import as_in_training, timed_calls
+from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""

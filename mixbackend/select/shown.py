@@ -8,8 +8,8 @@ that are replayed.
 from __future__ import annotations
 
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.decision import Decision
-from mixbackend.tuning.tuner import Subject
+from mixbackend.select.decision import Decision
+from mixbackend.select.tuner import Subject
 
 
 def remembered(subject: Subject, session: Session) -> Decision:

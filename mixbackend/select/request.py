@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mixbackend.plan.choice import Choice
 
-MODULE = "mixbackend.tuning.worker"
+MODULE = "mixbackend.select.worker"
 """What a worker process runs."""
 
 

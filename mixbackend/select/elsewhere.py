@@ -16,7 +16,7 @@ from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, with_hints
 from mixbackend.plan.regime_search import WORTH
 from mixbackend.runtime.placed import PlacedGraph
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.decision import MEASURED, Trial
+from mixbackend.select.decision import MEASURED, Trial
 
 SLOWER_ELSEWHERE = "slower_elsewhere"
 """Quicker at the sizes of the first call, but not at others that it would run as well."""

@@ -21,9 +21,9 @@ from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.portable import names_at_home, portable
 from mixbackend.plan.choice import Choice
 from mixbackend.runtime.session import Session
-from mixbackend.tuning.candidates import Content, content_of
-from mixbackend.tuning.race import Entrant, Showing
-from mixbackend.tuning.timings import RegionTiming
+from mixbackend.select.candidates import Content, content_of
+from mixbackend.select.race import Entrant, Showing
+from mixbackend.select.timings import RegionTiming
 
 MOST_PLANS = 4
 WORTH_TRYING = 1.03

@@ -1,0 +1,1 @@
+"""Select: which of several programs runs: measured, decided, remembered."""
