@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import MixbackendError
 from mixbackend.contracts.torch_compat import backward_compiled_at_once
 from mixbackend.reporting import Report
-from mixbackend.runtime.mixture import Mixture
 
 _lock = threading.Lock()
 _mixtures: dict[Config, Mixture] = {}

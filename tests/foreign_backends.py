@@ -12,6 +12,7 @@ import torch
 from flat_costs import FlatCosts
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import (
     Availability,
@@ -28,7 +29,6 @@ from mixbackend.contracts import (
 )
 from mixbackend.cost import costs as costs_module
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
 
 Behaviour = Callable[["Call"], Sequence[Any]]
 

@@ -23,11 +23,11 @@ import torch
 
 from mixbackend.benchmarks.conformance.operator_check import check
 from mixbackend.benchmarks.conformance.operator_sample import OperatorSample
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts.torch_compat import operator_database
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 from mixbackend.reporting.events import ORDINARY
-from mixbackend.runtime.mixture import Mixture
 
 MODULE = "mixbackend.benchmarks.conformance.operator_worker"
 

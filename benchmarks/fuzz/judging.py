@@ -21,8 +21,8 @@ from mixbackend.benchmarks.fuzz.generate import draw
 from mixbackend.benchmarks.fuzz.modes import Shaken
 from mixbackend.benchmarks.fuzz.program import Program
 from mixbackend.benchmarks.fuzz.settings import configuration
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
-from mixbackend.runtime.mixture import Mixture
 
 _TROUBLE = ("verify_failed", "quarantine", "fallback", "repair")
 _SHAKEN = 3

@@ -29,7 +29,7 @@ from mixbackend.reporting import GraphRecord, Report
 from mixbackend.reporting.summary import milliseconds
 
 if TYPE_CHECKING:
-    from mixbackend.runtime.mixture import Mixture
+    from mixbackend.compile.mixture import Mixture
 
 _CALLS = 7
 """Enough for the report to say what every region takes."""
@@ -97,7 +97,7 @@ def _compiled(wanted: Wanted, config: Config) -> tuple[Mixture, Callable[[], Non
     """The mixture that compiles a model, and a function that calls the model once, in training with its backward."""
     module, args, kwargs = load_model(wanted.model, wanted.train, wanted.device)
     from mixbackend.benchmarks.models.trees import tensors_in
-    from mixbackend.runtime.mixture import Mixture  # after the model: a wrong name is told at once
+    from mixbackend.compile.mixture import Mixture  # after the model: a wrong name is told at once
 
     mixture = Mixture(config)
     compiled = torch.compile(module, backend=mixture, dynamic=True if wanted.dynamic else None)

@@ -1,7 +1,7 @@
 """Aliases: which outputs of a graph share memory with its inputs or with one another, as in eager.
 
 Place: ``returned_views`` is asked by ``graph.regions`` and ``execute.schedule``; ``Sharing`` by
-``runtime.compiling``; ``sharing_with_outputs`` by passes that would make two results one, or a result a constant.
+``compile.compiling``; ``sharing_with_outputs`` by passes that would make two results one, or a result a constant.
 A user may write into what a graph returned, so that a result which is a view must be one: of the very input, or of the
 very memory of another result. Regions hand over fresh memory; therefore such views are no region's outputs. They are
 made by torch, in the stitched function, of what they are views of.
@@ -19,10 +19,10 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.compile.first_call import Run
 from mixbackend.contracts import OpGraph, OpNode, OpTag, Phase
 from mixbackend.contracts.describe_op import as_tuple, describe_op
 from mixbackend.contracts.torch_compat import saved_positions
-from mixbackend.runtime.first_call import Run
 
 
 def moves_nothing(node: OpNode) -> bool:

@@ -1,6 +1,6 @@
 """Binding compiled regions to the values of their constants: several at once, and through the artifact store.
 
-Place: between ``runtime.placed``, which knows the values, and the code of backends. Input: slots and values; a region
+Place: between ``compile.placed``, which knows the values, and the code of backends. Input: slots and values; a region
 whose backend prepares bindings. Output: bound slots; ``BoundRun``.
 Most backends bind in the time of copying weights. Where it is a compilation, the code is stored under the region's key
 and the digest of the values, so that it is made once for all plans, processes and machines with one cache.

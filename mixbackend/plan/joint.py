@@ -20,6 +20,7 @@ import torch
 import torch.fx
 from torch.utils.checkpoint import CheckpointPolicy
 
+from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, PlacementError, Plan
 from mixbackend.contracts.describe_op import operator_name
 from mixbackend.contracts.torch_compat import RECOMPUTATION_POLICY, is_tangent
@@ -33,7 +34,6 @@ from mixbackend.plan.layouts import channels_last_copy, make_channels_last, read
 from mixbackend.plan.recomputed import Recomputation
 from mixbackend.plan.row_statistics import is_softmax, write_out
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
-from mixbackend.runtime.session import Session
 
 _LEAST_AT_STAKE = 0.02
 """Share of a step that convolutions must take for their layout to be worth a second plan: it may save half of it."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import torch.fx
 
+from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Phase, Plan
 from mixbackend.contracts.rehint import Hints, with_hints
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
-from mixbackend.runtime.session import Session
 
 
 @dataclass(frozen=True)

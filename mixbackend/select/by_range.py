@@ -1,6 +1,6 @@
 """Decisions by range of sizes: what is measured, and remembered, for each regime of a graph with symbolic sizes.
 
-Place: between ``runtime.compiling`` and ``tuner``; a graph without symbolic sizes has one range.
+Place: between ``compile.compiling`` and ``tuner``; a graph without symbolic sizes has one range.
 Input: a captured graph. Output: what is known of it, and ``Measured``, for whoever places it.
 Which ranges there are follows from estimates (``plan.regime_search``). Each is tuned at the first call in it, with
 values of that call: indices and masks among them have the sizes and contents that really come. The decision for a range
@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from mixbackend.compile.regimes import Compare, Measured, by_estimates, ladder_of
+from mixbackend.compile.session import Session
 from mixbackend.contracts import PlacementError, RegionTextError
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import Hints
@@ -30,8 +32,6 @@ from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.plan.regime_search import Ladder, Regime
-from mixbackend.runtime.regimes import Compare, Measured, by_estimates, ladder_of
-from mixbackend.runtime.session import Session
 from mixbackend.select import shown, tuner
 from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.select.tuner import Subject

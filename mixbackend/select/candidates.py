@@ -15,12 +15,12 @@ from dataclasses import replace
 
 import torch.fx
 
+from mixbackend.compile.session import Session
 from mixbackend.contracts import Backend, OpGraph, Phase, PlacementError, Plan
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
-from mixbackend.runtime.session import Session
 from mixbackend.select.race import Entrant
 
 Content = tuple[str, frozenset[tuple[object, ...]]]

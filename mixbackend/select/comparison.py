@@ -1,6 +1,6 @@
 """A plan by estimates is held against others at the first call of its graph: the quickest of them runs from then on.
 
-Place: beside ``tuner``, asked by ``runtime.comparing`` for graphs that nothing was measured of.
+Place: beside ``tuner``, asked by ``compile.comparing`` for graphs that nothing was measured of.
 Input: the graph as it was placed, a way to build it as another choice says, the values of the first call. Output: the
 quickest of them; what was found is handed on with its plan, so that later starts search for none.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
@@ -26,6 +26,11 @@ from typing import Any, Protocol
 
 import torch
 
+from mixbackend.compile.compiled_graphs import Placed
+from mixbackend.compile.first_call import Run
+from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.regimes import RegimeGraph
+from mixbackend.compile.session import Session
 from mixbackend.contracts import Plan
 from mixbackend.contracts.rehint import Hints
 from mixbackend.execute.repeating import RepeatedCall
@@ -34,11 +39,6 @@ from mixbackend.partitioner.portable import portable
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.layout_choice import named_layout
 from mixbackend.reporting import Event
-from mixbackend.runtime.compiled_graphs import Placed
-from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regimes import RegimeGraph
-from mixbackend.runtime.session import Session
 from mixbackend.select.comparison_gpu import GpuGround
 from mixbackend.select.comparison_processor import ProcessorGround
 from mixbackend.select.decision import MEASURED, NO_TIME, Decision, Trial, decide

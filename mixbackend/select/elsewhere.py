@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.session import Session
 from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, with_hints
 from mixbackend.plan.regime_search import WORTH
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.session import Session
 from mixbackend.select.decision import MEASURED, Trial
 
 SLOWER_ELSEWHERE = "slower_elsewhere"

@@ -16,11 +16,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.portable import names_at_home, portable
 from mixbackend.plan.choice import Choice
-from mixbackend.runtime.session import Session
 from mixbackend.select.candidates import Content, content_of
 from mixbackend.select.race import Entrant, Showing
 from mixbackend.select.timings import RegionTiming

@@ -10,10 +10,10 @@ import contextlib
 import math
 from collections.abc import Sequence
 
+from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.session import Session
 from mixbackend.contracts import PlacementError, Plan
 from mixbackend.plan.choice import Choice
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.session import Session
 
 EVERYONE = Choice(every=True)
 """The mixture of all backends that save anything, those included that save less than estimates are good for."""

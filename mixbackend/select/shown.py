@@ -7,7 +7,7 @@ that are replayed.
 
 from __future__ import annotations
 
-from mixbackend.runtime.session import Session
+from mixbackend.compile.session import Session
 from mixbackend.select.decision import Decision
 from mixbackend.select.tuner import Subject
 

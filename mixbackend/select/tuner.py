@@ -24,6 +24,7 @@ import torch
 import torch.fx
 
 from mixbackend import registry
+from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Phase, RegionTextError
 from mixbackend.graph.constants.taken_out import constant_weights, take_constants_out
 from mixbackend.graph.copies import copy_module
@@ -34,7 +35,6 @@ from mixbackend.host.openmp import cores
 from mixbackend.host.processes import Worker, memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.reporting import Event
-from mixbackend.runtime.session import Session
 from mixbackend.select.candidates import find_candidates, in_layouts
 from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
 from mixbackend.select.progress import tuning_bar

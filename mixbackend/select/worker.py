@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import torch
 
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.torch_compat import ask_deterministic
@@ -26,7 +27,6 @@ from mixbackend.execute.repeating import Again, Changes, RepeatedCall
 from mixbackend.execute.timed_calls import TIMED_CALLS
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
-from mixbackend.runtime.mixture import Mixture
 from mixbackend.select.calls import as_in_training, timed_calls
 from mixbackend.select.decision import Decision
 from mixbackend.select.request import TrialRequest

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
-from mixbackend.runtime.mixture import Mixture
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import ErrorBudget
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.reporting.events import ORDINARY
-from mixbackend.runtime.mixture import Mixture
 
 Wrap = Callable[[Any], Any]
 Client = Callable[[Wrap, torch.dtype], Sequence[torch.Tensor]]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import mixbackend
-from mixbackend.runtime import frozen
-from mixbackend.runtime.placed import PlacedGraph
+from mixbackend.compile import frozen
+from mixbackend.compile.placed import PlacedGraph
 
 STEPS = {
     "watching": (frozen.WeightWatch, "__init__"),

@@ -11,6 +11,7 @@ import torch
 from flat_costs import FlatCosts
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import (
     Availability,
@@ -27,7 +28,6 @@ from mixbackend.cost import costs as costs_module
 from mixbackend.execute.verify import check_region, eager_result, random_states
 from mixbackend.graph.trace import trace_region
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 aten = torch.ops.aten

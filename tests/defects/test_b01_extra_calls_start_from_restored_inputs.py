@@ -15,6 +15,8 @@ from flat_costs import FlatCosts
 from sleepers import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.mixture import Mixture
+from mixbackend.compile.session import Session
 from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
@@ -22,8 +24,6 @@ from mixbackend.execute.cuda_graphs.recording import RecordedPiece
 from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.plan.choice import Choice
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.session import Session
 from mixbackend.select import comparison, comparison_gpu, comparison_processor, tuner, worker
 from mixbackend.select.request import TrialRequest
 from mixbackend.select.values import write_values

@@ -13,11 +13,11 @@ from sleepers import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
 from mixbackend.select import comparison_processor
 
 NEW = 6

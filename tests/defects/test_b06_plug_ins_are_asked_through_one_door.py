@@ -13,6 +13,7 @@ from flat_costs import FlatCosts
 
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import Any as AnyValue
 from mixbackend.contracts import (
@@ -37,7 +38,6 @@ from mixbackend.contracts import (
 from mixbackend.contracts.asked import Fault, ask
 from mixbackend.cost import costs as costs_module
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
 
 COSTS = FlatCosts(seconds={"eager": 1e-3, "steady": 1e-4})
 

@@ -14,6 +14,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.calibrate.device import prior_device
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import CostModel, OpView
 from mixbackend.cost import costs as costs_module
@@ -22,7 +23,6 @@ from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.registry import isolated_registry
 from mixbackend.reporting.records import GraphRecord
-from mixbackend.runtime.mixture import Mixture
 
 DEVICE = prior_device("cpu")
 COSTS: CostModel = RooflineCostModel(DEVICE, {"eager": prior_rates(EagerBackend(), DEVICE)})

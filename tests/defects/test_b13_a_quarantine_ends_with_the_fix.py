@@ -14,11 +14,11 @@ from flat_costs import FlatCosts
 
 from mixbackend import plug_in_source, registry
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import Backend
 from mixbackend.cost import costs as costs_module
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
 
 PLUGIN = """
 from mixbackend.contracts import Availability, Backend, CompiledRegion, Supported, Traits, Unsupported

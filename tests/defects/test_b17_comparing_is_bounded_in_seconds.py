@@ -14,11 +14,11 @@ from flat_costs import FlatCosts
 from sleepers import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
 from mixbackend.select import comparison_processor
 from mixbackend.select.turns import take_turns
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import InputRole
 from mixbackend.graph.constants import taken_out
@@ -16,7 +17,6 @@ from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
-from mixbackend.runtime.mixture import Mixture
 from mixbackend.select import tuner
 
 aten = torch.ops.aten

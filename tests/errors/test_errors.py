@@ -13,6 +13,8 @@ import torch
 
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.mixture import Mixture
+from mixbackend.compile.session import Session
 from mixbackend.configuration import ConfigurationProblemsError, load_config
 from mixbackend.contracts import (
     Availability,
@@ -28,8 +30,6 @@ from mixbackend.contracts import (
     errors,
 )
 from mixbackend.cost.model import SWITCH
-from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.session import Session
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
 

@@ -28,7 +28,7 @@ def mixture(tmp_path: Any) -> Callable[..., Any]:
     """A new object per test, that raises what goes wrong; further settings override."""
 
     def make(**settings: Any) -> Any:
-        from mixbackend.runtime.mixture import Mixture
+        from mixbackend.compile.mixture import Mixture
 
         base = {"on_failure": "raise", "cache": {"dir": str(tmp_path / "cache")}}
         return Mixture(mixbackend.Config().with_options({**base, **settings}))

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mixbackend.backends.inductor import InductorBackend
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import DeviceModel, OpView, Region, Supported, Unsupported, check_backend
 from mixbackend.contracts.torch_compat import inductor_handling, operator_by_name
 from mixbackend.graph.trace import trace_graph, trace_region
-from mixbackend.runtime.replay import make_inputs
 
 aten = torch.ops.aten
 

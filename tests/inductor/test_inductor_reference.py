@@ -10,9 +10,9 @@ import torch
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.backends.inductor import backend as inductor_backend
 from mixbackend.backends.inductor.reference import Reference
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import Region
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.replay import make_inputs
 
 aten = torch.ops.aten
 

@@ -14,9 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.backends.inductor import backend as inductor_backend
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import torch_compat as compat
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.replay import make_inputs
 
 
 def compiled(function: Any, *shapes: tuple[int, ...]) -> Any:

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from mixbackend.compile.mixture import Mixture
+from mixbackend.compile.session import Session
 from mixbackend.configuration import load_config
 from mixbackend.contracts import LockError
 from mixbackend.cost import costs as costs_module
@@ -22,8 +24,6 @@ from mixbackend.locking.text import write_lock
 from mixbackend.partitioner.placement import Placements
 from mixbackend.plan.cut import Cut
 from mixbackend.reporting import Report
-from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.session import Session
 
 COMMAND = "mixbackend tune small:make"
 VALUE = torch.randn(4, 64)

@@ -7,9 +7,9 @@ import torch
 from locking_bench import COMMAND, VALUE, Bench, Small, edit, error_of, locked
 from torch import nn
 
+from mixbackend.compile import compiling
 from mixbackend.locking.reading import read_lock
 from mixbackend.locking.text import write_lock
-from mixbackend.runtime import compiling
 
 FACTS = [
     ("torch: ", "torch: 1.2.3 # ", "- torch: 1.2.3", "+ torch: 2."),

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from mixbackend import auto
+from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import BuildSeconds, Estimate
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.amortized import CALLS, AmortizedCosts
-from mixbackend.runtime.mixture import Mixture
 
 
 class Flat:

@@ -12,9 +12,9 @@ from torch import Tensor
 from mixbackend.backends.common import retrace as module
 from mixbackend.backends.common.repeats import RepeatsCopied
 from mixbackend.backends.common.retrace import retrace_apart
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts.torch_compat import storage_key
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.replay import make_inputs
 
 aten = torch.ops.aten
 

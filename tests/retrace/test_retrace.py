@@ -11,11 +11,11 @@ import torch
 
 from mixbackend.backends.common import retrace as retrace_module
 from mixbackend.backends.common.retrace import retrace, retrace_apart
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import Condition, Plan, PlannedRegion, Region, SymbolicSize
 from mixbackend.contracts.torch_compat import symbolic_expression
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph, trace_region
-from mixbackend.runtime.replay import make_inputs
 
 aten = torch.ops.aten
 LEVELS = ("none", "core_aten", "prims", "inductor")

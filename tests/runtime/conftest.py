@@ -12,6 +12,7 @@ import torch
 from flat_costs import FlatCosts
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import (
     Availability,
     Backend,
@@ -28,7 +29,6 @@ from mixbackend.contracts import (
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
 from mixbackend.select import comparison_processor
 
 CHEAPEST_FIRST = FlatCosts(seconds={"eager": 1e-3})

@@ -11,8 +11,8 @@ import torch.distributed as distributed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
-from mixbackend.runtime.mixture import Mixture
 
 
 class Block(nn.Module):

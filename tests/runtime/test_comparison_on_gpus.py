@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile.session import Session
 from mixbackend.configuration import load_config
 from mixbackend.contracts import BuildSeconds, Plan, PlannedRegion, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
@@ -20,7 +21,6 @@ from mixbackend.execute.repeating import Changes, RepeatedCall, repeated, writte
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import Choice
-from mixbackend.runtime.session import Session
 from mixbackend.select import comparison, comparison_gpu, tuner
 from mixbackend.select.comparison_gpu import GpuGround, working_bytes
 from mixbackend.select.comparison_processor import ProcessorGround

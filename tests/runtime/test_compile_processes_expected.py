@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mixbackend.compile import mixture
 from mixbackend.configuration import Config
-from mixbackend.runtime import mixture
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from mixbackend.compile.session import Session
 from mixbackend.contracts import Estimate, OpView
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.cost import costs as costs_module
@@ -21,7 +22,6 @@ from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.placement import Placements
 from mixbackend.plan import joint, layouts
 from mixbackend.plan.layouts import channels_last_copy
-from mixbackend.runtime.session import Session
 
 from .conftest import CHEAPEST_FIRST
 

@@ -8,9 +8,9 @@ import weakref
 import pytest
 import torch
 
+from mixbackend.compile import placed
+from mixbackend.compile.first_call import AtFirstCall
 from mixbackend.execute.cuda_graphs import recorded
-from mixbackend.runtime import placed
-from mixbackend.runtime.first_call import AtFirstCall
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from mixbackend.compile import regimes as regimes_module
+from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.regimes import RegimeGraph, size_reader
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import symbols_of
 from mixbackend.cost import costs as costs_module
 from mixbackend.graph.describe import describe
 from mixbackend.plan.regime_search import MOST_REGIMES
-from mixbackend.runtime import regimes as regimes_module
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regimes import RegimeGraph, size_reader
 
 from .conftest import Faulty, Loopback, Packer
 from .regime_cases import LINES, MEETING, WIDTH, BySize, named, regimes_of
@@ -284,9 +284,9 @@ def test_random_graphs_at_random_sizes(
     ops: list[int], sizes: list[int], lines: list[tuple[float, float]], tmp_path_factory: Any
 ) -> None:
     from mixbackend.backends.eager import EagerBackend
+    from mixbackend.compile.mixture import Mixture
     from mixbackend.configuration import load_config
     from mixbackend.registry import isolated_registry
-    from mixbackend.runtime.mixture import Mixture
 
     def chain(value: torch.Tensor) -> torch.Tensor:
         for op in ops:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mixbackend import Config
+from mixbackend.compile.session import Session
 from mixbackend.contracts import DeviceModel
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.cost import costs as costs_module
@@ -14,7 +15,6 @@ from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import placement as placement_module
 from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.runtime.session import Session
 
 GPU = DeviceModel("cuda:0 test", (("float32", 5e13), ("float16", 8e14)), 4e12, 3e7, 8e12, 6e-6, 1, "probed", 1e-5, 1e10)
 CPU = DeviceModel("cpu test", (("float32", 1e11),), 1e10, 1e6, 5e10, 2e-6, 2)

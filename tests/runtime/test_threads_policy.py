@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import Traits, thread_policy
 from mixbackend.host import threads as threads_module
 from mixbackend.host.openmp import kind_of, runtime_of_torch
 from mixbackend.host.resting import Code
 from mixbackend.host.thread_environment import decided_by_user, make_threads_sleep, without_decisions
 from mixbackend.host.threads import ThreadSharing
-from mixbackend.runtime.mixture import Mixture
 
 from .conftest import Loopback
 
@@ -230,7 +230,7 @@ def test_a_session_says_which_pools_it_uses(
     made = Made(GNU, rests=rests)
     rested: list[str] = []
     monkeypatch.setattr(Rest, "around", lambda self, code: lambda inputs: (rested.append(self.path), code(inputs))[1])
-    monkeypatch.setattr("mixbackend.runtime.session.sharing", made.sharing)
+    monkeypatch.setattr("mixbackend.compile.session.sharing", made.sharing)
     monkeypatch.setattr("mixbackend.execute.slots.sharing", made.sharing)
     mixture = make_mixture(backend())
     value = torch.randn(4, 8)

@@ -15,10 +15,10 @@ from flat_costs import FlatCosts
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
 from mixbackend.backends.tensorrt import building
+from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
 from mixbackend.storage import ArtifactStore
 
 from .conftest import NEWEST, OLDEST

@@ -50,7 +50,7 @@ def _images() -> torch.nn.Module:
 
 
 def _mixture(folder: Path) -> Any:
-    from mixbackend.runtime.mixture import Mixture
+    from mixbackend.compile.mixture import Mixture
 
     settings = {
         "backends": ["tensorrt", "eager"],

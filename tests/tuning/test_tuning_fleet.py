@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import mixbackend
+from mixbackend.compile.session import Session
 from mixbackend.configuration import load_config
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import DEFAULT, Choice
-from mixbackend.runtime.session import Session
 from mixbackend.select import tuner
 from mixbackend.select.decision import MEASURED, UNTUNED, Decision, Trial
 from mixbackend.storage.behind import finish
@@ -52,7 +52,7 @@ def test_a_decision_of_one_machine_holds_on_another(tmp_path: Path) -> None:
 
 def test_it_does_not_hold_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decide(machine(tmp_path, "one"))
-    monkeypatch.setattr("mixbackend.runtime.session.device_name", lambda kind: f"{kind} of another make")
+    monkeypatch.setattr("mixbackend.compile.session.device_name", lambda kind: f"{kind} of another make")
     assert known(machine(tmp_path, "two")) is UNTUNED
 
 

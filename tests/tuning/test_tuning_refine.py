@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mixbackend.compile.session import Session
 from mixbackend.configuration import load_config
 from mixbackend.contracts import OpGraph
 from mixbackend.graph.describe import describe
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import DEFAULT, Choice
-from mixbackend.runtime.session import Session
 from mixbackend.select.candidates import content_of, find_candidates
 from mixbackend.select.race import Entrant, Showing
 from mixbackend.select.refine import MOST_PLANS, Refiner, corrections_of

@@ -10,6 +10,8 @@ import torch
 from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
+from mixbackend.compile.mixture import Mixture
+from mixbackend.compile.session import Session
 from mixbackend.configuration import load_config
 from mixbackend.contracts import InputRole
 from mixbackend.contracts.region_text import read_region_text
@@ -19,8 +21,6 @@ from mixbackend.partitioner.portable import portable
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.registry import isolated_registry
-from mixbackend.runtime.mixture import Mixture
-from mixbackend.runtime.session import Session
 from mixbackend.select import tuner
 from mixbackend.select.candidates import find_candidates, in_layouts
 from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial
@@ -69,7 +69,7 @@ def test_a_decision_belongs_to_graph_backends_device_threads_and_rules(tmp_path,
     finally:
         torch.set_num_threads(threads)
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("mixbackend.runtime.session.device_name", lambda kind: f"{kind} of another make")
+        elsewhere.setattr("mixbackend.compile.session.device_name", lambda kind: f"{kind} of another make")
         others.append(key(plain))
     assert len({key(plain), *others}) == 1 + len(others)
     assert key(session(tmp_path, verify={"when": "off"}, search={"mode": "measure"})) == key(plain)

@@ -7,11 +7,11 @@ import torch
 from mixbackend_openvino.backend import OpenVinoBackend
 
 import mixbackend
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import ErrorBudget, InputRole, RegionSketch, Supported, Unsupported
 from mixbackend.execute.verify import check_region
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.replay import make_inputs
 
 aten = torch.ops.aten
 BACKEND = OpenVinoBackend()

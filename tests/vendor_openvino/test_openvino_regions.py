@@ -11,10 +11,10 @@ import pytest
 import torch
 from mixbackend_openvino.backend import OpenVinoBackend
 
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import DeviceModel, InputRole, Supported, check_backend, check_contract_version
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.replay import make_inputs
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "vendor_openvino"
 

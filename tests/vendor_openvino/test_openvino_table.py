@@ -10,9 +10,9 @@ import torch
 from mixbackend_openvino.backend import OpenVinoBackend
 from mixbackend_openvino.table import ROWS
 
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import Supported, Unsupported
 from mixbackend.graph.trace import trace_graph, trace_region
-from mixbackend.runtime.replay import make_inputs
 
 aten = torch.ops.aten
 BACKEND = OpenVinoBackend()

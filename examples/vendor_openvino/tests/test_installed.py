@@ -6,9 +6,9 @@ from importlib.metadata import entry_points
 
 import torch
 
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import Backend, Supported
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.replay import make_inputs
 
 
 def piece(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

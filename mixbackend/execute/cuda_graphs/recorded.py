@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.compile.first_call import Run
 from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
 from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
@@ -33,7 +34,6 @@ from mixbackend.execute.cuda_graphs.recording import RecordedPiece, Recording, T
 from mixbackend.execute.slots import RegionSlot
 from mixbackend.execute.stitch import Stitched, call_text, function_text, load_function, stitch
 from mixbackend.graph.regions import BoundRegion
-from mixbackend.runtime.first_call import Run
 
 MOST_SIZES = 8
 """So many sets of sizes of one graph are recorded; calls of further ones run without CUDA graphs."""

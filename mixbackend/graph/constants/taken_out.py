@@ -1,6 +1,6 @@
 """Taking constants out of an inference graph: the one way in which what is placed is made of what was captured.
 
-Place: between capture and placement, for ``runtime.frozen``, which runs the result, and ``tuning``, which measures it.
+Place: between capture and placement, for ``compile.frozen``, which runs the result, and ``tuning``, which measures it.
 Input: a captured graph. Output: which weights are constants; the graph split by them.
 Invariants: equal captures give equal graphs to both, node for node: a decision about one holds for the other.
 """

@@ -25,9 +25,9 @@ from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_
 from mixbackend.backends.codegen.schedule.schedule import schedule
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.write_inputs import place_writes
+from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import IrError, Region, RegionSketch, Supported, Unsupported
 from mixbackend.graph.trace import trace_region
-from mixbackend.runtime.replay import make_inputs
 
 aten = torch.ops.aten
 COPY = aten.copy_.default

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.runtime import frozen
+from mixbackend.compile import frozen
 
 
 class Net(nn.Module):

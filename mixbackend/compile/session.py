@@ -17,6 +17,7 @@ from functools import cached_property, partial
 
 from mixbackend import registry
 from mixbackend.calibrate.device import device_name, devices_here
+from mixbackend.compile.stages import DebugSettings, Fuel
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
 from mixbackend.contracts.asked import Fault
@@ -34,7 +35,6 @@ from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.reporting import Event, EventLog
-from mixbackend.runtime.stages import DebugSettings, Fuel
 from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_key, tidy
 
 MIXTURE_MARGIN = 0.04

@@ -1,6 +1,6 @@
 """A graph that is compiled at its first call, when there are values to measure candidates with.
 
-Place: around ``runtime.placed`` and ``runtime.frozen`` while a graph is tuned.
+Place: around ``compile.placed`` and ``compile.frozen`` while a graph is tuned.
 Input: what to do with the values of the first call. Output: a callable like ``PlacedGraph``.
 Invariants: compiled once, whatever number of threads call first; what was only needed for that is let go.
 """

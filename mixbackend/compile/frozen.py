@@ -1,6 +1,6 @@
 """A frozen graph: an inference graph whose weights are constants of the compiled code.
 
-Place: around ``runtime.placed`` for inference graphs, unless the configuration says ``weights: live``.
+Place: around ``compile.placed`` for inference graphs, unless the configuration says ``weights: live``.
 Input: a captured inference graph. Output: a callable on the list of graph inputs, like ``PlacedGraph``.
 Steps: fold batch norms, let factories depend on nothing, split off what depends on weights alone, place the rest; at
 the first call compute the constants and bind the compiled regions to them. At every call the weights are held against
@@ -28,6 +28,9 @@ import torch
 import torch.fx
 
 from mixbackend.calibrate.probing import undisturbed
+from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.regimes import Measured, Placer, RegimeGraph
+from mixbackend.compile.session import Session
 from mixbackend.contracts import Phase
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.weights.file_backed import FileBackedWeights
@@ -36,9 +39,6 @@ from mixbackend.graph.constants.taken_out import take_constants_out
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.reporting import Event
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regimes import Measured, Placer, RegimeGraph
-from mixbackend.runtime.session import Session
 
 MOST_TUPLES = 64
 """So many tuples of weights keep code of their own at once."""

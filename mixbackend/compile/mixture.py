@@ -19,6 +19,10 @@ import torch.fx
 
 import mixbackend
 from mixbackend import registry
+from mixbackend.compile.compiled_graphs import CompiledGraphs
+from mixbackend.compile.compiling import GraphCompiler
+from mixbackend.compile.first_call import Run
+from mixbackend.compile.session import Session
 from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
 from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
@@ -30,10 +34,6 @@ from mixbackend.locking.model import MadeWith
 from mixbackend.plan.cut import Cut
 from mixbackend.plan.joint import joint_key, mark_as_decided, mark_saved
 from mixbackend.reporting import Event, Report
-from mixbackend.runtime.compiled_graphs import CompiledGraphs
-from mixbackend.runtime.compiling import GraphCompiler
-from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.session import Session
 from mixbackend.select.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")

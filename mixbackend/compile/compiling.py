@@ -1,6 +1,6 @@
 """Compiling one captured graph: as it is locked, as it was measured, or by estimates.
 
-Place: between ``graph.capture`` and ``runtime.placed`` or ``runtime.frozen``.
+Place: between ``graph.capture`` and ``compile.placed`` or ``compile.frozen``.
 Input: a captured graph, a session. Output: a callable on the list of graph inputs.
 Order: the lock file; what tuning decided; what an earlier first call showed; estimates. Where measuring is wanted, it
 happens at the first call, when there are values.
@@ -21,6 +21,12 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.compile.comparing import FirstCalls
+from mixbackend.compile.compiled_graphs import CompiledGraphs, Placed
+from mixbackend.compile.first_call import AtFirstCall, Run
+from mixbackend.compile.frozen import FrozenGraph
+from mixbackend.compile.regimes import Measured, Placer
+from mixbackend.compile.session import Session
 from mixbackend.contracts import Phase, PlacementError, RegionTextError, VerificationError
 from mixbackend.execute.aliases import HeldToSharing, expected_sharing
 from mixbackend.graph.constants.taken_out import constant_weights
@@ -28,12 +34,6 @@ from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.identity import Captured
 from mixbackend.reporting import Event
 from mixbackend.reporting.records import IdentityRecord
-from mixbackend.runtime.comparing import FirstCalls
-from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
-from mixbackend.runtime.first_call import AtFirstCall, Run
-from mixbackend.runtime.frozen import FrozenGraph
-from mixbackend.runtime.regimes import Measured, Placer
-from mixbackend.runtime.session import Session
 from mixbackend.select import comparison, tuner
 from mixbackend.select.by_range import RangedDecisions
 from mixbackend.select.decision import UNTUNED, Decision

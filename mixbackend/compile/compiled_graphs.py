@@ -1,6 +1,6 @@
 """What a mixture compiled: its placed graphs, their names and identities, for its report.
 
-Place: held by ``runtime.mixture``, written by ``runtime.compiling``.
+Place: held by ``compile.mixture``, written by ``compile.compiling``.
 Invariants: safe for threads; a graph is here from when it is placed until it is known that it will not run.
 """
 
@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.regimes import RegimeGraph
 from mixbackend.contracts import Phase
 from mixbackend.reporting.records import GraphRecord, IdentityRecord
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regimes import RegimeGraph
 
 Placed = PlacedGraph | RegimeGraph
 

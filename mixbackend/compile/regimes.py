@@ -1,6 +1,6 @@
 """Regimes while they run: one graph with symbolic sizes, a plan per range of sizes, and which of them a call gets.
 
-Place: around ``runtime.placed``; ``Placer`` is asked by ``runtime.compiling`` and ``runtime.frozen`` instead of it.
+Place: around ``compile.placed``; ``Placer`` is asked by ``compile.compiling`` and ``compile.frozen`` instead of it.
 Input: a captured graph. Output: ``PlacedGraph`` where one plan is good for all sizes, so that nothing stands between
 the caller and it; else ``RegimeGraph``, which is called and bound alike.
 A call reads its quantity (one number of its inputs, or a product of a few) and finds its range among at most three
@@ -28,6 +28,9 @@ import torch
 import torch.fx
 
 from mixbackend.calibrate.probing import undisturbed
+from mixbackend.compile.first_call import AtFirstCall, Run
+from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.execute.bindings import Patience
 from mixbackend.graph.describe import PlaceholderRole
@@ -37,9 +40,6 @@ from mixbackend.plan.layout_choice import LayoutChoice, choose_layout, named_lay
 from mixbackend.plan.regime_search import Ladder, Regime, find_ladder
 from mixbackend.reporting import Event, GraphRecord
 from mixbackend.reporting.records import RegimeRecord
-from mixbackend.runtime.first_call import AtFirstCall, Run
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.session import Session
 from mixbackend.select.decision import UNTUNED, Decision
 
 logger = logging.getLogger("mixbackend")

@@ -16,6 +16,10 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.compile.first_call import Run
+from mixbackend.compile.replay import write_replay
+from mixbackend.compile.session import Compiled, Session
+from mixbackend.compile.stages import StageDriver
 from mixbackend.contracts import (
     Backend,
     Phase,
@@ -39,10 +43,6 @@ from mixbackend.graph.regions import BoundRegion, cut_regions
 from mixbackend.partitioner.ledger import Ledger
 from mixbackend.plan.layout_choice import LayoutChoice, choose_layout
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
-from mixbackend.runtime.first_call import Run
-from mixbackend.runtime.replay import write_replay
-from mixbackend.runtime.session import Compiled, Session
-from mixbackend.runtime.stages import StageDriver
 from mixbackend.select.decision import UNTUNED, Decision
 
 MAXIMUM_REPAIRS = 16

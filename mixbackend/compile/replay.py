@@ -13,17 +13,17 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.compile.stages import StageDriver
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import OpGraph, Region, SymbolicSize, TensorMeta, hint_of
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.execute.repeating import Changes, RepeatedCall
 from mixbackend.graph.regions import whole_region
-from mixbackend.runtime.stages import StageDriver
 
 _SCRIPT = '''"""Runs the dumped graph alone: compile, run, compare with eager."""
 from pathlib import Path
 
-from mixbackend.runtime.replay import replay
+from mixbackend.compile.replay import replay
 
 print(replay(Path(__file__).parent))
 '''
@@ -42,7 +42,7 @@ def replay(folder: Path) -> str:
     Returns:
         The report, and the largest difference from eager.
     """
-    from mixbackend.runtime.mixture import Mixture
+    from mixbackend.compile.mixture import Mixture
 
     region = read_region_text((folder / "graph.region").read_text())
     mixture = Mixture(load_config(folder / "config.json"))

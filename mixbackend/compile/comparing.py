@@ -1,6 +1,6 @@
 """First calls of one captured graph: what is held against what, for the whole graph and in each range of its sizes.
 
-Place: between ``runtime.compiling`` and ``select.comparison``.
+Place: between ``compile.compiling`` and ``select.comparison``.
 Input: a captured graph, what is known of it, where it may be compared. Output: what runs.
 At the first call of all the graph is compared as its caller sees it; in another range of sizes, what was placed for the
 range is, with constants bound. What was found holds in that range alone.
@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from mixbackend.compile.compiled_graphs import CompiledGraphs, Placed
+from mixbackend.compile.first_call import AtFirstCall, Run
+from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.regimes import Measured, PlaceAs
+from mixbackend.compile.session import Session
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.regime_search import Regime
-from mixbackend.runtime.compiled_graphs import CompiledGraphs, Placed
-from mixbackend.runtime.first_call import AtFirstCall, Run
-from mixbackend.runtime.placed import PlacedGraph
-from mixbackend.runtime.regimes import Measured, PlaceAs
-from mixbackend.runtime.session import Session
 from mixbackend.select.by_range import RangedDecisions
 from mixbackend.select.comparison import Candidate, Comparison, Ground, ground_of
 from mixbackend.select.decision import UNTUNED, Decision

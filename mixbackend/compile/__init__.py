@@ -1,0 +1,1 @@
+"""Compile: a captured graph's way to running code."""
