@@ -1,9 +1,9 @@
 """Costs in seconds: the vocabulary that backends, calibration and planner share.
 
-Place: rates come from probes (``mixbackend.calibration``), are read by the cost model and end in the energy.
+Place: rates come from probes (``mixbackend.calibrate``), are read by the cost model and end in the energy.
 Units: seconds, bytes, FLOP (one multiply-add is two).
 Invariants: frozen values; every number says where it came from (``Provenance``).
-Non-goals: measuring anything; see ``mixbackend.calibration``.
+Non-goals: measuring anything; see ``mixbackend.calibrate``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The standard probes: tiny computations that tell a backend's rates.
 
-Place: default of ``Backend.probes``; run by ``mixbackend.calibration`` through the backend's own ``compile``.
+Place: default of ``Backend.probes``; run by ``mixbackend.calibrate`` through the backend's own ``compile``.
 Invariants: inputs are seeded and leave torch's random stream alone; the most telling probes come first, so that a
 backend that compiles slowly learns those before its time is up; all of them together run for about a second. Probes
 with constants are for backends that bind code to them. Accelerators fill their memory themselves: numbers made by the
