@@ -25,8 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.gpu import calibrate
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
-from mixbackend.benchmarks.models import find, models
 from mixbackend.benchmarks.models.order import small_first
+from mixbackend.benchmarks.models.registry import find, models
 from mixbackend.benchmarks.precision import PRECISIONS, Precision
 from mixbackend.benchmarks.protocol import MIXTURE, MODULE, NOT_JUDGED, Request
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of

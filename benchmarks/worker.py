@@ -23,8 +23,8 @@ import torch
 
 from mixbackend.benchmarks import steps
 from mixbackend.benchmarks.accuracy import errors, judge, rule_for
-from mixbackend.benchmarks.models import Entry, find
-from mixbackend.benchmarks.models.entry import Loaded
+from mixbackend.benchmarks.models.entry import Entry, Loaded
+from mixbackend.benchmarks.models.registry import find
 from mixbackend.benchmarks.placements import summarise
 from mixbackend.benchmarks.precision import cast
 from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request, Status, request_from_line

@@ -8,7 +8,6 @@ from mixbackend.contracts.backend import (
     Backend,
     DecompositionLevel,
     ErrorBudget,
-    Probe,
     Traits,
     WeightPolicy,
     check_backend,
@@ -65,6 +64,7 @@ from mixbackend.contracts.ops import (
 from mixbackend.contracts.patterns import RESHAPES, Any, Literal, Match, Op, Pattern
 from mixbackend.contracts.plan import Plan, PlannedRegion, Refusal
 from mixbackend.contracts.preferences import NodeMatch, Preference
+from mixbackend.contracts.probe import Probe
 from mixbackend.contracts.region import (
     BindFunction,
     Binding,

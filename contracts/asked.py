@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, cast
 
-from mixbackend.contracts.backend import Availability, Backend, Probe, Traits
+from mixbackend.contracts.backend import Availability, Backend, Traits
 from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.contracts.cost import BackendRates, DeviceModel
 from mixbackend.contracts.errors import ContractError
 from mixbackend.contracts.forms import misfit, shown
 from mixbackend.contracts.ops import OpView
 from mixbackend.contracts.patterns import Match, Pattern
+from mixbackend.contracts.probe import Probe
 from mixbackend.contracts.region import CompiledRegion, Region, RegionConditions, RegionSketch
 from mixbackend.contracts.verdict import Supported, Unsupported, Verdict
 

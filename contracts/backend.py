@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
 from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.contracts.cost import BackendRates, DeviceModel
@@ -22,6 +21,8 @@ from mixbackend.contracts.forms import misfit
 from mixbackend.contracts.opclass import OpClass
 from mixbackend.contracts.ops import OpView
 from mixbackend.contracts.patterns import Pattern
+from mixbackend.contracts.probe import Probe
+from mixbackend.contracts.probes import standard_probes
 from mixbackend.contracts.region import CompiledRegion, Region, RegionConditions, RegionSketch
 from mixbackend.contracts.verdict import Supported, Unsupported, Verdict
 from mixbackend.contracts.version import CONTRACT_VERSION
@@ -139,32 +140,6 @@ class Traits:
         return self.fused if device_type in ("cpu", "meta") else self.fused - self.only_fused_on_processor
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A tiny computation whose time tells a backend's rate for one class of ops.
-
-    Attributes:
-        op_class, dtype: what it is about (dtype as ``float32``); the row of the rate table that it fills is that of its
-            heaviest op, see ``contracts.rate_rows``.
-        function: plain torch code on the inputs; it is traced, compiled by the backend as one region and timed.
-        inputs: builds the arguments; called with no arguments.
-        flops: of one run, counted as the planner counts them.
-        weights: positions of the arguments that are parameters.
-        constants: positions of the arguments whose values are known when code is bound; a probe that has any is for
-            backends that bind.
-        least: whether it is so small that it tells the shortest time of its row (``OpRate.least_s``), and not the rate.
-    """
-
-    op_class: OpClass
-    dtype: str
-    function: Callable[..., Any]
-    inputs: Callable[[], Sequence[Any]]
-    flops: float
-    weights: tuple[int, ...] = ()
-    constants: tuple[int, ...] = ()
-    least: bool = False
-
-
 class Backend(ABC):
     """A compiler or kernel library that can run parts of a graph.
 
@@ -237,8 +212,6 @@ class Backend(ABC):
 
     def probes(self, device: DeviceModel) -> tuple[Probe, ...]:
         """What to run once per fingerprint to learn its rates; default: the standard set for its device types."""
-        from mixbackend.contracts.probes import standard_probes
-
         return standard_probes(device)
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mixbackend.contracts.cost import DeviceModel
+from mixbackend.contracts.probe import Probe
 from mixbackend.contracts.torch_compat import has_fast_bfloat16
-
-if TYPE_CHECKING:
-    from mixbackend.contracts.backend import Probe
 
 _ACCELERATOR_TYPES = ("float16", "float32")
 """What accelerators are bought for comes first: compilers that take seconds for each probe may not come to the rest.
@@ -121,8 +119,6 @@ def _products(place: torch.device, scale: int, dtype: str) -> list[Probe]:
             return [_layers_of_models(place, dtype, _LINEAR_LAYERS[2:]), *chains, batched]
         point = _of_one_point(place, scale, dtype, _POINT_CHAINS)
         return [_layers_of_models(place, dtype, _LINEAR_LAYERS), *chains, point, batched]
-    from mixbackend.contracts.backend import Probe
-
     rows = 256 * scale
     operands = _tensors(place, dtype, (768,), (rows, 768), (768, 768))
     flops = 2.0 * rows * 768**2
@@ -144,7 +140,6 @@ _LINEAR_LAYERS = ((6304, 768, 2304), (6304, 768, 768), (2048, 768, 3072), (2048,
 
 def _layers_of_models(place: torch.device, dtype: str, layers: Sequence[tuple[int, int, int]]) -> Probe:
     """Linear layers; whether a weight is known makes no difference to an accelerator's kernels."""
-    from mixbackend.contracts.backend import Probe
 
     def linear(*values: Any) -> Any:
         rows = zip(values[::3], values[1::3], values[2::3], strict=True)
@@ -158,8 +153,6 @@ def _layers_of_models(place: torch.device, dtype: str, layers: Sequence[tuple[in
 
 def _gradients(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     """The gradients of two weights of a transformer, of which each is a sum over all rows."""
-    from mixbackend.contracts.backend import Probe
-
     rows = 128 * scale
 
     def gradients(wide: Any, middle: Any, narrow: Any) -> Any:
@@ -171,8 +164,6 @@ def _gradients(place: torch.device, scale: int, dtype: str) -> list[Probe]:
 
 def _gradients_of_layers(place: torch.device) -> list[Probe]:
     """On a processor: the gradient of a weight of a linear layer, and both gradients of convolutions."""
-    from mixbackend.contracts.backend import Probe
-
     rows, width = 256, 768
     layers = [first for first, _ in _CHAINS]
     count = len(layers)
@@ -201,8 +192,6 @@ _VOCABULARY = 16385
 
 def _unaligned(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     """The scores of all words of a vocabulary whose size is odd."""
-    from mixbackend.contracts.backend import Probe
-
     rows, terms = 64 * scale, 768
 
     def scores(value: Any, weight: Any) -> Any:
@@ -214,7 +203,6 @@ def _unaligned(place: torch.device, scale: int, dtype: str) -> list[Probe]:
 
 def _least(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     """What single samples ask of the units: a sentence of 128 words, the middle of an image network."""
-    from mixbackend.contracts.backend import Probe
 
     def linear(value: Any, weight: Any) -> Any:
         return torch.ops.aten.mm(value, torch.ops.aten.t(weight))
@@ -234,7 +222,6 @@ def _least(place: torch.device, scale: int, dtype: str) -> list[Probe]:
 
 def _batched(place: torch.device, scale: int, dtype: str) -> Probe:
     """Scores of twelve heads of a sentence, and of the windows of an image."""
-    from mixbackend.contracts.backend import Probe
 
     def scores(query: Any, key: Any, window: Any, other: Any) -> Any:
         return torch.ops.aten.bmm(query, key), torch.ops.aten.bmm(window, other)
@@ -255,8 +242,6 @@ def _of_one_point(place: torch.device, scale: int, dtype: str, chains: Sequence[
 
 def _convolutions(place: torch.device, scale: int, dtype: str, chains: Sequence[tuple[_Layer, _Layer]]) -> list[Probe]:
     """Early, middle and late convolutions in both layouts, with live weights and with known ones."""
-    from mixbackend.contracts.backend import Probe
-
     images = len(chains)
 
     def convolve(*values: Any) -> Any:
@@ -283,7 +268,6 @@ def _attention(place: torch.device, scale: int, dtype: str) -> list[Probe]:
 
 def _attention_of(place: torch.device, dtype: str, *shapes: tuple[int, int, int, int]) -> list[Probe]:
     """Of batch, heads, rows and width of a head."""
-    from mixbackend.contracts.backend import Probe
 
     def attention(*values: Any) -> Any:
         groups = [values[start : start + 3] for start in range(0, len(values), 3)]
@@ -297,8 +281,6 @@ def _attention_of(place: torch.device, dtype: str, *shapes: tuple[int, int, int,
 
 def _loops(place: torch.device, scale: int, dtype: str) -> list[Probe]:
     """Everything that is one pass over its data."""
-    from mixbackend.contracts.backend import Probe
-
     aten = torch.ops.aten
     rows, columns = 512 * scale, 768
     plane = float(rows * columns)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +66,50 @@ def test_arrows(part: str) -> None:
         ]
         wrong += [f"{path.relative_to(ROOT)}: {name}" for name in names if not within(name, allowed)]
     assert wrong == []
+
+
+def import_graph(root: Path, parts: tuple[str, ...] = PARTS) -> networkx.DiGraph:
+    """Files and what they import, lazily and for types alone too; ``from a import b`` leads to ``a`` and to ``a.b``."""
+    files = {}
+    for part in parts:
+        for path in sorted((root / part).rglob("*.py")):
+            names = path.relative_to(root).with_suffix("").parts
+            names = names if part == "mixbackend" else ("mixbackend", *names)
+            files[".".join(names[:-1] if names[-1] == "__init__" else names)] = path
+    graph = networkx.DiGraph()
+    for module, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                reached_names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                reached_names = [alias.name for alias in node.names]
+            else:
+                continue
+            graph.add_edges_from((module, name) for name in reached_names if name in files and name != module)
+    return graph
+
+
+def circles(graph: networkx.DiGraph) -> list[list[str]]:
+    """Files that import one another, directly or by way of others."""
+    return sorted(sorted(names) for names in networkx.strongly_connected_components(graph) if len(names) > 1)
+
+
+def test_no_file_outside_the_upper_half_is_in_a_circle_of_imports() -> None:
+    lower = tuple(f"mixbackend.{part}" for part in PARTS if part != "mixbackend")
+    graph = import_graph(ROOT)
+    assert len(graph) > 300
+    assert [names for names in circles(graph) if any(within(name, lower) for name in names)] == []
+
+
+def test_circles_are_seen_through_fronts_and_late_imports(tmp_path: Path) -> None:
+    folder = tmp_path / "contracts"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from mixbackend.contracts.first import x\n")
+    (folder / "first.py").write_text("def late():\n    from mixbackend.contracts import second\n")
+    (folder / "second.py").write_text("import mixbackend.contracts.third\n")
+    (folder / "third.py").write_text("")
+    found = circles(import_graph(tmp_path, ("contracts",)))
+    assert found == [["mixbackend.contracts", "mixbackend.contracts.first"]]
 
 
 def test_nothing_is_imported_bare() -> None:

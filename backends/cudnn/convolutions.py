@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from mixbackend.backends.common.library import Scope
-from mixbackend.backends.cudnn import kernels
+from mixbackend.backends.cudnn.kernels import fused_add_relu, fused_relu, plain_add_relu, plain_relu
 from mixbackend.backends.cudnn.trials import Way, fastest, stand_in
 from mixbackend.contracts.rate_rows import is_channels_last
 
@@ -36,9 +36,7 @@ def write_fused(scope: Scope, node: Node, other: Node | None) -> str:
     """``relu(convolution + other)``, in one kernel where that is the faster way."""
     image, _, bias, *settings = node.args[:6]
     assert isinstance(image, Node)
-    ways = (
-        (kernels.fused_relu, kernels.plain_relu) if other is None else (kernels.fused_add_relu, kernels.plain_add_relu)
-    )
+    ways = (fused_relu, plain_relu) if other is None else (fused_add_relu, plain_add_relu)
     way: Any = ways[_choice(scope, node, other, ways)]
     operands = [scope.read(image), _weight(scope, node), scope.text(bias)]
     operands += [] if other is None else [scope.read(other)]

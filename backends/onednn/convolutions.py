@@ -15,7 +15,13 @@ import torch
 import torch.fx
 
 from mixbackend.backends.common.library import Scope
-from mixbackend.backends.onednn import kernels
+from mixbackend.backends.onednn.kernels import (
+    NO_ACTIVATION,
+    convolution,
+    convolution_binary,
+    convolution_transpose,
+    pack_convolution,
+)
 from mixbackend.backends.onednn.products import row_text
 from mixbackend.contracts import SymbolicSize, TensorMeta, hint_of
 from mixbackend.contracts.describe_op import describe_op
@@ -36,21 +42,21 @@ def write_convolution(
     Args:
         result: node of the match's result if it is another one.
     """
-    name, scalars, algorithm = activation or (kernels.NO_ACTIVATION, (), "")
+    name, scalars, algorithm = activation or (NO_ACTIVATION, (), "")
     image, weight, bias, shape = _parts(scope, node, result or node)
     tail = f"{name!r}, {scope.text(list(scalars))}, {algorithm!r}"
     if node.args[6]:
         padding, spread, *others = shape[0], scope.text(node.args[7]), *shape[1:]
-        call = scope.object(kernels.convolution_transpose(), "convolution_transpose")
+        call = scope.object(convolution_transpose(), "convolution_transpose")
         return f"{call}({image}, {weight}, {bias}, {padding}, {spread}, {', '.join(others)}, {tail})"
-    call = scope.object(kernels.convolution(), "convolution")
+    call = scope.object(convolution(), "convolution")
     return f"{call}({image}, {weight}, {bias}, {', '.join(shape)}, {tail})"
 
 
 def write_combined_convolution(scope: Scope, node: Node, operation: str, other: str, result: Node) -> str:
     """One call for a ``convolution`` that ends with a second tensor of the result's shape."""
     image, weight, bias, shape = _parts(scope, node, result)
-    call = scope.object(kernels.convolution_binary(), "convolution_binary")
+    call = scope.object(convolution_binary(), "convolution_binary")
     return f"{call}({image}, {other}, {weight}, {bias}, {', '.join(shape)}, {operation!r}, None, None, [], None)"
 
 
@@ -78,7 +84,7 @@ def _packed(scope: Scope, node: Node, image: Node, result: Node) -> Callable[[to
     sizes = [hint_of(size) for size in meta.shape]
 
     def pack(value: torch.Tensor) -> torch.Tensor:
-        return kernels.pack_convolution(value.detach(), list(padding), list(stride), list(dilation), groups, sizes)
+        return pack_convolution(value.detach(), list(padding), list(stride), list(dilation), groups, sizes)
 
     return pack
 

@@ -15,8 +15,8 @@ import torch
 import torch.fx
 
 from mixbackend.backends.common.library import Scope
-from mixbackend.backends.onednn import kernels
 from mixbackend.backends.onednn.epilogues import Activation
+from mixbackend.backends.onednn.kernels import NO_ACTIVATION, batched, linear, linear_binary, pack_linear
 from mixbackend.contracts import RESHAPES, hint_of
 from mixbackend.contracts.describe_op import operator_name
 
@@ -43,20 +43,20 @@ def write_addmm(scope: Scope, node: Node) -> str:
     if _is_row(scope, bias, node):
         return write_product(scope, node, None)
     factors = f"{scope.read(left)}, {scope.read(bias)}, {_second(scope, left, right)}"
-    return f"{scope.object(kernels.linear_binary(), 'linear_binary')}({factors}, None, 'add')"
+    return f"{scope.object(linear_binary(), 'linear_binary')}({factors}, None, 'add')"
 
 
 def write_bmm(scope: Scope, node: Node) -> str:
     """``bmm``, matrix by matrix."""
     left, right = node.args
-    return f"{scope.object(kernels.batched)}({scope.text(left)}, {scope.text(right)})"
+    return f"{scope.object(batched)}({scope.text(left)}, {scope.text(right)})"
 
 
 def write_product(scope: Scope, node: Node, activation: tuple[str, Sequence[Any], str] | None) -> str:
     """One call of the linear kernel for an ``mm``, or an ``addmm`` with a row as bias."""
-    name, scalars, algorithm = activation or (kernels.NO_ACTIVATION, (), "")
+    name, scalars, algorithm = activation or (NO_ACTIVATION, (), "")
     bias, left, right = _operands(node)
-    call = scope.object(kernels.linear(), "linear")
+    call = scope.object(linear(), "linear")
     row = "None" if bias is None else row_text(scope, bias)
     tail = f"{name!r}, {scope.text(list(scalars))}, {algorithm!r}"
     return f"{call}({scope.read(left)}, {_second(scope, left, right)}, {row}, {tail})"
@@ -65,7 +65,7 @@ def write_product(scope: Scope, node: Node, activation: tuple[str, Sequence[Any]
 def write_combined_product(scope: Scope, node: Node, operation: str, other: str) -> str:
     """One call of the linear kernel that ends with a second tensor of the result's shape."""
     bias, left, right = _operands(node)
-    call = scope.object(kernels.linear_binary(), "linear_binary")
+    call = scope.object(linear_binary(), "linear_binary")
     row = "None" if bias is None else row_text(scope, bias)
     return f"{call}({scope.read(left)}, {other}, {_second(scope, left, right)}, {row}, {operation!r})"
 
@@ -132,7 +132,7 @@ def _weight(scope: Scope, right: Node, rows: int) -> str:
     """Text of a constant second operand ``[in, out]``, made ready for the kernel when the region is bound."""
 
     def packed(value: torch.Tensor) -> torch.Tensor:
-        return kernels.pack_linear(value.detach().t(), rows)
+        return pack_linear(value.detach().t(), rows)
 
     if rows < _FEWEST_PACKED_ROWS or not scope.meta(right).elements():
         return scope.prepare(right, _row_major)

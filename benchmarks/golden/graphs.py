@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mixbackend.benchmarks.golden import programs
-from mixbackend.benchmarks.models import find
+from mixbackend.benchmarks.models.registry import find
 from mixbackend.benchmarks.models.trees import tensors_in
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]

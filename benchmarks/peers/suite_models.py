@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mixbackend.benchmarks.models import Entry, find
+from mixbackend.benchmarks.models.entry import Entry
+from mixbackend.benchmarks.models.registry import find
 from mixbackend.benchmarks.peers.models import MODELS, Inputs, PeerModel
 from mixbackend.benchmarks.peers.request import OWN_BATCH
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixbackend.benchmarks.models import models as suite_entries
+from mixbackend.benchmarks.models.registry import models as suite_entries
 from mixbackend.benchmarks.peers import runner
 from mixbackend.benchmarks.peers.catalogue import groups, is_ours, peer_names, usable_backends
 from mixbackend.benchmarks.peers.models import MODELS, TRAINED

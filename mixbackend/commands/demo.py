@@ -23,7 +23,7 @@ from rich.table import Table
 import mixbackend
 from mixbackend.benchmarks import sentence_tasks
 from mixbackend.benchmarks.accuracy import Phase
-from mixbackend.benchmarks.models import find
+from mixbackend.benchmarks.models.registry import find
 from mixbackend.benchmarks.models.sentence_encoder import build_encoder
 from mixbackend.benchmarks.protocol import MIXTURE, MODULE, PLAIN, Request
 from mixbackend.benchmarks.timing import Timing, interleave, speedup

@@ -93,7 +93,7 @@ def load_model(name: str, train: bool, device: str) -> tuple[Any, Sequence[Any],
     """
     if ":" in name:
         return _from_factory(name, train, device)
-    from mixbackend.benchmarks.models import find
+    from mixbackend.benchmarks.models.registry import find
 
     try:
         entry = find(name)

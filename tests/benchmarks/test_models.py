@@ -10,8 +10,8 @@ import torch
 
 from mixbackend.benchmarks import steps
 from mixbackend.benchmarks.accuracy import judge, rule_for
-from mixbackend.benchmarks.models import find, models
 from mixbackend.benchmarks.models.entry import KEPT_DROPOUT, Entry
+from mixbackend.benchmarks.models.registry import find, models
 from mixbackend.benchmarks.models.sentence_encoder import sentences, tokenize
 from mixbackend.benchmarks.models.torchbench.science import TurbulentKineticEnergy
 from mixbackend.benchmarks.models.trees import map_tensors, tensors_in

@@ -9,8 +9,8 @@ import torch
 
 from mixbackend.benchmarks import steps
 from mixbackend.benchmarks.accuracy import errors, rule_for
-from mixbackend.benchmarks.models import find, models
 from mixbackend.benchmarks.models.order import SMALL_FIRST, small_first
+from mixbackend.benchmarks.models.registry import find, models
 from mixbackend.benchmarks.precision import cast
 from mixbackend.benchmarks.precision_table import table
 from mixbackend.benchmarks.protocol import MODULE, Request

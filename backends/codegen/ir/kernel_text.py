@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.ir.kernel import (
     Store,
     TemplateKernel,
 )
+from mixbackend.backends.codegen.ir.printed import text_of
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
 from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Load, Local, Read
 from mixbackend.backends.codegen.ir.stages import (
@@ -220,9 +221,6 @@ _TEXTS: tuple[tuple[tuple[type, ...], Callable[[Any], str]], ...] = (
     ((KernelCall,), call_text),
     ((Program,), program_text),
 )
-_TEXT_OF = {kind: text for kinds, text in _TEXTS for kind in kinds}
-
-
-def text_of(value: Any) -> str:
-    """Text of any value of the intermediate representation."""
-    return _TEXT_OF[type(value)](value)
+for _kinds, _text in _TEXTS:
+    for _kind in _kinds:
+        text_of.register(_kind, _text)
