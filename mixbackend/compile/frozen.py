@@ -34,7 +34,7 @@ from mixbackend.compile.session import Session
 from mixbackend.contracts import Phase
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.weights.file_backed import FileBackedWeights
-from mixbackend.execute.weights.watch import WeightWatch
+from mixbackend.execute.weights.watch import WeightWatch, used
 from mixbackend.graph.constants.taken_out import take_constants_out
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole
@@ -147,7 +147,10 @@ class FrozenGraph:
         placed, bound = latest
         values = [*self._others(arguments), *bound.constants]
         arguments.clear()
-        return placed(values)
+        begin = time.perf_counter()
+        results = placed(values)
+        used(time.perf_counter() - begin)
+        return results
 
     def _renew(self, weights: Sequence[torch.Tensor]) -> _Latest | None:
         """Code for these weights as they are now; ``None`` if they are live inputs from now on."""

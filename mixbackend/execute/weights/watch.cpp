@@ -15,6 +15,13 @@ struct Region {  // memory whose checksum is known
     Word checksum;
 };
 
+struct Use {                // of all watches of the process
+    const double* seconds;  // that calls of graphs have taken, written by whoever runs them
+    double counted;         // of them, so many are in the credit
+    double credit;          // nanoseconds that looking may take by now
+    std::int64_t looks;
+};
+
 struct Watch {
     std::int64_t tensors;
     void* const* objects;           // Python objects of the tensors
@@ -29,21 +36,29 @@ struct Watch {
     std::int64_t (*version)(void* const* implementation);
     std::int64_t whole;             // regions that are looked at in every call
     const Region* whole_regions;
-    std::int64_t sampled;           // regions looked at in turns: `turns` groups of `sampled` each
-    std::int64_t turns;
-    const Region* sampled_regions;
-    std::int64_t chunks;            // all memory in pieces, looked at in turns
-    const Region* chunk_regions;
-    double share;                   // of the time from call to call that goes into pieces
-    double most;                    // nanoseconds that they may take in one call
-    double credit;                  // nanoseconds that they may take by now
-    std::int64_t seen;              // the clock when they were looked at last
-    std::int64_t next;              // the piece whose turn it is
+    std::int64_t large;             // the others, of which `samples` places each are looked at in turns
+    const Region* large_regions;
+    std::int64_t samples;
+    Word* sample_checksums;         // turn by turn, in each of all large regions
+    std::int64_t pieces;            // all memory of the large ones, looked at in turns
+    const Region* piece_regions;
+    Use* use;
+    double share;                   // of the time of calls that goes into samples and pieces
+    double period;                  // seconds of use in which all of both are wanted, once
+    double seen;                    // seconds of use when they were looked at last
+    std::int64_t looks;             // of all watches, until then
+    double due_turns;               // of samples, beside the one of every call
+    double due_pieces;
+    std::int64_t turn;              // of samples, the next
+    std::int64_t piece;             // the next
 };
 
 constexpr std::int64_t AHEAD = 16;  // so many tensors or regions are on their way while one is looked at
 constexpr std::int64_t LINE = 64;
 constexpr std::int64_t IMPLEMENTATION_BYTES = 4 * LINE;
+constexpr int LANES = 8;
+constexpr int GROUP = 4;  // pieces from one look at the clock to the next
+constexpr std::int64_t STEP = 79;  // turns that follow one another lie far apart; odd, so that none of a power of two is left out
 
 // Only a hint: the address need not be valid.
 void fetch(const void* place, std::int64_t bytes) {
@@ -57,13 +72,14 @@ Word load(const char* place, std::int64_t bytes) {
     return word;
 }
 
-Word checksum_of(const Region& region) {
-    // Four lanes, each a polynomial in an odd factor: every bit of every word and its place counts.
-    Word lanes[4] = {0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0x2545f4914f6cdd1du};
+Word checksum_of(const char* place, std::int64_t bytes) {
+    // Lanes that are polynomials in an odd factor: every bit of every word and its place counts.
     const Word factor = 0xd6e8feb86659fd93u;
-    const char *place = region.begin, *end = region.begin + region.bytes;
-    for (; end - place >= 32; place += 32)
-        for (int lane = 0; lane < 4; ++lane) lanes[lane] = (lanes[lane] ^ load(place + 8 * lane, 8)) * factor;
+    Word lanes[LANES];
+    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = 0x9e3779b97f4a7c15u * (2 * lane + 1);
+    const char* end = place + bytes;
+    for (; end - place >= 8 * LANES; place += 8 * LANES)
+        for (int lane = 0; lane < LANES; ++lane) lanes[lane] = (lanes[lane] ^ load(place + 8 * lane, 8)) * factor;
     for (; end - place >= 8; place += 8) lanes[0] = (lanes[0] ^ load(place, 8)) * factor;
     lanes[1] = (lanes[1] ^ load(place, end - place)) * factor;
     Word sum = 0;
@@ -71,10 +87,36 @@ Word checksum_of(const Region& region) {
     return sum;
 }
 
+Word checksum_of(const Region& region) { return checksum_of(region.begin, region.bytes); }
+
 bool differs(const Region* regions, std::int64_t count) {
     for (std::int64_t place = 0; place < count; ++place) {
         if (place + AHEAD < count) fetch(regions[place + AHEAD].begin, regions[place + AHEAD].bytes);
         if (checksum_of(regions[place]) != regions[place].checksum) return true;
+    }
+    return false;
+}
+
+// A cache line of a large region. The region is cut into blocks, one for each turn; in its block the line lies
+// anywhere, so that no stride of what is written misses all of them. Turns that follow one another are far apart.
+const char* sample_of(const Watch* watch, std::int64_t turn, std::int64_t number) {
+    const Region& region = watch->large_regions[number];
+    const std::int64_t block = (turn * STEP + number * 31) % watch->samples;
+    const std::int64_t size = region.bytes / watch->samples;
+    const Word noise = static_cast<Word>(block * watch->large + number + 1) * 0x9e3779b97f4a7c15u;
+    const std::int64_t jitter = size > LINE ? static_cast<std::int64_t>((noise >> 32) % (size - LINE)) : 0;
+    const std::int64_t offset = (block * size + jitter) / LINE * LINE;
+    return region.begin + (offset + LINE <= region.bytes ? offset : region.bytes - LINE);
+}
+
+// Looks at a turn's places, or learns them.
+bool samples_differ(const Watch* watch, std::int64_t turn, bool learn) {
+    Word* known = watch->sample_checksums + turn * watch->large;
+    for (std::int64_t number = 0; number < watch->large; ++number) {
+        if (number + AHEAD < watch->large) fetch(sample_of(watch, turn, number + AHEAD), LINE);
+        const Word sum = checksum_of(sample_of(watch, turn, number), LINE);
+        if (learn) known[number] = sum;
+        else if (sum != known[number]) return true;
     }
     return false;
 }
@@ -110,45 +152,80 @@ std::int64_t now() {
         .count();
 }
 
-// Pieces in turns, for as long as the share allows of the time that has passed since the last call: what calls and
-// pauses between them take decides how much is looked at, so that the same time covers all memory whatever calls take.
-bool pieces_differ(Watch* watch) {
+double passed_since(std::int64_t begin) { return static_cast<double>(now() - begin); }
+
+// Nanoseconds of the credit that this look may take: of several graphs that run in turns, each takes the same part.
+// What nobody takes because nothing is due does not heap up.
+double allowance(Watch* watch) {
+    Use& use = *watch->use;
+    const double turns = static_cast<double>(++use.looks - watch->looks);
+    watch->looks = use.looks;
+    const double most = turns * watch->share * watch->period * 1e9;
+    if (use.credit > most) use.credit = most;
+    use.credit += (*use.seconds - use.counted) * watch->share * 1e9;
+    use.counted = *use.seconds;
+    return use.credit / turns;
+}
+
+double due(double before, double fraction, std::int64_t all) {
+    const double sum = before + fraction * static_cast<double>(all);
+    return sum < static_cast<double>(all) ? sum : static_cast<double>(all);
+}
+
+bool next_samples_differ(Watch* watch) {
+    const std::int64_t turn = watch->turn;
+    watch->turn = (turn + 1) % watch->samples;
+    return samples_differ(watch, turn, false);
+}
+
+bool next_piece_differs(Watch* watch) {
+    const Region* piece = watch->piece_regions + watch->piece;
+    watch->piece = (watch->piece + 1) % watch->pieces;
+    if (watch->piece) fetch(watch->piece_regions[watch->piece].begin, 4 * LINE);
+    return differs(piece, 1);
+}
+
+// One turn of samples and one piece in every call; more of both as calls have taken time since the last look, so that a
+// second of use covers all of them, however long a call is: unless that takes more than the share of the calls' time.
+// Samples, which are quick, come before pieces then.
+bool content_differs(Watch* watch) {
+    if (next_samples_differ(watch) || next_piece_differs(watch)) return true;
+    const double most = allowance(watch);
+    const double fraction = (*watch->use->seconds - watch->seen) / watch->period;
+    watch->seen = *watch->use->seconds;
+    watch->due_turns = due(watch->due_turns, fraction, watch->samples);
+    watch->due_pieces = due(watch->due_pieces, fraction, watch->pieces);
+    if (most <= 0 || (watch->due_turns < 1 && watch->due_pieces < GROUP)) return false;
     const std::int64_t begin = now();
-    watch->credit += static_cast<double>(begin - watch->seen) * watch->share;
-    watch->seen = begin;
     double used = 0;
-    for (std::int64_t step = 0; step < watch->chunks && used < watch->credit && used < watch->most; ++step) {
-        const Region* piece = watch->chunk_regions + watch->next;
-        watch->next = (watch->next + 1) % watch->chunks;
-        if (watch->next) fetch(watch->chunk_regions[watch->next].begin, LINE);
-        if (differs(piece, 1)) return true;
-        used = static_cast<double>(now() - begin);
-        // Once around is enough, however long nobody called.
-        if (step + 1 == watch->chunks) watch->credit = used;
-    }
-    watch->credit -= used;
-    return false;
+    bool found = false;
+    for (; !found && watch->due_turns >= 1 && used < most; used = passed_since(begin), watch->due_turns -= 1)
+        found = next_samples_differ(watch);
+    for (; !found && watch->due_pieces >= GROUP && used < most; used = passed_since(begin), watch->due_pieces -= GROUP)
+        for (int step = 0; !found && step < GROUP; ++step) found = next_piece_differs(watch);
+    watch->use->credit -= used;
+    return found;
 }
 
 }  // namespace
 
-// With `call` below zero: fills the checksums of all regions and returns 0. Else: 0 if nothing changed, else what did:
-// 1 address, 2 version, 3 content; 4 if the list of arguments, where one is given, holds other tensors.
-extern "C" std::int64_t mb_function(Watch* watch, std::int64_t call, void* arguments) {
-    if (call < 0) {
-        Region* tables[3] = {const_cast<Region*>(watch->whole_regions), const_cast<Region*>(watch->sampled_regions),
-                             const_cast<Region*>(watch->chunk_regions)};
-        const std::int64_t counts[3] = {watch->whole, watch->sampled * watch->turns, watch->chunks};
-        for (int table = 0; table < 3; ++table)
+// With `learn`: fills the checksums of all regions and returns 0. Else: 0 if nothing changed, else what did: 1 address,
+// 2 version, 3 content; 4 if the list of arguments, where one is given, holds other tensors.
+extern "C" std::int64_t mb_function(Watch* watch, std::int64_t learn, void* arguments) {
+    if (learn) {
+        Region* tables[2] = {const_cast<Region*>(watch->whole_regions), const_cast<Region*>(watch->piece_regions)};
+        const std::int64_t counts[2] = {watch->whole, watch->pieces};
+        for (int table = 0; table < 2; ++table)
             for (std::int64_t place = 0; place < counts[table]; ++place)
                 tables[table][place].checksum = checksum_of(tables[table][place]);
-        watch->seen = now();
+        for (std::int64_t turn = 0; watch->large && turn < watch->samples; ++turn) samples_differ(watch, turn, true);
+        watch->seen = *watch->use->seconds;
+        watch->looks = watch->use->looks;
         return 0;
     }
     if (arguments && others(watch, arguments)) return 4;
     if (moved(watch)) return 1;
     if (written(watch)) return 2;
     if (differs(watch->whole_regions, watch->whole)) return 3;
-    if (watch->turns && differs(watch->sampled_regions + (call % watch->turns) * watch->sampled, watch->sampled)) return 3;
-    return watch->chunks && pieces_differ(watch) ? 3 : 0;
+    return watch->large && content_differs(watch) ? 3 : 0;
 }

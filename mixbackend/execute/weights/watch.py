@@ -7,10 +7,12 @@ What is seen, and when:
   ``load_state_dict``, most optimizers): at the next call;
 - a step of any torch optimizer, fused ones included, which count nothing: at the next call, through torch's hook;
 - writes that torch does not tell (``.data`` edits, running statistics of batch norm, a numpy alias): tensors of up to
-  ``WHOLE_BYTES`` are compared whole in every call; of larger ones a few places each in every call, other places the
-  next time, so that an edit of a whole tensor is seen at the next call; and all of the memory in turns, for ``SHARE``
-  of the time from call to call, so that any edit is seen once that covers all: after about a second for each hundred
-  megabytes, pauses between calls included. ``mixbackend.invalidate`` says it at once.
+  ``WHOLE_BYTES`` are compared whole in every call; of larger ones a cache line each and ``PIECE_BYTES`` of all of them,
+  others the next time, so that an edit of a whole tensor is seen at the next call. Within ``PERIOD`` seconds of use
+  ``SAMPLES`` lines of each, spread over it: an edit of a stretch of two parts in ``SAMPLES`` of a tensor, whatever the
+  size of the model. And all of the memory in turns, once in ``PERIOD`` seconds where ``SHARE`` of the calls' time is
+  enough for it, for that share of time else. Use is the time in which graphs run, not the pauses between calls.
+  ``mixbackend.invalidate`` says it at once.
 Invariants: safe for threads; a few microseconds for hundreds of tensors. It keeps the memory of its weights, so that no
 other tensor can come to lie there unseen; ``abandoned`` tells when nobody else does.
 Non-goals: content of tensors that the processor cannot read.
@@ -41,14 +43,14 @@ from mixbackend.contracts.torch_compat import (
 
 WHOLE_BYTES = 256
 """Tensors of up to this many bytes are compared whole in every call."""
-SAMPLE_BYTES = 64
-SAMPLE_TURNS = 16
-CHUNK_BYTES = 4096
+SAMPLES = 128
+"""Cache lines of each larger tensor that are looked at within ``PERIOD``."""
+PIECE_BYTES = 4096
 """Size of the pieces in which all memory is covered."""
-SHARE = 0.01
-"""So much of the time from call to call goes into covering it."""
-MOST_SECONDS = 0.005
-"""So long it holds up one call at most; what a pause allows beyond that, the calls after it take."""
+PERIOD = 1.0
+"""Seconds of use within which content is looked at, as far as ``SHARE`` allows."""
+SHARE = 0.005
+"""So much of the calls' time goes into looking at content, beyond what is looked at in every call."""
 
 _LIST_ITEM = ctypes.cast(ctypes.pythonapi.PyList_GetItem, ctypes.c_void_p).value
 _TEXT = (Path(__file__).parent / "watch.cpp").read_text()
@@ -77,13 +79,12 @@ class WeightWatch:
         self._check = _native_check()
         self._objects = frozenset(map(id, weights))
         self._stale = ""
-        self._call = 0
         self._users = [storage_users(weight) for weight in weights]
         self._aliases = [weight.detach() for weight in weights]
         self._ours = [1] * len(self._aliases)
         self._tables = _Tables(weights, places or range(len(weights)), self._aliases, content)
         self._watch = ctypes.addressof(self._tables.watch)
-        self._check(self._watch, -1, None)
+        self._check(self._watch, True, None)
         _watches.add(self)
 
     def settle(self) -> None:
@@ -113,8 +114,7 @@ class WeightWatch:
 
     def _look(self, arguments: int | None) -> int:
         """The native answer; a change is remembered, other arguments are not."""
-        self._call += 1
-        code: int = self._check(self._watch, self._call, arguments)
+        code: int = self._check(self._watch, False, arguments)
         if code in _CHANGES:  # written only then: another thread may say meanwhile that something changed
             self._stale = _CHANGES[code]
         return code
@@ -138,6 +138,11 @@ def why_unwatchable() -> str:
     except UnwatchableError as error:
         return str(error)
     return ""
+
+
+def used(seconds: float) -> None:
+    """Say that a call of a graph with constants took this long; looking may take a share of it."""
+    _seconds[0] += seconds
 
 
 def invalidate(tensors: Iterable[torch.Tensor]) -> None:
@@ -172,14 +177,15 @@ class _Tables:
     ) -> None:
         data_pointer, version = native_tensor_accessors() or (0, 0)
         counted = [alias for alias in aliases if not alias.is_inference()]
-        whole, sampled, chunks = _regions(aliases if content else ())
+        whole, large, pieces = _regions(aliases if content else ())
         self._objects = _pointers([id(weight) for weight in weights])
         self._places = (ctypes.c_int64 * max(len(weights), 1))(*places)
         self._pointers = _pointers([weight.data_ptr() for weight in weights])
         self._owners = _pointers([owner for weight in weights for owner in _owners(weight)])
         self._implementations = _pointers([tensor_implementation(alias) for alias in counted])
         self._versions = (ctypes.c_int64 * max(len(counted), 1))(*[alias._version for alias in counted])
-        self._whole, self._sampled, self._chunks = _table(whole), _table(sampled), _table(chunks)
+        self._whole, self._large, self._pieces = _table(whole), _table(large), _table(pieces)
+        self._sample_checksums = (ctypes.c_uint64 * max(SAMPLES * len(large), 1))()
         address = ctypes.addressof
         self.watch = _Watch(
             *(len(weights), address(self._objects), address(self._places)),
@@ -187,29 +193,23 @@ class _Tables:
             *(len(counted), address(self._implementations), address(self._versions)),
             *(_LIST_ITEM, data_pointer, version),
             *(len(whole), address(self._whole)),
-            *(len(sampled) // SAMPLE_TURNS, SAMPLE_TURNS if sampled else 0, address(self._sampled)),
-            *(len(chunks), address(self._chunks)),
-            *(SHARE, MOST_SECONDS * 1e9, 0.0, 0, 0),
+            *(len(large), address(self._large), SAMPLES, address(self._sample_checksums)),
+            *(len(pieces), address(self._pieces)),
+            *(address(_use), SHARE, PERIOD),
         )
 
 
 def _regions(tensors: Sequence[torch.Tensor]) -> tuple[list[tuple[int, int]], ...]:
-    """What is compared whole, what is sampled (turn by turn), and everything else in pieces."""
+    """What is compared whole, what is not, and the latter in pieces."""
     memory = dict.fromkeys(_memory(tensor) for tensor in tensors if tensor.device.type == "cpu" and tensor.numel())
     small = [item for item in memory if item[1] <= WHOLE_BYTES]
     large = [item for item in memory if item[1] > WHOLE_BYTES]
-    sampled = []
-    for turn in range(SAMPLE_TURNS):
-        for number, (begin, size) in enumerate(large):
-            # Places spread over the tensor; another phase for each tensor, so that no stride of theirs is missed.
-            place = (size - SAMPLE_BYTES) * ((turn * 7 + number) % SAMPLE_TURNS) // (SAMPLE_TURNS - 1)
-            sampled.append((begin + place, SAMPLE_BYTES))
-    chunks = [
-        (begin + place, min(CHUNK_BYTES, size - place))
+    pieces = [
+        (begin + place, min(PIECE_BYTES, size - place))
         for begin, size in large
-        for place in range(0, size, CHUNK_BYTES)
+        for place in range(0, size, PIECE_BYTES)
     ]
-    return small, sampled, chunks
+    return small, large, pieces
 
 
 def _owners(tensor: torch.Tensor) -> tuple[int, int]:
@@ -227,6 +227,20 @@ class _Region(ctypes.Structure):
     _fields_ = (("begin", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("checksum", ctypes.c_uint64))
 
 
+class _Use(ctypes.Structure):
+    """Of all watches together."""
+
+    _fields_ = (
+        *(("seconds", ctypes.c_void_p), ("counted", ctypes.c_double)),
+        *(("credit", ctypes.c_double), ("looks", ctypes.c_int64)),
+    )
+
+
+# Threads may lose each other's seconds, which does no harm.
+_seconds = array("d", [0.0])
+_use = _Use(seconds=_seconds.buffer_info()[0])
+
+
 class _Watch(ctypes.Structure):
     _fields_ = (
         *(("tensors", ctypes.c_int64), ("objects", ctypes.c_void_p), ("places", ctypes.c_void_p)),
@@ -234,10 +248,13 @@ class _Watch(ctypes.Structure):
         *(("versioned", ctypes.c_int64), ("implementations", ctypes.c_void_p), ("versions", ctypes.c_void_p)),
         *(("item", ctypes.c_void_p), ("data_pointer", ctypes.c_void_p), ("version", ctypes.c_void_p)),
         *(("whole", ctypes.c_int64), ("whole_regions", ctypes.c_void_p)),
-        *(("sampled", ctypes.c_int64), ("turns", ctypes.c_int64), ("sampled_regions", ctypes.c_void_p)),
-        *(("chunks", ctypes.c_int64), ("chunk_regions", ctypes.c_void_p)),
-        *(("share", ctypes.c_double), ("most", ctypes.c_double), ("credit", ctypes.c_double)),
-        *(("seen", ctypes.c_int64), ("next", ctypes.c_int64)),
+        *(("large", ctypes.c_int64), ("large_regions", ctypes.c_void_p)),
+        *(("samples", ctypes.c_int64), ("sample_checksums", ctypes.c_void_p)),
+        *(("pieces", ctypes.c_int64), ("piece_regions", ctypes.c_void_p)),
+        *(("use", ctypes.c_void_p), ("share", ctypes.c_double), ("period", ctypes.c_double)),
+        *(("seen", ctypes.c_double), ("looks", ctypes.c_int64)),
+        *(("due_turns", ctypes.c_double), ("due_pieces", ctypes.c_double)),
+        *(("turn", ctypes.c_int64), ("piece", ctypes.c_int64)),
     )
 
 
