@@ -28,7 +28,7 @@ from mixbackend.compile.frozen import FrozenGraph
 from mixbackend.compile.regimes import Measured, Placer
 from mixbackend.compile.session import Session
 from mixbackend.contracts import Phase, PlacementError, RegionTextError, VerificationError
-from mixbackend.execute.aliases import HeldToSharing, expected_sharing
+from mixbackend.graph.aliases import HeldToSharing, expected_sharing
 from mixbackend.graph.constants.taken_out import constant_weights
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.identity import Captured

@@ -29,7 +29,6 @@ from mixbackend.contracts import (
     check_plan,
 )
 from mixbackend.contracts.torch_compat import without_dispatch_modes
-from mixbackend.execute.aliases import only_views
 from mixbackend.execute.answers import SlotPolicy
 from mixbackend.execute.bindings import BindingJob, Patience, bind_all
 from mixbackend.execute.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
@@ -37,6 +36,7 @@ from mixbackend.execute.region_errors import FailureKind, describe_region
 from mixbackend.execute.repeating import written_inputs
 from mixbackend.execute.slots import RegionSlot
 from mixbackend.execute.stitch import Stitched, stitch
+from mixbackend.graph.aliases import only_views
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.normalize import normalize
 from mixbackend.graph.regions import BoundRegion, cut_regions

@@ -3,7 +3,7 @@
 Place: below ``execute.stitch``.
 Input: a captured graph, its pieces in execution order. Output: steps; a step is a piece, or a node that belongs to
 none: a number, or a view that a number is read through or that leaves the graph.
-What leaves the graph as a view of an input or of another result is made by itself, too (``execute.aliases``).
+What leaves the graph as a view of an input or of another result is made by itself, too (``graph.aliases``).
 A number is computed as late as its order edges and its readers allow, so that nobody waits for a device sooner than
 needed. Where it is read through a view that a piece makes only after somebody has written into the storage, the view is
 made once more, outside.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mixbackend.contracts import OpGraph, PlacementError
-from mixbackend.execute.aliases import moves_nothing, only_views, returned_views
+from mixbackend.graph.aliases import moves_nothing, only_views, returned_views
 
 
 class Piece(Protocol):

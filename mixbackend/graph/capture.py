@@ -29,9 +29,9 @@ from mixbackend.contracts.torch_compat import (
 )
 from mixbackend.graph.attention_masks import simplify_attention_masks
 from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.discontinuities import save_discontinuities
 from mixbackend.graph.result_types import state_result_types
 from mixbackend.graph.views import read_through_detach
-from mixbackend.plan.discontinuities import save_discontinuities
 
 GraphCompiler = Callable[
     [torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]], Callable[[list[Any]], Sequence[Any]]

@@ -14,7 +14,7 @@ import torch.fx
 from mixbackend.contracts import OpTag
 from mixbackend.contracts.describe_op import describe_op
 from mixbackend.contracts.torch_compat import is_mutating, is_operator
-from mixbackend.execute.aliases import sharing_with_outputs
+from mixbackend.graph.aliases import sharing_with_outputs
 
 _APART = frozenset(
     {

@@ -30,7 +30,7 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
-from mixbackend.plan.discontinuities import _KERNELS_THAT_COMPARE
+from mixbackend.graph.discontinuities import _KERNELS_THAT_COMPARE
 from mixbackend.registry import isolated_registry
 
 _OFF = 1 + 2.0**-20

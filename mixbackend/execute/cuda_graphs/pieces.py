@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from mixbackend.contracts import OpGraph, OpTag, OpView, SymbolicSize, TensorMeta, Traits, ValueMeta
 from mixbackend.contracts.torch_compat import cuda_graph_obstacle
-from mixbackend.execute.aliases import only_views, returned_views
+from mixbackend.graph.aliases import only_views, returned_views
 from mixbackend.graph.regions import BoundRegion
 
 _OBSTACLES = {

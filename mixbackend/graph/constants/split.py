@@ -22,7 +22,7 @@ import torch.fx
 from mixbackend.contracts import InputRole, OpTag
 from mixbackend.contracts.describe_op import describe_op
 from mixbackend.contracts.torch_compat import graph_module_of
-from mixbackend.execute.aliases import sharing_with_outputs
+from mixbackend.graph.aliases import sharing_with_outputs
 from mixbackend.graph.describe import PlaceholderRole
 
 LARGEST_BYTES = 64 << 20
