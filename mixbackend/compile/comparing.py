@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any
 
 from mixbackend.compile.compiled_graphs import CompiledGraphs, Placed
-from mixbackend.compile.first_call import AtFirstCall, Run
+from mixbackend.compile.first_call import AtFirstCall
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.regimes import Measured, PlaceAs
 from mixbackend.compile.session import Session
+from mixbackend.execute.run_function import Run
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import DEFAULT, Choice

@@ -23,13 +23,15 @@ import torch.fx
 
 from mixbackend.compile.comparing import FirstCalls
 from mixbackend.compile.compiled_graphs import CompiledGraphs, Placed
-from mixbackend.compile.first_call import AtFirstCall, Run
+from mixbackend.compile.first_call import AtFirstCall
 from mixbackend.compile.frozen import FrozenGraph
 from mixbackend.compile.regimes import Measured, Placer
 from mixbackend.compile.session import Session
 from mixbackend.contracts import Phase, PlacementError, RegionTextError, VerificationError
-from mixbackend.graph.aliases import HeldToSharing, expected_sharing
-from mixbackend.graph.constants.taken_out import constant_weights
+from mixbackend.execute.run_function import Run
+from mixbackend.execute.sharing_check import HeldToSharing
+from mixbackend.execute.weights.constant_weights import constant_weights
+from mixbackend.graph.aliases import expected_sharing
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.identity import Captured
 from mixbackend.reporting import Event

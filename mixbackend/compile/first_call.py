@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mixbackend.contracts.torch_compat import without_dispatch_modes
-
-Run = Callable[[list[Any]], Sequence[Any]]
+from mixbackend.execute.run_function import Run
 
 
 class AtFirstCall:

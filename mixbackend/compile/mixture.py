@@ -21,11 +21,11 @@ import mixbackend
 from mixbackend import registry
 from mixbackend.compile.compiled_graphs import CompiledGraphs
 from mixbackend.compile.compiling import GraphCompiler
-from mixbackend.compile.first_call import Run
 from mixbackend.compile.session import Session
 from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
 from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
+from mixbackend.execute.run_function import Run
 from mixbackend.graph.capture import capture
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.host.full_collections import full_collections_later

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.compile.first_call import Run
 from mixbackend.compile.replay import write_replay
 from mixbackend.compile.session import Compiled, Session
 from mixbackend.compile.stages import StageDriver
@@ -34,6 +33,7 @@ from mixbackend.execute.bindings import BindingJob, Patience, bind_all
 from mixbackend.execute.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
 from mixbackend.execute.region_errors import FailureKind, describe_region
 from mixbackend.execute.repeating import written_inputs
+from mixbackend.execute.run_function import Run
 from mixbackend.execute.slots import RegionSlot
 from mixbackend.execute.stitch import Stitched, stitch
 from mixbackend.graph.aliases import only_views

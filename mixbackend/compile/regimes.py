@@ -28,11 +28,12 @@ import torch
 import torch.fx
 
 from mixbackend.calibrate.probing import undisturbed
-from mixbackend.compile.first_call import AtFirstCall, Run
+from mixbackend.compile.first_call import AtFirstCall
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.execute.bindings import Patience
+from mixbackend.execute.run_function import Run
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.partitioner.portable import portable
 from mixbackend.plan.choice import DEFAULT, Choice

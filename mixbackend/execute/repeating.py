@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.first_call import Run
 from mixbackend.contracts import OpGraph, OpTag, Region
 from mixbackend.contracts.torch_compat import set_versions, versions_of
+from mixbackend.execute.run_function import Run
 
 _ONCE = frozenset({OpTag.COLLECTIVE, OpTag.EFFECT})
 """Ops that may not run more often than the user's code says, whatever is put back afterwards."""

@@ -14,7 +14,7 @@ those of copies in other pieces included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -168,25 +168,3 @@ def _fault(graph: OpGraph, first: str, second: str, problem: str) -> PlacementEr
         what=f"graph {graph.id} cannot be stitched: node %{first} {problem} (the other one is %{second})",
         hint="this is a fault of the partitioner or of an edited plan file; report it with MIXBACKEND_DUMP",
     )
-
-
-class NumberOrder:
-    """In which regions of a plan a number may be computed without passing a write into what it is read from.
-
-    Args:
-        graph: the captured graph.
-        rank: place in the plan of the region that owns a node, by name.
-    """
-
-    def __init__(self, graph: OpGraph, rank: Mapping[str, int]) -> None:
-        self._earliest: dict[str, int] = {}
-        self._latest: dict[str, int] = {}
-        for first, second in graph.effects:
-            if first in rank:
-                self._earliest[second] = max(self._earliest.get(second, -1), rank[first])
-            if second in rank:
-                self._latest[first] = min(self._latest.get(first, rank[second]), rank[second])
-
-    def allows(self, number: str, region: int) -> bool:
-        """Whether the region at this place may compute it."""
-        return self._earliest.get(number, region) <= region <= self._latest.get(number, region)

@@ -1,7 +1,8 @@
 """Aliases: which outputs of a graph share memory with its inputs or with one another, as in eager.
 
-Place: ``returned_views`` is asked by ``graph.regions`` and ``execute.schedule``; ``Sharing`` by
-``compile.compiling``; ``sharing_with_outputs`` by passes that would make two results one, or a result a constant.
+Place: ``returned_views`` is called by ``graph.regions`` and ``execute.schedule``; ``expected_sharing`` by
+``compile.compiling``, whose results ``execute.sharing_check`` compares; ``sharing_with_outputs`` by passes that would
+make two results one, or a result a constant.
 A user may write into what a graph returned, so that a result which is a view must be one: of the very input, or of the
 very memory of another result. Regions hand over fresh memory; therefore such views are no region's outputs. They are
 made by torch, in the stitched function, of what they are views of.
@@ -12,14 +13,13 @@ saved for the backward are values: nobody writes into them, and they may be copi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
-from mixbackend.compile.first_call import Run
 from mixbackend.contracts import OpGraph, OpNode, OpTag, Phase
 from mixbackend.contracts.describe_op import as_tuple, describe_op
 from mixbackend.contracts.torch_compat import saved_positions
@@ -177,43 +177,6 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node:
             break
         node = source
     return node
-
-
-class HeldToSharing:
-    """Runs a graph, and holds the results of its first call against what they are to share.
-
-    Args:
-        run: the graph.
-        sharing: what is expected.
-        instead: runs the graph from then on if something else is found.
-        tell: told of what is found; may raise.
-    """
-
-    def __init__(self, run: Run, sharing: Sharing, instead: Run, tell: Callable[[str], None]) -> None:
-        self._held = run
-        self._sharing = sharing
-        self._instead = instead
-        self._tell = tell
-        self._run: Run = self._first
-
-    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        """Run the graph; empties the list."""
-        return self._run(arguments)
-
-    def _first(self, arguments: list[Any]) -> Sequence[Any]:
-        given = list(arguments)
-        results = list(self._held(arguments))
-        problems = self._sharing.problems(given, results)
-        if not problems:
-            self._run = self._held
-            return results
-        self._run = self._instead
-        self._tell("; ".join(f"result {place} {problem}" for place, problem in problems.items()))
-        return [_apart(value) if place in problems else value for place, value in enumerate(results)]
-
-
-def _apart(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().clone(memory_format=torch.preserve_format)
 
 
 def _storage(value: object) -> Storage:

@@ -34,9 +34,9 @@ from mixbackend.contracts.describe_op import as_tuple
 from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.contracts.region_text import region_key, write_region_text
 from mixbackend.contracts.torch_compat import graph_module_of, symbolic_expression
-from mixbackend.execute.schedule import NumberOrder
 from mixbackend.graph.aliases import ReturnedViews, returned_views
 from mixbackend.graph.describe import value_meta
+from mixbackend.graph.number_order import NumberOrder
 
 _READS_STRIDES = frozenset({OpTag.STRIDE_SENSITIVE, OpTag.HIGHER_ORDER, OpTag.RANDOM, OpTag.MUTATES})
 """Ops whose result depends on the strides of their input; random ops fill their result in memory order."""

@@ -27,13 +27,13 @@ from typing import Any, Protocol
 import torch
 
 from mixbackend.compile.compiled_graphs import Placed
-from mixbackend.compile.first_call import Run
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.regimes import RegimeGraph
 from mixbackend.compile.session import Session
 from mixbackend.contracts import Plan
 from mixbackend.contracts.rehint import Hints
 from mixbackend.execute.repeating import RepeatedCall
+from mixbackend.execute.run_function import Run
 from mixbackend.graph.identity import Captured
 from mixbackend.partitioner.portable import portable
 from mixbackend.plan.choice import DEFAULT, Choice

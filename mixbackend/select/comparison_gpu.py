@@ -22,13 +22,13 @@ from typing import Any
 import torch
 
 from mixbackend.calibrate.timing import seconds_by_marks
-from mixbackend.compile.first_call import Run
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
+from mixbackend.execute.run_function import Run
 from mixbackend.plan.choice import Choice
 from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
 

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.first_call import Run
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.session import Session
 from mixbackend.contracts import Backend, OpGraph, TensorMeta
 from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
+from mixbackend.execute.run_function import Run
 from mixbackend.host.processes import memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.select.calls import as_in_training, timed_calls

@@ -26,7 +26,8 @@ import torch.fx
 from mixbackend import registry
 from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Phase, RegionTextError
-from mixbackend.graph.constants.taken_out import constant_weights, take_constants_out
+from mixbackend.execute.weights.constant_weights import constant_weights
+from mixbackend.graph.constants.taken_out import take_constants_out
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured

@@ -12,7 +12,7 @@ import torch
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import InputRole
-from mixbackend.graph.constants import taken_out
+from mixbackend.execute.weights import constant_weights
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.identity import Captured
@@ -44,7 +44,7 @@ def normalized(x: torch.Tensor, weight: torch.Tensor) -> Any:
 @pytest.mark.parametrize("weights", ["auto", "live", "unwatchable"])
 def test_nodes_are_the_same(function: Any, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if weights == "unwatchable":
-        monkeypatch.setattr(taken_out, "why_unwatchable", lambda: "it is a test")
+        monkeypatch.setattr(constant_weights, "why_unwatchable", lambda: "it is a test")
     roles = {1: PlaceholderRole(InputRole.PARAMETER)}
     module, _ = trace_graph(function, [torch.randn(4, 4), torch.randn(4, 4)], roles=roles)
     names = [node.name for node in module.graph.find_nodes(op="placeholder")]

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.first_call import Run
 from mixbackend.contracts.torch_compat import (
     GraphTree,
     ResultsOfGraph,
@@ -28,6 +27,7 @@ from mixbackend.contracts.torch_compat import (
     storages_in_use,
     storages_of,
 )
+from mixbackend.execute.run_function import Run
 
 QUIET_STEPS = 3
 """So many steps in succession nobody may have kept gradients until they are not copied any more."""

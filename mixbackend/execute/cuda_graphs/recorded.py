@@ -25,12 +25,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.compile.first_call import Run
 from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
 from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.execute.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
 from mixbackend.execute.cuda_graphs.recording import RecordedPiece, Recording, Tell
+from mixbackend.execute.run_function import Run
 from mixbackend.execute.slots import RegionSlot
 from mixbackend.execute.stitch import Stitched, call_text, function_text, load_function, stitch
 from mixbackend.graph.regions import BoundRegion

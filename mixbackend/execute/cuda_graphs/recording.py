@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.first_call import Run
 from mixbackend.contracts import RegionRunError
 from mixbackend.execute.repeating import Changes, RepeatedCall
+from mixbackend.execute.run_function import Run
 
 Tell = Callable[[str, str], None]
 """Takes the id of a region (empty for the whole graph) and what happened."""
