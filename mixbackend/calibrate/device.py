@@ -7,18 +7,17 @@ what copies between an accelerator and the processor take.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 
 import torch
 
 from mixbackend.calibrate.timing import Call, Clock, time_calls
 from mixbackend.contracts import DeviceModel
+from mixbackend.host.devices import device_name
 
 _PRIORS: dict[str, tuple[float, float, float, float, float]] = {
     # float32 FLOP/s (per thread on a CPU), bytes/s, cache bytes (per thread on a CPU), bytes/s in cache, seconds a call
@@ -38,18 +37,6 @@ _GPU_COPY_BYTES = tuple(1 << power for power in (20, 22, 23, 24, 25, 26, 29))
 _IN_CACHE_BYTES = 1 << 20
 TENSOR_FLOAT = "tf32"
 """Where ``DeviceModel.flops_per_s`` keeps the rate of float32 products whose factors are rounded to TF32."""
-
-
-def device_name(device_type: str) -> str:
-    """Torch's name of the device, and the product: ``cpu AMD EPYC 9B14``."""
-    if device_type == "cpu":
-        return f"cpu {_processor()}".strip()
-    return f"{device_type}:0 {torch.get_device_module(device_type).get_device_name(0)}"
-
-
-def devices_here() -> tuple[str, ...]:
-    """Names of the devices of this machine, the processor first."""
-    return (device_name("cpu"), *((device_name("cuda"),) if torch.cuda.is_available() else ()))
 
 
 def prior_device(device_type: str) -> DeviceModel:
@@ -221,13 +208,3 @@ def _transfer(place: torch.device, timer: _Timer) -> tuple[float, float]:
     small, large = timer(_COPY_SLICE_S, *calls, replayed=False)
     rate = (amounts[1] - amounts[0]) / max(large - small, 1e-9)
     return small, rate
-
-
-@cache
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -26,10 +26,10 @@ import mixbackend
 from mixbackend import registry
 from mixbackend.backends.common.private_folder import untrusted, usual_cache_folder
 from mixbackend.backends.common.whole_file import replacing
-from mixbackend.calibrate.device import devices_here
 from mixbackend.commands.output import console, print_json, quiet_stdout
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import StorageError
+from mixbackend.host.devices import devices_here
 from mixbackend.storage import ArtifactStore, Database, Here, private_folder
 from mixbackend.storage.archive import Brought, read_archive, write_archive
 from mixbackend.storage.inventory import NATIVE_CODE, Inventory, take_stock

@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from mixbackend import registry
-from mixbackend.calibrate.device import device_name, devices_here
-from mixbackend.compile.stages import DebugSettings, Fuel
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, CompiledRegion, OpGraph, Plan, QuarantinedError, Region
 from mixbackend.contracts.asked import Fault
@@ -26,6 +24,8 @@ from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.bindings import StoredBinder
 from mixbackend.execute.confirmations import Confirmations
 from mixbackend.execute.region_code import RegionCode
+from mixbackend.host.debug import DebugSettings, Fuel
+from mixbackend.host.devices import device_name, devices_here
 from mixbackend.host.memory import keep_freed_memory
 from mixbackend.host.threads import sharing
 from mixbackend.locking.lock import Lock

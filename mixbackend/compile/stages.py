@@ -1,49 +1,22 @@
 """The one driver through which every stage of the pipeline runs: it times, prints, dumps and names what failed.
 
 Place: around each stage. Input: a stage's name and function. Output: the function's value, unchanged.
-Environment: ``MIXBACKEND_DEBUG`` 1 regions, 2 timing, 3 plan with refusals, 4 generated source, 5 every stage value;
-``MIXBACKEND_DUMP=folder`` writes every stage value; ``MIXBACKEND_FUEL=n`` lets only the first n regions leave eager.
+What is printed and written, ``host.debug`` says.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
+
+from mixbackend.host.debug import DebugSettings
 
 Value = TypeVar("Value")
 
 _FILE_ORDER = ("capture", "describe", "place", "cut", "compile", "stitch")
-
-
-@dataclass(frozen=True)
-class DebugSettings:
-    """What to print and write while compiling.
-
-    Attributes:
-        level: rung of the ladder, 0 is silent.
-        dump: folder for stage values, ``None`` for none.
-        fuel: how many regions may be compiled by backends other than the fallback, ``None`` for all.
-    """
-
-    level: int = 0
-    dump: Path | None = None
-    fuel: int | None = None
-
-    @staticmethod
-    def from_environment() -> DebugSettings:
-        """Read ``MIXBACKEND_DEBUG``, ``MIXBACKEND_DUMP`` and ``MIXBACKEND_FUEL``."""
-        level, dump, fuel = (os.environ.get(f"MIXBACKEND_{name}", "") for name in ("DEBUG", "DUMP", "FUEL"))
-        return DebugSettings(
-            int(level) if level.isdigit() else 0,
-            Path(dump) if dump else None,
-            int(fuel) if fuel.isdigit() else None,
-        )
 
 
 @dataclass
@@ -99,15 +72,3 @@ class StageDriver:
         folder = self.settings.dump / self.graph_id
         folder.mkdir(parents=True, exist_ok=True)
         (folder / file_name).write_text(text)
-
-
-class Fuel:
-    """Counts how many more regions may leave the fallback; unlimited if ``None``."""
-
-    def __init__(self, amount: int | None) -> None:
-        self.limited = amount is not None
-        self._left = itertools.count() if amount is None else iter(range(amount))
-
-    def take(self) -> bool:
-        """Whether one more region may be compiled by its own backend."""
-        return next(self._left, None) is not None

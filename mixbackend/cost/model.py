@@ -26,7 +26,7 @@ from mixbackend.calibrate.backend_rates import COMPILE_BUDGET_S, measure_rates
 from mixbackend.calibrate.block_runs import run_blocks
 from mixbackend.calibrate.blocks import blocks_for
 from mixbackend.calibrate.budget import TimeLeft, turn
-from mixbackend.calibrate.device import device_name, measure_device, prior_device
+from mixbackend.calibrate.device import measure_device, prior_device
 from mixbackend.calibrate.fitting import Fit, fit
 from mixbackend.calibrate.probing import undisturbed
 from mixbackend.calibrate.timing import machine_is_busy
@@ -40,6 +40,7 @@ from mixbackend.cost.records import (
     read_unfinished,
     unfinished_record,
 )
+from mixbackend.host.devices import device_name
 from mixbackend.host.memory import keep_freed_memory
 from mixbackend.host.threads import sharing
 from mixbackend.partitioner.roofline import RooflineCostModel

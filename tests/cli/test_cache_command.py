@@ -12,8 +12,8 @@ import pytest
 
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibrate.device import devices_here
 from mixbackend.cli import main
+from mixbackend.host.devices import devices_here
 from mixbackend.storage import ArtifactStore, Database, Label, Measurement, artifact_key
 
 Call = Callable[..., Any]

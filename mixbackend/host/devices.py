@@ -1,0 +1,35 @@
+"""Devices of this machine by name, with the product: what was measured holds there alone.
+
+Place: read by whatever is remembered per device: rates, decisions, artifacts.
+Output: ``cpu AMD EPYC 9B14``, ``cuda:0 NVIDIA H100``.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+
+
+def device_name(device_type: str) -> str:
+    """Torch's name of the device, and the product: ``cpu AMD EPYC 9B14``."""
+    if device_type == "cpu":
+        return f"cpu {_processor()}".strip()
+    return f"{device_type}:0 {torch.get_device_module(device_type).get_device_name(0)}"
+
+
+def devices_here() -> tuple[str, ...]:
+    """Names of the devices of this machine, the processor first."""
+    return (device_name("cpu"), *((device_name("cuda"),) if torch.cuda.is_available() else ()))
+
+
+@cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
