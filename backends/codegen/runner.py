@@ -8,6 +8,7 @@ code beside it: both are executed.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -53,8 +54,10 @@ def make_runner(
         **{f"x{place}": tensor for place, tensor in (given or {}).items()},
     }
     exec(compile(text, "<codegen runner>", "exec"), names)
-    # Out of its own globals: what is let go of is free at once, without a collection of garbage.
-    return cast(RunFunction, names.pop("run"))
+    run = cast(RunFunction, names["run"])
+    # Its globals do not hold it: what is let go of is free at once, without a collection of garbage.
+    names["run"] = weakref.proxy(run)
+    return run
 
 
 def _run_on_device_of(tensor: torch.Tensor, run: RunFunction, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
