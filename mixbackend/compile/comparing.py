@@ -17,11 +17,11 @@ from mixbackend.compile.compiled_graphs import CompiledGraphs, Placed
 from mixbackend.compile.first_call import AtFirstCall
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.regimes import Measured, PlaceAs
-from mixbackend.compile.session import Session
 from mixbackend.execute.run_function import Run
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.plan.regime_search import Regime
 from mixbackend.select.by_range import RangedDecisions
 from mixbackend.select.comparison import Candidate, Comparison, Ground, ground_of
@@ -38,14 +38,14 @@ class FirstCalls:
     Attributes:
         captured: the graph.
         ranged: what is known of it.
-        session: where events are told.
+        environment: where events are told.
         graphs: told of those that will not run.
         build: builds a rival, or raises.
     """
 
     captured: Captured
     ranged: RangedDecisions
-    session: Session
+    environment: Environment
     graphs: CompiledGraphs
     build: Build
 
@@ -60,7 +60,7 @@ class FirstCalls:
         home = self._candidate(DEFAULT, measured, build)
         # Where nobody can say which sizes a decision would be for, there is none.
         unknown = self.captured.dynamic and measured.ladder is None
-        rivals = () if home.placed is None or unknown else ground.rivals(home.placed, self.session)
+        rivals = () if home.placed is None or unknown else ground.rivals(home.placed, self.environment.planner)
         if not rivals:
             return home.run
 
@@ -74,8 +74,8 @@ class FirstCalls:
         """The quickest placement for a range of sizes whose first call has these values; see ``regimes.Compare``."""
         # What was to be measured and could not be is placed by estimates.
         captured = replace(self.captured, module=home.layout.module, id=home.graph.id)
-        ground = None if self.ranged.measuring else ground_of(captured, self.session)
-        rivals = () if ground is None else ground.rivals(home, self.session)
+        ground = None if self.ranged.measuring else ground_of(captured, self.environment)
+        rivals = () if ground is None else ground.rivals(home, self.environment.planner)
         if ground is None or not rivals:
             return home
 
@@ -96,7 +96,7 @@ class FirstCalls:
     ) -> Comparison:
         name = self.captured.id if home.placed is None else home.placed.graph.id
         show, sizes = partial(self.ranged.show, regime), self.ranged.ends(regime)
-        return Comparison(name, self.session, ground, home, rivals, build, self.graphs.forget, show, sizes)
+        return Comparison(name, self.environment, ground, home, rivals, build, self.graphs.forget, show, sizes)
 
     def _candidate(self, choice: Choice, measured: Measured, build: Build) -> Candidate:
         """The graph built as a choice says, from a copy of its module."""

@@ -1,7 +1,7 @@
 """Compiling one captured graph: as it is locked, as it was measured, or by estimates.
 
 Place: between ``graph.capture`` and ``compile.placed`` or ``compile.frozen``.
-Input: a captured graph, a session. Output: a callable on the list of graph inputs.
+Input: a captured graph, an environment. Output: a callable on the list of graph inputs.
 Order: the lock file; what tuning decided; what an earlier first call showed; estimates. Where measuring is wanted, it
 happens at the first call, when there are values.
 Invariants: a graph that cannot be compiled by us runs in eager, with an event, unless the policy is to raise.
@@ -26,7 +26,6 @@ from mixbackend.compile.compiled_graphs import CompiledGraphs, Placed
 from mixbackend.compile.first_call import AtFirstCall
 from mixbackend.compile.frozen import FrozenGraph
 from mixbackend.compile.regimes import Measured, Placer
-from mixbackend.compile.session import Session
 from mixbackend.contracts import Phase, PlacementError, RegionTextError, VerificationError
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.sharing_check import HeldToSharing
@@ -34,6 +33,7 @@ from mixbackend.execute.weights.constant_weights import constant_weights
 from mixbackend.graph.aliases import expected_sharing
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.identity import Captured
+from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 from mixbackend.reporting.records import IdentityRecord
 from mixbackend.select import comparison, tuner
@@ -48,11 +48,11 @@ class GraphCompiler:
     """See the module's docstring.
 
     Attributes:
-        session: configuration, backends, costs and caches.
+        environment: configuration, backends, costs and caches.
         graphs: told of everything that is placed.
     """
 
-    session: Session
+    environment: Environment
     graphs: CompiledGraphs
 
     def __call__(self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole]) -> Run:
@@ -77,7 +77,7 @@ class GraphCompiler:
                 raise
             logger.debug("looking up %s failed", captured.id, exc_info=True)
             detail = f"placed by estimates, what was decided is not known: {type(error).__name__}: {error}"
-            self.session.events.append(Event("fallback", captured.id, "", "", detail))
+            self.environment.events.append(Event("fallback", captured.id, "", "", detail))
             return self._build(captured, None)
 
     def _shared_otherwise(self, graph_id: str, problem: str) -> None:
@@ -87,7 +87,7 @@ class GraphCompiler:
                 hint="this is a fault of ours or of a backend; report it with MIXBACKEND_DUMP",
             )
         detail = f"eager runs the graph from now on, its results shared memory otherwise: {problem}"
-        self.session.events.append(Event("verify_failed", graph_id, "", "", detail))
+        self.environment.events.append(Event("verify_failed", graph_id, "", "", detail))
 
     def build(
         self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole], decision: Decision
@@ -97,21 +97,21 @@ class GraphCompiler:
 
     @property
     def _strict(self) -> bool:
-        return self.session.config.on_failure == "raise" or self.session.config.lock.frozen
+        return self.environment.config.on_failure == "raise" or self.environment.config.lock.frozen
 
     def _decided(self, captured: Captured) -> Run:
         locked = self._locked(captured)
         if locked is not None:
             return self._build(captured, Measured(locked))
-        ranged = RangedDecisions(captured, self.session)
-        comparing = FirstCalls(captured, ranged, self.session, self.graphs, self._built)
+        ranged = RangedDecisions(captured, self.environment)
+        comparing = FirstCalls(captured, ranged, self.environment, self.graphs, self._built)
         known = ranged.tuned()
         if known is UNTUNED and ranged.measuring:
             return AtFirstCall(lambda values: self._build(captured, ranged.measured(ranged.at_first_call(values))))
         known = ranged.shown() if known is UNTUNED else known
         if known is not UNTUNED:
             return self._build(captured, ranged.measured(known, comparing.in_range))
-        ground = comparison.ground_of(captured, self.session)
+        ground = comparison.ground_of(captured, self.environment)
         if ground is None:
             return self._build(captured, None)
         measured = ranged.measured(UNTUNED, comparing.in_range)
@@ -123,11 +123,12 @@ class GraphCompiler:
         Raises:
             LockError: the lock is frozen, and something differs.
         """
-        lock = self.session.lock
+        lock = self.environment.lock
         if lock is not None:
-            ops = functools.partial(_count_ops, captured, self.session)
-            return lock.decision(captured.id, captured.phase, lambda: self._identify(captured), ops)
-        if self.session.config.search.mode == "measure":
+            ops = functools.partial(_count_ops, captured, self.environment)
+            choice = lock.choice(captured.id, captured.phase, lambda: self._identify(captured), ops)
+            return None if choice is None else Decision(choice)
+        if self.environment.config.search.mode == "measure":
             # What is measured may be locked later. A graph that has no text cannot be; tuning tells that.
             with contextlib.suppress(RegionTextError):
                 self._identify(captured)
@@ -136,7 +137,7 @@ class GraphCompiler:
     def _identify(self, captured: Captured) -> IdentityRecord:
         identity = captured.identity
         weights = "constant" if self._constants(captured) else "live"
-        record = IdentityRecord(identity.key, identity.passed, weights, self.session.device(identity.graph))
+        record = IdentityRecord(identity.key, identity.passed, weights, self.environment.device(identity.graph))
         self.graphs.identify(captured.id, record)
         return record
 
@@ -146,11 +147,11 @@ class GraphCompiler:
             return self._built(captured, measured, told)
         except Exception as error:
             # Who requires a backend wants to hear that it cannot be had, whatever is done about failures.
-            unmet = isinstance(error, PlacementError) and self.session.config.required_backends()
+            unmet = isinstance(error, PlacementError) and self.environment.config.required_backends()
             if self._strict or unmet:
                 raise
             logger.debug("compiling %s failed", captured.id, exc_info=True)
-            self.session.events.append(Event("fallback", captured.id, "", "", f"the graph runs in eager: {error}"))
+            self.environment.events.append(Event("fallback", captured.id, "", "", f"the graph runs in eager: {error}"))
             return lambda arguments: _run_eager(captured.module, arguments)
 
     def _built(self, captured: Captured, measured: Measured | None, told: list[Placed] | None) -> Run:
@@ -168,23 +169,23 @@ class GraphCompiler:
         module, phase, roles, graph_id = captured.module, captured.phase, captured.roles, captured.id
         constants = self._constants(captured)
         if constants:
-            return FrozenGraph(module, phase, graph_id, roles, constants, self.session, keep, measured)
-        placed = Placer(phase, roles, self.session, measured)(module, graph_id)
+            return FrozenGraph(module, phase, graph_id, roles, constants, self.environment, keep, measured)
+        placed = Placer(phase, roles, self.environment, measured)(module, graph_id)
         keep(placed)
         return placed
 
     def _constants(self, captured: Captured) -> frozenset[str]:
         """Weights of the graph that are constants."""
-        weights = self.session.config.weights
+        weights = self.environment.config.weights
         constants, reason = constant_weights(captured.module, captured.phase, captured.roles, weights)
         if reason:
-            self.session.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
+            self.environment.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
         return constants
 
 
-def _count_ops(captured: Captured, session: Session) -> Counter[str]:
+def _count_ops(captured: Captured, environment: Environment) -> Counter[str]:
     """How often each operator is in the graph that is placed."""
-    graph = describe(*tuner.placeable(captured, session)[:2], captured.id)
+    graph = describe(*tuner.placeable(captured, environment)[:2], captured.id)
     return Counter(node.op for node in graph.placed_nodes)
 
 

@@ -30,7 +30,6 @@ import torch.fx
 from mixbackend.calibrate.probing import undisturbed
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.regimes import Measured, Placer, RegimeGraph
-from mixbackend.compile.session import Session
 from mixbackend.contracts import Phase
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.weights.file_backed import FileBackedWeights
@@ -38,6 +37,7 @@ from mixbackend.execute.weights.watch import WeightWatch, used
 from mixbackend.graph.constants.taken_out import take_constants_out
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 
 MOST_TUPLES = 64
@@ -101,7 +101,7 @@ class FrozenGraph:
         graph_id: its name in reports.
         roles: of its placeholders.
         constants: names of the placeholders that are constants, see ``constants.split``.
-        session: configuration, backends, costs and caches.
+        environment: configuration, backends, costs and caches.
         on_placed: told of every placed graph, for the report.
         measured: what was measured of it, ``None`` if nothing was.
     """
@@ -113,14 +113,14 @@ class FrozenGraph:
         graph_id: str,
         roles: dict[str, PlaceholderRole],
         constants: frozenset[str],
-        session: Session,
+        environment: Environment,
         on_placed: Callable[[PlacedGraph | RegimeGraph], None],
         measured: Measured | None = None,
     ) -> None:
         self._phase: Phase = phase
         self._id = graph_id
         self._roles = roles
-        self._session = session
+        self._environment = environment
         self._on_placed = on_placed
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
@@ -128,12 +128,12 @@ class FrozenGraph:
         self._split = take_constants_out(graph_module, roles, constants)
         self._weights = _picker(self._split.weights)
         self._others = _picker(self._split.others)
-        self._placer = Placer(phase, self._split.roles, session, measured and self._for_whole_graph(measured))
+        self._placer = Placer(phase, self._split.roles, environment, measured and self._for_whole_graph(measured))
         self._unbound: PlacedGraph | RegimeGraph | None = self._place(graph_id)
         self._variants: dict[tuple[int, ...], _Variant] = {}
         self._latest: _Latest | None = None
         self._live: PlacedGraph | RegimeGraph | None = None
-        self._frozen = session.config.weights == "frozen"
+        self._frozen = environment.config.weights == "frozen"
         _graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
@@ -236,7 +236,7 @@ class FrozenGraph:
 
     def _go_live(self, reason: str) -> None:
         self._event("fallback", f"weights are live inputs from now on: {reason}")
-        placer = Placer(self._phase, self._roles, self._session)
+        placer = Placer(self._phase, self._roles, self._environment)
         self._live = placer(copy_module(self._live_module), f"{self._id}+live")
         self._on_placed(self._live)
         self._variants.clear()
@@ -273,7 +273,7 @@ class FrozenGraph:
             variant.placed.let_go()
 
     def _event(self, kind: Any, detail: str) -> None:
-        self._session.events.append(Event(kind, self._id, "", "", detail))
+        self._environment.events.append(Event(kind, self._id, "", "", detail))
 
 
 _FULL_COLLECTION = 2

@@ -21,7 +21,7 @@ import mixbackend
 from mixbackend import registry
 from mixbackend.compile.compiled_graphs import CompiledGraphs
 from mixbackend.compile.compiling import GraphCompiler
-from mixbackend.compile.session import Session
+from mixbackend.compile.open_environment import open_environment
 from mixbackend.configuration import Config
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
 from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
@@ -32,6 +32,7 @@ from mixbackend.host.full_collections import full_collections_later
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
 from mixbackend.plan.cut import Cut
+from mixbackend.plan.environment import Environment
 from mixbackend.plan.joint import joint_key, mark_as_decided, mark_saved
 from mixbackend.reporting import Event, Report
 from mixbackend.select.decision import UNTUNED, Decision
@@ -62,7 +63,7 @@ class Mixture:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._lock = threading.RLock()
-        self._sessions: dict[tuple[Config, bool], Session] = {}
+        self._environments: dict[tuple[Config, bool], Environment] = {}
         self._graphs = CompiledGraphs()
         self._cuts: dict[str, Cut] = {}
         if torch.cuda.is_available():
@@ -84,13 +85,13 @@ class Mixture:
             mode: of torch.compile.
             options: of torch.compile; override keys of the configuration.
         """
-        session = self._session_for(mode, options)
+        environment = self._environment_for(mode, options)
         with full_collections_later():
             return capture(
                 graph_module,
                 example_inputs,
-                GraphCompiler(session, self._graphs),
-                lambda joint: self._prepare_joint(joint, session),
+                GraphCompiler(environment, self._graphs),
+                lambda joint: self._prepare_joint(joint, environment),
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,20 +112,20 @@ class Mixture:
         decision: Decision = UNTUNED,
     ) -> Run:
         """Compile an ATen graph that was captured elsewhere, as was decided for it."""
-        return GraphCompiler(self._session(self.config), self._graphs).build(module, phase, roles, decision)
+        return GraphCompiler(self._environment(self.config), self._graphs).build(module, phase, roles, decision)
 
-    def _session_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Session:
+    def _environment_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Environment:
         if mode is not None and mode not in _MEASURES:
             raise MixbackendError(what=f"unknown mode {mode!r}", hint=f"use {', '.join(_MEASURES)}")
         config = self.config.with_options(options) if options else self.config
         if mode is not None and _MEASURES[mode]:
             config = config.with_options({"search.mode": "measure"})
         records = mode in _MODES_WITH_GRAPHS and torch.cuda.is_available()
-        session = self._session(config, records)
+        environment = self._environment(config, records)
         if mode in _MODES_WITH_GRAPHS and not records:
             detail = f"mode {mode!r} runs without CUDA graphs: torch finds no CUDA device"
-            session.events.append(Event("fallback", "", "", "", detail))
-        return session
+            environment.events.append(Event("fallback", "", "", "", detail))
+        return environment
 
     def report(self, *, advice: bool = False) -> Report:
         """What this object compiled so far.
@@ -134,10 +135,10 @@ class Mixture:
         """
         graphs = self._graphs.records(advice=advice)
         with self._lock:
-            sessions = list(self._sessions.values())
-        events = tuple(event for session in sessions for event in session.events.events())
-        found = (info for session in sessions for info in session.skipped)
-        skipped = tuple(dict.fromkeys(found)) if sessions else registry.skipped(self.config.backends)
+            environments = list(self._environments.values())
+        events = tuple(event for environment in environments for event in environment.events.events())
+        found = (info for environment in environments for info in environment.skipped)
+        skipped = tuple(dict.fromkeys(found)) if environments else registry.skipped(self.config.backends)
         return Report(graphs, events, self.config.preferences(), skipped)
 
     def cuts(self) -> dict[str, Cut]:
@@ -147,7 +148,7 @@ class Mixture:
 
     def made_with(self) -> MadeWith:
         """What plans of this object are made with, for a lock file."""
-        return made_with(self._session(self.config).backends)
+        return made_with(self._environment(self.config).backends)
 
     def check_lock(self, made_by: str) -> None:
         """Raise if what was compiled is not what the lock file says.
@@ -158,7 +159,7 @@ class Mixture:
         Raises:
             LockError: with every difference of every graph.
         """
-        lock = self._session(self.config).lock
+        lock = self._environment(self.config).lock
         if lock is not None:
             lock.check(made_by)
 
@@ -170,42 +171,42 @@ class Mixture:
     def reset(self) -> None:
         """Forget all compiled graphs and events; called by ``torch._dynamo.reset()``."""
         with self._lock:
-            if any(session.records for session in self._sessions.values()):
+            if any(environment.records for environment in self._environments.values()):
                 forget_cuda_graphs()
             self._graphs.clear()
             self._cuts.clear()
-            self._sessions.clear()
+            self._environments.clear()
 
-    def _prepare_joint(self, joint: torch.fx.GraphModule, session: Session) -> None:
+    def _prepare_joint(self, joint: torch.fx.GraphModule, environment: Environment) -> None:
         try:
-            self._cut(joint, session)
+            self._cut(joint, environment)
         except Exception as error:
-            if session.config.on_failure == "raise" or session.config.lock.frozen:
+            if environment.config.on_failure == "raise" or environment.config.lock.frozen:
                 raise
-            session.events.append(Event("fallback", "joint", "", "", f"split as torch would: {error}"))
+            environment.events.append(Event("fallback", "joint", "", "", f"split as torch would: {error}"))
 
-    def _cut(self, joint: torch.fx.GraphModule, session: Session) -> None:
+    def _cut(self, joint: torch.fx.GraphModule, environment: Environment) -> None:
         """Mark what a joint graph saves: as locked, or by estimates; remember that if it may be locked."""
         key = ""
-        if session.lock is not None or session.config.search.mode == "measure":
+        if environment.lock is not None or environment.config.search.mode == "measure":
             with contextlib.suppress(RegionTextError):
                 key = joint_key(joint)
-        locked = session.lock.cut(key) if session.lock is not None and key else None
-        if session.lock is not None and locked is not None:
+        locked = environment.lock.cut(key) if environment.lock is not None and key else None
+        if environment.lock is not None and locked is not None:
             try:
                 mark_as_decided(joint, locked)
                 return
             except PlacementError as error:
-                session.lock.settle("joint", [error.what])
-        cut = mark_saved(joint, session)
+                environment.lock.settle("joint", [error.what])
+        cut = mark_saved(joint, environment.planner)
         with self._lock:
             self._cuts.update({key: cut} if key else {})
 
-    def _session(self, config: Config, records: bool = False) -> Session:
+    def _environment(self, config: Config, records: bool = False) -> Environment:
         with self._lock:
-            if (config, records) not in self._sessions:
-                self._sessions[config, records] = Session(config, records)
-            return self._sessions[config, records]
+            if (config, records) not in self._environments:
+                self._environments[config, records] = open_environment(config, records)
+            return self._environments[config, records]
 
 
 def _expect_kernels() -> None:

@@ -17,7 +17,6 @@ import torch
 import torch.fx
 
 from mixbackend.compile.replay import write_replay
-from mixbackend.compile.session import Compiled, Session
 from mixbackend.compile.stages import StageDriver
 from mixbackend.contracts import (
     Backend,
@@ -30,6 +29,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.execute.answers import SlotPolicy
 from mixbackend.execute.bindings import BindingJob, Patience, bind_all
+from mixbackend.execute.compile_cache import Compiled
 from mixbackend.execute.cuda_graphs import RecordedGraph, Subject, device_of, set_apart
 from mixbackend.execute.region_errors import FailureKind, describe_region
 from mixbackend.execute.repeating import written_inputs
@@ -41,6 +41,7 @@ from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.normalize import normalize
 from mixbackend.graph.regions import BoundRegion, cut_regions
 from mixbackend.partitioner.ledger import Ledger
+from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import LayoutChoice, choose_layout
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
 from mixbackend.select.decision import UNTUNED, Decision
@@ -72,7 +73,7 @@ class PlacedGraph:
         phase: which graph of the model it is.
         graph_id: its name in reports.
         roles: of its placeholders.
-        session: configuration, backends, costs and caches.
+        environment: configuration, backends, costs and caches.
         decision: what tuning found best for it.
         described: the graph as it was described before, normalised, for the sizes to plan for; ``None`` to describe
             it now.
@@ -87,7 +88,7 @@ class PlacedGraph:
         phase: Phase,
         graph_id: str,
         roles: dict[str, PlaceholderRole],
-        session: Session,
+        environment: Environment,
         decision: Decision = UNTUNED,
         described: LayoutChoice | None = None,
     ) -> None:
@@ -95,9 +96,9 @@ class PlacedGraph:
         self._phase = phase
         self._id = graph_id
         self._roles = roles
-        self._session = session
+        self._environment = environment
         self._decision = decision
-        self._driver = StageDriver(graph_id, session.debug)
+        self._driver = StageDriver(graph_id, environment.debug)
         self._lock = threading.RLock()
         self._exclusions: set[tuple[str, str]] = set()
         self._repairs = 0
@@ -194,7 +195,7 @@ class PlacedGraph:
             )
             for planned, compiled, slot in rows
         )
-        found = self._session.savings(self.graph, build.plan, frozenset(self._exclusions)) if advice else ()
+        found = self._environment.planner.savings(self.graph, build.plan, frozenset(self._exclusions)) if advice else ()
         return GraphRecord(
             self.graph,
             build.plan,
@@ -208,7 +209,7 @@ class PlacedGraph:
     def _build_to_read(self) -> _Build:
         """The present build, with all that its plan can say."""
         with self._lock:
-            plan = self._session.with_refusals(self.graph, self._build.plan)
+            plan = self._environment.planner.with_refusals(self.graph, self._build.plan)
             if plan is not self._build.plan:
                 self._build = replace(self._build, plan=plan)
             return self._build
@@ -217,13 +218,13 @@ class PlacedGraph:
         """The ledger of the present plan: one for all reports, since what it found is kept in it."""
         if self._ledger is None or self._ledger.question.plan is not plan:
             exclusions = frozenset(self._exclusions)
-            self._ledger = self._session.ledger(self.graph, plan, exclusions, self._decision.choice)
+            self._ledger = self._environment.planner.ledger(self.graph, plan, exclusions, self._decision.choice)
         return self._ledger
 
     def _describe(self) -> LayoutChoice:
         run = self._driver.run
         run("capture", normalize, self._module, show=lambda _: self._module.print_readable(print_output=False))
-        arguments = (self._module, self._phase, self._id, self._roles, self._session, self._decision.choice)
+        arguments = (self._module, self._phase, self._id, self._roles, self._environment.planner, self._decision.choice)
         return run("describe", choose_layout, *arguments, show=lambda choice: str(choice.graph))
 
     def _build_with(self, pinned: dict[str, str]) -> _Build:
@@ -251,11 +252,11 @@ class PlacedGraph:
         return _Build(plan, regions, compiled, slots, stitched, self._runner(regions, slots, stitched))
 
     def _runner(self, regions: tuple[BoundRegion, ...], slots: tuple[RegionSlot, ...], stitched: Stitched) -> Run:
-        """The stitched function itself, or recordings of it where the session wants them."""
+        """The stitched function itself, or recordings of it where they are wanted."""
         device = self._recorded_device()
         if device is None:
             return stitched.run
-        if self._session.config.verify.when in ("sampled", "always"):
+        if self._environment.config.verify.when in ("sampled", "always"):
             self._event("fallback", "", "", "no CUDA graphs: later calls are to be verified, too")
             return stitched.run
         subject = Subject(self._module, self.graph, regions, slots, stitched, self._constants)
@@ -267,11 +268,13 @@ class PlacedGraph:
 
     def _recorded_device(self) -> int | None:
         """Number of the GPU whose kernels are to be recorded, if there is one."""
-        return device_of(self.graph) if self._session.records else None
+        return device_of(self.graph) if self._environment.records else None
 
     def _place(self, pinned: dict[str, str]) -> Plan:
         known = self.layout.plan if not self._exclusions and not pinned else None
-        plan = known or self._session.place(self.graph, frozenset(self._exclusions), pinned, self._decision.choice)
+        plan = known or self._environment.planner.place(
+            self.graph, frozenset(self._exclusions), pinned, self._decision.choice
+        )
         plan = self._checked(plan)
         if self._driver.settings.level >= 1:
             self._driver.say("\n".join(f"{item.id} {item.backend} {len(item.nodes)} nodes" for item in plan.regions))
@@ -281,17 +284,17 @@ class PlacedGraph:
         """A legal plan, with eager's regions as they can be recorded."""
         check_plan(self.graph, plan)
         device = self._recorded_device()
-        return plan if device is None else set_apart(self.graph, plan, {self._session.reference.name}, device)
+        return plan if device is None else set_apart(self.graph, plan, {self._environment.reference.name}, device)
 
     def _cut(self, plan: Plan) -> tuple[BoundRegion, ...]:
-        exact = frozenset(item.name for item in self._session.backends if item.traits().exact_input_strides)
+        exact = frozenset(item.name for item in self._environment.backends if item.traits().exact_input_strides)
         return cut_regions(self._module, self.graph, plan, exact)
 
     def _compile(self, regions: Sequence[BoundRegion]) -> tuple[tuple[Compiled, ...], BoundRegion | None]:
         """Compile all regions; stops at the first that fails and returns it."""
         compiled: list[Compiled] = []
         jobs = [(self._owner(bound), bound.region) for bound in regions]
-        results = self._session.compile_all(jobs)
+        results = self._environment.compile_cache.compile_all(jobs)
         for (backend, _), bound in zip(jobs, regions, strict=True):
             try:
                 compiled.append(next(results))
@@ -303,25 +306,25 @@ class PlacedGraph:
     def _owner(self, bound: BoundRegion) -> Backend:
         """Who compiles a region: its backend; or the reference, where views of one storage are read and written, and
         where nothing is to run."""
-        owner = self._session.backend(bound.planned.backend)
+        owner = self._environment.planner.backend(bound.planned.backend)
         if not bound.outputs and only_views(self.graph, bound.members):
-            return self._session.reference
+            return self._environment.reference
         if not bound.entangled or owner.traits().takes_effects:
             return owner
         detail = "eager runs the region: it writes into storage that several of its inputs share"
         self._event("fallback", bound.planned.id, owner.name, detail)
-        return self._session.reference
+        return self._environment.reference
 
     def _compile_failed(self, backend: Backend, bound: BoundRegion, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
         where = describe_region(bound.region)
-        if self._session.config.on_failure == "raise" or backend.traits().reference:
+        if self._environment.config.on_failure == "raise" or backend.traits().reference:
             raise RegionCompileError(
                 what=f"backend {backend.name!r} could not compile a region that it had claimed: {text}",
                 where=where,
                 hint="forbid the backend for these ops, or use on_failure: repair",
             ) from error
-        self._session.quarantine(backend, bound.region, text)
+        self._environment.compile_cache.quarantine(backend, bound.region, text)
         self._event("quarantine", bound.planned.id, backend.name, f"does not compile: {text} ({where})")
 
     def _exclude(self, plan: Plan, failed: Sequence[PlannedRegion]) -> dict[str, str]:
@@ -329,13 +332,13 @@ class PlacedGraph:
         self._repairs += 1
         mine = frozenset(name for planned in failed for name in planned.nodes)
         forbidden = {failed[0].backend}
-        if self._repairs > MAXIMUM_REPAIRS or self._session.config.on_failure == "eager":
-            forbidden = {item.name for item in self._session.backends if not item.traits().reference}
+        if self._repairs > MAXIMUM_REPAIRS or self._environment.config.on_failure == "eager":
+            forbidden = {item.name for item in self._environment.backends if not item.traits().reference}
         self._exclusions.update((name, backend) for backend in forbidden for name in mine)
         return {name: item.backend for item in plan.regions for name in item.nodes if name not in mine}
 
     def _slot(self, bound: BoundRegion, compiled: Compiled) -> RegionSlot:
-        config = self._session.config
+        config = self._environment.config
         policy = SlotPolicy(verify=config.verify.when, factor=config.verify.factor, strict=config.on_failure == "raise")
         return RegionSlot(
             bound.region, compiled.code, policy, self._slot_failed, self._tell_of, self._sources, self._moving
@@ -360,7 +363,7 @@ class PlacedGraph:
         with self._lock, without_dispatch_modes():
             failed = self._planned(slot)
             if slot.code.fail(text, slot):
-                self._session.quarantine(slot.backend, slot.region, text)
+                self._environment.compile_cache.quarantine(slot.backend, slot.region, text)
                 self._event(event[kind], _name(slot), slot.backend.name, f"{text} ({describe_region(slot.region)})")
             if failed is None:
                 return
@@ -384,7 +387,7 @@ class PlacedGraph:
         """A plan as it is, with eager for some of its regions: what nobody else may run."""
         while True:
             ids = {planned.id for planned in failed}
-            reference = self._session.reference.name
+            reference = self._environment.reference.name
             moved = (replace(item, backend=reference, matches=()) if item.id in ids else item for item in plan.regions)
             plan = self._checked(replace(plan, regions=tuple(moved)))
             build = self._build_of(plan)
@@ -402,11 +405,11 @@ class PlacedGraph:
         return next((bound for mine, bound in pairs if mine is slot), None)
 
     def _event(self, kind: Any, region: str, backend: str, detail: str) -> None:
-        self._session.events.append(Event(kind, self._id, region, backend, detail))
+        self._environment.events.append(Event(kind, self._id, region, backend, detail))
 
     def _finish_dump(self) -> None:
         if self._driver.settings.dump is not None:
-            write_replay(self._driver, self._module, self.graph, self._session.config)
+            write_replay(self._driver, self._module, self.graph, self._environment.config)
 
 
 def _name(slot: RegionSlot) -> str:

@@ -30,14 +30,15 @@ import torch.fx
 from mixbackend.calibrate.probing import undisturbed
 from mixbackend.compile.first_call import AtFirstCall
 from mixbackend.compile.placed import PlacedGraph
-from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.run_function import Run
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.partitioner.portable import portable
 from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import LayoutChoice, choose_layout, named_layout
+from mixbackend.plan.planner import Planner
 from mixbackend.plan.regime_search import Ladder, Regime, find_ladder
 from mixbackend.reporting import Event, GraphRecord
 from mixbackend.reporting.records import RegimeRecord
@@ -85,16 +86,20 @@ class Placer:
     Args:
         phase: which graph of the model it is.
         roles: of its placeholders.
-        session: configuration, backends, costs and caches.
+        environment: configuration, backends, costs and caches.
         measured: ``None`` if nothing was: estimates alone say which regimes there are.
     """
 
     def __init__(
-        self, phase: Phase, roles: dict[str, PlaceholderRole], session: Session, measured: Measured | None = None
+        self,
+        phase: Phase,
+        roles: dict[str, PlaceholderRole],
+        environment: Environment,
+        measured: Measured | None = None,
     ) -> None:
         self.phase: Phase = phase
         self.roles = roles
-        self.session = session
+        self.environment = environment
         self.measured = measured or Measured()
         self._ladders = [] if measured is None else [measured.ladder]
 
@@ -106,16 +111,16 @@ class Placer:
             graph_id: its name in reports.
         """
         decision = self.measured.decision
-        placed = PlacedGraph(graph_module, self.phase, graph_id, self.roles, self.session, decision)
+        placed = PlacedGraph(graph_module, self.phase, graph_id, self.roles, self.environment, decision)
         if not self._ladders:
-            self._ladders.append(ladder_of(placed.layout, placed.plan, self.session))
+            self._ladders.append(ladder_of(placed.layout, placed.plan, self.environment.planner))
         ladder = self._ladders[0]
         if ladder is None or len(ladder.regimes) == 1:
             return placed
         return RegimeGraph(placed, graph_module, ladder, self)
 
 
-def ladder_of(layout: LayoutChoice, plan: Plan, session: Session) -> Ladder | None:
+def ladder_of(layout: LayoutChoice, plan: Plan, planner: Planner) -> Ladder | None:
     """The regimes of a described graph, by estimates; ``None`` where no number of a call could decide."""
     graph = layout.graph
     if not graph.dynamic:
@@ -125,8 +130,8 @@ def ladder_of(layout: LayoutChoice, plan: Plan, session: Session) -> Ladder | No
         graph,
         plan,
         lambda symbol: _source(graph, places, symbol) is not None,
-        session.place,
-        session.appraise,
+        planner.place,
+        planner.appraise,
     )
 
 
@@ -207,18 +212,18 @@ class RegimeGraph:
 
     def _build(self, number: int, values: Sequence[Any]) -> Run:
         """Build the plan of a regime; the first call's serves it too if that fails."""
-        regime, session = self._ladder.regimes[number], self._placer.session
+        regime, environment = self._ladder.regimes[number], self._placer.environment
         try:
             with self._lock, undisturbed():
                 placed = self._quickest(regime, values)
                 self._built[number] = placed
                 self._runs[number] = placed
         except Exception as error:
-            if session.config.on_failure == "raise":
+            if environment.config.on_failure == "raise":
                 raise
             logger.debug("compiling for sizes %s failed", regime, exc_info=True)
             detail = f"sizes {regime} keep the plan of other sizes: {error}"
-            session.events.append(Event("fallback", self._home.graph.id, "", "", detail))
+            environment.events.append(Event("fallback", self._home.graph.id, "", "", detail))
             self._runs[number] = self._home
         return self._runs[number]
 
@@ -234,7 +239,7 @@ class RegimeGraph:
         placer, graph_id = self._placer, f"{self._home.graph.id}@{regime.first}"
         described = self._described(regime, graph_id, decision.choice)
         placed = PlacedGraph(
-            described.module, placer.phase, graph_id, placer.roles, placer.session, decision, described=described
+            described.module, placer.phase, graph_id, placer.roles, placer.environment, decision, described=described
         )
         if self._constants is not None:
             placed.bind(self._constants)
@@ -247,7 +252,7 @@ class RegimeGraph:
             graph = replace(regime.graph, id=graph_id)
             return LayoutChoice(home.layout.module, graph, replace(regime.plan, graph_id=graph_id), home.layout.record)
         return choose_layout(
-            self._module, placer.phase, graph_id, placer.roles, placer.session, choice, hints=regime.hints
+            self._module, placer.phase, graph_id, placer.roles, placer.environment.planner, choice, hints=regime.hints
         )
 
 

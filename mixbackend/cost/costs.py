@@ -1,6 +1,6 @@
-"""The costs that a session places graphs by: of their device, and for what the user wants to be short.
+"""The costs that graphs are placed by: of their device, and for what the user wants to be short.
 
-Place: part of a session. Input: backends, their configuration, the database that holds rates. Output: the cost model
+Place: part of the planner. Input: backends, their configuration, the database that holds rates. Output: the cost model
 of a graph.
 Invariants: rates of a device are asked for once, when the first graph is there; the same graph gets the same costs.
 """
@@ -8,7 +8,7 @@ Invariants: rates of a device are asked for once, when the first graph is there;
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from mixbackend import registry
@@ -21,7 +21,7 @@ from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.queueing import Appraise, Place
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.storage import Database
+from mixbackend.storage import Storage
 
 
 class SessionCosts:
@@ -29,17 +29,15 @@ class SessionCosts:
 
     Args:
         config: what the user asked for.
-        backends: of the session.
-        database: gives the database.
+        backends: that may be used.
+        storage: has the database that holds rates.
         records: whether what runs on a GPU is recorded into CUDA graphs.
     """
 
-    def __init__(
-        self, config: Config, backends: Sequence[Backend], database: Callable[[], Database], records: bool
-    ) -> None:
+    def __init__(self, config: Config, backends: Sequence[Backend], storage: Storage, records: bool) -> None:
         self._config = config
         self._backends = tuple(backends)
-        self._database = database
+        self._storage = storage
         self._records = records
         self._lock = threading.RLock()
         self._by_device: dict[str, CostModel | GpuCosts] = {}
@@ -59,7 +57,7 @@ class SessionCosts:
         with self._lock:
             if device not in self._by_device:
                 apart = self._foreign() if self._config.search.mode == "measure" else frozenset()
-                model = cost_model(self._backends, device, self._database(), apart=apart)
+                model = cost_model(self._backends, device, self._storage.database, apart=apart)
                 self._by_device[device] = self._on_gpu(model) if device == "cuda" else model
             found = self._by_device[device]
         return found.of(graph, *self._trials(graph)) if isinstance(found, GpuCosts) else found
@@ -90,7 +88,7 @@ class SessionCosts:
     def _on_gpu(self, model: CostModel) -> GpuCosts:
         """Costs where a GPU works beside the processor, whose own are those that are known."""
         assert isinstance(model, RooflineCostModel)
-        processor = partial(cost_model, self._backends, "cpu", self._database(), measure=False)
+        processor = partial(cost_model, self._backends, "cpu", self._storage.database, measure=False)
         names = frozenset(item.name for item in self._backends if item.traits().device_types == {"cpu"})
         return GpuCosts(model, self._records, processor, names)
 

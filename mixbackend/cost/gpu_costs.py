@@ -1,6 +1,6 @@
 """Costs on a GPU: of replays, and of calls, where the processor's work counts as well.
 
-Place: between calibration and a session's placements. Input: rates as they were probed, the GPU's seconds and the
+Place: between calibration and the planner's placements. Input: rates as they were probed, the GPU's seconds and the
 processor's apart. Output: the cost model of a graph. Replayed kernels cost the processor nothing: only the GPU's
 seconds count, with a pause for each region, since nothing is fused across its border. Where kernels are launched one
 by one, ``partitioner.queueing`` finds out for each graph who waits for whom. Graphs with tensors on the processor as

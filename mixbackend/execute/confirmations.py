@@ -7,10 +7,9 @@ Output: a count; this process is added once for each class.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from mixbackend.storage import Database
+from mixbackend.storage import Storage
 
 PROCESS = secrets.token_hex(8)
 """Tells this process from others; those that were forked from it count as it."""
@@ -21,20 +20,20 @@ class Confirmations:
     """Of one region by one backend.
 
     Attributes:
-        database: asked for when it is needed.
+        storage: where they are kept.
         region: its key.
         backend, fingerprint: who compiled it.
     """
 
-    database: Callable[[], Database]
+    storage: Storage
     region: str
     backend: str
     fingerprint: str
 
     def count(self, sizes: str) -> int:
         """How many processes found it right at such sizes."""
-        return self.database().confirmations(self.region, self.backend, self.fingerprint, sizes)
+        return self.storage.database.confirmations(self.region, self.backend, self.fingerprint, sizes)
 
     def add(self, sizes: str) -> None:
         """This process did."""
-        self.database().confirm(self.region, self.backend, self.fingerprint, sizes, PROCESS)
+        self.storage.database.confirm(self.region, self.backend, self.fingerprint, sizes, PROCESS)

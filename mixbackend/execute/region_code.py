@@ -1,7 +1,7 @@
 """The code of one compiled region: what all slots that run it share.
 
-Place: made by the session where a region is compiled or loaded; equal layers, copies of a model and graphs that are
-compiled again run the same object. Input: what the backend compiled, and what earlier processes confirmed of it.
+Place: made by the compile cache where a region is compiled or loaded; equal layers, copies of a model and graphs that
+are compiled again run the same object. Input: what the backend compiled, and what earlier processes confirmed of it.
 Output: the lock of code that must not run twice at once; how deeply a call is to be checked; word to all slots when
 the code has failed.
 Invariants: who runs the same code holds the same lock, whatever slot, graph or binding it came by. A binding is code of
@@ -177,7 +177,7 @@ class _Locks:
 
 
 _locks = _Locks()
-"""Of all sessions: a backend may hand one piece of code to several of them."""
+"""Of all compile caches: a backend may hand one piece of code to several of them."""
 
 
 def _text(sizes: Sizes) -> str:

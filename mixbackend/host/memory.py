@@ -1,6 +1,6 @@
 """Freed memory stays in the process: values between regions are not paid for by page faults at every call.
 
-Place: applied by the first session of a process. Input and output: none; the C library's allocator is told.
+Place: applied when a process opens its first environment. Input and output: none; the C library's allocator is told.
 Why: torch allocates every value on the processor with ``malloc``. By default glibc gives large pieces back to the
 system when they are freed, and each of their pages (4 KiB) costs a fault when the next value is made: more than the
 kernel that fills it. Other runtimes keep memory in arenas of their own for the same reason.

@@ -1,6 +1,6 @@
-"""The lock file as a session asks it: what is decided for a graph, and what to do where something differs.
+"""The lock file as planning asks it: what is decided for a graph, and what to do where something differs.
 
-Place: before tuning and placement. Input: a captured graph's identity. Output: a ``Decision`` with plan and layout, so
+Place: before tuning and placement. Input: a captured graph's identity. Output: a ``Choice`` with plan and layout, so
 that nothing is searched or measured; or ``None``: place the graph as usual.
 Invariants: nothing is silent: what differs is an error under ``frozen``, an event otherwise. A plan that does not hold
 (not legal, or an op on a backend that refuses it) is never run. Every difference is kept, for who wants them all.
@@ -17,10 +17,10 @@ from mixbackend.contracts import Backend, LockError, Phase, RegionTextError
 from mixbackend.locking.differences import Difference, LockDifferencesError, compare, made_with, missing
 from mixbackend.locking.model import LockedGraph, LockFile, MadeWith
 from mixbackend.locking.reading import read_lock
+from mixbackend.plan.choice import Choice
 from mixbackend.plan.cut import Cut
 from mixbackend.reporting import Event, EventLog
 from mixbackend.reporting.records import IdentityRecord
-from mixbackend.select.decision import Decision
 
 
 class Lock:
@@ -29,7 +29,7 @@ class Lock:
     Args:
         path: of the file.
         frozen: whether any difference is an error.
-        backends: of the session.
+        backends: that may be used.
         events: told of what differs, unless that is an error.
     """
 
@@ -80,9 +80,9 @@ class Lock:
             return None  # told when the first graph asks
         return Cut(entry.layout, entry.saved, entry.recomputed) if entry is not None else None
 
-    def decision(
+    def choice(
         self, graph_id: str, phase: Phase, identify: Callable[[], IdentityRecord], ops: Callable[[], Counter[str]]
-    ) -> Decision | None:
+    ) -> Choice | None:
         """What the file says about a graph.
 
         Args:
@@ -112,7 +112,7 @@ class Lock:
         with self._lock:
             self._entries[graph_id] = entry
             self._differences[graph_id] = compare(graph_id, entry, file.made_with, identity, self.here)
-        return Decision(entry.choice())
+        return entry.choice()
 
     def settle(self, graph_id: str, problems: Sequence[str]) -> None:
         """Say what came of a decision: what differs, and what speaks against the plan.

@@ -20,7 +20,6 @@ import torch
 import torch.fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, PlacementError, Plan
 from mixbackend.contracts.describe_op import operator_name
 from mixbackend.contracts.torch_compat import RECOMPUTATION_POLICY, is_tangent
@@ -31,6 +30,7 @@ from mixbackend.graph.normalize import normalize
 from mixbackend.plan.cut import Cut
 from mixbackend.plan.fusion import Fusion
 from mixbackend.plan.layouts import channels_last_copy, make_channels_last, reads_misplaced_images
+from mixbackend.plan.planner import Planner
 from mixbackend.plan.recomputed import Recomputation
 from mixbackend.plan.row_statistics import is_softmax, write_out
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
@@ -39,15 +39,15 @@ _LEAST_AT_STAKE = 0.02
 """Share of a step that convolutions must take for their layout to be worth a second plan: it may save half of it."""
 
 
-def mark_saved(joint: torch.fx.GraphModule, session: Session) -> Cut:
+def mark_saved(joint: torch.fx.GraphModule, planner: Planner) -> Cut:
     """Plan a joint graph, lay out its images, and mark the ops whose recomputation would not be fused, and those whose
     recomputation takes less than saving them."""
-    planned = _in_best_layout(joint, session)
-    fusion = Fusion.of(planned.graph, planned.plan, session.backends)
+    planned = _in_best_layout(joint, planner)
+    fusion = Fusion.of(planned.graph, planned.plan, planner.backends)
     nodes = list(zip(joint.graph.nodes, planned.names, strict=True))
     recomputed = Recomputation(
         fusion,
-        session.costs.running(planned.graph),
+        planner.costs.running(planned.graph),
         tangents=frozenset(name for node, name in nodes if node.op == "placeholder" and is_tangent(node)),
         decided=frozenset(name for node, name in nodes if RECOMPUTATION_POLICY in node.meta),
     ).nodes()
@@ -118,14 +118,14 @@ class _Planned:
     layout: str
 
 
-def _in_best_layout(joint: torch.fx.GraphModule, session: Session) -> _Planned:
+def _in_best_layout(joint: torch.fx.GraphModule, planner: Planner) -> _Planned:
     """Rewrite the joint graph in place if its convolutions are planned cheaper on channels-last images."""
-    traced = _plan(copy_module(joint), session, AS_TRACED)
-    at_stake = sum(session.op_seconds(traced.graph, *item) for item in _misplaced(joint, traced))
+    traced = _plan(copy_module(joint), planner, AS_TRACED)
+    at_stake = sum(planner.op_seconds(traced.graph, *item) for item in _misplaced(joint, traced))
     relaid = channels_last_copy(joint) if at_stake > _LEAST_AT_STAKE * traced.plan.estimated_s else None
     if relaid is None:
         return traced
-    other = _plan(relaid.module, session, CHANNELS_LAST)
+    other = _plan(relaid.module, planner, CHANNELS_LAST)
     if other.plan.estimated_s >= traced.plan.estimated_s:
         return traced
     make_channels_last(joint)
@@ -140,10 +140,10 @@ def _misplaced(joint: torch.fx.GraphModule, planned: _Planned) -> Iterator[tuple
             yield owners[name], name
 
 
-def _plan(module: torch.fx.GraphModule, session: Session, layout: str) -> _Planned:
+def _plan(module: torch.fx.GraphModule, planner: Planner, layout: str) -> _Planned:
     # Views were kept until here: the split recognises them by their operators, which normalising renames. It also
     # makes equal ops one, as the split does: of several, the first is the one that counts.
     names = tuple(node.name for node in module.graph.nodes)
     normalize(module)
     graph = describe(module, "forward", "joint", {})
-    return _Planned(graph, session.place(graph), names, layout)
+    return _Planned(graph, planner.place(graph), names, layout)

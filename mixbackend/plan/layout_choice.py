@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import torch.fx
 
-from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Phase, Plan
 from mixbackend.contracts.rehint import Hints, with_hints
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.layouts import channels_last_copy
+from mixbackend.plan.planner import Planner
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
 
 
@@ -48,7 +48,7 @@ def choose_layout(
     phase: Phase,
     graph_id: str,
     roles: Mapping[str, PlaceholderRole],
-    session: Session,
+    planner: Planner,
     choice: Choice = DEFAULT,
     hints: Hints | None = None,
 ) -> LayoutChoice:
@@ -57,7 +57,7 @@ def choose_layout(
     Args:
         graph_module: normalised captured graph; it is left as it is.
         phase, graph_id, roles: as ``describe`` takes them.
-        session: backends and costs.
+        planner: backends and costs.
         choice: what tuning found best.
         hints: sizes to plan for, ``None`` for those of the captured run.
     """
@@ -69,7 +69,7 @@ def choose_layout(
     other = with_hints(describe(relaid.module, phase, graph_id, roles), hints or {})
     if fixed:
         return LayoutChoice(relaid.module, other, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
-    plans = session.place(graph, choice=choice), session.place(other, choice=choice)
+    plans = planner.place(graph, choice=choice), planner.place(other, choice=choice)
     seconds = (AS_TRACED, plans[0].estimated_s), (CHANNELS_LAST, plans[1].estimated_s)
     cheaper = CHANNELS_LAST if plans[1].estimated_s < plans[0].estimated_s else AS_TRACED
     if (choice.layout or cheaper) == CHANNELS_LAST:

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 
 from mixbackend.compile.regimes import Compare, Measured, by_estimates, ladder_of
-from mixbackend.compile.session import Session
 from mixbackend.contracts import PlacementError, RegionTextError
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import Hints
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.plan.regime_search import Ladder, Regime
 from mixbackend.select import shown, tuner
@@ -47,14 +47,14 @@ class RangedDecisions:
 
     Args:
         captured: the graph.
-        session: backends, costs, what was decided before.
+        environment: backends, costs, what was decided before.
     """
 
-    def __init__(self, captured: Captured, session: Session) -> None:
+    def __init__(self, captured: Captured, environment: Environment) -> None:
         self._captured = captured
-        self._session = session
+        self._environment = environment
         # ``None`` where nothing was decided before and nothing shall be tuned, or it cannot be.
-        self._subject = tuner.subject_if_any(captured, session)
+        self._subject = tuner.subject_if_any(captured, environment)
         self._shown: dict[str, Decision] = {}
 
     @cached_property
@@ -62,10 +62,11 @@ class RangedDecisions:
         """The graph's regimes, ``None`` if it has no sizes to choose by; nothing is compiled to find them."""
         if not self._captured.dynamic:
             return None
-        module, phase, roles = tuner.placeable(self._captured, self._session)
+        module, phase, roles = tuner.placeable(self._captured, self._environment)
+        planner = self._environment.planner
         try:
-            layout = choose_layout(module, phase, self._captured.id, roles, self._session)
-            return ladder_of(layout, layout.plan or self._session.place(layout.graph), self._session)
+            layout = choose_layout(module, phase, self._captured.id, roles, planner)
+            return ladder_of(layout, layout.plan or planner.place(layout.graph), planner)
         except PlacementError:
             # Whoever places it for all sizes says so, and does what the configuration says.
             return None
@@ -84,7 +85,7 @@ class RangedDecisions:
         """
         subject = self._subject
         wanted = subject is not None and not subject.device.startswith("cuda")
-        return wanted and self._session.config.search.mode == "measure"
+        return wanted and self._environment.config.search.mode == "measure"
 
     def measured(self, decision: Decision, compare: Compare = by_estimates) -> Measured:
         """What is known before the graph is placed.
@@ -112,7 +113,7 @@ class RangedDecisions:
     def at_first_call(self, values: Sequence[Any]) -> Decision:
         """Measure the graph at the sizes that it was captured at, with the values of its first call."""
         assert self._subject is not None, "it is measuring"
-        return tuner.tune_if_possible(self._captured, _in_range(self._subject, self.home), values, self._session)
+        return tuner.tune_if_possible(self._captured, _in_range(self._subject, self.home), values, self._environment)
 
     def show(self, regime: Regime | None, decision: Decision) -> None:
         """Remember what the first call in a range showed.
@@ -120,17 +121,17 @@ class RangedDecisions:
         What no other process could measure, no other process finds again; a graph without a text has no key.
         """
         self._shown[str(regime)] = decision
-        if tuner.why_untunable(self._session):
+        if tuner.why_untunable(self._environment):
             return
         with contextlib.suppress(RegionTextError):
-            subject = self._subject or tuner.subject_of(self._captured, self._session)
-            shown.remember(_in_range(subject, regime), decision, self._session)
+            subject = self._subject or tuner.subject_of(self._captured, self._environment)
+            shown.remember(_in_range(subject, regime), decision, self._environment)
 
     def _tuned(self, subject: Subject, regime: Regime | None) -> Decision:
-        return tuner.remembered(_in_range(subject, regime), self._session)
+        return tuner.remembered(_in_range(subject, regime), self._environment)
 
     def _seen(self, subject: Subject, regime: Regime | None) -> Decision:
-        return shown.remembered(_in_range(subject, regime), self._session)
+        return shown.remembered(_in_range(subject, regime), self._environment)
 
     def _decide(self, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
         """For another range, whose first call has these values; the plan that runs other sizes is a candidate."""
@@ -149,7 +150,7 @@ class RangedDecisions:
         roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
         captured = Captured(region.graph_module, region.phase, roles, self._captured.id)
         tuned = replace(_in_range(subject, regime), text=text, inputs=tuple(range(len(given))))
-        return tuner.tune_if_possible(captured, tuned, given, self._session, (other,))
+        return tuner.tune_if_possible(captured, tuned, given, self._environment, (other,))
 
 
 def _in_range(subject: Subject, regime: Regime | None) -> Subject:

@@ -1,6 +1,6 @@
 """Candidates: the plans of one graph that are worth measuring against one another.
 
-Place: first step of ``tuner``. Input: a graph as it will be placed, and a session. Output: entrants with estimates.
+Place: first step of ``tuner``. Input: a graph as it will be placed, and a planner. Output: entrants with estimates.
 What is tried: the planner's own mixture, and for every pool of threads a mixture of those that share it, in each layout
 of images; the mixture of all backends that save anything, every backend alone, and the mixture without each backend
 that it uses, in the layout that is planned cheaper (as traced for backends that take nothing else).
@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import torch.fx
 
-from mixbackend.compile.session import Session
 from mixbackend.contracts import Backend, OpGraph, Phase, PlacementError, Plan
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.layouts import channels_last_copy
+from mixbackend.plan.planner import Planner
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 from mixbackend.select.race import Entrant
 
@@ -44,30 +44,30 @@ def in_layouts(
 
 
 def find_candidates(
-    graphs: Mapping[str, OpGraph], session: Session, beside: Sequence[Choice] = ()
+    graphs: Mapping[str, OpGraph], planner: Planner, beside: Sequence[Choice] = ()
 ) -> dict[Content, Entrant]:
     """The candidates of a graph, by what their plans are.
 
     Args:
         graphs: it, by layout.
-        session: backends and costs.
+        planner: places it.
         beside: further choices, each for the layout that it names.
     """
-    plans = {layout: session.place(graph) for layout, graph in graphs.items()}
+    plans = {layout: planner.place(graph) for layout, graph in graphs.items()}
     first = min(plans, key=lambda layout: plans[layout].estimated_s)
     found = {content_of(first, plans[first]): Entrant(_in(first, graphs, DEFAULT), plans[first].estimated_s)}
     others: list[tuple[Content, Entrant]] = []
-    for choice, layouts in _choices(session.backends, plans[first]):
-        planned = _plans(choice, {layout: graphs[layout] for layout in layouts if layout in graphs}, session)
+    for choice, layouts in _choices(planner.backends, plans[first]):
+        planned = _plans(choice, {layout: graphs[layout] for layout in layouts if layout in graphs}, planner)
         ranked = sorted(planned, key=lambda layout: planned[layout].estimated_s)
-        for layout in ranked if choice in (DEFAULT, *_pools(session.backends)) else ranked[:1]:
+        for layout in ranked if choice in (DEFAULT, *_pools(planner.backends)) else ranked[:1]:
             plan = planned[layout]
             if choice.backends and _like(plan, plans[layout]):
                 continue
             others.append((content_of(layout, plan), Entrant(_in(layout, graphs, choice), plan.estimated_s)))
     for choice in beside:
         layout = choice.layout or AS_TRACED
-        plan = session.place(graphs[layout], choice=choice)
+        plan = planner.place(graphs[layout], choice=choice)
         others.append((content_of(layout, plan), Entrant(choice, plan.estimated_s)))
     for content, entrant in sorted(others, key=lambda item: item[1].estimated_s):
         found.setdefault(content, entrant)
@@ -107,10 +107,10 @@ def _pools(backends: Sequence[Backend]) -> tuple[Choice, ...]:
     return tuple(Choice(tuple(names)) for names in pools.values() if len(names) > 1)
 
 
-def _plans(choice: Choice, graphs: Mapping[str, OpGraph], session: Session) -> dict[str, Plan]:
+def _plans(choice: Choice, graphs: Mapping[str, OpGraph], planner: Planner) -> dict[str, Plan]:
     """A plan per layout; none where a rule requires a backend that does not take part."""
     try:
-        return {layout: session.place(graph, choice=choice) for layout, graph in graphs.items()}
+        return {layout: planner.place(graph, choice=choice) for layout, graph in graphs.items()}
     except PlacementError:
         return {}
 

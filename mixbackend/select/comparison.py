@@ -29,7 +29,6 @@ import torch
 from mixbackend.compile.compiled_graphs import Placed
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.regimes import RegimeGraph
-from mixbackend.compile.session import Session
 from mixbackend.contracts import Plan
 from mixbackend.contracts.rehint import Hints
 from mixbackend.execute.repeating import RepeatedCall
@@ -37,7 +36,9 @@ from mixbackend.execute.run_function import Run
 from mixbackend.graph.identity import Captured
 from mixbackend.partitioner.portable import portable
 from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import named_layout
+from mixbackend.plan.planner import Planner
 from mixbackend.reporting import Event
 from mixbackend.select.comparison_gpu import GpuGround
 from mixbackend.select.comparison_processor import ProcessorGround
@@ -65,7 +66,7 @@ class Ground(Protocol):
     def most_turns(self) -> int:
         """While noise may hide who is the quickest."""
 
-    def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+    def rivals(self, home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
 
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
@@ -121,10 +122,10 @@ class Candidate:
         return 0.0 if self.placed is None else self.placed.plan.estimated_s
 
 
-def ground_of(captured: Captured, session: Session) -> Ground | None:
+def ground_of(captured: Captured, environment: Environment) -> Ground | None:
     """Where a graph may be compared, as far as can be told before it is placed; ``None`` if it may not be."""
-    search = session.config.search
-    if session.config.objective != "latency":
+    search = environment.config.search
+    if environment.config.objective != "latency":
         return None
     device = gpu_of(captured)
     names = tuple(node.name for node in captured.module.graph.find_nodes(op="placeholder"))
@@ -132,10 +133,10 @@ def ground_of(captured: Captured, session: Session) -> Ground | None:
         training = captured.phase != "inference"
         return ProcessorGround(search.first_call_s, names, training) if search.first_call_s > 0.0 else None
     # Elsewhere the first call may take no longer than it must.
-    patient = session.records or search.mode == "measure"
+    patient = environment.records or search.mode == "measure"
     if not patient or search.first_call_gpu_s <= 0.0:
         return None
-    return GpuGround(search.first_call_gpu_s, device, session.records, names)
+    return GpuGround(search.first_call_gpu_s, device, environment.records, names)
 
 
 def gpu_of(captured: Captured) -> int | None:
@@ -151,7 +152,7 @@ class Comparison:
 
     Attributes:
         graph_id: the graph's name in reports.
-        session: where events are told.
+        environment: where events are told, and what prices plans.
         ground: where they are compared.
         home: the graph as it is placed by estimates.
         choices: the rivals.
@@ -162,7 +163,7 @@ class Comparison:
     """
 
     graph_id: str
-    session: Session
+    environment: Environment
     ground: Ground
     home: Candidate
     choices: Sequence[Choice]
@@ -210,7 +211,7 @@ class Comparison:
         """What a rival did; who promises to be slower at other sizes does not win."""
         if candidate.placed is None:
             return trial
-        detail = why_slower(candidate.placed, trial, mine, home, self.sizes, self.session)
+        detail = why_slower(candidate.placed, trial, mine, home, self.sizes, self.environment.planner)
         return replace(trial, status=SLOWER_ELSEWHERE, detail=detail) if detail else trial
 
     def _keep(self, winner: Candidate, decision: Decision) -> None:
@@ -221,7 +222,7 @@ class Comparison:
             winner.placed.settle(decision)
 
     def _tell(self, detail: str) -> None:
-        self.session.events.append(Event("tuning", self.graph_id, "", "", detail))
+        self.environment.events.append(Event("tuning", self.graph_id, "", "", detail))
 
     def _rivals(self) -> tuple[list[Candidate], list[Trial]]:
         """Those that could be built in time, and those that could not be built."""

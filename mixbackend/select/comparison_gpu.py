@@ -3,7 +3,7 @@
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
 Method: estimates err more here than on a processor: a kernel's rate depends on its shape by factors, and what libraries
 choose among their kernels is not known before. So the nearest backends alone are tried, then the mixtures without those
-that own most of the plan. Where the session records, candidates are recorded too, in trees and memory of their own: it
+that own most of the plan. In modes with CUDA graphs, candidates are recorded too, in trees and memory of their own: it
 is replays that are timed, by the GPU's own marks, and what the user has recorded is left alone.
 Invariants: before each run and after a comparison, random numbers go on where they were and inputs that the graph
 writes into hold what they held; at the end its recordings and their memory are gone; the winner is recorded anew for
@@ -23,13 +23,13 @@ import torch
 
 from mixbackend.calibrate.timing import seconds_by_marks
 from mixbackend.compile.placed import PlacedGraph
-from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.execute.run_function import Run
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.planner import Planner
 from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
 
 LEAST_S = 5e-5
@@ -75,7 +75,7 @@ class GpuGround:
         """After running candidates for so long, no further one begins, and no further round."""
         return min(self.compiling_s, MOST_RUNNING_S)
 
-    def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+    def rivals(self, home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first.
 
         Backends alone come before mixtures: of many mixtures the one with the best estimate is taken, so that its
@@ -86,20 +86,20 @@ class GpuGround:
             return ()
         if not may_repeat(graph, self.placeholders):
             return ()
-        usable, owners = self._usable(graph, session), {region.backend for region in plan.regions}
+        usable, owners = self._usable(graph, planner), {region.backend for region in plan.regions}
         limit = NEAR * plan.estimated_s
         near = sorted((seconds, name) for name, seconds in alone(home.layout.other, plan).items() if seconds <= limit)
         # A single backend's own plan is the one that is there.
         names = [name for _, name in near if name in usable and {name} != owners][:MOST_ALONE]
-        mixtures = (EVERYONE, *without_owners(home, session))
-        mixed = other_plans(home, session, mixtures, frozenset(names), limit)
+        mixtures = (EVERYONE, *without_owners(home, planner))
+        mixed = other_plans(home, planner, mixtures, frozenset(names), limit)
         return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
-    def _usable(self, graph: OpGraph, session: Session) -> set[str]:
+    def _usable(self, graph: OpGraph, planner: Planner) -> set[str]:
         """Backends whose rates were measured, and those that were left out when time for that was spent, if they build
         quickly: running them tells."""
-        found = set(session.costs.probed(graph))
-        for backend in session.backends:
+        found = set(planner.costs.probed(graph))
+        for backend in planner.backends:
             traits, seconds = backend.traits(), backend.build_seconds("cuda").of(len(graph.placed_nodes))
             if "cuda" in traits.device_types and not traits.reference and seconds <= MOST_OF_TIME * self.compiling_s:
                 found.add(backend.name)

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 from mixbackend.compile.placed import PlacedGraph
-from mixbackend.compile.session import Session
 from mixbackend.contracts import Backend, OpGraph, TensorMeta
 from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.execute.run_function import Run
 from mixbackend.host.processes import memory_bytes
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.planner import Planner
 from mixbackend.select.calls import as_in_training, timed_calls
 from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
 
@@ -72,7 +72,7 @@ class ProcessorGround:
         """After running candidates for so long, no further one begins, and no further round."""
         return min(self.compiling_s, MOST_RUNNING_S)
 
-    def rivals(self, home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+    def rivals(self, home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
         graph, plan = home.graph, home.plan
         if plan.estimated_s < LEAST_S or not may_repeat(graph, self.placeholders):
@@ -80,7 +80,7 @@ class ProcessorGround:
         metas = (meta for node in graph.nodes for meta in node.outputs)
         if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):
             return ()
-        return _in_training(home, session) if self.training else _in_inference(home, session)
+        return _in_training(home, planner) if self.training else _in_inference(home, planner)
 
     def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
         """Why nothing is compared now; empty if it may be.
@@ -117,33 +117,33 @@ class ProcessorGround:
         """Memory of those that were slower goes back by itself."""
 
 
-def _in_inference(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+def _in_inference(home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
     """Single backends that come near, those that build quickly first; and the mixture of all that save anything."""
     plan = home.plan
-    probed, owners = session.costs.probed(home.graph), {region.backend for region in plan.regions}
-    pools = {backend.name: backend.traits().thread_pool for backend in session.backends}
+    probed, owners = planner.costs.probed(home.graph), {region.backend for region in plan.regions}
+    pools = {backend.name: backend.traits().thread_pool for backend in planner.backends}
     used = {pools[name] for name in owners}
 
     def limit(name: str) -> float:
         if pools[name] not in used:
             return NEAR_ELSEWHERE
-        return NEAR_QUICK if name in owners or _build_s(session.backend(name), home.graph) <= QUICK_S else NEAR
+        return NEAR_QUICK if name in owners or _build_s(planner.backend(name), home.graph) <= QUICK_S else NEAR
 
     # A single backend's own plan costs what it would cost alone.
     near = sorted(
-        (_build_s(session.backend(name), home.graph), seconds, name)
+        (_build_s(planner.backend(name), home.graph), seconds, name)
         for name, seconds in alone(home.layout.other, plan).items()
         if name in probed and plan.estimated_s * (name in owners) < seconds <= plan.estimated_s * limit(name)
     )
     names = [name for *_, name in near]
-    mixed = other_plans(home, session, [EVERYONE], frozenset(names))
+    mixed = other_plans(home, planner, [EVERYONE], frozenset(names))
     return (*(Choice(single=name) for name in names), *mixed)
 
 
-def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+def _in_training(home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
     """Single backends that build quickly, or are near; then mixtures without the plan's owners."""
     plan, limit = home.plan, NEAR_TRAINING * home.plan.estimated_s
-    probed, owners = session.costs.probed(home.graph), {region.backend for region in plan.regions}
+    probed, owners = planner.costs.probed(home.graph), {region.backend for region in plan.regions}
     near = sorted(
         (seconds, name)
         for name, seconds in alone(home.layout.other, plan).items()
@@ -152,10 +152,10 @@ def _in_training(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
     tried = [
         name
         for seconds, name in near
-        if seconds <= plan.estimated_s * NEAR or _build_s(session.backend(name), home.graph) <= QUICK_S
+        if seconds <= plan.estimated_s * NEAR or _build_s(planner.backend(name), home.graph) <= QUICK_S
     ]
     names = tried[:MOST_ALONE]
-    mixed = other_plans(home, session, without_owners(home, session), frozenset(names), limit)
+    mixed = other_plans(home, planner, without_owners(home, planner), frozenset(names), limit)
     return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
 

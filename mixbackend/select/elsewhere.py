@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mixbackend.compile.placed import PlacedGraph
-from mixbackend.compile.session import Session
 from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, with_hints
+from mixbackend.plan.planner import Planner
 from mixbackend.plan.regime_search import WORTH
 from mixbackend.select.decision import MEASURED, Trial
 
@@ -25,7 +25,7 @@ MARGIN = 1.0 + WORTH
 
 
 def why_slower(
-    rival: PlacedGraph, trial: Trial, home: PlacedGraph, home_trial: Trial, sizes: Sequence[Hints], session: Session
+    rival: PlacedGraph, trial: Trial, home: PlacedGraph, home_trial: Trial, sizes: Sequence[Hints], planner: Planner
 ) -> str:
     """Where a rival that may win here promises to be slower than the plan; empty if nowhere.
 
@@ -33,25 +33,25 @@ def why_slower(
         rival, trial: another placement of the graph, and what it did.
         home, home_trial: the plan by estimates, and what it did.
         sizes: that the decision is for, beside those of the trials.
-        session: backends and costs.
+        planner: prices plans.
     """
     mine, theirs = home_trial.median_s, trial.median_s
     if trial.status != MEASURED or mine is None or theirs is None or theirs > MARGIN * mine:
         return ""
     for hints in sizes:
-        limit, seconds = (_promised(*item, hints, session) for item in ((home, mine), (rival, theirs)))
+        limit, seconds = (_promised(*item, hints, planner) for item in ((home, mine), (rival, theirs)))
         if limit is not None and seconds is not None and seconds > MARGIN * limit:
             where = ", ".join(f"{symbol} = {value}" for symbol, value in hints.items())
             return f"promises {seconds / limit:.2f} times the plan's seconds at {where}"
     return ""
 
 
-def _promised(placed: PlacedGraph, took_s: float, hints: Hints, session: Session) -> float | None:
+def _promised(placed: PlacedGraph, took_s: float, hints: Hints, planner: Planner) -> float | None:
     """Seconds of a plan at other sizes; ``None`` if it has no price there."""
     try:
         graph = with_hints(placed.graph, hints)
     except ImpossibleSizesError:
         return None
-    (estimated_s,) = session.appraise(graph, [placed.plan]).seconds
+    (estimated_s,) = planner.appraise(graph, [placed.plan]).seconds
     here_s = placed.plan.estimated_s
     return None if estimated_s is None or here_s <= 0.0 else estimated_s / here_s * took_s

@@ -16,11 +16,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.portable import names_at_home, portable
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.planner import Planner
 from mixbackend.select.candidates import Content, content_of
 from mixbackend.select.race import Entrant, Showing
 from mixbackend.select.timings import RegionTiming
@@ -38,13 +38,13 @@ class Refiner:
 
     Args:
         graphs: the graph in each layout that there is.
-        session: backends and costs.
+        planner: places it.
         tried: plans that are candidates already.
     """
 
-    def __init__(self, graphs: Mapping[str, OpGraph], session: Session, tried: Iterable[Content]) -> None:
+    def __init__(self, graphs: Mapping[str, OpGraph], planner: Planner, tried: Iterable[Content]) -> None:
         self._graphs = graphs
-        self._session = session
+        self._planner = planner
         self._tried = set(tried)
         self._made = 0
 
@@ -68,8 +68,8 @@ class Refiner:
     def _plan(self, layout: str, timings: Sequence[RegionTiming]) -> Plan:
         graph = self._graphs[layout]
         mine = [timing for timing in timings if timing.layout == layout]
-        corrections = corrections_of(graph, mine, lambda backend, name: self._session.op_seconds(graph, backend, name))
-        return self._session.place(graph, corrections=corrections)
+        corrections = corrections_of(graph, mine, lambda backend, name: self._planner.op_seconds(graph, backend, name))
+        return self._planner.place(graph, corrections=corrections)
 
 
 def corrections_of(

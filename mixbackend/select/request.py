@@ -39,7 +39,7 @@ class TrialRequest:
 
     @property
     def config_file(self) -> Path:
-        """The configuration of the session that tunes."""
+        """The configuration of whoever tunes."""
         return self.folder / "config.json"
 
     def to_line(self) -> str:

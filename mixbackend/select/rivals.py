@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 
 from mixbackend.compile.placed import PlacedGraph
-from mixbackend.compile.session import Session
 from mixbackend.contracts import PlacementError, Plan
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.planner import Planner
 
 EVERYONE = Choice(every=True)
 """The mixture of all backends that save anything, those included that save less than estimates are good for."""
@@ -27,9 +27,9 @@ def alone(*plans: Plan | None) -> dict[str, float]:
     return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}
 
 
-def without_owners(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
+def without_owners(home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
     """Mixtures without one of the backends that own a good part of the plan; the one without the largest first."""
-    plan, able = home.plan, _able(session)
+    plan, able = home.plan, _able(planner)
     shares: dict[str, float] = {}
     for region in plan.regions:
         shares[region.backend] = shares.get(region.backend, 0.0) + region.estimated_s
@@ -40,23 +40,23 @@ def without_owners(home: PlacedGraph, session: Session) -> tuple[Choice, ...]:
 
 
 def other_plans(
-    home: PlacedGraph, session: Session, mixtures: Sequence[Choice], tried: frozenset[str], limit: float = math.inf
+    home: PlacedGraph, planner: Planner, mixtures: Sequence[Choice], tried: frozenset[str], limit: float = math.inf
 ) -> tuple[Choice, ...]:
     """Those of the mixtures that come to plans of their own, in their order.
 
     Args:
         home: the graph as it is placed.
-        session: what places it.
+        planner: places it.
         mixtures: choices among backends.
         tried: backends that are tried alone: a mixture of nobody else is no other plan.
         limit: no mixture is estimated to take more seconds.
     """
-    able = _able(session)
+    able = _able(planner)
     # The plan itself comes first, so that no rival equals it.
     found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {_content(home.plan): Choice()}
     for choice in mixtures:
         with contextlib.suppress(PlacementError):
-            other = session.place(home.graph, choice=choice)
+            other = planner.place(home.graph, choice=choice)
             taking = {region.backend for region in other.regions}.intersection(able)
             new = len(taking) > 1 or bool(taking - tried)
             if new and other.estimated_s <= limit:
@@ -64,8 +64,8 @@ def other_plans(
     return tuple(found.values())[1:]
 
 
-def _able(session: Session) -> list[str]:
-    return [backend.name for backend in session.backends if not backend.traits().reference]
+def _able(planner: Planner) -> list[str]:
+    return [backend.name for backend in planner.backends if not backend.traits().reference]
 
 
 def _content(plan: Plan) -> frozenset[tuple[str, tuple[str, ...]]]:

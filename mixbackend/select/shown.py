@@ -7,24 +7,24 @@ that are replayed.
 
 from __future__ import annotations
 
-from mixbackend.compile.session import Session
+from mixbackend.plan.environment import Environment
 from mixbackend.select.decision import Decision
 from mixbackend.select.tuner import Subject
 
 
-def remembered(subject: Subject, session: Session) -> Decision:
+def remembered(subject: Subject, environment: Environment) -> Decision:
     """What the first call of this graph showed before; ``UNTUNED`` if nothing."""
-    return Decision.read(session.database.decision(_key(subject, session)))
+    return Decision.read(environment.storage.database.decision(_key(subject, environment)))
 
 
-def remember(subject: Subject, decision: Decision, session: Session) -> None:
+def remember(subject: Subject, decision: Decision, environment: Environment) -> None:
     """Keep what a first call showed; tuning does not take it for a decision of its own."""
-    session.database.set_decision(
-        _key(subject, session), decision.to_dict(), device=subject.device, fingerprints=session.fingerprints
+    environment.storage.database.set_decision(
+        _key(subject, environment), decision.to_dict(), device=subject.device, fingerprints=environment.fingerprints
     )
 
 
-def _key(subject: Subject, session: Session) -> str:
+def _key(subject: Subject, environment: Environment) -> str:
     # What is quickest when replayed may not be when each kernel is launched, and the other way round.
-    replayed = session.records and subject.device.startswith("cuda")
+    replayed = environment.records and subject.device.startswith("cuda")
     return f"{subject.key}-first-call{'-replayed' if replayed else ''}"

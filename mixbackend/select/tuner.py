@@ -1,6 +1,6 @@
 """Tuning one graph: what was decided before, or a race over its candidates with the values of its first call.
 
-Place: between capture and placement. Input: a captured graph, a session, in a race the values. Output: a ``Decision``.
+Place: between capture and placement. Input: a captured graph, in a race the values. Output: a ``Decision``.
 A decision belongs to the exact graph (operators, arguments, dtypes, strides, symbols, roles of inputs), the backends
 with their fingerprints, the device, the threads and what the configuration says about placement; it is remembered, and
 holds in every mode.
@@ -24,7 +24,6 @@ import torch
 import torch.fx
 
 from mixbackend import registry
-from mixbackend.compile.session import Session
 from mixbackend.contracts import OpGraph, Phase, RegionTextError
 from mixbackend.execute.weights.constant_weights import constant_weights
 from mixbackend.graph.constants.taken_out import take_constants_out
@@ -35,6 +34,7 @@ from mixbackend.graph.normalize import normalize
 from mixbackend.host.openmp import cores
 from mixbackend.host.processes import Worker, memory_bytes
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 from mixbackend.select.candidates import find_candidates, in_layouts
 from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
@@ -67,58 +67,58 @@ class Subject:
     device: str = ""
 
 
-def subject_of(captured: Captured, session: Session) -> Subject:
+def subject_of(captured: Captured, environment: Environment) -> Subject:
     """What a decision about a graph belongs to.
 
     Raises:
         RegionTextError: the graph has no text, so that no other process could read it.
     """
     identity = captured.identity
-    key, device = _key(identity.key, identity.graph, session), session.device(identity.graph)
+    key, device = _key(identity.key, identity.graph, environment), environment.device(identity.graph)
     return Subject(identity.text, identity.inputs, key, device)
 
 
-def subject_if_any(captured: Captured, session: Session) -> Subject | None:
+def subject_if_any(captured: Captured, environment: Environment) -> Subject | None:
     """What a decision would belong to; ``None`` where none was made before and none shall be, or none can be."""
-    measuring = session.config.search.mode == "measure"
-    if not measuring and not session.database.has_decisions():
+    measuring = environment.config.search.mode == "measure"
+    if not measuring and not environment.storage.database.has_decisions():
         return None
-    reason = why_untunable(session)
+    reason = why_untunable(environment)
     try:
         if not reason:
-            return subject_of(captured, session)
+            return subject_of(captured, environment)
     except RegionTextError as error:
         reason = f"the graph cannot be given to another process: {error}"
     if measuring:
-        session.events.append(Event("tuning", captured.id, "", "", f"placed by estimates: {reason}"))
+        environment.events.append(Event("tuning", captured.id, "", "", f"placed by estimates: {reason}"))
     return None
 
 
 def tune_if_possible(
-    captured: Captured, subject: Subject, values: Sequence[Any], session: Session, beside: Sequence[Choice] = ()
+    captured: Captured, subject: Subject, values: Sequence[Any], environment: Environment, beside: Sequence[Choice] = ()
 ) -> Decision:
     """``tune``; a graph that cannot be measured is placed by estimates, and an event says why."""
     try:
-        decision = tune(captured, subject, values, session, beside)
+        decision = tune(captured, subject, values, environment, beside)
     except Exception as error:
-        if session.config.on_failure == "raise":
+        if environment.config.on_failure == "raise":
             raise
-        session.events.append(Event("tuning", captured.id, "", "", f"placed by estimates: {error}"))
+        environment.events.append(Event("tuning", captured.id, "", "", f"placed by estimates: {error}"))
         return UNTUNED
     for trial in decision.trials:
         if trial.status not in (MEASURED, SLOWER):
             detail = f"{trial.choice} could not be measured: {trial.status}: {trial.detail}"
-            session.events.append(Event("tuning", captured.id, "", "", detail))
+            environment.events.append(Event("tuning", captured.id, "", "", detail))
     return decision
 
 
-def remembered(subject: Subject, session: Session) -> Decision:
+def remembered(subject: Subject, environment: Environment) -> Decision:
     """What was decided before; ``UNTUNED`` if nothing."""
-    return Decision.read(session.database.decision(subject.key))
+    return Decision.read(environment.storage.database.decision(subject.key))
 
 
 def tune(
-    captured: Captured, subject: Subject, values: Sequence[Any], session: Session, beside: Sequence[Choice] = ()
+    captured: Captured, subject: Subject, values: Sequence[Any], environment: Environment, beside: Sequence[Choice] = ()
 ) -> Decision:
     """Measure the candidates of a graph, and remember what came of it, unless none could be measured.
 
@@ -126,30 +126,30 @@ def tune(
         captured: the graph.
         subject: of the graph.
         values: one per placeholder; they are only read.
-        session: backends, costs, budget.
+        environment: backends, costs, budget.
         beside: candidates beyond those that estimates suggest.
 
     Raises:
         TypeError, OSError: the values cannot be carried to another process.
     """
-    graphs = in_layouts(*placeable(captured, session))
-    candidates = find_candidates(graphs, session, beside)
+    graphs = in_layouts(*placeable(captured, environment))
+    candidates = find_candidates(graphs, environment.planner, beside)
     if len(candidates) < 2:
         return UNTUNED
     # Two races at once would measure one another.
-    with session.database.alone("tuning"):
-        known = remembered(subject, session)
+    with environment.storage.database.alone("tuning"):
+        known = remembered(subject, environment)
         if known is not UNTUNED:
             return known
-        with _folder(private_folder(session.config.cache.dir)) as folder:
-            _write(folder, subject, values, session)
-            refiner = Refiner(graphs, session, candidates)
-            decision = decide(_race(tuple(candidates.values()), refiner, folder, subject, session))
+        with _folder(private_folder(environment.config.cache.dir)) as folder:
+            _write(folder, subject, values, environment)
+            refiner = Refiner(graphs, environment.planner, candidates)
+            decision = decide(_race(tuple(candidates.values()), refiner, folder, subject, environment))
         if decision.measured:
-            session.database.set_decision(
-                subject.key, decision.to_dict(), device=subject.device, fingerprints=session.fingerprints
+            environment.storage.database.set_decision(
+                subject.key, decision.to_dict(), device=subject.device, fingerprints=environment.fingerprints
             )
-            session.database.forget_decision(_unfinished(subject))
+            environment.storage.database.forget_decision(_unfinished(subject))
     return decision
 
 
@@ -162,30 +162,32 @@ def _folder(parent: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def why_untunable(session: Session) -> str:
-    """Why nothing of a session can be measured in other processes; empty if it can."""
-    if session.config.objective != "latency":
+def why_untunable(environment: Environment) -> str:
+    """Why nothing under an environment can be measured in other processes; empty if it can."""
+    if environment.config.objective != "latency":
         return "what is measured is how long calls take, and the objective is another"
-    if any(preference.match.module or preference.match.module_class for preference in session.config.preferences()):
+    if any(preference.match.module or preference.match.module_class for preference in environment.config.preferences()):
         return "rules that match modules cannot be read by the processes that measure"
     local = {info.name for info in registry.backends() if info.origin == registry.IN_PROCESS}
-    mine = sorted(local.intersection(session.fingerprints))
+    mine = sorted(local.intersection(environment.fingerprints))
     if mine:
         return f"{', '.join(mine)} was registered in this process, where no other can find it"
     return ""
 
 
-def _key(region_key: str, graph: OpGraph, session: Session) -> str:
-    config = session.config.model_dump(mode="json", include={"rules", "min_region", "weights"})
-    device = session.device(graph)
-    facts = [region_key, graph.phase, device, torch.get_num_threads(), sorted(session.fingerprints.items()), config]
+def _key(region_key: str, graph: OpGraph, environment: Environment) -> str:
+    config = environment.config.model_dump(mode="json", include={"rules", "min_region", "weights"})
+    device = environment.device(graph)
+    facts = [region_key, graph.phase, device, torch.get_num_threads(), sorted(environment.fingerprints.items()), config]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def placeable(captured: Captured, session: Session) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
+def placeable(
+    captured: Captured, environment: Environment
+) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
     """The graph that is placed: in inference, what is left of it when constants are split off."""
     module = copy_module(captured.module)
-    constants, _ = constant_weights(module, captured.phase, captured.roles, session.config.weights)
+    constants, _ = constant_weights(module, captured.phase, captured.roles, environment.config.weights)
     if not constants:
         normalize(module)
         return module, captured.phase, captured.roles
@@ -193,10 +195,10 @@ def placeable(captured: Captured, session: Session) -> tuple[torch.fx.GraphModul
     return split.main, captured.phase, split.roles
 
 
-def _write(folder: Path, subject: Subject, values: Sequence[Any], session: Session) -> None:
+def _write(folder: Path, subject: Subject, values: Sequence[Any], environment: Environment) -> None:
     request = TrialRequest(folder, Choice(), 0)
     request.graph_file.write_text(subject.text)
-    estimating = session.config.with_options({"search.mode": "estimate"})
+    estimating = environment.config.with_options({"search.mode": "estimate"})
     request.config_file.write_text(estimating.model_dump_json())
     write_values(folder, [values[place] for place in subject.inputs])
 
@@ -207,11 +209,11 @@ def _unfinished(subject: Subject) -> str:
 
 
 def _race(
-    entrants: Sequence[Entrant], refiner: Refiner, folder: Path, subject: Subject, session: Session
+    entrants: Sequence[Entrant], refiner: Refiner, folder: Path, subject: Subject, environment: Environment
 ) -> tuple[Trial, ...]:
     """A race among those that did not leave an earlier one, which was interrupted; the first runs again in any case."""
     threads = torch.get_num_threads()
-    kept = Decision.read(session.database.decision(_unfinished(subject)))
+    kept = Decision.read(environment.storage.database.decision(_unfinished(subject)))
     left = {trial.choice: trial for trial in kept.trials if trial.choice != entrants[0].choice}
 
     def start(choice: Choice) -> Runner:
@@ -220,10 +222,12 @@ def _race(
     def leave(trial: Trial) -> None:
         if trial.status != NO_TIME:
             left[trial.choice] = trial
-            session.database.set_decision(_unfinished(subject), Decision(trials=tuple(left.values())).to_dict())
+            environment.storage.database.set_decision(
+                _unfinished(subject), Decision(trials=tuple(left.values())).to_dict()
+            )
 
     again = [entrant for entrant in entrants if entrant.choice not in left]
     before = tuple(left.values())
     with tuning_bar() as show:
         at_once = min(MOST_AT_ONCE, cores())
-        return (*race(again, start, session.config.search.budget_s, show, refiner, leave, at_once=at_once), *before)
+        return (*race(again, start, environment.config.search.budget_s, show, refiner, leave, at_once=at_once), *before)

@@ -11,6 +11,7 @@ from mixbackend.storage.entry import Label
 from mixbackend.storage.events import StorageEvent, log_event
 from mixbackend.storage.folder import private_folder
 from mixbackend.storage.here import Here
+from mixbackend.storage.storage import Storage
 from mixbackend.storage.upkeep import tidy
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Label",
     "Measurement",
     "QuarantineEntry",
+    "Storage",
     "StorageEvent",
     "artifact_key",
     "log_event",

@@ -1,6 +1,6 @@
 """Keeping the cache folder in bounds, and clearing it.
 
-Place: above store and database; asked once per session, and by ``mixbackend cache``.
+Place: above store and database; asked once per environment, and by ``mixbackend cache``.
 Input: a database, what is true of this machine. Output: fewer rows and files, and how many.
 Rows of former fingerprints stay as long as there is room (another environment may share the folder); then they go
 first, and the oldest after them.
@@ -32,10 +32,10 @@ _PIECE = 50
 
 
 def tidy(database: Database, here: Callable[[], Here]) -> None:
-    """What a session does once: the database stays in bounds, and killed races leave nothing.
+    """What is done once when a database is opened: the database stays in bounds, and killed races leave nothing.
 
     Args:
-        database: of the session.
+        database: that was opened.
         here: what is true of this machine; asked only where rows have to go.
     """
     sweep_races(database)

@@ -16,13 +16,13 @@ from sleepers import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile.mixture import Mixture
-from mixbackend.compile.session import Session
 from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.cuda_graphs.recording import RecordedPiece
 from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.registry import isolated_registry
 from mixbackend.select import comparison, comparison_gpu, comparison_processor, tuner, worker
 from mixbackend.select.request import TrialRequest
@@ -131,8 +131,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: fork([]))
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda number: torch.zeros(1))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, number: None)
-    monkeypatch.setattr(Session, "device", lambda self, graph: "cuda:0 test")
-    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    monkeypatch.setattr(Environment, "device", lambda self, graph: "cuda:0 test")
+    monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
     return blocks
 
 

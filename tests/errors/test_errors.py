@@ -14,7 +14,7 @@ import torch
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile.mixture import Mixture
-from mixbackend.compile.session import Session
+from mixbackend.compile.open_environment import open_environment
 from mixbackend.configuration import ConfigurationProblemsError, load_config
 from mixbackend.contracts import (
     Availability,
@@ -109,9 +109,9 @@ def raise_quarantined(folder: Path) -> None:
     region = trace_region(torch.mm, (torch.randn(4, 4), torch.randn(4, 4)))
     backend = Broken()
     with registry.isolated_registry(EagerBackend, backend):
-        session = Session(load_config({"cache": {"dir": str(folder / "cache")}}))
-        session.quarantine(backend, region, "it crashed before")
-        session.compile(backend, region)
+        cache = open_environment(load_config({"cache": {"dir": str(folder / "cache")}})).compile_cache
+        cache.quarantine(backend, region, "it crashed before")
+        cache.compile(backend, region)
 
 
 def raise_storage(folder: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from mixbackend.compile.mixture import Mixture
-from mixbackend.compile.session import Session
+from mixbackend.compile.open_environment import open_environment
 from mixbackend.configuration import load_config
 from mixbackend.contracts import LockError
 from mixbackend.cost import costs as costs_module
@@ -128,9 +128,9 @@ class Bench:
 
     def write(self, run: Run, made_by: str = COMMAND, old: LockFile | None = None) -> LockFile:
         """Lock what a run placed."""
-        session = Session(run.mixture.config)
+        environment = open_environment(run.mixture.config)
         graphs, joints = locked_graphs(run.report.graphs, made_by), locked_joints(run.cuts, made_by)
-        file, _ = merged(old, made_with(session.backends), graphs, joints, made_by)
+        file, _ = merged(old, made_with(environment.backends), graphs, joints, made_by)
         write_lock(self.lock, file)
         return file
 

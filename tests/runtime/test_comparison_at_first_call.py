@@ -43,7 +43,7 @@ def told(mixture: Any) -> list[str]:
 
 
 def test_the_quicker_single_backend_takes_over_and_is_remembered(make_mixture, sleeper, monkeypatch):
-    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
     mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
     torch.testing.assert_close(run(mixture), model(X))
     assert used(mixture) == [{"quick"}]
@@ -65,7 +65,7 @@ def test_the_quicker_single_backend_takes_over_and_is_remembered(make_mixture, s
 
 
 def test_a_remembered_plan_that_does_not_hold_is_searched_again(make_mixture, sleeper, monkeypatch):
-    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
     assert used_after(make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))) == [{"quick"}]
     torch._dynamo.reset()
     later = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
@@ -221,10 +221,10 @@ def test_each_owner_of_a_mixture_is_tried_alone_however_long_it_compiles(monkeyp
     slow = SimpleNamespace(build_seconds=lambda device: SimpleNamespace(of=lambda ops: 2.0))
     backends = [SimpleNamespace(name=name, traits=lambda: Traits(thread_pool="torch")) for name in "abc"]
     costs = SimpleNamespace(probed=lambda graph: set("abc"))
-    session = SimpleNamespace(costs=costs, backends=backends, backend=lambda name: slow)
+    planner = SimpleNamespace(costs=costs, backends=backends, backend=lambda name: slow)
     home = SimpleNamespace(plan=plan, graph=SimpleNamespace(placed_nodes=[None]), layout=SimpleNamespace(other=None))
     monkeypatch.setattr(comparison_processor, "other_plans", lambda *arguments: ())
-    found = comparison_processor._in_inference(home, session)
+    found = comparison_processor._in_inference(home, planner)
     assert [choice.single for choice in found] == expected
 
 
@@ -242,8 +242,8 @@ def test_the_mixture_of_all_that_save_anything_is_a_rival_where_it_is_another_pl
 
     def found(other, tried=frozenset()):
         names = [SimpleNamespace(name=name, traits=Traits) for name in ("a", "b")]
-        session = SimpleNamespace(backends=names, place=lambda graph, choice: other)
-        return other_plans(SimpleNamespace(graph=None, plan=plan("a", "a")), session, [EVERYONE], tried)
+        planner = SimpleNamespace(backends=names, place=lambda graph, choice: other)
+        return other_plans(SimpleNamespace(graph=None, plan=plan("a", "a")), planner, [EVERYONE], tried)
 
     assert found(plan("a", "b")) == (EVERYONE,)
     assert found(plan("a", "a")) == ()
@@ -267,7 +267,7 @@ def test_among_equals_one_backend_alone_wins_and_of_those_the_one_with_the_least
 
 
 def test_the_mixture_of_all_that_save_anything_is_compared(make_mixture, sleeper, monkeypatch):
-    monkeypatch.setattr(comparison_processor, "other_plans", lambda home, session, mixtures, tried: tuple(mixtures))
+    monkeypatch.setattr(comparison_processor, "other_plans", lambda home, planner, mixtures, tried: tuple(mixtures))
     mixture = make_mixture(sleeper("first", 0.002), sleeper("second", 0.0))
     run(mixture)
     assert any("mixture of all that save anything" in text for text in told(mixture))

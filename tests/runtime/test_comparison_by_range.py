@@ -98,7 +98,7 @@ def test_a_later_process_takes_up_what_was_found(
     make_mixture: Any, sleeper: Any, by_lines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_lines(LINES)
-    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
     check(compiled(make_mixture(*four(sleeper))), (8, 3000))
     backends = four(sleeper)
     later = make_mixture(*backends)
@@ -167,13 +167,13 @@ def test_who_may_win_as_the_equal_of_the_plan_is_asked_about_other_sizes(
     """Among equals one backend alone wins, so a tie here must not hide what it takes elsewhere."""
     monkeypatch.setattr(elsewhere, "with_hints", lambda graph, hints: graph)
     estimates = {"home": 1.0, "rival": 10.0}
-    session: Any = SimpleNamespace(appraise=lambda graph, plans: SimpleNamespace(seconds=(estimates[graph],)))
+    planner: Any = SimpleNamespace(appraise=lambda graph, plans: SimpleNamespace(seconds=(estimates[graph],)))
 
     def placed(name: str) -> Any:
         return SimpleNamespace(graph=name, plan=SimpleNamespace(estimated_s=1.0))
 
     home, rival = (Trial(DEFAULT, 1.0, MEASURED, rounds_s=(seconds,)) for seconds in (1.0, took_s))
-    reason = elsewhere.why_slower(placed("rival"), rival, placed("home"), home, [{}], session)
+    reason = elsewhere.why_slower(placed("rival"), rival, placed("home"), home, [{}], planner)
     assert bool(reason) is is_asked
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.compile.session import Session
 from mixbackend.configuration import load_config
 from mixbackend.contracts import BuildSeconds, Plan, PlannedRegion, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
@@ -21,6 +20,7 @@ from mixbackend.execute.repeating import Changes, RepeatedCall, repeated, writte
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.select import comparison, comparison_gpu, tuner
 from mixbackend.select.comparison_gpu import GpuGround, working_bytes
 from mixbackend.select.comparison_processor import ProcessorGround
@@ -88,7 +88,7 @@ def _captured(device, phase):
     return Captured(module, phase, {}, "graph")
 
 
-def _session(records=False, **settings):
+def _environment(records=False, **settings):
     return SimpleNamespace(config=load_config(settings), records=records)
 
 
@@ -100,12 +100,12 @@ def test_the_gpu_of_a_graph_is_that_of_its_inputs():
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
 def test_on_a_gpu_only_patient_modes_compare(phase):
     captured = _captured("cuda", phase)
-    assert comparison.ground_of(captured, _session()) is None
+    assert comparison.ground_of(captured, _environment()) is None
     (name,) = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
-    assert comparison.ground_of(captured, _session(records=True)) == GpuGround(60.0, 0, True, (name,))
-    measuring = _session(search={"mode": "measure", "first_call_gpu_s": 7.0})
+    assert comparison.ground_of(captured, _environment(records=True)) == GpuGround(60.0, 0, True, (name,))
+    measuring = _environment(search={"mode": "measure", "first_call_gpu_s": 7.0})
     assert comparison.ground_of(captured, measuring) == GpuGround(7.0, 0, False, (name,))
-    assert comparison.ground_of(captured, _session(records=True, search={"first_call_gpu_s": 0.0})) is None
+    assert comparison.ground_of(captured, _environment(records=True, search={"first_call_gpu_s": 0.0})) is None
 
 
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
@@ -113,8 +113,10 @@ def test_on_the_processor_everything_is_compared_in_all_modes(phase):
     captured = _captured("cpu", phase)
     (name,) = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
     for records in (False, True):
-        assert comparison.ground_of(captured, _session(records)) == ProcessorGround(10.0, (name,), phase != "inference")
-    assert comparison.ground_of(captured, _session(search={"first_call_s": 0.0})) is None
+        assert comparison.ground_of(captured, _environment(records)) == ProcessorGround(
+            10.0, (name,), phase != "inference"
+        )
+    assert comparison.ground_of(captured, _environment(search={"first_call_s": 0.0})) is None
 
 
 # --- who is tried
@@ -143,12 +145,12 @@ def _rivals(
     home = SimpleNamespace(graph=graph, plan=plan, layout=SimpleNamespace(other=None))
     names = ("a", "b", "c", "d", "eager")
     backends = [_backend(name, devices, build_s) for name in names]
-    session = SimpleNamespace(
+    planner = SimpleNamespace(
         backends=backends,
         costs=SimpleNamespace(probed=lambda graph: frozenset(probed)),
         place=lambda graph, choice: without(choice),
     )
-    return ground.rivals(home, session)
+    return ground.rivals(home, planner)
 
 
 def test_the_nearest_alone_come_first_then_mixtures_without_owners():
@@ -333,8 +335,8 @@ def make(make_mixture, monkeypatch):
     monkeypatch.setattr(comparison, "gpu_of", lambda captured: 0)
     monkeypatch.setattr(comparison_gpu, "device_of", lambda graph: 0)
     monkeypatch.setattr(comparison_gpu, "LEAST_S", 0.0)
-    monkeypatch.setattr(Session, "device", lambda self, graph: "cuda:0 test")
-    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    monkeypatch.setattr(Environment, "device", lambda self, graph: "cuda:0 test")
+    monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
     monkeypatch.setattr(
         SessionCosts, "probed", lambda self, graph: {item.name for item in self._backends} - {EagerBackend.name}
     )
@@ -342,7 +344,7 @@ def make(make_mixture, monkeypatch):
     def mixture(*backends, records=True, **options):
         torch._dynamo.reset()
         made = make_mixture(*backends, **options)
-        made._session_for = lambda mode, given: made._session(made.config, records)
+        made._environment_for = lambda mode, given: made._environment(made.config, records)
         return made
 
     return mixture

@@ -14,7 +14,6 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from mixbackend.compile.session import Session
 from mixbackend.contracts import Estimate, OpView
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.cost import costs as costs_module
@@ -22,6 +21,7 @@ from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.placement import Placements
 from mixbackend.plan import joint, layouts
 from mixbackend.plan.layouts import channels_last_copy
+from mixbackend.plan.planner import Planner
 
 from .conftest import CHEAPEST_FIRST
 
@@ -412,13 +412,13 @@ def test_a_joint_graph_is_planned_twice_where_its_convolutions_count(
     make_mixture: Any, loopback: Any, monkeypatch: pytest.MonkeyPatch, least: float, plans: int
 ) -> None:
     planned: list[str] = []
-    original = Session.place
+    original = Planner.place
 
-    def counted(self: Session, graph: Any, *rest: Any, **options: Any) -> Any:
+    def counted(self: Planner, graph: Any, *rest: Any, **options: Any) -> Any:
         planned.append(graph.id)
         return original(self, graph, *rest, **options)
 
-    monkeypatch.setattr(Session, "place", counted)
+    monkeypatch.setattr(Planner, "place", counted)
     monkeypatch.setattr(joint, "_LEAST_AT_STAKE", least)
     mine, image = Residual().train(), torch.randn(SHAPE)
     theirs = copy.deepcopy(mine)

@@ -33,7 +33,7 @@ class Stopwatch:
         self.beside: list[set[frozenset[str]]] = []
 
     def __call__(
-        self, captured: Any, subject: Any, values: Sequence[Any], session: Any, beside: Sequence[Choice] = ()
+        self, captured: Any, subject: Any, values: Sequence[Any], environment: Any, beside: Sequence[Choice] = ()
     ) -> Decision:
         given = [values[place] for place in subject.inputs]
         rows = max(value.shape[0] for value in given if isinstance(value, torch.Tensor))
@@ -41,14 +41,17 @@ class Stopwatch:
         self.keys.append(subject.key)
         self.texts.append(subject.text)
         self.values.append(given)
-        graphs = in_layouts(*tuner.placeable(captured, session))
-        others = {owners_of(session.place(graphs["as_traced"], choice=choice)) for choice in beside}
-        entrants = find_candidates(graphs, session, beside).values()
-        assert others <= {owners_of(session.place(graphs["as_traced"], choice=item.choice)) for item in entrants}
+        graphs = in_layouts(*tuner.placeable(captured, environment))
+        place = environment.planner.place
+        others = {owners_of(place(graphs["as_traced"], choice=choice)) for choice in beside}
+        entrants = find_candidates(graphs, environment.planner, beside).values()
+        assert others <= {
+            owners_of(environment.planner.place(graphs["as_traced"], choice=item.choice)) for item in entrants
+        }
         self.beside.append(others)
         choice = Choice(single="large" if rows < 200 else "small")
         decision = Decision(choice, (Trial(choice, 1.0, MEASURED, "", (1.0,)),))
-        session.database.set_decision(subject.key, decision.to_dict())
+        environment.storage.database.set_decision(subject.key, decision.to_dict())
         return decision
 
 
@@ -60,7 +63,7 @@ def owners_of(plan: Plan) -> frozenset[str]:
 def stopwatch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     watch = Stopwatch()
     monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: BySize(lines=LINES))
-    monkeypatch.setattr(tuner, "why_untunable", lambda session: "")
+    monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
     monkeypatch.setattr(tuner, "tune", watch)
     return watch
 

@@ -1,4 +1,4 @@
-"""Regions that an earlier session compiled: taken from the store, or compiled again where that cannot be."""
+"""Regions that an earlier process compiled: taken from the store, or compiled again where that cannot be."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def storing(faulty: type[Any]) -> Callable[..., Backend]:
 
 
 def call(make_mixture: Any, backend: Backend) -> None:
-    """The first call of a session."""
+    """The first call of a process."""
     torch._dynamo.reset()
     value = torch.randn(8)
     result = torch.compile(lambda item: torch.relu(item) + 1.0, backend=make_mixture(backend))(value)
     torch.testing.assert_close(result, torch.relu(value) + 1.0)
 
 
-def test_a_later_session_loads(make_mixture: Any, storing: Any) -> None:
+def test_a_later_process_loads(make_mixture: Any, storing: Any) -> None:
     first, second = storing(), storing()
     call(make_mixture, first)
     call(make_mixture, second)

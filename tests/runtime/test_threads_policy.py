@@ -220,7 +220,7 @@ class Foreign(Loopback):
 
 @pytest.mark.parametrize(("backend", "acts"), [(Foreign, True), (Loopback, False)])
 @pytest.mark.parametrize("rests", [True, False])
-def test_a_session_says_which_pools_it_uses(
+def test_an_environment_says_which_pools_it_uses(
     backend: type[Loopback],
     acts: bool,
     rests: bool,
@@ -230,7 +230,7 @@ def test_a_session_says_which_pools_it_uses(
     made = Made(GNU, rests=rests)
     rested: list[str] = []
     monkeypatch.setattr(Rest, "around", lambda self, code: lambda inputs: (rested.append(self.path), code(inputs))[1])
-    monkeypatch.setattr("mixbackend.compile.session.sharing", made.sharing)
+    monkeypatch.setattr("mixbackend.execute.compile_cache.sharing", made.sharing)
     monkeypatch.setattr("mixbackend.execute.slots.sharing", made.sharing)
     mixture = make_mixture(backend())
     value = torch.randn(4, 8)

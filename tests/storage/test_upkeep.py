@@ -153,7 +153,7 @@ def test_what_a_killed_race_left_goes_unless_a_race_runs(database: Database, fol
     assert not left_by_races(folder) and (folder / "test.sqlite").exists()
 
 
-def test_a_session_cares_for_bounds(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_cares_for_bounds(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(database, 300, "fast 1", 1.0)
     asked: list[Here] = []
 

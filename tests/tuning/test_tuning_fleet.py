@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import mixbackend
-from mixbackend.compile.session import Session
+from mixbackend.compile.open_environment import open_environment
 from mixbackend.configuration import load_config
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.select import tuner
 from mixbackend.select.decision import MEASURED, UNTUNED, Decision, Trial
 from mixbackend.storage.behind import finish
@@ -19,9 +20,9 @@ from mixbackend.storage.behind import finish
 DECISION = Decision(Choice(single="onednn"), (Trial(DEFAULT, 1.0, MEASURED, "", (2.0,)),))
 
 
-def machine(tmp_path: Path, name: str, **settings: object) -> Session:
+def machine(tmp_path: Path, name: str, **settings: object) -> Environment:
     cache = {"dir": str(tmp_path / name), "remote": f"file://{tmp_path}/fleet"}
-    return Session(load_config({"backends": ["onednn", "eager"], "cache": cache, **settings}))
+    return open_environment(load_config({"backends": ["onednn", "eager"], "cache": cache, **settings}))
 
 
 def captured() -> tuner.Captured:
@@ -29,30 +30,30 @@ def captured() -> tuner.Captured:
     return tuner.Captured(module, "inference", {}, "g")
 
 
-def decide(session: Session) -> None:
-    subject = tuner.subject_of(captured(), session)
-    session.database.set_decision(
-        subject.key, DECISION.to_dict(), device=subject.device, fingerprints=session.fingerprints
+def decide(environment: Environment) -> None:
+    subject = tuner.subject_of(captured(), environment)
+    environment.storage.database.set_decision(
+        subject.key, DECISION.to_dict(), device=subject.device, fingerprints=environment.fingerprints
     )
     finish(10)
 
 
-def known(session: Session) -> Decision:
-    subject = tuner.subject_if_any(captured(), session)
+def known(environment: Environment) -> Decision:
+    subject = tuner.subject_if_any(captured(), environment)
     assert subject is not None, "a fleet may know what this machine never tuned"
-    return tuner.remembered(subject, session)
+    return tuner.remembered(subject, environment)
 
 
 def test_a_decision_of_one_machine_holds_on_another(tmp_path: Path) -> None:
     decide(machine(tmp_path, "one"))
     assert known(machine(tmp_path, "two")) == DECISION
-    alone = Session(load_config({"backends": ["onednn", "eager"], "cache": {"dir": str(tmp_path / "two")}}))
+    alone = open_environment(load_config({"backends": ["onednn", "eager"], "cache": {"dir": str(tmp_path / "two")}}))
     assert known(alone) == DECISION, "it was kept"
 
 
 def test_it_does_not_hold_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decide(machine(tmp_path, "one"))
-    monkeypatch.setattr("mixbackend.compile.session.device_name", lambda kind: f"{kind} of another make")
+    monkeypatch.setattr(Environment, "device", lambda self, graph: f"{graph.device_type} of another make")
     assert known(machine(tmp_path, "two")) is UNTUNED
 
 

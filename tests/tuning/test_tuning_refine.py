@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mixbackend.compile.session import Session
+from mixbackend.compile.open_environment import open_environment
 from mixbackend.configuration import load_config
 from mixbackend.contracts import OpGraph
 from mixbackend.graph.describe import describe
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.planner import Planner
 from mixbackend.select.candidates import content_of, find_candidates
 from mixbackend.select.race import Entrant, Showing
 from mixbackend.select.refine import MOST_PLANS, Refiner, corrections_of
@@ -22,8 +23,9 @@ def layers(value, first, second):
 
 
 @pytest.fixture
-def mine(tmp_path) -> Session:
-    return Session(load_config({"backends": ["codegen", "onednn", "eager"], "cache": {"dir": str(tmp_path)}}))
+def mine(tmp_path) -> Planner:
+    config = load_config({"backends": ["codegen", "onednn", "eager"], "cache": {"dir": str(tmp_path)}})
+    return open_environment(config).planner
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
 from mixbackend.compile.mixture import Mixture
-from mixbackend.compile.session import Session
+from mixbackend.compile.open_environment import open_environment
 from mixbackend.configuration import load_config
 from mixbackend.contracts import InputRole
 from mixbackend.contracts.region_text import read_region_text
@@ -19,6 +19,7 @@ from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.portable import portable
 from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.registry import isolated_registry
 from mixbackend.select import tuner
@@ -28,8 +29,8 @@ from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decis
 GIVEN = {"backends": ["codegen", "onednn", "eager"]}
 
 
-def session(tmp_path, **settings) -> Session:
-    return Session(load_config({**GIVEN, "cache": {"dir": str(tmp_path / "cache")}, **settings}))
+def environment(tmp_path, **settings) -> Environment:
+    return open_environment(load_config({**GIVEN, "cache": {"dir": str(tmp_path / "cache")}, **settings}))
 
 
 def layer(value, weight):
@@ -47,55 +48,55 @@ def graph(rows: int = 4, roles=None) -> tuner.Captured:
     return tuner.Captured(captured(rows), "inference", ROLES if roles is None else roles, "g")
 
 
-def key(mine: Session, rows: int = 4, roles=None) -> str:
+def key(mine: Environment, rows: int = 4, roles=None) -> str:
     return tuner.subject_of(graph(rows, roles), mine).key
 
 
 def test_a_decision_belongs_to_graph_backends_device_threads_and_rules(tmp_path, monkeypatch) -> None:
-    plain = session(tmp_path)
+    plain = environment(tmp_path)
     assert key(plain) == key(plain)
     rules = [{"match": {"op": "aten.mm"}, "forbid": "onednn"}]
     others = [
         key(plain, rows=5),
         key(plain, roles={}),
-        key(session(tmp_path, backends=["codegen", "eager"])),
-        key(session(tmp_path, rules=rules)),
-        key(session(tmp_path, weights="live")),
+        key(environment(tmp_path, backends=["codegen", "eager"])),
+        key(environment(tmp_path, rules=rules)),
+        key(environment(tmp_path, weights="live")),
     ]
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:
-        others.append(key(session(tmp_path)))
+        others.append(key(environment(tmp_path)))
     finally:
         torch.set_num_threads(threads)
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("mixbackend.compile.session.device_name", lambda kind: f"{kind} of another make")
+        elsewhere.setattr(Environment, "device", lambda self, graph: f"{graph.device_type} of another make")
         others.append(key(plain))
     assert len({key(plain), *others}) == 1 + len(others)
-    assert key(session(tmp_path, verify={"when": "off"}, search={"mode": "measure"})) == key(plain)
+    assert key(environment(tmp_path, verify={"when": "off"}, search={"mode": "measure"})) == key(plain)
 
 
 def test_decisions_are_remembered_until_they_do_not_fit(tmp_path) -> None:
-    mine = session(tmp_path)
+    mine = environment(tmp_path)
     subject = tuner.subject_of(graph(), mine)
     assert tuner.remembered(subject, mine) is UNTUNED
     decision = Decision(Choice(single="onednn"), (Trial(DEFAULT, 1.0, MEASURED, "", (2.0,)),))
-    mine.database.set_decision(subject.key, decision.to_dict())
-    assert tuner.remembered(subject, session(tmp_path)) == decision
-    mine.database.set_decision(subject.key, {"choice": "fast"})
+    mine.storage.database.set_decision(subject.key, decision.to_dict())
+    assert tuner.remembered(subject, environment(tmp_path)) == decision
+    mine.storage.database.set_decision(subject.key, {"choice": "fast"})
     assert tuner.remembered(subject, mine) is UNTUNED
 
 
 def test_nothing_is_looked_up_where_nothing_was_tuned(tmp_path) -> None:
-    mine = session(tmp_path)
+    mine = environment(tmp_path)
     assert tuner.subject_if_any(graph(), mine) is None
-    mine.database.set_decision("other", UNTUNED.to_dict())
+    mine.storage.database.set_decision("other", UNTUNED.to_dict())
     assert tuner.subject_if_any(graph(), mine) is not None
 
 
 def test_rules_about_modules_cannot_be_read_elsewhere(tmp_path) -> None:
     rules = [{"match": {"module": "encoder.*"}, "prefer": "onednn"}]
-    mine = session(tmp_path, rules=rules, search={"mode": "measure"})
+    mine = environment(tmp_path, rules=rules, search={"mode": "measure"})
     assert tuner.subject_if_any(graph(), mine) is None
     (event,) = mine.events.events()
     assert event.kind == "tuning" and "modules" in event.detail
@@ -103,19 +104,19 @@ def test_rules_about_modules_cannot_be_read_elsewhere(tmp_path) -> None:
 
 def test_backends_of_this_process_alone_cannot_be_measured_elsewhere(tmp_path) -> None:
     with isolated_registry(CodegenBackend(), OneDnnBackend(), EagerBackend()):
-        assert "registered in this process" in tuner.why_untunable(session(tmp_path))
+        assert "registered in this process" in tuner.why_untunable(environment(tmp_path))
 
 
 def test_the_planners_mixture_comes_first_and_no_plan_twice(tmp_path) -> None:
-    mine = session(tmp_path)
-    entrants = tuple(find_candidates(in_layouts(captured(64), "inference", {}), mine).values())
+    mine = environment(tmp_path)
+    entrants = tuple(find_candidates(in_layouts(captured(64), "inference", {}), mine.planner).values())
     assert entrants[0].choice == DEFAULT
     assert len({entrant.choice for entrant in entrants}) == len(entrants)
     assert [entrant.estimated_s for entrant in entrants[1:]] == sorted(entrant.estimated_s for entrant in entrants[1:])
     described = describe(captured(64), "inference", "tuning", {})
-    plans = [frozenset(mine.place(described, choice=entrant.choice).regions) for entrant in entrants]
+    plans = [frozenset(mine.planner.place(described, choice=entrant.choice).regions) for entrant in entrants]
     assert len(set(plans)) == len(plans)
-    singles = [mine.place(described, choice=Choice(single=backend.name)) for backend in mine.backends]
+    singles = [mine.planner.place(described, choice=Choice(single=backend.name)) for backend in mine.backends]
     owners = [{name: region.backend for region in plan.regions for name in region.nodes} for plan in singles]
     tried = [{name: region.backend for region in regions for name in region.nodes} for regions in plans]
     assert all(owner in tried for owner in owners)
@@ -126,18 +127,18 @@ def test_images_are_tried_in_both_layouts(tmp_path) -> None:
         return torch.nn.functional.conv2d(image, weight).relu()
 
     module, _ = trace_graph(convolve, [torch.randn(1, 8, 16, 16), torch.randn(8, 8, 3, 3)])
-    candidates = find_candidates(in_layouts(module, "inference", {}), session(tmp_path))
+    candidates = find_candidates(in_layouts(module, "inference", {}), environment(tmp_path).planner)
     layouts = {entrant.choice.layout for entrant in candidates.values()}
     assert layouts == {"as_traced", "channels_last"}
 
 
 def test_a_single_backend_runs_all_it_can(tmp_path) -> None:
-    mine = session(tmp_path)
+    mine = environment(tmp_path)
     described = describe(captured(64), "inference", "tuning", {})
-    plan = mine.place(described, choice=Choice(single="onednn"))
+    plan = mine.planner.place(described, choice=Choice(single="onednn"))
     owner = {name: region.backend for region in plan.regions for name in region.nodes}
     assert owner["mm"] == "onednn" and set(owner.values()) <= {"onednn", "eager"}
-    repaired = mine.place(described, frozenset({("mm", "onednn")}), {"gelu": "eager"}, Choice(single="onednn"))
+    repaired = mine.planner.place(described, frozenset({("mm", "onednn")}), {"gelu": "eager"}, Choice(single="onednn"))
     assert {region.backend for region in repaired.regions} == {"eager"}
 
 
@@ -148,15 +149,15 @@ def test_the_mixture_of_all_backends_is_remembered_as_such() -> None:
 
 
 def test_a_plan_holds_for_another_capture_of_the_graph(tmp_path) -> None:
-    mine = session(tmp_path)
+    mine = environment(tmp_path)
     described = describe(captured(64), "inference", "tuning", {})
-    single = mine.place(described, choice=Choice(single="onednn"))
+    single = mine.planner.place(described, choice=Choice(single="onednn"))
     fixed = Choice.from_dict(json.loads(json.dumps(Choice(plan=portable(single, described)).to_dict())))
     renamed = captured(64)
     for place, node in enumerate(renamed.graph.nodes):
         node.name = f"other{place}" if node.op == "call_function" else node.name
     again = describe(renamed, "inference", "again", {})
-    plan = mine.place(again, choice=fixed)
+    plan = mine.planner.place(again, choice=fixed)
     assert plan.graph_id == "again" and plan.search == "fixed" and not plan.optimal
     assert [(region.backend, len(region.nodes)) for region in plan.regions] == [
         (region.backend, len(region.nodes)) for region in single.regions
@@ -165,11 +166,11 @@ def test_a_plan_holds_for_another_capture_of_the_graph(tmp_path) -> None:
 
 
 def test_a_plan_of_another_graph_is_left_aside_with_an_event(tmp_path) -> None:
-    mine = session(tmp_path)
+    mine = environment(tmp_path)
     described = describe(captured(64), "inference", "tuning", {})
     other = trace_graph(lambda value: value.sin().cos(), [torch.randn(4)])[0]
-    plan = mine.place(
-        describe(other, "inference", "g", {}), choice=Choice(plan=portable(mine.place(described), described))
+    plan = mine.planner.place(
+        describe(other, "inference", "g", {}), choice=Choice(plan=portable(mine.planner.place(described), described))
     )
     assert plan.search != "fixed"
     (event,) = mine.events.events()
@@ -180,19 +181,19 @@ def test_a_plan_belongs_to_its_layout(tmp_path) -> None:
     def convolve(image, weight):
         return torch.nn.functional.conv2d(image, weight).relu()
 
-    mine = session(tmp_path)
+    mine = environment(tmp_path)
     module, _ = trace_graph(convolve, [torch.randn(1, 8, 16, 16), torch.randn(8, 8, 3, 3)])
     for layout, graph in in_layouts(module, "inference", {}).items():
-        choice = Choice(layout=layout, plan=portable(mine.place(graph), graph))
-        chosen = choose_layout(module, "inference", "g", {}, mine, choice)
+        choice = Choice(layout=layout, plan=portable(mine.planner.place(graph), graph))
+        chosen = choose_layout(module, "inference", "g", {}, mine.planner, choice)
         assert chosen.record.chosen == layout and chosen.plan is None, "there was nothing to choose"
         assert [node.op for node in chosen.graph.nodes] == [node.op for node in graph.nodes]
-        assert mine.place(chosen.graph, choice=choice).search == "fixed"
+        assert mine.planner.place(chosen.graph, choice=choice).search == "fixed"
     assert not mine.events.events()
 
 
 def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_path, monkeypatch) -> None:
-    mine = session(tmp_path)
+    mine = environment(tmp_path)
     subject = tuner.subject_of(graph(64, {}), mine)
     started: list[list[Choice]] = []
 
@@ -216,7 +217,7 @@ def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_pat
     assert started[1] == started[0][:-1]
     assert [trial.status for trial in decision.trials] == [MEASURED] * len(started[1]) + [SLOWER]
     assert tuner.remembered(subject, mine) == decision
-    assert len(mine.database._file.read("SELECT subject FROM decisions")) == 1
+    assert len(mine.storage.database._file.read("SELECT subject FROM decisions")) == 1
 
 
 def test_a_graph_that_holds_tensors_of_its_own_is_placed_by_estimates(tmp_path) -> None:
@@ -241,7 +242,7 @@ def test_a_graph_that_reckons_with_its_sizes_has_a_text_that_does_so(tmp_path) -
     subjects = []
     for rows, columns in ((2, 3), (5, 7)):
         module = trace_graph(function, [torch.randn(rows, columns, 4)], dynamic=True)[0]
-        subjects.append(tuner.subject_of(tuner.Captured(module, "inference", {}, "g"), session(tmp_path)))
+        subjects.append(tuner.subject_of(tuner.Captured(module, "inference", {}, "g"), environment(tmp_path)))
     first, second = subjects
     assert first.key == second.key
     assert first.inputs == (0,)
@@ -251,7 +252,7 @@ def test_a_graph_that_reckons_with_its_sizes_has_a_text_that_does_so(tmp_path) -
 
 
 def test_a_look_up_that_fails_never_takes_the_model_down(tmp_path, monkeypatch) -> None:
-    def broken(captured, session):
+    def broken(captured, environment):
         raise KeyError("lost")
 
     monkeypatch.setattr(tuner, "subject_if_any", broken)

@@ -1,6 +1,6 @@
 """Apart: regions of eager cut where a CUDA graph would end, so that the rest of them can be recorded.
 
-Place: between the plan and the cut, where a session records. Input: a graph and a legal plan. Output: a legal plan.
+Place: between the plan and the cut, where calls are recorded. Input: a graph and a legal plan. Output: a legal plan.
 Eager runs every operator on every device: what the processor computes in a graph on a GPU may lie in the middle of a
 region that is recorded otherwise. Eager's regions can be cut anywhere: they are run operator by operator.
 Invariants: operators keep their order and their owner; only eager's regions change; results of operators that are taken

@@ -1,7 +1,7 @@
 """CUDA graphs: a placed graph whose kernels are launched in a few calls, as ``mode="reduce-overhead"`` asks for.
 
-Place: between ``execute.stitch`` and the caller, where a session records. Input: the regions of a placed graph and what
-they run. Output: a callable like the stitched function.
+Place: between ``execute.stitch`` and the caller, where calls are recorded. Input: the regions of a placed graph and
+what they run. Output: a callable like the stitched function.
 The first calls run as ever, until every region's result was held against eager's, one of each set of sizes at least:
 what a backend makes then and keeps, scratch memory say, must not lie in the memory of graphs. Then neighbouring regions
 that can be recorded become one CUDA graph of torch's own trees: these share one pool of memory among forward, backward

@@ -1,4 +1,4 @@
-"""What a session's graphs cost on a GPU: by who waits, by whether kernels are replayed, and on two devices at once."""
+"""What graphs cost on a GPU: by who waits, by whether kernels are replayed, and on two devices at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mixbackend import Config
-from mixbackend.compile.session import Session
+from mixbackend.compile.open_environment import open_environment
 from mixbackend.contracts import DeviceModel
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.cost import costs as costs_module
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 @pytest.fixture
-def make_session(monkeypatch, tmp_path):
+def make_environment(monkeypatch, tmp_path):
     asked = []
 
     def costs(backends, device_type, database, **options):
@@ -35,7 +35,7 @@ def make_session(monkeypatch, tmp_path):
 
     def make(records=False):
         settings = {"backends": ["eager", "onednn"], "cache": {"dir": str(tmp_path)}}
-        return Session(Config().with_options(settings), records), asked
+        return open_environment(Config().with_options(settings), records), asked
 
     return make
 
@@ -52,56 +52,58 @@ def _graph(function, *tensors):
     return trace_graph(function, values)[1]
 
 
-def test_calls_of_small_graphs_cost_what_queueing_costs(make_session):
-    session, asked = make_session()
+def test_calls_of_small_graphs_cost_what_queueing_costs(make_environment):
+    environment, asked = make_environment()
     graph = _graph(_chain, ((8, 8), "cuda"))
-    plan = session.place(graph)
+    plan = environment.planner.place(graph)
     assert plan.estimated_s == pytest.approx(OPS * GPU.launch_s, rel=0.15)
     # Measured once, and the same costs hold for whoever asks later.
-    assert session.appraise(graph, [plan]).seconds == (pytest.approx(plan.estimated_s),)
+    assert environment.planner.appraise(graph, [plan]).seconds == (pytest.approx(plan.estimated_s),)
     assert asked == [("cuda", True)]
 
 
-def test_replays_cost_what_the_gpu_does(make_session):
-    session, _ = make_session(records=True)
-    plan = session.place(_graph(_chain, ((8, 8), "cuda")))
+def test_replays_cost_what_the_gpu_does(make_environment):
+    environment, _ = make_environment(records=True)
+    plan = environment.planner.place(_graph(_chain, ((8, 8), "cuda")))
     assert plan.estimated_s < 0.4 * OPS * GPU.launch_s
 
 
-def test_what_is_on_the_processor_costs_what_it_costs_there(make_session):
-    session, asked = make_session(records=True)
+def test_what_is_on_the_processor_costs_what_it_costs_there(make_environment):
+    environment, asked = make_environment(records=True)
 
     def function(here, there):
         return aten.mm(here, here), _chain(there)
 
     graph = _graph(function, ((512, 512), "cpu"), ((512, 512), "cuda"))
-    assert isinstance(session.costs.of(graph), MixedCosts)
-    plan = session.place(graph)
+    assert isinstance(environment.planner.costs.of(graph), MixedCosts)
+    plan = environment.planner.place(graph)
     product = 2.0 * 512**3 / CPU.peak("float32")
     assert product < plan.estimated_s < 3 * product
     # Rates of the processor are taken as they are known, and not measured for a graph on a GPU.
     assert asked == [("cuda", True), ("cpu", False)]
 
 
-def test_a_copy_between_the_devices_counts(make_session):
-    session, _ = make_session(records=True)
+def test_a_copy_between_the_devices_counts(make_environment):
+    environment, _ = make_environment(records=True)
     large = (4096, 1024)
-    alone = session.place(_graph(_chain, (large, "cuda")))
-    copied = session.place(_graph(lambda value: aten._to_copy(_chain(value), device="cpu"), (large, "cuda")))
+    alone = environment.planner.place(_graph(_chain, (large, "cuda")))
+    copied = environment.planner.place(
+        _graph(lambda value: aten._to_copy(_chain(value), device="cpu"), (large, "cuda"))
+    )
     added = copied.estimated_s - alone.estimated_s
     assert added == pytest.approx(GPU.transfer(4 * 4096 * 1024), rel=0.3)
 
 
-def test_a_graph_is_searched_once_for_each_share_that_is_tried(make_session, monkeypatch):
-    session, _ = make_session()
+def test_a_graph_is_searched_once_for_each_share_that_is_tried(make_environment, monkeypatch):
+    environment, _ = make_environment()
     graph = _graph(_chain, ((8, 8), "cuda"))
     searched, original = [], placement_module.solve
     monkeypatch.setattr(placement_module, "solve", lambda *given: searched.append(1) or original(*given))
-    plan = session.place(graph)
+    plan = environment.planner.place(graph)
     trials = len(searched)
     assert trials == 2, "the share where the processor is waited for is the second"
     # Only the placement that follows the trials has them; what is placed later is searched for at the costs found.
-    assert session.place(graph) == plan
+    assert environment.planner.place(graph) == plan
     assert len(searched) == trials + 1
-    session.place(graph, frozenset({(graph.placed_nodes[0].name, "onednn")}))
+    environment.planner.place(graph, frozenset({(graph.placed_nodes[0].name, "onednn")}))
     assert len(searched) == trials + 2

@@ -1,0 +1,67 @@
+"""Opens the environment of a configuration: finds the backends, and joins costs, caches, planner and lock file.
+
+Place: asked once per configuration by ``mixture``. Input: a configuration. Output: an ``Environment``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mixbackend import registry
+from mixbackend.configuration import Config
+from mixbackend.contracts import Backend
+from mixbackend.contracts.asked import Fault
+from mixbackend.cost.costs import SessionCosts
+from mixbackend.execute.compile_cache import CompileCache
+from mixbackend.execute.failures import Failures
+from mixbackend.host.debug import DebugSettings, Fuel
+from mixbackend.host.memory import keep_freed_memory
+from mixbackend.locking.lock import Lock
+from mixbackend.plan.environment import Environment
+from mixbackend.plan.planner import Planner
+from mixbackend.reporting import Event, EventLog
+from mixbackend.storage import Storage
+
+
+def open_environment(config: Config, records: bool = False) -> Environment:
+    """Make what the graphs of a configuration share; nothing on disk is opened yet.
+
+    Args:
+        config: what the user asked for.
+        records: whether what runs on a GPU is recorded into CUDA graphs.
+
+    Raises:
+        UnknownBackendError, BackendUnavailableError: as ``registry.resolve``.
+    """
+    keep_freed_memory()
+    events, debug = EventLog(), DebugSettings.from_environment()
+    found = registry.resolution(config.backends, config.required_backends())
+    told = tuple(item.telling(partial(_note_fault, events)) for item in found.backends)
+    measures = config.search.mode == "measure"
+    backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in told)
+    reference = next(backend for backend in backends if backend.traits().reference)
+    fingerprints = {backend.name: backend.fingerprint() for backend in backends}
+    storage = Storage(config.cache.dir, config.cache.remote, config.cache.max_gb, fingerprints)
+    lock = None if config.lock.path is None else Lock(config.lock.path, config.lock.frozen, backends, events)
+    costs = SessionCosts(config, backends, storage, records)
+    failures = Failures(storage, fingerprints)
+    return Environment(
+        config,
+        records,
+        debug,
+        events,
+        backends,
+        reference,
+        fingerprints,
+        found.skipped,
+        storage,
+        Planner(backends, config.preferences(), dict(config.min_region), costs, events, lock),
+        failures,
+        CompileCache(reference, fingerprints, storage, failures, events, Fuel(debug.fuel)),
+        lock,
+    )
+
+
+def _note_fault(events: EventLog, fault: Fault) -> None:
+    """A plug-in that did not answer as the contract has it: others go on, and the report says so."""
+    events.append(Event("backend_error", "", "", fault.backend, str(fault)))

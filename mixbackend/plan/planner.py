@@ -1,0 +1,149 @@
+"""The planner: where the ops of a graph run, what else that could be, and what it costs.
+
+Place: above the partitioner, which it gives this configuration's backends, costs and preferences.
+Input: a described graph, perhaps a choice. Output: a legal plan; prices of plans; what refusals cost.
+Invariants: equal questions have equal answers. A plan that was made before is taken without a search, or not at all:
+what speaks against it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mixbackend.contracts import Backend, OpGraph, Plan
+from mixbackend.contracts.preferences import Preference
+from mixbackend.cost.costs import SessionCosts
+from mixbackend.partitioner.appraise import Appraisal, appraise
+from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
+from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
+from mixbackend.partitioner.ledger import Ledger
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.locked_plans import LockedPlans
+from mixbackend.reporting import Event, EventLog
+
+MIXTURE_MARGIN = 0.04
+"""A mixture must promise to save this share over the best single backend: estimates are no better, and one region has
+fewer surprises than many."""
+CORRECTED_MARGIN = 0.01
+"""The same where measurements correct the costs: less than noise is no reason to use one more backend."""
+
+
+@dataclass(frozen=True)
+class Planner:
+    """See the module's docstring.
+
+    Attributes:
+        backends: that may be used, in order of preference among equals.
+        preferences: the user's rules.
+        minimum_ops: least number of ops of a backend's region, by name.
+        costs: of graphs.
+        events: told of a plan that does not hold any more.
+        lock: told what came of a locked plan; ``None`` if there is no lock file.
+    """
+
+    backends: tuple[Backend, ...]
+    preferences: tuple[Preference, ...]
+    minimum_ops: Mapping[str, int]
+    costs: SessionCosts
+    events: EventLog
+    lock: LockedPlans | None = None
+
+    def backend(self, name: str) -> Backend:
+        """One of the backends."""
+        return next(backend for backend in self.backends if backend.name == name)
+
+    def place(
+        self,
+        graph: OpGraph,
+        exclusions: frozenset[tuple[str, str]] = frozenset(),
+        pinned: Mapping[str, str] | None = None,
+        choice: Choice = DEFAULT,
+        corrections: Mapping[tuple[str, str], float] | None = None,
+    ) -> Plan:
+        """Plan a graph.
+
+        Args:
+            graph: what to place.
+            exclusions: quarantined (node, backend name) pairs.
+            pinned: node name to backend name: what stays where it is while the rest is repaired.
+            choice: which backends take part, or the placement itself, if this graph can be placed so. A repair of a
+                single backend's plan, or of a fixed one, is placed by cost.
+            corrections: seconds by (node name, backend name) that measurements add to the costs. What was measured
+                needs less margin.
+        """
+        fixed = None if choice.plan is None or exclusions or pinned else self._fixed(graph, choice.plan, choice.locked)
+        if fixed is not None:
+            return fixed
+        backends = choice.allowed(self.backends)
+        single = choice.single if choice.single in {backend.name for backend in backends} else ""
+        costs = self.costs.of(graph)
+        margin = CORRECTED_MARGIN if corrections else MIXTURE_MARGIN
+        return self.costs.placements(graph, backends, exclusions, pinned).plan(
+            costs,
+            # What is pinned was chosen with the margin in view.
+            margin=0.0 if pinned or choice.every else margin,
+            single_backend=single if single and not pinned else None,
+            corrections=corrections,
+        )
+
+    def with_refusals(self, graph: OpGraph, plan: Plan) -> Plan:
+        """The plan with what every backend refuses, for whoever reads it."""
+        return with_refusals(graph, plan, self.backends)
+
+    def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:
+        """Which refusals cost most, in groups and then one by one; places the graph again for each promising one."""
+        question = self._question(graph, plan, exclusions)
+        groups = savings(question)
+        return (*groups, *(item for item in single_savings(question, groups) if item not in groups))
+
+    def ledger(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]], choice: Choice) -> Ledger:
+        """What every alternative to a plan would cost; nothing is asked before somebody reads it."""
+        fewer = choice.allowed(self.backends)
+        return Ledger(self._question(graph, plan, exclusions), fewer if len(fewer) < len(self.backends) else ())
+
+    def appraise(self, graph: OpGraph, plans: Sequence[Plan], bounded: bool = False) -> Appraisal:
+        """What plans of a graph cost at its sizes; with ``bounded``, also what no plan can undercut."""
+        return appraise(
+            graph,
+            plans,
+            self.backends,
+            self.costs.of(graph),
+            preferences=self.preferences,
+            minimum_ops=self.minimum_ops,
+            bounded=bounded,
+        )
+
+    def op_seconds(self, graph: OpGraph, backend: str, node: str) -> float:
+        """What a node's arithmetic and dispatch are estimated to take on a backend."""
+        return self.costs.running(graph).op(backend, graph.view(node)).seconds
+
+    def _fixed(self, graph: OpGraph, plan: Plan, locked: bool) -> Plan | None:
+        """A plan that was made before, without any search; ``None`` if it does not hold any more.
+
+        Raises:
+            LockError: it is locked, the lock is frozen, and something differs.
+        """
+        problems: tuple[str, ...] = ()
+        found = None
+        try:
+            found = fixed_plan(graph, plan, self.backends, self.preferences)
+        except MisfitError as error:
+            problems = error.problems
+        if locked and self.lock is not None:
+            self.lock.settle(graph.id, problems)
+        elif problems:
+            detail = "placed by estimates: the plan that was measured does not hold: " + "; ".join(problems)
+            self.events.append(Event("tuning", graph.id, "", "", detail))
+        return found
+
+    def _question(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> Question:
+        return Question(
+            graph,
+            self.backends,
+            self.costs.of(graph),
+            plan,
+            preferences=self.preferences,
+            exclusions=exclusions,
+            minimum_ops=self.minimum_ops,
+        )

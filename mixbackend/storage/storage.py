@@ -1,0 +1,46 @@
+"""What one configuration keeps on disk, opened when it is first asked for.
+
+Place: made with the environment; whoever needs rows or artifacts asks it.
+Input: the folder, the fleet's address, the bound, and the fingerprints of the backends. Output: a database, a store.
+Invariants: nothing is created or read before the first question; the folder is tidied once, with the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from mixbackend.host.devices import devices_here
+from mixbackend.storage.artifacts import ArtifactStore
+from mixbackend.storage.database import Database
+from mixbackend.storage.here import Here
+from mixbackend.storage.upkeep import tidy
+
+
+class Storage:
+    """See the module's docstring.
+
+    Args:
+        folder: local, ``None`` for the user's cache folder.
+        remote: fsspec URL of what a fleet shares, ``None`` for nothing.
+        max_gb: size above which the artifacts lose their least recently used entries.
+        fingerprints: of the backends, by name.
+    """
+
+    def __init__(self, folder: str | None, remote: str | None, max_gb: float, fingerprints: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._remote = remote
+        self._max_gb = max_gb
+        self._fingerprints = fingerprints
+
+    @cached_property
+    def database(self) -> Database:
+        """Measurements, rates, decisions, quarantines of this machine, and what its fleet shares."""
+        database = Database.open(self._folder, remote=self._remote)
+        tidy(database, lambda: Here(self._fingerprints, devices_here(), complete=False))
+        return database
+
+    @cached_property
+    def store(self) -> ArtifactStore:
+        """Compiled regions."""
+        return ArtifactStore.open(self._folder, remote=self._remote, max_gb=self._max_gb)
