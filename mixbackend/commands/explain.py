@@ -18,10 +18,10 @@ import typer
 from mixbackend.commands.output import PLAIN_WIDTH, console, print_json, quiet_stdout
 from mixbackend.configuration import Config, load_config
 from mixbackend.reporting import NodeAnswer
+from mixbackend.reporting.node_answer import answers_text, print_answers
 from mixbackend.reporting.report import SCHEMA
 from mixbackend.reporting.text import print_report
 from mixbackend.reporting.why import MOST_NODES
-from mixbackend.reporting.why_text import answers_text, print_answers
 
 MOST_PLACED = 8
 """With ``--why``, so many alternatives of each graph are also placed with everything else free to follow."""

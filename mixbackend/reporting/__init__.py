@@ -2,7 +2,7 @@
 
 Place: last; fed by the runtime with values of earlier stages, read by people and programs.
 Files: ``events`` (what went other than planned), ``records`` (facts and the stable dictionary), ``summary`` (shortening
-for people), ``text`` (tables), ``report`` (the public object); ``decided``, ``why``, ``why_text``: who decided what, by
+for people), ``text`` (tables), ``report`` (the public object); ``decided``, ``why``, ``node_answer``: who decided what, by
 how much, and what else would have cost.
 """
 

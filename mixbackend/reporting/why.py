@@ -92,7 +92,7 @@ class NodeAnswer:
 
     def to_text(self, *, width: int = 140) -> str:
         """A heading and a table."""
-        from mixbackend.reporting.why_text import answers_text
+        from mixbackend.reporting.node_answer import answers_text
 
         return answers_text([self], width)
 

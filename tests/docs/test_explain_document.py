@@ -12,7 +12,7 @@ from mixbackend.partitioner.explain import Saving
 from mixbackend.partitioner.ledger import NodeOption
 from mixbackend.reporting import NodeAnswer
 from mixbackend.reporting.decided import Decided, alternative_data
-from mixbackend.reporting.why_text import HEADINGS
+from mixbackend.reporting.node_answer import HEADINGS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
 

@@ -14,8 +14,8 @@ from mixbackend.partitioner.breakdown import Parts
 from mixbackend.partitioner.ledger import NodeLedger, NodeOption
 from mixbackend.reporting import GraphRecord, Report
 from mixbackend.reporting.decided import Decided, decided
+from mixbackend.reporting.node_answer import answers_text
 from mixbackend.reporting.records import TrialRecord, TuningRecord
-from mixbackend.reporting.why_text import answers_text
 
 HERE = Parts(4e-4, "probed", "linear_gelu", 1e-5, 2e-5, 0.0, 5e-6)
 THERE = Parts(3e-4, "backend", "", 1e-5, 2e-5, 3e-5, 4e-5)
