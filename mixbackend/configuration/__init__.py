@@ -1,8 +1,8 @@
 """What the user asks for: YAML, dictionaries or objects, validated into one frozen value.
 
 Place: before everything; ``auto()`` and the command line turn what they were given into a ``Config`` here.
-Files: ``model`` (the value), ``rules`` (preferences), ``document`` (YAML with positions), ``checks`` (what spans
-several keys), ``problems`` (all that is wrong, at once), ``load`` (the way in), ``options`` (overrides), ``schema``
+Files: ``problems`` (all that is wrong, at once), ``document`` (YAML with positions), ``rules`` (preferences),
+``checks`` (what spans several keys), ``options`` (overrides), ``model`` (the value), ``load`` (the way in), ``schema``
 (for editors).
 """
 

@@ -1,26 +1,29 @@
 """``Config``: the configuration as one frozen value.
 
-Place: made by ``load``; read by the pipeline, never changed. Equal configurations are equal values with equal hashes,
-so ``auto()`` can give one object for them.
+Place: made by ``validate``, which ``load`` calls; read by the pipeline, never changed. Equal configurations are equal
+values with equal hashes, so ``auto()`` can give one object for them.
 Invariants: what spans several keys is held by ``checks.find_problems``, on every way in.
 Units: seconds, gigabytes (10^9 bytes).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
-from mixbackend.configuration.checks import find_problems
+from mixbackend import registry
+from mixbackend.configuration.checks import find_problems, unknown_backends
+from mixbackend.configuration.document import Document, read_mapping
 from mixbackend.configuration.fields import CountByName, Flag, FrozenModel, NotNegative, Positive, Text
-from mixbackend.configuration.problems import format_path
+from mixbackend.configuration.options import ORIGIN, with_overrides
+from mixbackend.configuration.problems import ConfigurationProblemsError, explain_pydantic, format_path
 from mixbackend.configuration.rules import Rule
 from mixbackend.contracts.preferences import Preference
 
 ALREADY_CHECKED = "already_checked"
-"""Key of the validation context by which ``load`` says that it collects the problems across keys itself."""
+"""Key of the validation context by which ``validate`` says that it collects the problems across keys itself."""
 
 
 def _off(value: object) -> object:
@@ -166,6 +169,39 @@ class Config(FrozenModel):
         Raises:
             ConfigurationProblemsError: all that is wrong with the result.
         """
-        from mixbackend.configuration.options import override
+        merged = with_overrides(self.model_dump(mode="python", exclude_unset=True), options)
+        changed = validate(read_mapping(merged, ORIGIN))
+        kept = {rule: rule.origin for rule in self.rules}
+        rules = tuple(rule.at(kept.get(rule, rule.origin)) for rule in changed.rules)
+        return changed.model_copy(update={"rules": rules})
 
-        return override(self, options)
+
+def validate(document: Document, known_backends: Collection[str] | None = None) -> Config:
+    """Turn a document into a ``Config``.
+
+    Raises:
+        ConfigurationProblemsError: all of them.
+    """
+    known = registry.names() if known_backends is None else known_backends
+    found = [(path, message, False) for path, message in find_problems(document.data)]
+    found += [(path, message, path[0] == "min_region") for path, message in unknown_backends(document.data, known)]
+    config = None
+    if document.data is not None:
+        try:
+            config = Config.model_validate(document.data, context={ALREADY_CHECKED: True})
+        except ValidationError as error:
+            for entry in error.errors(include_url=False):
+                path, message = explain_pydantic(entry, Config)
+                found.append((path, message, entry["type"] == "extra_forbidden"))
+    said = [problem.path for problem in document.problems]
+    new = [entry for entry in found if not any(entry[0][: len(path)] == path for path in said)]
+    problems = document.problems + [document.problem(path, text, at_key) for path, text, at_key in new]
+    if problems or config is None:
+        raise ConfigurationProblemsError(problems)
+    rules = tuple(rule.at(_origin(document, index)) for index, rule in enumerate(config.rules))
+    return config.model_copy(update={"rules": rules})
+
+
+def _origin(document: Document, index: int) -> str:
+    line, _ = document.values.get(("rules", index), (0, 0))
+    return f"{document.origin}:{line}" if line else f"{document.origin}: rules[{index}]"
