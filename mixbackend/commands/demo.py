@@ -29,7 +29,7 @@ from mixbackend.benchmarks.protocol import MIXTURE, MODULE, PLAIN, Request
 from mixbackend.benchmarks.timing import Timing, interleave, speedup
 from mixbackend.commands.output import console, print_json, quiet_stdout
 from mixbackend.host.processes import ask
-from mixbackend.reporting.text import print_report
+from mixbackend.reporting.report import print_report
 
 ENCODER = "sentence-encoder"
 QUERY = "Which planet has a storm that never seems to end?"

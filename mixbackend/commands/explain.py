@@ -19,8 +19,7 @@ from mixbackend.commands.output import PLAIN_WIDTH, console, print_json, quiet_s
 from mixbackend.configuration import Config, load_config
 from mixbackend.reporting import NodeAnswer
 from mixbackend.reporting.node_answer import answers_text, print_answers
-from mixbackend.reporting.report import SCHEMA
-from mixbackend.reporting.text import print_report
+from mixbackend.reporting.report import SCHEMA, print_report
 from mixbackend.reporting.why import MOST_NODES
 
 MOST_PLACED = 8

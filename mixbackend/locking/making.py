@@ -25,7 +25,8 @@ from mixbackend.locking.model import (
 )
 from mixbackend.partitioner.portable import portable
 from mixbackend.plan.cut import Cut
-from mixbackend.reporting.records import GraphRecord, TuningRecord, finite
+from mixbackend.reporting.records import GraphRecord
+from mixbackend.reporting.trials import TuningRecord, finite
 
 _PHASES = ("inference", "forward", "backward")
 

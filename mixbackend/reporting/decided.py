@@ -1,6 +1,6 @@
 """How a graph's placement was decided, by how much, and alternatives as plain data.
 
-Place: beneath ``records`` and ``why``. Pure functions of a graph's record.
+Place: below ``records`` and ``why``. Pure functions of what was measured and of the plan.
 Invariants: where plans were measured, the margin is between measured medians, and estimates are not given as a reason.
 Units: seconds.
 """
@@ -8,16 +8,14 @@ Units: seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from mixbackend.contracts.plan import Refusal
+from mixbackend.partitioner.alternatives import Alternative
 from mixbackend.partitioner.portable import FIXED
-
-if TYPE_CHECKING:
-    from mixbackend.partitioner.alternatives import Alternative
-    from mixbackend.reporting.records import GraphRecord, TrialRecord
+from mixbackend.reporting.trials import TrialRecord, TuningRecord
 
 DecidedBy = Literal["estimates", "measurements", "earlier plan"]
 
@@ -44,14 +42,12 @@ class Decided:
         return asdict(self)
 
 
-def decided(record: GraphRecord) -> Decided:
-    """How a graph's placement came about."""
-    timed = measured_trials(record)
-    chosen = timed.get(record.tuning.chosen) if record.tuning is not None else None
+def by_measurements(tuning: TuningRecord | None) -> Decided | None:
+    """How a placement came about whose plan was the quickest of those measured; ``None`` if it was not."""
+    timed = tuning.timed() if tuning is not None else {}
+    chosen = timed.get(tuning.chosen) if tuning is not None else None
     if chosen is None:
-        margins = [item.margin_s for item in record.alternatives.values() if item.margin_s is not None]
-        by: DecidedBy = "earlier plan" if record.plan.search == FIXED else "estimates"
-        return Decided(by, margin_s=min(margins, default=None))
+        return None
     others = [trial for trial in timed.values() if trial is not chosen]
     second = min(others, key=_median, default=None)
     if second is None:
@@ -61,16 +57,21 @@ def decided(record: GraphRecord) -> Decided:
     return Decided("measurements", chosen.choice, second.choice, margin, max(spreads, default=None))
 
 
-def measured_trials(record: GraphRecord) -> Mapping[str, TrialRecord]:
-    """The candidates that were timed, by their choice in words."""
-    trials = record.tuning.trials if record.tuning is not None else ()
-    return {trial.choice: trial for trial in trials if trial.median_s is not None}
+def without_measurements(search: str, margins: Iterable[float | None]) -> Decided:
+    """How a placement came about that was not measured.
+
+    Args:
+        search: of the plan.
+        margins: of its regions, ``None`` where there is no alternative.
+    """
+    by: DecidedBy = "earlier plan" if search == FIXED else "estimates"
+    return Decided(by, margin_s=min((margin for margin in margins if margin is not None), default=None))
 
 
-def measured_alone(record: GraphRecord, backend: str) -> float | None:
+def measured_alone(tuning: TuningRecord | None, backend: str) -> float | None:
     """Seconds that the whole graph took longer with a backend alone than as it runs; ``None`` if nobody measured it."""
-    timed = measured_trials(record)
-    chosen = timed.get(record.tuning.chosen) if record.tuning is not None else None
+    timed = tuning.timed() if tuning is not None else {}
+    chosen = timed.get(tuning.chosen) if tuning is not None else None
     alone = [_median(trial) for name, trial in timed.items() if name.split(",")[0] == backend]
     return min(alone) - _median(chosen) if chosen is not None and alone else None
 

@@ -1,23 +1,27 @@
-"""Answers about nodes as text for people.
+"""The answer to why a node is where it is: as a value, as plain data, and as text for people.
 
-Place: behind ``NodeAnswer.to_text`` and ``mixbackend explain --why``. Input: answers and a rich console.
-Invariants: as ``text``: equal answers give equal text for one width; names are shown literally.
+Place: made by ``why``; returned by ``Report.why``, printed by ``mixbackend explain --why``.
+Invariants: equal answers give equal text for one width; names are shown literally.
+Units: seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from mixbackend.contracts.plan import Refusal
+from mixbackend.partitioner.alternatives import margin
 from mixbackend.partitioner.breakdown import Parts
 from mixbackend.partitioner.ledger import NodeOption
+from mixbackend.reporting.decided import Decided, alternative_data
 from mixbackend.reporting.summary import how_decided, milliseconds
 from mixbackend.reporting.text import captured, plain_console, plain_table, print_line
-from mixbackend.reporting.why import NodeAnswer
+from mixbackend.reporting.trials import finite
 
 HEADINGS = (
     "moved alone",
@@ -31,6 +35,82 @@ HEADINGS = (
     "entry",
 )
 """Of the columns behind the backend's name; those with nothing in them are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """Why one node is where it is, and what everything else would cost.
+
+    Attributes:
+        graph: id.
+        node, op, module, source: of the node; ``source`` is the user's line.
+        follows: name of the op that it is placed with, itself if it computes something.
+        region, backend: where it is.
+        region_s: measured seconds of that region, ``None`` if it was not timed.
+        parts: what its estimate is made of; ``None`` if the plan cannot be priced any more.
+        options: the other backends.
+        alone_s: by backend, seconds that the whole graph was measured to take longer on it alone.
+        decided: how the graph's placement came about.
+    """
+
+    graph: str
+    node: str
+    op: str
+    module: str
+    source: str
+    follows: str
+    region: str
+    backend: str
+    region_s: float | None
+    parts: Parts | None
+    options: tuple[NodeOption, ...]
+    alone_s: tuple[tuple[str, float], ...]
+    decided: Decided
+
+    @property
+    def margin_s(self) -> float | None:
+        """Estimated seconds that the next best backend for this node would cost more."""
+        return margin([option.alternative for option in self.options])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; seconds, ``None`` where nothing is known."""
+        alone = dict(self.alone_s)
+        rows = [
+            {
+                **alternative_data(option.alternative),
+                "along": list(option.along),
+                "adapted_change_s": finite(option.adapted_s),
+                "measured_alone_change_s": alone.get(option.alternative.backend),
+                "parts": _parts_data(option.parts),
+            }
+            for option in self.options
+        ]
+        return {
+            "graph": self.graph,
+            "node": self.node,
+            "op": self.op,
+            "module": self.module,
+            "source": self.source,
+            "follows": self.follows,
+            "region": self.region,
+            "backend": self.backend,
+            "region_measured_s": self.region_s,
+            "parts": _parts_data(self.parts),
+            "margin_s": finite(self.margin_s),
+            "decided": self.decided.to_dict(),
+            "alternatives": rows,
+        }
+
+    def to_text(self, *, width: int = 140) -> str:
+        """A heading and a table."""
+        return answers_text([self], width)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _parts_data(parts: Parts | None) -> dict[str, Any] | None:
+    return None if parts is None else {**asdict(parts), "total_s": parts.total_s}
 
 
 def answers_text(answers: Sequence[NodeAnswer], width: int) -> str:

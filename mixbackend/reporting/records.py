@@ -8,7 +8,6 @@ Units: seconds; ``None`` where nothing was measured, or where no finite number e
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from mixbackend.contracts.errors import PlacementError
 from mixbackend.contracts.graph import OpGraph
 from mixbackend.contracts.plan import Plan, PlannedRegion
-from mixbackend.reporting.decided import alternative_data, decided
+from mixbackend.reporting.decided import Decided, alternative_data, by_measurements, without_measurements
+from mixbackend.reporting.trials import TuningRecord, finite
 
 if TYPE_CHECKING:
     from mixbackend.partitioner.alternatives import RegionAlternatives
@@ -66,51 +66,6 @@ class LayoutRecord:
         """Entry of a graph in the report's dictionary."""
         seconds = {name: finite(value) for name, value in self.estimated_s}
         return {"chosen": self.chosen, "estimated_s": seconds, "conversions": self.conversions}
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """One candidate that was measured for a graph.
-
-    Attributes:
-        choice: in words.
-        status: ``measured``, ``slower`` (it left early), or what went wrong.
-        estimated_s: by the cost model.
-        median_s, spread_s: of one call; ``None`` where there is none.
-    """
-
-    choice: str
-    status: str
-    estimated_s: float
-    median_s: float | None = None
-    spread_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TuningRecord:
-    """What was measured before a graph was placed.
-
-    Attributes:
-        chosen: the fastest, in words.
-        trials: of all candidates, in the order in which they were started.
-    """
-
-    chosen: str
-    trials: tuple[TrialRecord, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Entry of a graph in the report's dictionary."""
-        rows = [
-            {
-                "choice": trial.choice,
-                "status": trial.status,
-                "estimated_s": finite(trial.estimated_s),
-                "median_s": finite(trial.median_s),
-                "spread_s": finite(trial.spread_s),
-            }
-            for trial in self.trials
-        ]
-        return {"chosen": self.chosen, "trials": rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +118,14 @@ class GraphRecord:
         except PlacementError:
             return {}
 
+    @property
+    def decided(self) -> Decided:
+        """How the placement came about."""
+        measured = by_measurements(self.tuning)
+        if measured is not None:
+            return measured
+        return without_measurements(self.plan.search, [item.margin_s for item in self.alternatives.values()])
+
     @cached_property
     def record_by_id(self) -> dict[str, RegionRecord]:
         """Records by region id."""
@@ -206,7 +169,7 @@ class GraphRecord:
             "layout": self.layout.to_dict(),
             "tuning": self.tuning.to_dict() if self.tuning is not None else None,
             "regimes": [regime.to_dict() for regime in self.regimes],
-            "decided": decided(self).to_dict(),
+            "decided": self.decided.to_dict(),
             "advice": [saving.to_dict() for saving in self.advice],
         }
 
@@ -268,8 +231,3 @@ class RegimeRecord:
         bounds = {"quantity": self.quantity, "first": self.first, "last": self.last, "size": self.size}
         kept = ("regions", "estimated_s", "single_backend_s", "tuning")
         return {**bounds, "built": self.built, **{name: whole[name] for name in kept}}
-
-
-def finite(seconds: float | None) -> float | None:
-    """The number, or ``None`` where JSON could not hold it."""
-    return seconds if seconds is not None and math.isfinite(seconds) else None

@@ -12,19 +12,25 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from mixbackend.contracts.preferences import Preference
+from mixbackend.registry import BackendInfo
 from mixbackend.reporting.events import Event
+from mixbackend.reporting.node_answer import NodeAnswer
 from mixbackend.reporting.records import GraphRecord
 from mixbackend.reporting.summary import unmatched_rules
-from mixbackend.reporting.text import captured, plain_console, print_report
-from mixbackend.reporting.why import NodeAnswer, answers
-
-if TYPE_CHECKING:
-    from mixbackend.registry import BackendInfo
+from mixbackend.reporting.text import (
+    captured,
+    plain_console,
+    print_events,
+    print_graphs,
+    print_line,
+    print_unavailable,
+)
+from mixbackend.reporting.why import answers
 
 SCHEMA = 1
 WIDTH = 140
@@ -107,3 +113,12 @@ class Report:
 
     def __str__(self) -> str:
         return self.to_text()
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print everything on a rich console, as ``Report.to_text`` does."""
+    print_graphs(report.graphs, console)
+    for warning in report.warnings():
+        print_line(console, f"warning: {warning}", "yellow")
+    print_events(report.events, console)
+    print_unavailable(report.unavailable, console)

@@ -1,7 +1,7 @@
 """The report as tables for people.
 
 Place: behind ``Report.to_text``, ``Report.to_html`` and the command line.
-Input: a report and a rich console; the caller decides on width and colour. Output: printed on the console.
+Input: the parts of a report and a rich console; the caller decides on width and colour. Output: printed on the console.
 Invariants: equal reports give equal text for one width; whatever comes from models and backends is shown literally.
 Non-goals: completeness in long lists; the dictionary has everything.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -19,12 +18,10 @@ from rich.text import Text
 
 from mixbackend.contracts.plan import PlannedRegion
 from mixbackend.partitioner.portable import FIXED
+from mixbackend.registry import BackendInfo
 from mixbackend.reporting import summary
-from mixbackend.reporting.decided import decided
+from mixbackend.reporting.events import Event
 from mixbackend.reporting.records import GraphRecord
-
-if TYPE_CHECKING:
-    from mixbackend.reporting.report import Report
 
 MOST_REGIONS = 24
 MOST_REFUSALS = 12
@@ -33,16 +30,12 @@ _OTHER_COLUMNS, _MARGIN_COLUMN = 88, 12
 _LEAST_CUT = 16
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print everything."""
-    if not report.graphs:
+def print_graphs(records: Sequence[GraphRecord], console: Console) -> None:
+    """Print the regions of each graph, and why they are where they are."""
+    if not records:
         print_line(console, "nothing was compiled yet")
-    for record in report.graphs:
+    for record in records:
         _print_graph(record, console)
-    for warning in report.warnings():
-        print_line(console, f"warning: {warning}", "yellow")
-    _print_events(report, console)
-    _print_unavailable(report, console)
 
 
 def _print_graph(record: GraphRecord, console: Console) -> None:
@@ -120,7 +113,7 @@ def _print_why(record: GraphRecord, console: Console) -> None:
         print_line(console, f"  {summary.compare_single(record)}")
     if record.tuning is not None:
         print_line(console, f"  {summary.compare_trials(record)}")
-    how = decided(record)
+    how = record.decided
     if how.by != "estimates":
         print_line(console, f"  {summary.how_decided(how)}")
     for regime in record.regimes:
@@ -147,21 +140,23 @@ def _print_refusals(record: GraphRecord, console: Console) -> None:
         print_line(console, f"  {len(groups) - MOST_REFUSALS} more kinds of refusals; to_dict() has them all")
 
 
-def _print_events(report: Report, console: Console) -> None:
-    if not report.events:
+def print_events(events: Sequence[Event], console: Console) -> None:
+    """Print what went other than planned."""
+    if not events:
         return
     table = plain_table(["event", "graph", "region", "backend", "what happened"])
-    for event in report.events:
+    for event in events:
         table.add_row(*map(Text, (event.kind, event.graph, event.region, event.backend, event.detail)))
     console.print(table)
 
 
-def _print_unavailable(report: Report, console: Console) -> None:
+def print_unavailable(backends: Sequence[BackendInfo], console: Console) -> None:
+    """Print which backends cannot be used, those with one reason on one line."""
     names: dict[str, list[str]] = {}
-    for info in report.unavailable:
+    for info in backends:
         names.setdefault(info.reason, []).append(info.name)
     if names:
-        told = "; ".join(f"{', '.join(backends)}: {reason}" for reason, backends in names.items())
+        told = "; ".join(f"{', '.join(of_reason)}: {reason}" for reason, of_reason in names.items())
         print_line(console, f"not available here: {told}")
 
 

@@ -9,99 +9,19 @@ Raises ``MixbackendError`` for patterns that match nothing: all of them at once,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from mixbackend.contracts import MixbackendError, OpNode, PlacementError
 from mixbackend.nearest_name import nearest_name
-from mixbackend.partitioner.alternatives import Alternative, margin
-from mixbackend.partitioner.breakdown import Parts
+from mixbackend.partitioner.alternatives import Alternative
 from mixbackend.partitioner.ledger import NodeLedger, NodeOption
-from mixbackend.reporting.decided import Decided, alternative_data, decided, measured_alone
-from mixbackend.reporting.records import GraphRecord, finite
+from mixbackend.reporting.decided import measured_alone
+from mixbackend.reporting.node_answer import NodeAnswer
+from mixbackend.reporting.records import GraphRecord
 from mixbackend.reporting.summary import short_op
 
 MOST_NODES = 40
 """So many nodes are explained; a pattern that means more should be narrower."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAnswer:
-    """Why one node is where it is, and what everything else would cost.
-
-    Attributes:
-        graph: id.
-        node, op, module, source: of the node; ``source`` is the user's line.
-        follows: name of the op that it is placed with, itself if it computes something.
-        region, backend: where it is.
-        region_s: measured seconds of that region, ``None`` if it was not timed.
-        parts: what its estimate is made of; ``None`` if the plan cannot be priced any more.
-        options: the other backends.
-        alone_s: by backend, seconds that the whole graph was measured to take longer on it alone.
-        decided: how the graph's placement came about.
-    """
-
-    graph: str
-    node: str
-    op: str
-    module: str
-    source: str
-    follows: str
-    region: str
-    backend: str
-    region_s: float | None
-    parts: Parts | None
-    options: tuple[NodeOption, ...]
-    alone_s: tuple[tuple[str, float], ...]
-    decided: Decided
-
-    @property
-    def margin_s(self) -> float | None:
-        """Estimated seconds that the next best backend for this node would cost more."""
-        return margin([option.alternative for option in self.options])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; seconds, ``None`` where nothing is known."""
-        alone = dict(self.alone_s)
-        rows = [
-            {
-                **alternative_data(option.alternative),
-                "along": list(option.along),
-                "adapted_change_s": finite(option.adapted_s),
-                "measured_alone_change_s": alone.get(option.alternative.backend),
-                "parts": _parts_data(option.parts),
-            }
-            for option in self.options
-        ]
-        return {
-            "graph": self.graph,
-            "node": self.node,
-            "op": self.op,
-            "module": self.module,
-            "source": self.source,
-            "follows": self.follows,
-            "region": self.region,
-            "backend": self.backend,
-            "region_measured_s": self.region_s,
-            "parts": _parts_data(self.parts),
-            "margin_s": finite(self.margin_s),
-            "decided": self.decided.to_dict(),
-            "alternatives": rows,
-        }
-
-    def to_text(self, *, width: int = 140) -> str:
-        """A heading and a table."""
-        from mixbackend.reporting.node_answer import answers_text
-
-        return answers_text([self], width)
-
-    def __str__(self) -> str:
-        return self.to_text()
-
-
-def _parts_data(parts: Parts | None) -> dict[str, Any] | None:
-    return None if parts is None else {**asdict(parts), "total_s": parts.total_s}
 
 
 def answers(
@@ -158,12 +78,12 @@ def _some(nodes: Sequence[OpNode]) -> str:
 def _of_graph(record: GraphRecord, nodes: Sequence[OpNode], placed: int) -> list[NodeAnswer]:
     rows = _rows(record, [node.name for node in nodes], placed)
     home = {name: region for region in record.plan.regions for name in region.nodes}
-    how = decided(record)
+    how = record.decided
     found = []
     for node in nodes:
         row, region = rows.get(node.name), home[node.name]
         options = row.options if row is not None else _refused(record, node.name)
-        alone = [(name, measured_alone(record, name)) for name in [item.alternative.backend for item in options]]
+        alone = [(name, measured_alone(record.tuning, name)) for name in [item.alternative.backend for item in options]]
         found.append(
             NodeAnswer(
                 graph=record.graph.id,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mixbackend.plan.choice import DEFAULT, Choice
-from mixbackend.reporting.records import TrialRecord, TuningRecord
+from mixbackend.reporting.trials import TrialRecord, TuningRecord
 
 MEASURED = "measured"
 SLOWER = "slower"

@@ -17,7 +17,8 @@ from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting import EVENT_KINDS, Event, EventLog, GraphRecord, Report
 from mixbackend.reporting import summary as shorten
-from mixbackend.reporting.records import RegimeRecord, RegionRecord, TrialRecord, TuningRecord
+from mixbackend.reporting.records import RegimeRecord, RegionRecord
+from mixbackend.reporting.trials import TrialRecord, TuningRecord
 
 EVENT = Event("repair", "inference-0", "r0", "onnxruntime", "placed again")
 

@@ -13,9 +13,9 @@ from mixbackend.partitioner.alternatives import Alternative, RegionAlternatives
 from mixbackend.partitioner.breakdown import Parts
 from mixbackend.partitioner.ledger import NodeLedger, NodeOption
 from mixbackend.reporting import GraphRecord, Report
-from mixbackend.reporting.decided import Decided, decided
+from mixbackend.reporting.decided import Decided
 from mixbackend.reporting.node_answer import answers_text
-from mixbackend.reporting.records import TrialRecord, TuningRecord
+from mixbackend.reporting.trials import TrialRecord, TuningRecord
 
 HERE = Parts(4e-4, "probed", "linear_gelu", 1e-5, 2e-5, 0.0, 5e-6)
 THERE = Parts(3e-4, "backend", "", 1e-5, 2e-5, 3e-5, 4e-5)
@@ -193,12 +193,12 @@ def test_measurements_are_shown_as_what_decided(known: GraphRecord) -> None:
     ],
 )
 def test_who_decided(known: GraphRecord, trials: tuple[TrialRecord, ...], expected: Decided) -> None:
-    assert decided(replace(known, tuning=TuningRecord("mixture", trials) if trials else None)) == expected
+    assert replace(known, tuning=TuningRecord("mixture", trials) if trials else None).decided == expected
 
 
 def test_a_plan_that_was_made_before_is_said_to_have_decided(known: GraphRecord) -> None:
     locked = replace(known, plan=replace(known.plan, search="fixed"))
-    assert decided(locked).by == "earlier plan"
+    assert locked.decided.by == "earlier plan"
     text = str(Report((locked,)))
     assert "a plan that was made before" in text and "the best placement can be" not in text
 
