@@ -59,7 +59,9 @@ from mixbackend.contracts.torch_compat.memory import (
     storages_in_use,
     storages_of,
     tensor_implementation,
+    values_lie_in_memory,
     versions_of,
+    zeros_unwritten,
 )
 from mixbackend.contracts.torch_compat.operators import (
     SchemaArgument,
@@ -184,9 +186,11 @@ __all__ = [
     "symbolic_number",
     "tensor_implementation",
     "tracing_apart",
+    "values_lie_in_memory",
     "versions_of",
     "walk_metadata",
     "warned_at_most",
     "without_dispatch_modes",
     "written_when_run",
+    "zeros_unwritten",
 ]

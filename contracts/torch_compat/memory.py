@@ -21,6 +21,16 @@ def storage_key(value: torch.Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
+def values_lie_in_memory(value: object) -> bool:
+    """Whether what a tensor's memory holds are its values: not where torch negates them or knows them to be zeros."""
+    return not isinstance(value, torch.Tensor) or not (value._is_zerotensor() or value.is_neg())
+
+
+def zeros_unwritten() -> torch._ops.OpOverload:
+    """The operator that gives zeros in no memory."""
+    return torch.ops.aten._efficientzerotensor.default
+
+
 def storages_of(tensors: Sequence[object]) -> list[StorageWeakRef]:
     """Tells later whether memory is in use, and keeps none of it; for ``storages_in_use``."""
     return [StorageWeakRef(item.untyped_storage()) for item in tensors if isinstance(item, torch.Tensor)]

@@ -29,6 +29,7 @@ from mixbackend.compile.regimes import Measured, Placer
 from mixbackend.contracts import Phase, PlacementError, RegionTextError, VerificationError
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.sharing_check import HeldToSharing
+from mixbackend.execute.unwritten_values import WrittenValues, has_negated_values, write_out_zeros
 from mixbackend.execute.weights.constant_weights import constant_weights
 from mixbackend.graph.aliases import expected_sharing
 from mixbackend.graph.describe import PlaceholderRole, describe
@@ -57,6 +58,7 @@ class GraphCompiler:
 
     def __call__(self, module: torch.fx.GraphModule, phase: Phase, roles: dict[str, PlaceholderRole]) -> Run:
         """Compile a graph as it was decided; by estimates if that cannot be found out."""
+        write_out_zeros(module)
         captured = Captured(module, phase, roles, self.graphs.new_id(phase))
         sharing = expected_sharing(module, phase)
 
@@ -64,7 +66,12 @@ class GraphCompiler:
             self._shared_otherwise(captured.id, problem)
 
         eager = functools.partial(_run_eager, module)
-        held = HeldToSharing(self._run(captured), sharing, eager, tell)
+        if has_negated_values(module):
+            detail = "eager runs the graph: it has views that are negated when they are read"
+            self.environment.events.append(Event("fallback", captured.id, "", "", detail))
+            return eager
+        names = [node.name for node in module.graph.find_nodes(op="placeholder")]
+        held = WrittenValues(HeldToSharing(self._run(captured), sharing, eager, tell), eager, names, roles)
         # Torch holds it as long as the model lives; the report keeps what was placed.
         weakref.finalize(held, self.graphs.let_go, captured.id).atexit = False
         return held

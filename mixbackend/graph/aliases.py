@@ -185,10 +185,10 @@ def _storage(value: object) -> Storage:
         return 0
     try:
         storage = value.untyped_storage()
+        size = storage.nbytes()
+        if isinstance(size, int) and size == 0:
+            return 0
+        return int(storage._cdata if storage.device.type == "meta" else storage.data_ptr())
     except (NotImplementedError, RuntimeError):
-        # Some subclasses have none.
+        # Some subclasses have none, and so have zeros that torch never wrote.
         return 0
-    size = storage.nbytes()
-    if isinstance(size, int) and size == 0:
-        return 0
-    return int(storage._cdata if storage.device.type == "meta" else storage.data_ptr())
