@@ -2,7 +2,8 @@
 
 Place: below ``contracts.asked``, which holds answers of plug-ins against the contract. Input: a value and the hint of
 where it goes. Output: what is wrong in words, ``""`` if nothing is.
-Invariants: nothing of the value is called. A number is never negative and never NaN: all of the contract's are amounts.
+Invariants: nothing of the value is called. A number is never negative and never NaN: all of the contract's
+are amounts, but for those of type ``OfAnySign``.
 Non-goals: hints that the contract does not use; what is not known here fits.
 """
 
@@ -15,6 +16,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from mixbackend.contracts.sizes import OfAnySign
+
 _LONGEST = 120
 """Characters of a foreign value that are shown."""
 
@@ -22,6 +25,8 @@ _LONGEST = 120
 def misfit(value: object, hint: Any) -> str:
     """What is wrong with a value where a type hint says what belongs there; ``""`` if it fits."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint == OfAnySign:
+        return _misfit_of_number(value, int)
     if origin in (Union, types.UnionType):
         return _misfit_of_union(value, arguments)
     if origin is Literal:
@@ -34,7 +39,7 @@ def misfit(value: object, hint: Any) -> str:
     if not isinstance(hint, type) or origin is not None:
         return ""
     if hint in (bool, int, float):
-        return _misfit_of_number(value, hint)
+        return _misfit_of_number(value, hint) or _misfit_of_amount(value)
     if not isinstance(value, hint):
         return f"{shown(value)} instead of {_article(hint.__name__)}"
     return _misfit_of_fields(value, hint) if is_dataclass(hint) else ""
@@ -85,6 +90,10 @@ def _misfit_of_number(value: object, hint: type) -> str:
     allowed = (int, float) if hint is float else hint
     if not isinstance(value, allowed) or (isinstance(value, bool) and hint is not bool):
         return f"{shown(value)} instead of {_article(hint.__name__)}"
+    return ""
+
+
+def _misfit_of_amount(value: object) -> str:
     amount = float(value)  # type: ignore[arg-type]
     return f"{shown(value)} is no amount" if math.isnan(amount) or amount < 0.0 else ""
 
@@ -100,4 +109,4 @@ def _misfit_of_fields(value: object, hint: type) -> str:
 
 @cache
 def _hints_of(hint: type) -> dict[str, Any]:
-    return get_type_hints(hint)
+    return get_type_hints(hint, include_extras=True)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NoReturn, Union
+from typing import Annotated, Literal, NoReturn, Union
 
 import sympy
 
 Truth = Literal["yes", "no", "unknown"]
+OfAnySign = Annotated[int, "of any sign"]
+"""A difference of sizes, which may be negative, and what is known of it; all other numbers of contracts are amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,9 @@ class SymbolicSize:
     """
 
     expression: sympy.Expr
-    hint: int | None = None
-    lower: int = 0
-    upper: int | None = None
+    hint: OfAnySign | None = None
+    lower: OfAnySign = 0
+    upper: OfAnySign | None = None
 
     def __int__(self) -> NoReturn:
         raise TypeError(f"size {self} is symbolic: use known(condition), or hint_of(size) for an estimate")
@@ -59,7 +61,7 @@ class Condition:
 
     size: Size
     relation: Literal["equal", "other_than", "at_least", "at_most", "multiple_of"]
-    value: int
+    value: OfAnySign
 
     def holds(self, size: int) -> bool:
         """Whether a concrete size satisfies the condition."""
