@@ -29,7 +29,7 @@ from mixbackend.partitioner.atoms import form_atoms
 from mixbackend.partitioner.judging import Candidates, judge, source_of_getitem
 from mixbackend.partitioner.matching import Claim, find_claims
 from mixbackend.partitioner.portable import FIXED, at_home, names_at_home
-from mixbackend.partitioner.wishes import Wishes, apply_wishes
+from mixbackend.partitioner.user_rules import UserRules, apply_user_rules
 
 
 class MisfitError(PlacementError):
@@ -65,7 +65,7 @@ def fixed_plan(graph: OpGraph, plan: Plan, backends: Sequence[Backend], preferen
         rules = preferences if any(rule.kind != "prefer" for rule in preferences) else ()
         asked = backends if rules else _partaking(home, backends)
         judged = judge(graph, asked, frozenset())
-        problems = list(_refused(judged, _wishes(judged, home, asked, rules), home))
+        problems = list(_refused(judged, _user_rules(judged, home, asked, rules), home))
     if problems:
         raise MisfitError(graph.id, problems)
     return replace(home, dynamic=graph.dynamic)
@@ -108,9 +108,9 @@ def _unusable(plan: Plan, backends: Sequence[Backend]) -> Iterator[str]:
             yield f"{regions} needs {name}, which cannot be used here"
 
 
-def _wishes(
+def _user_rules(
     judged: Candidates, plan: Plan, backends: Sequence[Backend], preferences: Sequence[Preference]
-) -> tuple[Wishes, tuple[Claim, ...]]:
+) -> tuple[UserRules, tuple[Claim, ...]]:
     """Verdicts under the rules, and where patterns fit: those of the plan, and all of them where rules ask for more."""
     claims: tuple[Claim, ...] = ()
     planned = frozenset((region.backend, pattern) for region in plan.regions for pattern, _ in region.matches)
@@ -120,11 +120,11 @@ def _wishes(
             later.setdefault(first, []).append(second)
         wanted = None if preferences else planned
         claims = find_claims(judged, backends, frozenset(), later, form_atoms(judged).replicable, wanted)
-    return apply_wishes(judged, claims, preferences, {}), claims
+    return apply_user_rules(judged, claims, preferences, {}), claims
 
 
-def _refused(judged: Candidates, asked: tuple[Wishes, tuple[Claim, ...]], plan: Plan) -> Iterator[str]:
-    wishes, claims = asked
+def _refused(judged: Candidates, asked: tuple[UserRules, tuple[Claim, ...]], plan: Plan) -> Iterator[str]:
+    user_rules, claims = asked
     slots = {name: slot for slot, name in enumerate(judged.backends)}
     fitting = {(claim.backend, claim.match.pattern, claim.match.nodes) for claim in claims}
     for region in plan.regions:
@@ -132,17 +132,17 @@ def _refused(judged: Candidates, asked: tuple[Wishes, tuple[Claim, ...]], plan: 
         matched: set[str] = set()
         for pattern, nodes in region.matches:
             if (slot, pattern, nodes) in fitting:
-                matched.update(name for name in nodes if (name, slot) not in wishes.banned)
+                matched.update(name for name in nodes if (name, slot) not in user_rules.banned)
             else:
                 yield f"{region.id}: pattern {pattern} of {region.backend} does not fit {_ops(judged, nodes)} any more"
-        yield from _refused_ops(judged, wishes, region, slot, matched)
+        yield from _refused_ops(judged, user_rules, region, slot, matched)
 
 
 def _refused_ops(
-    judged: Candidates, wishes: Wishes, region: PlannedRegion, slot: int, matched: set[str]
+    judged: Candidates, user_rules: UserRules, region: PlannedRegion, slot: int, matched: set[str]
 ) -> Iterator[str]:
     for name in (*region.nodes, *region.copies):
-        verdict = wishes.candidates.verdicts[name][slot]
+        verdict = user_rules.candidates.verdicts[name][slot]
         source = source_of_getitem(judged.graph.node_by_name[name])
         if name in matched or source in matched or isinstance(verdict, Supported):
             continue

@@ -38,7 +38,7 @@ from mixbackend.partitioner.siblings import unite_siblings
 from mixbackend.partitioner.single import last_resort_of
 from mixbackend.partitioner.solving import Found, Solved, chosen, single, solve
 from mixbackend.partitioner.stages import Stages, collection_paused
-from mixbackend.partitioner.wishes import Wishes, apply_wishes
+from mixbackend.partitioner.user_rules import UserRules, apply_user_rules
 
 
 def place(
@@ -90,7 +90,7 @@ def place(
 
 
 class Placements:
-    """Placements of one graph under one set of wishes, at whatever costs: what costs do not change is done once.
+    """Placements of one graph under one set of rules, at whatever costs: what costs do not change is done once.
 
     Arguments are those of ``place``. Plans are equal to those that ``place`` makes.
     """
@@ -231,13 +231,13 @@ class Prepared:
     """A graph that is judged, matched and glued: all of a problem but its prices.
 
     Attributes:
-        wishes: verdicts after preferences and pins.
+        user_rules: verdicts after preferences and pins.
         atoms: the grouping.
         claims: matched patterns.
         backends: who was asked.
     """
 
-    wishes: Wishes
+    user_rules: UserRules
     atoms: Atoms
     claims: tuple[Claim, ...]
     backends: tuple[Backend, ...]
@@ -245,7 +245,7 @@ class Prepared:
     def priced(self, costs: CostModel, corrections: Mapping[tuple[str, str], float], clock: Stages) -> Problem:
         """The problem at some costs."""
         with clock.measure("price"):
-            return price(self.wishes, self.atoms, self.claims, self.backends, costs, corrections)
+            return price(self.user_rules, self.atoms, self.claims, self.backends, costs, corrections)
 
 
 def make_problem(
@@ -286,9 +286,9 @@ def prepare(
             later.setdefault(first, []).append(second)
         claims = find_claims(judged, backends, exclusions, later, atoms.replicable)
     with clock.measure("price"):
-        wishes = apply_wishes(judged, claims, preferences, pinned)
+        user_rules = apply_user_rules(judged, claims, preferences, pinned)
         if preferences:
-            atoms, copied = form_atoms(wishes.candidates), atoms.replicable
+            atoms, copied = form_atoms(user_rules.candidates), atoms.replicable
             kept = copied - atoms.replicable
             claims = tuple(claim for claim in claims if not kept.intersection(claim.match.nodes))
-    return Prepared(wishes, atoms, tuple(claims), tuple(backends))
+    return Prepared(user_rules, atoms, tuple(claims), tuple(backends))

@@ -1,7 +1,7 @@
 """Pricing: from verdicts to a ``Problem``.
 
 Place: after gluing, before the search; the only stage that asks the cost model.
-Input: wishes, atoms, claims, backends, a cost model. Output: ``Problem``.
+Input: the rules of the user as verdicts, atoms, claims, backends, a cost model. Output: ``Problem``.
 A backend's own cost of an op (in its verdict, or of a pattern) comes before the cost model's.
 Raises ``PlacementError`` if atoms can run nowhere: all of them, each with every backend's refusal.
 """
@@ -27,14 +27,14 @@ from mixbackend.partitioner.atoms import Atoms, is_free
 from mixbackend.partitioner.matching import Claim
 from mixbackend.partitioner.problem import Label, Problem, Use, Value
 from mixbackend.partitioner.signatures import MetaNumbers
-from mixbackend.partitioner.wishes import Wishes
+from mixbackend.partitioner.user_rules import UserRules
 
 _NAMED = 8
 """So many equal ops that run nowhere are named."""
 
 
 def price(
-    wishes: Wishes,
+    user_rules: UserRules,
     atoms: Atoms,
     claims: Sequence[Claim],
     backends: Sequence[Backend],
@@ -42,7 +42,7 @@ def price(
     corrections: Mapping[tuple[str, str], float],
 ) -> Problem:
     """Put a price on everything a plan could do; corrections are seconds by (node, backend), see ``place``."""
-    builder = _Builder(wishes, atoms, claims, backends, _Tariff(backends, costs), corrections)
+    builder = _Builder(user_rules, atoms, claims, backends, _Tariff(backends, costs), corrections)
     return builder.build()
 
 
@@ -102,10 +102,10 @@ class _Tariff:
             return 0.0
         return self.reads(meta)[slot] + self.writes(meta)[slot]
 
-    def op(self, slot: int, wishes: Wishes, name: str) -> float:
-        key = (slot, wishes.candidates.signatures[name])
+    def op(self, slot: int, user_rules: UserRules, name: str) -> float:
+        key = (slot, user_rules.candidates.signatures[name])
         if key not in self._ops:
-            self._ops[key] = self._costs.op(self._names[slot], wishes.candidates.views[name]).seconds
+            self._ops[key] = self._costs.op(self._names[slot], user_rules.candidates.views[name]).seconds
         return self._ops[key]
 
     def equal(self, slot: int, view: OpView) -> float:
@@ -131,7 +131,7 @@ class _Tariff:
 class _Builder:
     def __init__(
         self,
-        wishes: Wishes,
+        user_rules: UserRules,
         atoms: Atoms,
         claims: Sequence[Claim],
         backends: Sequence[Backend],
@@ -139,9 +139,9 @@ class _Builder:
         corrections: Mapping[tuple[str, str], float],
     ) -> None:
         self._corrections = corrections
-        self._wishes = wishes
-        self._candidates = wishes.candidates
-        self._graph = wishes.candidates.graph
+        self._user_rules = user_rules
+        self._candidates = user_rules.candidates
+        self._graph = user_rules.candidates.graph
         self._atoms = atoms
         self._tariff = tariff
         self._fused = [backend.traits().fused_on(self._graph.device_type) for backend in backends]
@@ -187,7 +187,7 @@ class _Builder:
 
     def _required(self) -> frozenset[tuple[int, int]]:
         home = self._atoms.atom_of
-        return frozenset((home[name], slot) for name, slot in self._wishes.required if name in home)
+        return frozenset((home[name], slot) for name, slot in self._user_rules.required if name in home)
 
     def _claimed_atoms(self, claim: Claim) -> list[int]:
         names = (name for name in claim.match.nodes if name not in self._atoms.replicable)
@@ -196,7 +196,7 @@ class _Builder:
     def _usable(self, claim: Claim) -> bool:
         """Whether all atoms of a claim can run inside it: what else they hold must be supported by its backend."""
         matched, bit = set(claim.match.nodes), 1 << claim.backend
-        if any((name, claim.backend) in self._wishes.banned for name in matched):
+        if any((name, claim.backend) in self._user_rules.banned for name in matched):
             return False
         for atom in dict.fromkeys(self._claimed_atoms(claim)):
             names = dict.fromkeys((*self._atoms.members[atom], *self._atoms.replicas[atom]))
@@ -205,7 +205,7 @@ class _Builder:
             rest += [] if core in matched else [core]
             if any(not self._candidates.supporters(name) & bit and not self._follows(name, matched) for name in rest):
                 return False
-            if not self._wishes.allows(core, claim.backend):
+            if not self._user_rules.allows(core, claim.backend):
                 return False
         return True
 
@@ -221,7 +221,7 @@ class _Builder:
         choices: dict[Label, tuple[float, float]] = {}
         inputs = cache(partial(self._inputs_cost, atom))
         for slot in range(len(self._candidates.backends)):
-            if supporters >> slot & 1 and self._wishes.allows(core, slot):
+            if supporters >> slot & 1 and self._user_rules.allows(core, slot):
                 choices[Label(slot, -1)] = self._op_cost(core, slot), inputs(slot)
         for number in self._claims_of[atom]:
             slot = self._claims[number].backend
@@ -233,9 +233,9 @@ class _Builder:
             return 0.0
         verdict = self._candidates.verdicts[name][slot]
         own = verdict.cost if isinstance(verdict, Supported) else None
-        seconds = self._tariff.op(slot, self._wishes, name) if own is None else own
+        seconds = self._tariff.op(slot, self._user_rules, name) if own is None else own
         seconds = max(0.0, seconds + self._correction(name, slot))
-        return seconds * self._wishes.factors.get((name, slot), 1.0)
+        return seconds * self._user_rules.factors.get((name, slot), 1.0)
 
     def _correction(self, name: str, slot: int) -> float:
         return self._corrections.get((name, self._candidates.backends[slot]), 0.0)
@@ -246,7 +246,7 @@ class _Builder:
         own = self._op_cost(core, claim.backend) if alone else self._correction(core, claim.backend)
         root = claim.match.root
         if whole is not None and self._atoms.atom_of.get(root) == atom:
-            own += whole * self._wishes.factors.get((root, claim.backend), 1.0)
+            own += whole * self._user_rules.factors.get((root, claim.backend), 1.0)
         return max(0.0, own)
 
     def _whole_cost(self, claim: Claim) -> float | None:

@@ -2,7 +2,7 @@
 
 Place: between judging and pricing. Input: candidates, claims, the user's rules, and the placements that a repair keeps.
 Output: candidates with more refusals, the factor of each op on each backend, and the pins.
-Invariants: the first rule that matches a node decides; ``getitem`` and views follow their producer and have no wishes.
+Invariants: the first rule that matches a node decides; ``getitem`` and views follow their producer's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mixbackend.partitioner.matching import Claim
 
 
 @dataclass(frozen=True, eq=False)
-class Wishes:
+class UserRules:
     """What the user and the repair ask for.
 
     Attributes:
@@ -39,12 +39,12 @@ class Wishes:
         return self.pinned.get(name, backend) == backend
 
 
-def apply_wishes(
+def apply_user_rules(
     candidates: Candidates,
     claims: Sequence[Claim],
     preferences: Sequence[Preference],
     pinned: Mapping[str, str],
-) -> Wishes:
+) -> UserRules:
     """Turn rules into verdicts and factors.
 
     Raises:
@@ -73,7 +73,7 @@ def apply_wishes(
         source = source_of_getitem(node)
         if source in verdicts:
             verdicts[node.name] = verdicts[source]
-    return Wishes(replace(candidates, verdicts=verdicts), factors, frozenset(banned), pins, frozenset(required))
+    return UserRules(replace(candidates, verdicts=verdicts), factors, frozenset(banned), pins, frozenset(required))
 
 
 def _first_rules(
