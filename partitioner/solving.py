@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mixbackend.contracts import Backend, Unsupported
 from mixbackend.partitioner.bound import discounted, on_one_pool, without_backends
+from mixbackend.partitioner.bound_refinement import slack_values
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.energy import Placement, region_energies, true_energy
 from mixbackend.partitioner.improve import improve, satisfy
@@ -22,7 +23,6 @@ from mixbackend.partitioner.regions import EntangledClaimsError
 from mixbackend.partitioner.search import Labeller, Labelling, Neighbourhood, Orders, find_labels
 from mixbackend.partitioner.single import last_resort_of, single_backend_labels
 from mixbackend.partitioner.stages import Stages
-from mixbackend.partitioner.tighten import loose_values
 
 ROUNDS = 3
 ATOMS_SEARCHED_AGAIN = 4000
@@ -157,10 +157,10 @@ def _search_as(
     realised = {labelling.labels}
     for _ in range(ROUNDS):
         closed = found.seconds - bound <= 1e-12 * found.seconds
-        loose = frozenset(loose_values(view, labelling.labels)) - exact_values
-        if closed or not loose or rules.pricing or problem.size > ATOMS_SEARCHED_AGAIN:
+        slack = frozenset(slack_values(view, labelling.labels)) - exact_values
+        if closed or not slack or rules.pricing or problem.size > ATOMS_SEARCHED_AGAIN:
             break
-        exact_values |= loose
+        exact_values |= slack
         labelling = labeller.find(exact_values)
         bound = max(bound, labelling.bound)
         if labelling.labels in realised:

@@ -13,7 +13,7 @@ from mixbackend.partitioner.energy import fuses
 from mixbackend.partitioner.problem import Problem
 
 
-def loose_values(problem: Problem, labels: Sequence[int]) -> Iterator[int]:
+def slack_values(problem: Problem, labels: Sequence[int]) -> Iterator[int]:
     """Numbers of the values whose write or crossing was split among readers of whom only some pay."""
     for number, value in enumerate(problem.values):
         if len(value.uses) < 2:
