@@ -24,7 +24,7 @@ LIGHT, EVEN, HEAVY = 0.1, 0.5, 0.9
 """Shares of the processor. Never 0 nor 1: what costs the busier side nothing should still cost the other little."""
 
 Place = Callable[[CostModel], Plan]
-Appraise = Callable[[Plan, CostModel], float]
+Reprice = Callable[[Plan, CostModel], float]
 
 _NO_HOST = HostRates(0.0, 0.0, 0.0)
 
@@ -82,27 +82,27 @@ def _weighed(rates: BackendRates, share: float, device: DeviceModel) -> BackendR
     )
 
 
-def balance(place: Place, appraise: Appraise, costs_at: Callable[[float], CostModel]) -> float:
+def balance(place: Place, reprice: Reprice, costs_at: Callable[[float], CostModel]) -> float:
     """The share of the processor that gives a graph its best plan.
 
     Args:
         place: plans the graph at a cost model.
-        appraise: seconds of a plan at a cost model.
+        reprice: seconds of a plan at a cost model.
         costs_at: the cost model of a share.
     """
     found: dict[float, Sides] = {}
     for share in (LIGHT, HEAVY, EVEN):
-        sides = found[share] = _sides(place, appraise, costs_at, share)
+        sides = found[share] = _sides(place, reprice, costs_at, share)
         # The plan that costs the busier side least cannot be undercut: no other makes that side any cheaper.
         if (share == LIGHT and sides.device_s >= sides.host_s) or (share == HEAVY and sides.host_s >= sides.device_s):
             return share
     return min(found, key=lambda share: found[share].larger)
 
 
-def _sides(place: Place, appraise: Appraise, costs_at: Callable[[float], CostModel], share: float) -> Sides:
+def _sides(place: Place, reprice: Reprice, costs_at: Callable[[float], CostModel], share: float) -> Sides:
     """Both sides of the plan at a share: its price there and at another share tell them apart."""
     other = LIGHT if share == HEAVY else HEAVY
     plan = place(costs_at(share))
-    here, there = plan.estimated_s, appraise(plan, costs_at(other))
+    here, there = plan.estimated_s, reprice(plan, costs_at(other))
     slope = (there - here) / (other - share)
     return Sides(here + (1.0 - share) * slope, here - share * slope)

@@ -131,7 +131,7 @@ def ladder_of(layout: LayoutChoice, plan: Plan, planner: Planner) -> Ladder | No
         plan,
         lambda symbol: _source(graph, places, symbol) is not None,
         planner.place,
-        planner.appraise,
+        planner.reprice,
     )
 
 

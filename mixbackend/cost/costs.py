@@ -19,7 +19,7 @@ from mixbackend.cost.model import cost_model
 from mixbackend.partitioner.amortized import AmortizedCosts
 from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.placement import Placements
-from mixbackend.partitioner.queueing import Appraise, Place
+from mixbackend.partitioner.queueing import Place, Reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.storage import Storage
 
@@ -92,7 +92,7 @@ class SessionCosts:
         names = frozenset(item.name for item in self._backends if item.traits().device_types == {"cpu"})
         return GpuCosts(model, self._records, processor, names)
 
-    def _trials(self, graph: OpGraph) -> tuple[Place, Appraise]:
+    def _trials(self, graph: OpGraph) -> tuple[Place, Reprice]:
         """Placing a graph, and pricing a plan of it, at costs that are yet to be decided."""
 
         def placed(costs: CostModel) -> Plan:

@@ -21,7 +21,7 @@ from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
 from mixbackend.contracts.gpu_rates import KERNEL_S
 from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.partitioner.mixed import MixedCosts, is_mixed
-from mixbackend.partitioner.queueing import Appraise, Place, balance, weighed
+from mixbackend.partitioner.queueing import Place, Reprice, balance, weighed
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 _MOST_OF_PEAK = 1.05
@@ -51,23 +51,23 @@ class GpuCosts:
         self._lock = threading.RLock()
         self._known: dict[int, tuple[weakref.ref[OpGraph], CostModel]] = {}
 
-    def of(self, graph: OpGraph, place: Place, appraise: Appraise) -> CostModel:
+    def of(self, graph: OpGraph, place: Place, reprice: Reprice) -> CostModel:
         """Costs of a graph; the same whenever it is asked about.
 
         Args:
             graph: whose.
             place: plans it at a cost model, which is tried a few times where kernels are launched one by one.
-            appraise: seconds of a plan at a cost model.
+            reprice: seconds of a plan at a cost model.
         """
         with self._lock:
             known = self._known.get(id(graph))
             if known is not None and known[0]() is graph:
                 return known[1]
-            found = self._made(graph, place, appraise)
+            found = self._made(graph, place, reprice)
             self._known[id(graph)] = weakref.ref(graph), found
             return found
 
-    def _made(self, graph: OpGraph, place: Place, appraise: Appraise) -> CostModel:
+    def _made(self, graph: OpGraph, place: Place, reprice: Reprice) -> CostModel:
         mixed = is_mixed(graph)
         if self._replayed:
             return self._with_processor(as_replayed(self._costs), 1.0, mixed)
@@ -76,7 +76,7 @@ class GpuCosts:
         def costs_at(share: float) -> CostModel:
             return self._with_processor(weighed(self._costs, share), share, mixed)
 
-        return costs_at(balance(place, appraise, costs_at))
+        return costs_at(balance(place, reprice, costs_at))
 
     def _with_processor(self, costs: CostModel, share: float, mixed: bool) -> CostModel:
         if not mixed:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from mixbackend.contracts import Backend, OpGraph, Plan
 from mixbackend.contracts.preferences import Preference
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.partitioner.appraise import Appraisal, appraise
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
 from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
 from mixbackend.partitioner.ledger import Ledger
+from mixbackend.partitioner.reprice import Repriced, reprice
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.locked_plans import LockedPlans
 from mixbackend.reporting import Event, EventLog
@@ -102,9 +102,9 @@ class Planner:
         fewer = choice.allowed(self.backends)
         return Ledger(self._question(graph, plan, exclusions), fewer if len(fewer) < len(self.backends) else ())
 
-    def appraise(self, graph: OpGraph, plans: Sequence[Plan], bounded: bool = False) -> Appraisal:
+    def reprice(self, graph: OpGraph, plans: Sequence[Plan], bounded: bool = False) -> Repriced:
         """What plans of a graph cost at its sizes; with ``bounded``, also what no plan can undercut."""
-        return appraise(
+        return reprice(
             graph,
             plans,
             self.backends,

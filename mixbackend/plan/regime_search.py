@@ -26,7 +26,7 @@ import sympy
 
 from mixbackend.contracts import OpGraph, Plan, SymbolicSize
 from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, symbols_of, with_hints
-from mixbackend.partitioner.appraise import Appraisal
+from mixbackend.partitioner.reprice import Repriced
 
 MOST_REGIMES = 4
 WORTH = 0.04
@@ -53,7 +53,7 @@ _STEPS = tuple(_steps())
 """Sizes that bounds may lie at: the same wherever the first call was, so that decisions for a range are found again."""
 
 Place = Callable[[OpGraph], Plan]
-Price = Callable[[OpGraph, Sequence[Plan], bool], Appraisal]
+Price = Callable[[OpGraph, Sequence[Plan], bool], Repriced]
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,6 @@ def _promised(placed: PlacedGraph, took_s: float, hints: Hints, planner: Planner
         graph = with_hints(placed.graph, hints)
     except ImpossibleSizesError:
         return None
-    (estimated_s,) = planner.appraise(graph, [placed.plan]).seconds
+    (estimated_s,) = planner.reprice(graph, [placed.plan]).seconds
     here_s = placed.plan.estimated_s
     return None if estimated_s is None or here_s <= 0.0 else estimated_s / here_s * took_s

@@ -16,8 +16,8 @@ from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, 
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_graph
-from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.placement import place
+from mixbackend.partitioner.reprice import reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 DEVICE = DeviceModel("cpu test", (("float32", 2e11),), 1e10, 1e7, 1e11, 3e-6, 2, "probed")
@@ -52,7 +52,7 @@ def stated() -> BackendRates:
 def runs_at(placed: list[tuple[str, OpGraph, Plan]], rates: BackendRates) -> list[BlockRun]:
     costs = RooflineCostModel(DEVICE, {"eager": rates})
     return [
-        BlockRun(name, graph, plan, float(appraise(graph, [plan], [eager()], costs).seconds[0] or 0.0))
+        BlockRun(name, graph, plan, float(reprice(graph, [plan], [eager()], costs).seconds[0] or 0.0))
         for name, graph, plan in placed
     ]
 

@@ -22,7 +22,7 @@ from mixbackend.cost.records import device_record, rates_record, read_device, re
 from mixbackend.cost.structural import Fixed
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.partitioner.appraise import appraise
+from mixbackend.partitioner.reprice import reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.partitioner.work import work_of
 
@@ -152,7 +152,7 @@ def runs_of(backends: list[Backend], rates: dict[str, BackendRates], share: floa
     for side in (512, 1024, 2048, 4096):
         graph = graph_of((side, side), (side, side), (side, side), (side, side))
         plan: Plan = place(graph, backends[:1], costs)
-        seconds = appraise(graph, [plan], backends, costs).seconds[0]
+        seconds = reprice(graph, [plan], backends, costs).seconds[0]
         runs.append(BlockRun(str(side), graph, plan, share * float(seconds or 0.0)))
     return runs
 

@@ -35,10 +35,10 @@ def search(*plans: Sides) -> tuple[float, int]:
         best = min(range(len(plans)), key=lambda number: seconds(number, costs.share))
         return Plan(str(best), "inference", False, (), estimated_s=seconds(best, costs.share))
 
-    def appraise(plan: Plan, costs: Costs) -> float:
+    def reprice(plan: Plan, costs: Costs) -> float:
         return seconds(int(plan.graph_id), costs.share)
 
-    share = balance(place, appraise, Costs)  # type: ignore[arg-type]
+    share = balance(place, reprice, Costs)  # type: ignore[arg-type]
     return share, len(placed)
 
 

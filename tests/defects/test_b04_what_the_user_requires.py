@@ -16,7 +16,7 @@ from mixbackend.contracts import (
     Unsupported,
 )
 from mixbackend.partitioner import place
-from mixbackend.partitioner.appraise import appraise
+from mixbackend.partitioner.reprice import reprice
 
 CHAIN = graph(
     [
@@ -53,7 +53,7 @@ def test_one_op_can_be_required_whatever_the_backend_wants(conditions: RegionCon
     picky = TableBackend("picky", wanted=conditions)
     plan = place(CHAIN, [picky, eager()], COSTS, preferences=[RULE])
     assert owners(plan) == {"a": "eager", "b": "eager", "c": "picky"}
-    appraised = appraise(CHAIN, [plan], [picky, eager()], COSTS, preferences=[RULE])
+    appraised = reprice(CHAIN, [plan], [picky, eager()], COSTS, preferences=[RULE])
     assert appraised.seconds[0] == pytest.approx(plan.estimated_s)
 
 

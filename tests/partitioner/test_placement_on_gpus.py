@@ -30,8 +30,8 @@ from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.queueing import HEAVY, LIGHT, balance, weighed
+from mixbackend.partitioner.reprice import reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 PEAKS = (("float32", 5e13), ("float16", 7.9e14), ("bfloat16", 7.9e14))
@@ -103,7 +103,7 @@ def called(graph: OpGraph, backends: Sequence[Backend], rates: Mapping[str, Back
     costs = sound(RooflineCostModel(H200, rates))
 
     def priced(plan: Plan, model: RooflineCostModel) -> float:
-        return appraise(graph, [plan], backends, model).seconds[0] or 0.0
+        return reprice(graph, [plan], backends, model).seconds[0] or 0.0
 
     share = balance(lambda model: place(graph, backends, model), priced, lambda share: weighed(costs, share))
     return share, place(graph, backends, weighed(costs, share), margin=MARGIN)

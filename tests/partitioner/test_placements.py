@@ -10,8 +10,8 @@ from partitioner_cases import TableCosts, random_case
 from mixbackend.contracts import CostModel
 from mixbackend.partitioner import place
 from mixbackend.partitioner import placement as placement_module
-from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.placement import Placements
+from mixbackend.partitioner.reprice import reprice
 
 common = settings(derandomize=True, deadline=None, max_examples=60)
 MARGINS = (0.0, 0.04, 0.5)
@@ -42,7 +42,7 @@ def test_seconds_are_those_of_an_appraisal(seed: int, most: int) -> None:
     plan = placements.plan(first)
     assert placements.seconds(plan, first) == pytest.approx(plan.estimated_s, rel=1e-9)
     for costs in others:
-        assert (placements.seconds(plan, costs),) == appraise(op_graph, [plan], backends, costs).seconds
+        assert (placements.seconds(plan, costs),) == reprice(op_graph, [plan], backends, costs).seconds
 
 
 @common

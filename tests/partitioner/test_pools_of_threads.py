@@ -6,8 +6,8 @@ import pytest
 from partitioner_cases import MATMUL, POINTWISE, SOFTMAX, TableBackend, TableCosts, eager, graph, node
 
 from mixbackend.contracts import OpGraph, Plan, Traits
-from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.placement import place
+from mixbackend.partitioner.reprice import reprice
 
 SWITCH = 5.0
 
@@ -72,6 +72,6 @@ def test_plans_are_appraised_as_they_were_placed() -> None:
     table = costs(switch=1.0)
     for backend in (foreign(), foreign(refused=frozenset({SOFTMAX}))):
         plan = placed(backend, table)
-        found = appraise(chain(), [plan], [backend, eager()], table, bounded=True)
+        found = reprice(chain(), [plan], [backend, eager()], table, bounded=True)
         assert found.seconds == (pytest.approx(plan.estimated_s),)
         assert found.bound_s <= plan.estimated_s + 1e-9

@@ -167,7 +167,7 @@ def test_who_may_win_as_the_equal_of_the_plan_is_asked_about_other_sizes(
     """Among equals one backend alone wins, so a tie here must not hide what it takes elsewhere."""
     monkeypatch.setattr(elsewhere, "with_hints", lambda graph, hints: graph)
     estimates = {"home": 1.0, "rival": 10.0}
-    planner: Any = SimpleNamespace(appraise=lambda graph, plans: SimpleNamespace(seconds=(estimates[graph],)))
+    planner: Any = SimpleNamespace(reprice=lambda graph, plans: SimpleNamespace(seconds=(estimates[graph],)))
 
     def placed(name: str) -> Any:
         return SimpleNamespace(graph=name, plan=SimpleNamespace(estimated_s=1.0))

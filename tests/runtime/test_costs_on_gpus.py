@@ -58,7 +58,7 @@ def test_calls_of_small_graphs_cost_what_queueing_costs(make_environment):
     plan = environment.planner.place(graph)
     assert plan.estimated_s == pytest.approx(OPS * GPU.launch_s, rel=0.15)
     # Measured once, and the same costs hold for whoever asks later.
-    assert environment.planner.appraise(graph, [plan]).seconds == (pytest.approx(plan.estimated_s),)
+    assert environment.planner.reprice(graph, [plan]).seconds == (pytest.approx(plan.estimated_s),)
     assert asked == [("cuda", True)]
 
 

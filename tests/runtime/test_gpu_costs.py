@@ -13,9 +13,9 @@ from mixbackend.cost.gpu_costs import GpuCosts, as_replayed, sound
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.partitioner.appraise import appraise
 from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.queueing import HEAVY, LIGHT, weighed
+from mixbackend.partitioner.reprice import reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 PEAKS = (("float32", 5e13), ("float16", 8e14))
@@ -93,7 +93,7 @@ def _asked(costs, function, *inputs):
         return place(graph, backends, model)
 
     def priced(plan, model):
-        return appraise(graph, [plan], backends, model).seconds[0]
+        return reprice(graph, [plan], backends, model).seconds[0]
 
     found = costs.of(graph, placed, priced)
     assert costs.of(graph, placed, priced) is found

@@ -25,7 +25,7 @@ from mixbackend.contracts import (
     TensorMeta,
 )
 from mixbackend.contracts.rehint import symbols_of
-from mixbackend.partitioner.appraise import Appraisal
+from mixbackend.partitioner.reprice import Repriced
 from mixbackend.plan.regime_search import MOST_REGIMES, WORTH, Ladder, find_ladder
 
 ROWS = sympy.Symbol("s0", positive=True, integer=True)
@@ -73,11 +73,11 @@ class Market:
         region = PlannedRegion("r0", name, ("relu",))
         return Plan("g", "inference", True, (region,), estimated_s=self.seconds(name, size))
 
-    def price(self, described: OpGraph, plans: object, bounded: bool) -> Appraisal:
+    def price(self, described: OpGraph, plans: object, bounded: bool) -> Repriced:
         self.priced += 1
         size = elements(described)
         names = [plan.regions[0].backend for plan in plans]  # type: ignore[attr-defined]
-        return Appraisal(tuple(self.seconds(name, size) for name in names), self.seconds(self.best(size), size))
+        return Repriced(tuple(self.seconds(name, size) for name in names), self.seconds(self.best(size), size))
 
     def ladder(self, described: OpGraph) -> Ladder | None:
         plan = self.place(described)
@@ -183,11 +183,11 @@ def test_symbols_that_matter_alike_are_multiplied() -> None:
 
 def test_a_symbol_that_hardly_matters_is_left_out() -> None:
     class Uneven(Market):
-        def price(self, described: OpGraph, plans: object, bounded: bool) -> Appraisal:
+        def price(self, described: OpGraph, plans: object, bounded: bool) -> Repriced:
             hints = {symbol: size.hint or 1 for symbol, size in symbols_of(described).items()}
             size = hints[ROWS] + hints[COLUMNS] // 100
             names = [plan.regions[0].backend for plan in plans]  # type: ignore[attr-defined]
-            return Appraisal(tuple(self.seconds(name, size) for name in names), 0.0)
+            return Repriced(tuple(self.seconds(name, size) for name in names), 0.0)
 
     market = Uneven({"small": (1e-6, 1e-7), "large": (1e-4, 1e-9)})
     described = graph(rows(64), SymbolicSize(COLUMNS, 64, 2))

@@ -3,7 +3,7 @@
 Place: beside ``place``; asked where one graph may have several plans, by range of sizes.
 Input: an ``OpGraph``, plans of it, backends, costs and preferences as ``place`` takes them. Output: the true energy of
 each plan, and a lower bound that no legal plan of this graph undercuts.
-Invariants: ``appraise(graph, [place(graph, ...)], ...)`` gives the plan's own ``estimated_s``. A plan that is no
+Invariants: ``reprice(graph, [place(graph, ...)], ...)`` gives the plan's own ``estimated_s``. A plan that is no
 placement of this graph (an op without a verdict, another pattern) has no price: ``None``.
 Units: seconds.
 """
@@ -25,7 +25,7 @@ from mixbackend.partitioner.stages import Stages, collection_paused
 
 
 @dataclass(frozen=True, slots=True)
-class Appraisal:
+class Repriced:
     """What plans of one graph cost.
 
     Attributes:
@@ -37,7 +37,7 @@ class Appraisal:
     bound_s: float = 0.0
 
 
-def appraise(
+def reprice(
     graph: OpGraph,
     plans: Sequence[Plan],
     backends: Sequence[Backend],
@@ -46,7 +46,7 @@ def appraise(
     preferences: Sequence[Preference] = (),
     minimum_ops: Mapping[str, int] | None = None,
     bounded: bool = False,
-) -> Appraisal:
+) -> Repriced:
     """Price plans of a graph; nothing is searched for unless a bound is wanted.
 
     Args:
@@ -60,7 +60,7 @@ def appraise(
         rules = RegionRules(problem, backends, minimum_ops or {})
         placements = [_placement(problem, plan) for plan in plans]
         seconds = tuple(None if item is None else true_energy(problem, item, rules.price) for item in placements)
-        return Appraisal(seconds, _bound(problem, rules) if bounded else 0.0)
+        return Repriced(seconds, _bound(problem, rules) if bounded else 0.0)
 
 
 def _bound(problem: Problem, rules: RegionRules) -> float:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from partitioner_cases import random_case
 
 from mixbackend.partitioner import place
-from mixbackend.partitioner.appraise import appraise
+from mixbackend.partitioner.reprice import reprice
 
 common = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -20,7 +20,7 @@ common = settings(derandomize=True, deadline=None, max_examples=60)
 def test_a_fresh_plan_costs_what_it_was_estimated_at(seed: int, most: int) -> None:
     op_graph, backends, costs = random_case(seed, most)
     plan = place(op_graph, backends, costs)
-    found = appraise(op_graph, [plan], backends, costs, bounded=True)
+    found = reprice(op_graph, [plan], backends, costs, bounded=True)
     assert found.seconds == (pytest.approx(plan.estimated_s, rel=1e-9),)
     assert found.bound_s <= plan.estimated_s + 1e-12
 
@@ -30,7 +30,7 @@ def test_a_fresh_plan_costs_what_it_was_estimated_at(seed: int, most: int) -> No
 def test_no_plan_is_cheaper_than_the_bound(seed: int, most: int) -> None:
     op_graph, backends, costs = random_case(seed, most)
     plans = [place(op_graph, backends, costs, single=backend.name) for backend in backends]
-    found = appraise(op_graph, plans, backends, costs, bounded=True)
+    found = reprice(op_graph, plans, backends, costs, bounded=True)
     for plan, seconds in zip(plans, found.seconds, strict=True):
         assert seconds == pytest.approx(plan.estimated_s, rel=1e-9)
         assert seconds >= found.bound_s - 1e-12
@@ -40,11 +40,11 @@ def test_a_plan_with_a_backend_that_is_not_there_has_no_price() -> None:
     op_graph, backends, costs = random_case(3, 10)
     plan = place(op_graph, backends, costs)
     foreign = replace(plan, regions=tuple(replace(region, backend="gone") for region in plan.regions))
-    assert appraise(op_graph, [foreign, plan], backends, costs).seconds[0] is None
-    assert appraise(op_graph, [foreign, plan], backends, costs).seconds[1] == pytest.approx(plan.estimated_s)
+    assert reprice(op_graph, [foreign, plan], backends, costs).seconds[0] is None
+    assert reprice(op_graph, [foreign, plan], backends, costs).seconds[1] == pytest.approx(plan.estimated_s)
 
 
 def test_a_plan_of_another_graph_has_no_price() -> None:
     op_graph, backends, costs = random_case(3, 10)
     plan = place(op_graph, backends, costs)
-    assert appraise(op_graph, [replace(plan, regions=plan.regions[1:])], backends, costs).seconds == (None,)
+    assert reprice(op_graph, [replace(plan, regions=plan.regions[1:])], backends, costs).seconds == (None,)
