@@ -1,6 +1,6 @@
 """What a node's estimate is made of: its op with the origin of the figure, reads, writes, crossings, share of entries.
 
-Place: beneath ``ledger``. Input: a priced problem, a placement of it. Output: ``Parts`` of one atom.
+Place: beneath ``counterfactuals``. Input: a priced problem, a placement of it. Output: ``Parts`` of one atom.
 Invariants: the parts of all atoms add up to the true energy of the placement (without backends' own prices of whole
 regions). Attribution is that of ``energy``: a value is written by its producer, read by each reader that does not fuse
 with it, and its crossing is paid by the first reader on each other backend.

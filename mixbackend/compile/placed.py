@@ -40,7 +40,7 @@ from mixbackend.graph.aliases import only_views
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.normalize import normalize
 from mixbackend.graph.regions import BoundRegion, cut_regions
-from mixbackend.partitioner.ledger import Ledger
+from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import LayoutChoice, choose_layout
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
@@ -104,7 +104,7 @@ class PlacedGraph:
         self._repairs = 0
         self._rehearsing = False
         self._constants: Mapping[str, torch.Tensor] = {}
-        self._ledger: Ledger | None = None
+        self._ledger: Counterfactuals | None = None
         self.layout = described or self._describe()
         self._module, self.graph = self.layout.module, self.layout.graph
         self._moving = frozenset(written_inputs(self.graph))
@@ -214,7 +214,7 @@ class PlacedGraph:
                 self._build = replace(self._build, plan=plan)
             return self._build
 
-    def _ledger_of(self, plan: Plan) -> Ledger:
+    def _ledger_of(self, plan: Plan) -> Counterfactuals:
         """The ledger of the present plan: one for all reports, since what it found is kept in it."""
         if self._ledger is None or self._ledger.question.plan is not plan:
             exclusions = frozenset(self._exclusions)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from mixbackend.contracts import Backend, OpGraph, Plan
 from mixbackend.contracts.preferences import Preference
 from mixbackend.cost.costs import SessionCosts
+from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
 from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
-from mixbackend.partitioner.ledger import Ledger
 from mixbackend.partitioner.reprice import Repriced, reprice
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.locked_plans import LockedPlans
@@ -97,10 +97,14 @@ class Planner:
         groups = savings(question)
         return (*groups, *(item for item in single_savings(question, groups) if item not in groups))
 
-    def ledger(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]], choice: Choice) -> Ledger:
+    def ledger(
+        self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]], choice: Choice
+    ) -> Counterfactuals:
         """What every alternative to a plan would cost; nothing is asked before somebody reads it."""
         fewer = choice.allowed(self.backends)
-        return Ledger(self._question(graph, plan, exclusions), fewer if len(fewer) < len(self.backends) else ())
+        return Counterfactuals(
+            self._question(graph, plan, exclusions), fewer if len(fewer) < len(self.backends) else ()
+        )
 
     def reprice(self, graph: OpGraph, plans: Sequence[Plan], bounded: bool = False) -> Repriced:
         """What plans of a graph cost at its sizes; with ``bounded``, also what no plan can undercut."""

@@ -17,7 +17,7 @@ from rich.text import Text
 from mixbackend.contracts.plan import Refusal
 from mixbackend.partitioner.alternatives import margin
 from mixbackend.partitioner.breakdown import Parts
-from mixbackend.partitioner.ledger import NodeOption
+from mixbackend.partitioner.counterfactuals import NodeOption
 from mixbackend.reporting.decided import Decided, alternative_data
 from mixbackend.reporting.summary import how_decided, milliseconds
 from mixbackend.reporting.text import captured, plain_console, plain_table, print_line

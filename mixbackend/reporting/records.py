@@ -21,8 +21,8 @@ from mixbackend.reporting.trials import TuningRecord, finite
 
 if TYPE_CHECKING:
     from mixbackend.partitioner.alternatives import RegionAlternatives
+    from mixbackend.partitioner.counterfactuals import Counterfactuals
     from mixbackend.partitioner.explain import Saving
-    from mixbackend.partitioner.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class GraphRecord:
     tuning: TuningRecord | None = None
     regimes: tuple[RegimeRecord, ...] = ()
     identity: IdentityRecord | None = None
-    ledger: Ledger | None = field(default=None, compare=False, repr=False)
+    ledger: Counterfactuals | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def alternatives(self) -> dict[str, RegionAlternatives]:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from mixbackend.contracts import MixbackendError, OpNode, PlacementError
 from mixbackend.nearest_name import nearest_name
 from mixbackend.partitioner.alternatives import Alternative
-from mixbackend.partitioner.ledger import NodeLedger, NodeOption
+from mixbackend.partitioner.counterfactuals import NodeAlternatives, NodeOption
 from mixbackend.reporting.decided import measured_alone
 from mixbackend.reporting.node_answer import NodeAnswer
 from mixbackend.reporting.records import GraphRecord
@@ -104,7 +104,7 @@ def _of_graph(record: GraphRecord, nodes: Sequence[OpNode], placed: int) -> list
     return found
 
 
-def _rows(record: GraphRecord, names: Sequence[str], placed: int) -> dict[str, NodeLedger]:
+def _rows(record: GraphRecord, names: Sequence[str], placed: int) -> dict[str, NodeAlternatives]:
     try:
         found = record.ledger.nodes(names, placed) if record.ledger is not None else ()
     except PlacementError:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mixbackend.contracts import Refusal
 from mixbackend.partitioner.alternatives import Alternative
+from mixbackend.partitioner.counterfactuals import NodeOption
 from mixbackend.partitioner.explain import Saving
-from mixbackend.partitioner.ledger import NodeOption
 from mixbackend.reporting import NodeAnswer
 from mixbackend.reporting.decided import Decided, alternative_data
 from mixbackend.reporting.node_answer import HEADINGS

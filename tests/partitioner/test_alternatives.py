@@ -24,9 +24,9 @@ from mixbackend.contracts import (
 from mixbackend.partitioner import place
 from mixbackend.partitioner.alternatives import Alternative, margin, region_alternatives
 from mixbackend.partitioner.breakdown import parts_of
+from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.partitioner.energy import true_energy
 from mixbackend.partitioner.explain import Question
-from mixbackend.partitioner.ledger import Ledger
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.stages import Stages
 
@@ -48,8 +48,8 @@ def fast(**more: object) -> TableBackend:
     return TableBackend("fast", costs={"": 0.1}, **more)  # type: ignore[arg-type]
 
 
-def ledger_of(case: Case) -> Ledger:
-    return Ledger(Question(case.graph, case.backends, case.costs, case.plan))
+def ledger_of(case: Case) -> Counterfactuals:
+    return Counterfactuals(Question(case.graph, case.backends, case.costs, case.plan))
 
 
 def three() -> Case:
@@ -93,7 +93,7 @@ def test_a_margin_is_that_of_the_next_best_and_never_below_zero() -> None:
 def test_what_was_not_decided_by_estimates_may_be_dearer_than_an_alternative() -> None:
     backends = [fast(), eager(costs={"": 1.0})]
     plan = place(CHAIN, backends, FREE, single="eager")
-    (region,) = Ledger(Question(CHAIN, backends, FREE, plan)).regions
+    (region,) = Counterfactuals(Question(CHAIN, backends, FREE, plan)).regions
     assert region.alternatives[0].change_s == pytest.approx(-2.7) and region.margin_s == 0.0
 
 
@@ -134,7 +134,7 @@ def test_preferences_and_refusals_show_in_the_ledger() -> None:
     rules = [Preference(NodeMatch(module="m.1"), "forbid", "other"), Preference(NodeMatch(), "prefer", "eager", 0.5)]
     backends = [fast(), TableBackend("other", costs={"": 0.2}), eager(costs={"": 1.0})]
     plan = place(CHAIN, backends, FREE, preferences=rules)
-    ledger = Ledger(Question(CHAIN, backends, FREE, plan, preferences=rules))
+    ledger = Counterfactuals(Question(CHAIN, backends, FREE, plan, preferences=rules))
     (b,) = ledger.nodes(["b"])
     forbidden, preferred = b.options
     assert forbidden.alternative.refused is not None and forbidden.alternative.refused.code == "preference"
@@ -217,7 +217,7 @@ def test_a_plan_of_fewer_backends_is_priced_with_those_where_more_tear_it_apart(
     assert [region.copies for region in plan.regions] == [(), (), ("t",)]
     more = [*few[:1], TableBackend("other", refused=frozenset({"t"}), costs={"": 9.0}), few[1]]
     op_graph = graph(nodes, ["c"])
-    ledger = Ledger(Question(op_graph, more, FREE, plan), planned_with=few)
+    ledger = Counterfactuals(Question(op_graph, more, FREE, plan), planned_with=few)
     assert {item.backend for region in ledger.regions for item in region.alternatives} <= {"fast", "other", "eager"}
     assert [region.region for region in ledger.regions] == ["r0", "r1", "r2"]
 
@@ -226,4 +226,4 @@ def test_a_plan_that_nobody_can_run_any_more_is_an_error() -> None:
     plan = place(CHAIN, [fast(), eager(costs={"": 1.0})], FREE)
     refusing = [fast(refused=frozenset({"m.1"})), eager(costs={"": 1.0})]
     with pytest.raises(PlacementError, match="cannot be priced"):
-        _ = Ledger(Question(CHAIN, refusing, FREE, plan)).regions
+        _ = Counterfactuals(Question(CHAIN, refusing, FREE, plan)).regions

@@ -11,7 +11,7 @@ import pytest
 from mixbackend.contracts import MixbackendError, PlacementError, Refusal
 from mixbackend.partitioner.alternatives import Alternative, RegionAlternatives
 from mixbackend.partitioner.breakdown import Parts
-from mixbackend.partitioner.ledger import NodeLedger, NodeOption
+from mixbackend.partitioner.counterfactuals import NodeAlternatives, NodeOption
 from mixbackend.reporting import GraphRecord, Report
 from mixbackend.reporting.decided import Decided
 from mixbackend.reporting.node_answer import answers_text
@@ -23,7 +23,7 @@ REFUSED = Refusal("mm", "inductor", "dtype", "float32 is [red]not[/red] taken")
 TOO_SMALL = Refusal("mm_1", "onnxruntime", "region-too-small", "1 ops, needed 2")
 
 
-class KnownLedger:
+class KnownCounterfactuals:
     """Answers that are written down."""
 
     def __init__(self, failing: bool = False) -> None:
@@ -38,26 +38,26 @@ class KnownLedger:
         rows = (Alternative("eager", 2e-4, 3), Alternative("inductor", None, 0, REFUSED))
         return (RegionAlternatives("r0", rows),)
 
-    def nodes(self, names: Sequence[str], placed: int = 0) -> tuple[NodeLedger, ...]:
+    def nodes(self, names: Sequence[str], placed: int = 0) -> tuple[NodeAlternatives, ...]:
         if self.failing:
             raise PlacementError("the backends have changed")
         self.asked.append(tuple(names))
         self.placed = placed
         return tuple(self._node(name) for name in names)
 
-    def _node(self, name: str) -> NodeLedger:
+    def _node(self, name: str) -> NodeAlternatives:
         options = (
             NodeOption(Alternative("eager", 2.5e-4, 2), ("mm",), THERE, 1.2e-4 if self.placed else None),
             NodeOption(Alternative("inductor", None, 0, REFUSED)),
             NodeOption(Alternative("codegen", None, 1, TOO_SMALL)),
             NodeOption(Alternative("onednn", None, 1)),
         )
-        return NodeLedger(name, "mm", "r0", "onnxruntime", HERE, options)
+        return NodeAlternatives(name, "mm", "r0", "onnxruntime", HERE, options)
 
 
 @pytest.fixture
 def known(record: GraphRecord) -> GraphRecord:
-    return replace(record, ledger=KnownLedger())
+    return replace(record, ledger=KnownCounterfactuals())
 
 
 def tuned(record: GraphRecord) -> GraphRecord:
@@ -215,7 +215,7 @@ def test_the_report_shows_margins_and_alternatives(known: GraphRecord) -> None:
 
 
 def test_a_plan_without_prices_still_tells_who_refuses(record: GraphRecord) -> None:
-    for unknown in (record, replace(record, ledger=KnownLedger(failing=True))):
+    for unknown in (record, replace(record, ledger=KnownCounterfactuals(failing=True))):
         report = Report((unknown,))
         assert report.to_dict()["graphs"][0]["regions"][0]["alternatives"] == []
         (answer,) = report.why("mm_1")

@@ -7,7 +7,7 @@ import torch
 
 from mixbackend.contracts import Unsupported
 from mixbackend.graph.trace import trace_graph
-from mixbackend.partitioner import ledger as ledger_module
+from mixbackend.partitioner import counterfactuals as counterfactuals_module
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.select.decision import MEASURED, Decision, Trial
 
@@ -20,8 +20,8 @@ def three_ops(value: torch.Tensor) -> torch.Tensor:
 def priced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows whenever a plan is priced for a ledger."""
     calls: list[int] = []
-    make = ledger_module.make_problem
-    monkeypatch.setattr(ledger_module, "make_problem", lambda *given: calls.append(1) or make(*given))
+    make = counterfactuals_module.make_problem
+    monkeypatch.setattr(counterfactuals_module, "make_problem", lambda *given: calls.append(1) or make(*given))
     return calls
 
 

@@ -1,7 +1,7 @@
-"""The ledger of a plan: for its regions, and for any of its nodes, every other backend with its price or its refusal.
+"""Counterfactuals: for regions and nodes of a plan, every other backend with its price or its refusal.
 
 Place: last of the partitioner; handed to reports, which ask when somebody reads them. Input: a ``Question`` (what
-``place`` was given, and the plan). Output: ``RegionAlternatives`` and ``NodeLedger`` values.
+``place`` was given, and the plan). Output: ``RegionAlternatives`` and ``NodeAlternatives`` values.
 Invariants: nothing happens before the first question; answers are pure. The alternatives of regions are bounded and
 kept; those of nodes are made for each question. Graphs are placed again only where ``placed`` allows it.
 Raises ``PlacementError`` if the plan cannot be priced with the backends of now.
@@ -54,7 +54,7 @@ class NodeOption:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLedger:
+class NodeAlternatives:
     """Why one node is where it is.
 
     Attributes:
@@ -88,7 +88,7 @@ class _Priced:
 
 
 @dataclass(frozen=True, eq=False)
-class Ledger:
+class Counterfactuals:
     """See the module's docstring.
 
     Attributes:
@@ -111,7 +111,7 @@ class Ledger:
         with collection_paused(len(self.question.graph.nodes)):
             return _regions(self._priced(), work=None)
 
-    def nodes(self, names: Sequence[str], placed: int = 0) -> tuple[NodeLedger, ...]:
+    def nodes(self, names: Sequence[str], placed: int = 0) -> tuple[NodeAlternatives, ...]:
         """Some nodes, in the given order.
 
         Args:
@@ -162,14 +162,14 @@ class _Teller:
         self._left = placed
         self._answers: dict[int, tuple[Parts, tuple[NodeOption, ...]]] = {}
 
-    def node(self, name: str) -> NodeLedger:
+    def node(self, name: str) -> NodeAlternatives:
         problem, placement = self._problem, self._priced.placement
         atom = problem.atoms.atom_of[name]
         if atom not in self._answers:
             self._answers[atom] = self._parts(placement, atom), self._options(atom)
         parts, options = self._answers[atom]
         region = self._priced.question.plan.regions[placement.regions[atom]]
-        return NodeLedger(name, problem.atoms.cores[atom], region.id, region.backend, parts, options)
+        return NodeAlternatives(name, problem.atoms.cores[atom], region.id, region.backend, parts, options)
 
     def _options(self, atom: int) -> tuple[NodeOption, ...]:
         problem = self._problem
