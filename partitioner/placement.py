@@ -26,8 +26,8 @@ from mixbackend.contracts.asked import asked_all
 from mixbackend.partitioner.assemble import assemble
 from mixbackend.partitioner.atoms import Atoms, form_atoms
 from mixbackend.partitioner.conditions import RegionRules
+from mixbackend.partitioner.end_merging import merge_ends, starting_seconds
 from mixbackend.partitioner.energy import Placement, true_energy
-from mixbackend.partitioner.gather import gather, starting_seconds
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import Claim, find_claims
 from mixbackend.partitioner.pricing import price
@@ -193,7 +193,7 @@ class _Priced:
         return plan
 
     def _gathered(self, best: Found, singles: Sequence[float]) -> tuple[Found, Placement]:
-        """The best placement with its ends gathered; a single backend's where that is quicker, with all starts counted.
+        """The best placement with its ends merged; a single backend's where that is quicker, with all starts counted.
 
         Args:
             singles: seconds of those, with starts, in the backends' order.
@@ -207,8 +207,8 @@ class _Priced:
 
     def _together(self, placement: Placement) -> Placement:
         """Regions that share no value, and are one all the same."""
-        gathered = gather(self.problem, placement, self.rules, self._backends)
-        return unite_siblings(self.problem, gathered, self.rules, self._backends)
+        merged = merge_ends(self.problem, placement, self.rules, self._backends)
+        return unite_siblings(self.problem, merged, self.rules, self._backends)
 
     def _starting(self, placement: Placement) -> float:
         return starting_seconds(self.problem, placement, self._backends)

@@ -1,4 +1,4 @@
-"""Gather: what stands alone at either end of a graph becomes one region, on devices where starting takes longer.
+"""End merging: what stands alone at either end of a graph becomes one region, on devices where starting takes longer.
 
 Place: between solving and assembling. Input: a placement. Output: a placement of the same ops.
 A training step has hundreds of ops that wait for no other or that none waits for: a conversion of each weight before it
@@ -42,7 +42,7 @@ class _End:
         return problem.predecessors[atom] if self.first else problem.successors[atom]
 
 
-def gather(problem: Problem, placement: Placement, rules: RegionRules, backends: Sequence[Backend]) -> Placement:
+def merge_ends(problem: Problem, placement: Placement, rules: RegionRules, backends: Sequence[Backend]) -> Placement:
     """See the module's docstring."""
     if problem.graph.device_type in ("cpu", "meta"):
         return placement
