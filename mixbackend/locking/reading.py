@@ -4,7 +4,7 @@ Place: in front of ``lock`` and ``mixbackend tune``. Input: a file that people m
 one error with every problem, by file, line and column.
 Invariants: nothing in the file is executed, no aliases are followed out of bounds; what is returned agrees with itself
 (counts of ops with nodes, every node in one region, regions on backends that the file lists).
-Non-goals: whether plans fit their graphs; see ``partitioner.fixed``.
+Non-goals: whether plans fit their graphs; see ``partitioner.plan_revalidation``.
 """
 
 from __future__ import annotations

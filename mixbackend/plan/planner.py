@@ -16,7 +16,7 @@ from mixbackend.contracts.preferences import Preference
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
-from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
+from mixbackend.partitioner.plan_revalidation import MisfitError, revalidated_plan, with_refusals
 from mixbackend.partitioner.reprice import Repriced, reprice
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.locked_plans import LockedPlans
@@ -131,7 +131,7 @@ class Planner:
         problems: tuple[str, ...] = ()
         found = None
         try:
-            found = fixed_plan(graph, plan, self.backends, self.preferences)
+            found = revalidated_plan(graph, plan, self.backends, self.preferences)
         except MisfitError as error:
             problems = error.problems
         if locked and self.lock is not None:

@@ -10,7 +10,7 @@ import torch
 
 from mixbackend.contracts import Plan, PlannedRegion, Traits
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.partitioner import fixed
+from mixbackend.partitioner import plan_revalidation
 from mixbackend.partitioner.placement import Placements
 from mixbackend.plan.choice import Choice
 from mixbackend.select import comparison_processor, tuner
@@ -69,7 +69,7 @@ def test_a_remembered_plan_that_does_not_hold_is_searched_again(make_mixture, sl
     assert used_after(make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))) == [{"quick"}]
     torch._dynamo.reset()
     later = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
-    monkeypatch.setattr(fixed, "find_problems", lambda *_: ["it is another graph"])
+    monkeypatch.setattr(plan_revalidation, "find_problems", lambda *_: ["it is another graph"])
     assert used_after(later) == [{"quick"}]
     assert "does not hold: it is another graph" in told(later)[0]
 

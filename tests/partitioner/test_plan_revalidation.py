@@ -13,9 +13,9 @@ from mixbackend.backends.onednn import OneDnnBackend
 from mixbackend.contracts import NodeMatch, OpGraph, OpView, Plan, PlannedRegion, Preference, Verdict
 from mixbackend.graph.describe import describe
 from mixbackend.graph.trace import trace_graph
-from mixbackend.partitioner.fixed import MisfitError, fixed_plan, with_refusals
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import find_claims
+from mixbackend.partitioner.plan_revalidation import MisfitError, revalidated_plan, with_refusals
 from mixbackend.partitioner.portable import portable
 
 BACKENDS = (CodegenBackend(), OneDnnBackend(), EagerBackend())
@@ -41,7 +41,7 @@ def plan_of(graph: OpGraph, *regions: PlannedRegion) -> Plan:
 
 def misfits(graph: OpGraph, plan: Plan, *preferences: Preference) -> list[str]:
     with pytest.raises(MisfitError) as caught:
-        fixed_plan(graph, plan, BACKENDS, preferences)
+        revalidated_plan(graph, plan, BACKENDS, preferences)
     assert all(problem in caught.value.what for problem in caught.value.problems)
     return list(caught.value.problems)
 
@@ -64,7 +64,7 @@ def matched() -> PlannedRegion:
 
 
 def test_a_plan_that_holds_says_what_others_refuse(graph: OpGraph, matched: PlannedRegion) -> None:
-    plan = fixed_plan(graph, plan_of(graph, matched, TAN), BACKENDS)
+    plan = revalidated_plan(graph, plan_of(graph, matched, TAN), BACKENDS)
     assert [(region.backend, region.nodes) for region in plan.regions] == [("onednn", LINEAR), ("codegen", ("tan",))]
     assert (plan.graph_id, plan.search, plan.estimated_s) == ("g", "fixed", 1.0)
     plan = with_refusals(graph, plan, BACKENDS)
@@ -85,7 +85,7 @@ def test_backends_that_have_no_part_in_a_plan_are_not_asked(
             raise AssertionError("nobody reads what it refuses")
 
     given = (*BACKENDS, Silent())
-    plan = fixed_plan(graph, plan_of(graph, matched, TAN), given, rules)
+    plan = revalidated_plan(graph, plan_of(graph, matched, TAN), given, rules)
     assert plan.refusals == ()
     refused = {
         (item.node, item.code) for item in with_refusals(graph, plan, given).refusals if item.backend == "silent"
@@ -115,7 +115,7 @@ def test_rules_hold_for_ops_of_patterns_too(graph: OpGraph, matched: PlannedRegi
     (problem,) = misfits(graph, plan_of(graph, matched, TAN), require)
     assert problem == "r1: codegen refuses aten.tan.default %tan: preference require eager (prefs.yaml:4)"
     liked = Preference(NodeMatch(op="aten.tan"), "prefer", "eager", 0.1)
-    assert fixed_plan(graph, plan_of(graph, matched, TAN), BACKENDS, (liked,)).regions[1].backend == "codegen"
+    assert revalidated_plan(graph, plan_of(graph, matched, TAN), BACKENDS, (liked,)).regions[1].backend == "codegen"
 
 
 def test_every_stranger_and_every_missing_backend_is_named(graph: OpGraph, matched: PlannedRegion) -> None:
@@ -123,7 +123,7 @@ def test_every_stranger_and_every_missing_backend_is_named(graph: OpGraph, match
     first, second = plan.regions
     plan = replace(plan, regions=(replace(first, nodes=("aten.mm.default@0", *first.nodes)), second))
     with pytest.raises(MisfitError) as caught:
-        fixed_plan(graph, plan, BACKENDS[1:])
+        revalidated_plan(graph, plan, BACKENDS[1:])
     assert caught.value.problems == (
         "r0 holds aten.mm.default@0, which the graph does not have there",
         "r1 needs codegen, which cannot be used here",

@@ -43,7 +43,9 @@ class MisfitError(PlacementError):
         )
 
 
-def fixed_plan(graph: OpGraph, plan: Plan, backends: Sequence[Backend], preferences: Sequence[Preference] = ()) -> Plan:
+def revalidated_plan(
+    graph: OpGraph, plan: Plan, backends: Sequence[Backend], preferences: Sequence[Preference] = ()
+) -> Plan:
     """A portable plan for a graph, if it still holds.
 
     Args:
@@ -76,7 +78,7 @@ def with_refusals(graph: OpGraph, plan: Plan, backends: Sequence[Backend]) -> Pl
 
     Args:
         graph: of the plan.
-        plan: of ``place`` or ``fixed_plan``.
+        plan: of ``place`` or ``revalidated_plan``.
         backends: that may be used now.
     """
     if plan.search != FIXED or plan.refusals:
