@@ -1,7 +1,7 @@
 """A plan that was made before, held against the graph and the backends of now.
 
 Place: instead of ``place`` where a decision holds the placement itself: what was measured, or a lock file.
-Input: an ``OpGraph``, a portable plan, the backends and rules of now. Output: the plan with the graph's names; or
+Input: an ``OpGraph``, a canonical plan, the backends and rules of now. Output: the plan with the graph's names; or
 everything that speaks against it. What backends refuse that have no part in it is asked when somebody reads it.
 Invariants: what is returned is legal, and no op is on a backend that refuses it now, alone or as part of a pattern that
 fits there. Nothing is searched or priced: seconds are those that the plan came with.
@@ -28,7 +28,7 @@ from mixbackend.contracts.legality import find_problems
 from mixbackend.partitioner.atoms import form_atoms
 from mixbackend.partitioner.judging import Candidates, judge, source_of_getitem
 from mixbackend.partitioner.matching import Claim, find_claims
-from mixbackend.partitioner.portable import FIXED, at_home, names_at_home
+from mixbackend.partitioner.plan_canonical import FIXED, local_names, local_plan
 from mixbackend.partitioner.user_rules import UserRules, apply_user_rules
 
 
@@ -46,11 +46,11 @@ class MisfitError(PlacementError):
 def revalidated_plan(
     graph: OpGraph, plan: Plan, backends: Sequence[Backend], preferences: Sequence[Preference] = ()
 ) -> Plan:
-    """A portable plan for a graph, if it still holds.
+    """A canonical plan for a graph, if it still holds.
 
     Args:
         graph: what to place.
-        plan: made before, see ``portable``.
+        plan: made before, see ``plan_canonical``.
         backends: that may be used now.
         preferences: the user's rules; ``require`` and ``forbid`` hold for such a plan too.
 
@@ -60,7 +60,7 @@ def revalidated_plan(
     problems = [*_unknown(graph, plan), *_unusable(plan, backends)]
     if problems:
         raise MisfitError(graph.id, problems)
-    home = at_home(plan, graph)
+    home = local_plan(plan, graph)
     problems = find_problems(graph, home.regions)
     if not problems:
         # Rules may speak of backends that have no part in the plan. Where all only prefer, they forbid nothing.
@@ -94,7 +94,7 @@ def _partaking(plan: Plan, backends: Sequence[Backend]) -> tuple[Backend, ...]:
 
 
 def _unknown(graph: OpGraph, plan: Plan) -> Iterator[str]:
-    names = names_at_home(graph)
+    names = local_names(graph)
     for region in plan.regions:
         wanted = (*region.nodes, *region.copies, *(name for _, nodes in region.matches for name in nodes))
         strangers = [name for name in dict.fromkeys(wanted) if name not in names]

@@ -34,7 +34,7 @@ from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.run_function import Run
 from mixbackend.graph.describe import PlaceholderRole
-from mixbackend.partitioner.portable import portable
+from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import LayoutChoice, choose_layout, named_layout
@@ -229,7 +229,7 @@ class RegimeGraph:
 
     def _quickest(self, regime: Regime, values: Sequence[Any]) -> PlacedGraph:
         home, measured = self._home, self._placer.measured
-        other = Choice(layout=named_layout(home.layout.record), plan=portable(home.plan, home.graph))
+        other = Choice(layout=named_layout(home.layout.record), plan=canonical_plan(home.plan, home.graph))
         decision = measured.decide(regime, values, other)
         place = functools.partial(self._placed, regime)
         placed = place(decision)

@@ -23,7 +23,7 @@ from mixbackend.locking.model import (
     MadeWith,
     rounded,
 )
-from mixbackend.partitioner.portable import portable
+from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.cut import Cut
 from mixbackend.reporting.records import GraphRecord
 from mixbackend.reporting.trials import TuningRecord, finite
@@ -171,7 +171,7 @@ def _trials(tuning: TuningRecord | None) -> tuple[LockedTrial, ...]:
 def _regions(record: GraphRecord) -> tuple[LockedRegion, ...]:
     modules = {name: record.graph.node_by_name[name].module or TOP_LEVEL for name in record.graph.node_by_name}
     found = []
-    for planned, region in zip(portable(record.plan, record.graph).regions, record.plan.regions, strict=True):
+    for planned, region in zip(canonical_plan(record.plan, record.graph).regions, record.plan.regions, strict=True):
         nodes: dict[str, tuple[str, ...]] = {}
         for name, home in zip(planned.nodes, region.nodes, strict=True):
             nodes[modules[home]] = (*nodes.get(modules[home], ()), name)

@@ -2,8 +2,8 @@
 
 Place: between ``text`` and ``reading``, which know YAML, and ``making`` and ``lock``, which know plans.
 Invariants: a region's ops follow from its nodes, and both are written: counts are what people review, nodes are what is
-run. Nodes stand under their modules, each as ``operator@place`` (see ``partitioner.portable``). Numbers are rounded, so
-that what is read is what was written.
+run. Nodes stand under their modules, each as ``operator@place`` (see ``partitioner.plan_canonical``). Numbers are
+rounded, so that what is read is what was written.
 Units: seconds.
 """
 
@@ -16,7 +16,7 @@ from pydantic import Field
 
 from mixbackend.configuration.fields import Flag, FrozenModel, Text
 from mixbackend.contracts import Plan, PlannedRegion
-from mixbackend.partitioner.portable import FIXED
+from mixbackend.partitioner.plan_canonical import FIXED
 from mixbackend.plan.choice import Choice
 
 TOP_LEVEL = "top level"
@@ -66,7 +66,7 @@ class LockedRegion(FrozenModel):
         return tuple(sorted((name for names in self.nodes.values() for name in names), key=place_of))
 
     def planned(self) -> PlannedRegion:
-        """The region of a portable plan."""
+        """The region of a canonical plan."""
         matches = tuple((match.pattern, match.nodes) for match in self.matches)
         return PlannedRegion(self.region, self.backend, self.names(), self.copies, matches, self.estimated_s)
 

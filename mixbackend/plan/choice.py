@@ -23,7 +23,8 @@ class Choice:
         backends: names of those that may take part beside the reference; ``()`` for all.
         single: name of the one backend that runs all it can, ``""`` to place by cost.
         layout: of images, ``as_traced`` or ``channels_last``; ``""`` for the one that is planned cheaper.
-        plan: the placement itself, portable (see ``partitioner.portable``), for the chosen layout; ``None`` to search.
+        plan: the placement itself, canonical (see ``partitioner.plan_canonical``), for the chosen layout; ``None`` to
+            search.
         locked: whether the plan comes from a lock file.
         name: what it is called, ``""`` for what the rest says: a choice whose plan was searched before keeps its name.
         every: whether backends stay in a mixture that save less than estimates are good for.

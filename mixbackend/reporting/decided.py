@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from mixbackend.contracts.plan import Refusal
 from mixbackend.partitioner.alternatives import Alternative
-from mixbackend.partitioner.portable import FIXED
+from mixbackend.partitioner.plan_canonical import FIXED
 from mixbackend.reporting.trials import TrialRecord, TuningRecord
 
 DecidedBy = Literal["estimates", "measurements", "earlier plan"]

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mixbackend.contracts.plan import PlannedRegion
-from mixbackend.partitioner.portable import FIXED
+from mixbackend.partitioner.plan_canonical import FIXED
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting import summary
 from mixbackend.reporting.events import Event

@@ -34,7 +34,7 @@ from mixbackend.contracts.rehint import Hints
 from mixbackend.execute.repeating import RepeatedCall
 from mixbackend.execute.run_function import Run
 from mixbackend.graph.identity import Captured
-from mixbackend.partitioner.portable import portable
+from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import named_layout
@@ -113,7 +113,10 @@ class Candidate:
         placed = self.placed
         if placed is None:
             return self.choice
-        plan, layout = portable(placed.plan, placed.graph), self.choice.layout or named_layout(placed.layout.record)
+        plan, layout = (
+            canonical_plan(placed.plan, placed.graph),
+            self.choice.layout or named_layout(placed.layout.record),
+        )
         return replace(self.choice, plan=plan, layout=layout, name=str(self.choice))
 
     @property

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.partitioner.atoms import is_free
-from mixbackend.partitioner.portable import names_at_home, portable
+from mixbackend.partitioner.plan_canonical import canonical_plan, local_names
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.candidates import Content, content_of
@@ -63,7 +63,7 @@ class Refiner:
         self._made += 1
         self._tried.add(content)
         named = layout if len(self._graphs) > 1 else ""
-        return Entrant(Choice(layout=named, plan=portable(plan, self._graphs[layout])), plan.estimated_s)
+        return Entrant(Choice(layout=named, plan=canonical_plan(plan, self._graphs[layout])), plan.estimated_s)
 
     def _plan(self, layout: str, timings: Sequence[RegionTiming]) -> Plan:
         graph = self._graphs[layout]
@@ -82,7 +82,7 @@ def corrections_of(
         timings: of regions of its plans.
         op_seconds: the estimate for (backend, node name).
     """
-    names = {known: name for known, name in names_at_home(graph).items() if not is_free(graph.node_by_name[name])}
+    names = {known: name for known, name in local_names(graph).items() if not is_free(graph.node_by_name[name])}
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for timing in timings:
         ops = [names[name] for name in timing.nodes if name in names]

@@ -1,8 +1,8 @@
 """What each region of a plan took, inside that plan.
 
 Place: made in ``worker``, read by ``refine`` in the process that tunes; JSON in between.
-Invariants: nodes are named as in ``partitioner.portable``, so that they mean the same in both processes; reading checks
-every field.
+Invariants: nodes are named as in ``partitioner.plan_canonical``, so that they mean the same in both processes; reading
+checks every field.
 Units: seconds. A region's time is what its call took with its neighbours before and after it: caches and pools of
 threads are as in use.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mixbackend.partitioner.portable import portable
+from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.reporting.records import GraphRecord
 
 
@@ -24,7 +24,7 @@ class RegionTiming:
     Attributes:
         backend: who ran it.
         layout: of the graph's images.
-        nodes: portable names.
+        nodes: canonical names.
         estimated_s: as the candidate was planned.
         measured_s: median of a few calls.
     """
@@ -61,6 +61,6 @@ def timings_of(record: GraphRecord) -> tuple[RegionTiming, ...]:
     """The regions of a graph that were timed."""
     return tuple(
         RegionTiming(region.backend, record.layout.chosen, region.nodes, region.estimated_s, seconds)
-        for region, named in zip(portable(record.plan, record.graph).regions, record.plan.regions, strict=True)
+        for region, named in zip(canonical_plan(record.plan, record.graph).regions, record.plan.regions, strict=True)
         if (seconds := record.record(named).measured_s) is not None
     )

@@ -15,8 +15,8 @@ from mixbackend.graph.describe import describe
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import find_claims
+from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.partitioner.plan_revalidation import MisfitError, revalidated_plan, with_refusals
-from mixbackend.partitioner.portable import portable
 
 BACKENDS = (CodegenBackend(), OneDnnBackend(), EagerBackend())
 
@@ -36,7 +36,7 @@ def graph() -> OpGraph:
 
 
 def plan_of(graph: OpGraph, *regions: PlannedRegion) -> Plan:
-    return portable(Plan(graph.id, "inference", False, regions, estimated_s=1.0), graph)
+    return canonical_plan(Plan(graph.id, "inference", False, regions, estimated_s=1.0), graph)
 
 
 def misfits(graph: OpGraph, plan: Plan, *preferences: Preference) -> list[str]:

@@ -17,7 +17,7 @@ from mixbackend.contracts import InputRole
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.trace import trace_graph
-from mixbackend.partitioner.portable import portable
+from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import choose_layout
@@ -152,7 +152,7 @@ def test_a_plan_holds_for_another_capture_of_the_graph(tmp_path) -> None:
     mine = environment(tmp_path)
     described = describe(captured(64), "inference", "tuning", {})
     single = mine.planner.place(described, choice=Choice(single="onednn"))
-    fixed = Choice.from_dict(json.loads(json.dumps(Choice(plan=portable(single, described)).to_dict())))
+    fixed = Choice.from_dict(json.loads(json.dumps(Choice(plan=canonical_plan(single, described)).to_dict())))
     renamed = captured(64)
     for place, node in enumerate(renamed.graph.nodes):
         node.name = f"other{place}" if node.op == "call_function" else node.name
@@ -170,7 +170,8 @@ def test_a_plan_of_another_graph_is_left_aside_with_an_event(tmp_path) -> None:
     described = describe(captured(64), "inference", "tuning", {})
     other = trace_graph(lambda value: value.sin().cos(), [torch.randn(4)])[0]
     plan = mine.planner.place(
-        describe(other, "inference", "g", {}), choice=Choice(plan=portable(mine.planner.place(described), described))
+        describe(other, "inference", "g", {}),
+        choice=Choice(plan=canonical_plan(mine.planner.place(described), described)),
     )
     assert plan.search != "fixed"
     (event,) = mine.events.events()
@@ -184,7 +185,7 @@ def test_a_plan_belongs_to_its_layout(tmp_path) -> None:
     mine = environment(tmp_path)
     module, _ = trace_graph(convolve, [torch.randn(1, 8, 16, 16), torch.randn(8, 8, 3, 3)])
     for layout, graph in in_layouts(module, "inference", {}).items():
-        choice = Choice(layout=layout, plan=portable(mine.planner.place(graph), graph))
+        choice = Choice(layout=layout, plan=canonical_plan(mine.planner.place(graph), graph))
         chosen = choose_layout(module, "inference", "g", {}, mine.planner, choice)
         assert chosen.record.chosen == layout and chosen.plan is None, "there was nothing to choose"
         assert [node.op for node in chosen.graph.nodes] == [node.op for node in graph.nodes]

@@ -3,8 +3,8 @@
 Place: between a ``Plan`` and what keeps it: the database, a lock file, the processes that measure.
 Form: a ``Plan`` whose node names are ``<operator>@<place>``, places counted from 0 over all nodes of the graph; what
 depends on the machine's present state (refusals, bounds) is left out.
-Invariants: ``at_home(portable(plan, graph), graph)`` has the regions of ``plan``; a graph with another operator at a
-place is refused.
+Invariants: ``local_plan(canonical_plan(plan, graph), graph)`` has the regions of ``plan``; a graph with another
+operator at a place is refused.
 Non-goals: whether the plan is legal or supported; see ``contracts.check_plan``.
 """
 
@@ -19,24 +19,24 @@ FIXED = "fixed"
 """``Plan.search`` of plans that nobody searched for now."""
 
 
-def portable(plan: Plan, graph: OpGraph) -> Plan:
+def canonical_plan(plan: Plan, graph: OpGraph) -> Plan:
     """A plan of a graph for other captures of it."""
-    names = {name: place for place, name in names_at_home(graph).items()}
+    names = {name: place for place, name in local_names(graph).items()}
     return _renamed(plan, names.__getitem__)
 
 
-def names_at_home(graph: OpGraph) -> dict[str, str]:
-    """The names of a graph's nodes by their portable ones."""
+def local_names(graph: OpGraph) -> dict[str, str]:
+    """The names of a graph's nodes by their canonical ones."""
     return {f"{node.op}@{place}": node.name for place, node in enumerate(graph.nodes)}
 
 
-def at_home(plan: Plan, graph: OpGraph) -> Plan:
-    """A portable plan with the names of a graph.
+def local_plan(plan: Plan, graph: OpGraph) -> Plan:
+    """A canonical plan with the names of a graph.
 
     Raises:
         PlacementError: the graph is not the one that the plan was made for; names the first place that differs.
     """
-    names = names_at_home(graph)
+    names = local_names(graph)
 
     def name_of(name: str) -> str:
         if name not in names:
