@@ -28,8 +28,8 @@ from mixbackend.partitioner.energy import Placement
 from mixbackend.partitioner.explain import Question
 from mixbackend.partitioner.moves import Move, Mover
 from mixbackend.partitioner.placement import make_problem
+from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.problem import Problem
-from mixbackend.partitioner.restoring import restore
 from mixbackend.partitioner.single import labels_on
 from mixbackend.partitioner.stages import Stages, collection_paused
 
@@ -143,7 +143,7 @@ def _price(question: Question) -> _Priced:
         Stages(),
     )
     rules = RegionRules(problem, question.backends, question.minimum_ops or {})
-    return _Priced(question, problem, rules, restore(problem, question.plan))
+    return _Priced(question, problem, rules, placement_of_plan(problem, question.plan))
 
 
 def _regions(priced: _Priced, **more: int | None) -> tuple[RegionAlternatives, ...]:

@@ -30,9 +30,9 @@ from mixbackend.partitioner.end_merging import merge_ends, starting_seconds
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.matching import Claim, find_claims
+from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.pricing import price
 from mixbackend.partitioner.problem import Problem
-from mixbackend.partitioner.restoring import restore
 from mixbackend.partitioner.search import Neighbourhood, Orders
 from mixbackend.partitioner.siblings import unite_siblings
 from mixbackend.partitioner.single import last_resort_of
@@ -136,7 +136,7 @@ class Placements:
         """
         with collection_paused(len(self.graph.nodes)):
             priced = self._at(costs)
-            return true_energy(priced.problem, restore(priced.problem, plan), priced.rules.price)
+            return true_energy(priced.problem, placement_of_plan(priced.problem, plan), priced.rules.price)
 
     def _at(self, costs: CostModel) -> _Priced:
         known = self._priced.get(id(costs))

@@ -18,8 +18,8 @@ from mixbackend.partitioner.bound import discounted, on_one_pool
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.placement import make_problem
+from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.problem import Problem
-from mixbackend.partitioner.restoring import restore
 from mixbackend.partitioner.search import find_labels
 from mixbackend.partitioner.stages import Stages, collection_paused
 
@@ -70,6 +70,6 @@ def _bound(problem: Problem, rules: RegionRules) -> float:
 
 def _placement(problem: Problem, plan: Plan) -> Placement | None:
     try:
-        return restore(problem, plan)
+        return placement_of_plan(problem, plan)
     except PlacementError:
         return None

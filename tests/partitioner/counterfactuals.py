@@ -14,8 +14,8 @@ from mixbackend.partitioner import place
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.placement import make_problem
+from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.problem import Problem
-from mixbackend.partitioner.restoring import restore
 from mixbackend.partitioner.stages import Stages
 
 
@@ -40,7 +40,9 @@ def priced(graph: OpGraph, backends: list[TableBackend], costs: TableCosts, plan
     """A case, placed at least cost unless a plan is given."""
     plan = place(graph, backends, costs) if plan is None else plan
     problem = make_problem(graph, backends, costs, (), frozenset(), {}, Stages())
-    return Case(graph, backends, costs, plan, problem, restore(problem, plan), RegionRules(problem, backends, {}))
+    return Case(
+        graph, backends, costs, plan, problem, placement_of_plan(problem, plan), RegionRules(problem, backends, {})
+    )
 
 
 def random_priced(seed: int, most: int = 12, backends: int = 3) -> Case:

@@ -13,7 +13,7 @@ from mixbackend.partitioner import place
 from mixbackend.partitioner.assemble import assemble
 from mixbackend.partitioner.energy import true_energy
 from mixbackend.partitioner.moves import Mover
-from mixbackend.partitioner.restoring import restore
+from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.single import labels_on
 
 common = settings(derandomize=True, deadline=None, max_examples=60)
@@ -151,4 +151,4 @@ def test_a_plan_that_the_backends_of_now_cannot_run_has_no_placement() -> None:
         priced(THREE, [refusing, backends[1]], FREE, plan)
     matched = place(THREE, [TableBackend("fast", costs={"": 0.3}, claims=(PAIR,)), backends[1]], FREE)
     with pytest.raises(PlacementError, match="no longer takes a b as pair"):
-        restore(priced(THREE, backends, FREE).problem, matched)
+        placement_of_plan(priced(THREE, backends, FREE).problem, matched)

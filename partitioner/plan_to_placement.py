@@ -14,7 +14,7 @@ from mixbackend.partitioner.energy import Placement
 from mixbackend.partitioner.problem import Label, Problem
 
 
-def restore(problem: Problem, plan: Plan) -> Placement:
+def placement_of_plan(problem: Problem, plan: Plan) -> Placement:
     """The placement of a plan.
 
     Raises:
