@@ -17,9 +17,9 @@ from mixbackend.contracts import Backend, CostModel, OpGraph, Plan
 from mixbackend.cost.gpu_costs import GpuCosts
 from mixbackend.cost.model import cost_model
 from mixbackend.partitioner.amortized import AmortizedCosts
+from mixbackend.partitioner.async_cost import Place, Reprice
 from mixbackend.partitioner.mixed import MixedCosts
 from mixbackend.partitioner.placement import Placements
-from mixbackend.partitioner.queueing import Place, Reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.storage import Storage
 

@@ -3,7 +3,7 @@
 Place: between calibration and the planner's placements. Input: rates as they were probed, the GPU's seconds and the
 processor's apart. Output: the cost model of a graph. Replayed kernels cost the processor nothing: only the GPU's
 seconds count, with a pause for each region, since nothing is fused across its border. Where kernels are launched one
-by one, ``partitioner.queueing`` finds out for each graph who waits for whom. Graphs with tensors on the processor as
+by one, ``partitioner.async_cost`` finds out for each graph who waits for whom. Graphs with tensors on the processor as
 well are priced by ``partitioner.mixed``.
 Invariants: no rate exceeds what the device was seen to do; bytes cost what they cost the device, about: probes of small
 tensors cannot tell more.
@@ -20,8 +20,8 @@ from functools import cache
 from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
 from mixbackend.contracts.gpu_rates import KERNEL_S
 from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE
+from mixbackend.partitioner.async_cost import Place, Reprice, balance, weighed
 from mixbackend.partitioner.mixed import MixedCosts, is_mixed
-from mixbackend.partitioner.queueing import Place, Reprice, balance, weighed
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 _MOST_OF_PEAK = 1.05

@@ -14,7 +14,7 @@ from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_graph
-from mixbackend.partitioner.queueing import weighed
+from mixbackend.partitioner.async_cost import weighed
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 aten = torch.ops.aten

@@ -30,7 +30,7 @@ from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.partitioner.queueing import HEAVY, LIGHT, balance, weighed
+from mixbackend.partitioner.async_cost import HEAVY, LIGHT, balance, weighed
 from mixbackend.partitioner.reprice import reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 

@@ -13,8 +13,8 @@ from mixbackend.cost.gpu_costs import GpuCosts, as_replayed, sound
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
+from mixbackend.partitioner.async_cost import HEAVY, LIGHT, weighed
 from mixbackend.partitioner.mixed import MixedCosts
-from mixbackend.partitioner.queueing import HEAVY, LIGHT, weighed
 from mixbackend.partitioner.reprice import reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 

@@ -9,7 +9,7 @@ import pytest
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, Plan
 from mixbackend.contracts.gpu_rates import LIBRARY_SHARES, LOOP_SHARES, ROWS, gpu_rate, gpu_rates, library_calls
 from mixbackend.contracts.rate_rows import is_rate_row
-from mixbackend.partitioner.queueing import EVEN, HEAVY, LIGHT, Sides, balance, weighed
+from mixbackend.partitioner.async_cost import EVEN, HEAVY, LIGHT, Sides, balance, weighed
 from mixbackend.partitioner.roofline import RooflineCostModel, default_rate
 
 PEAKS = (("float32", 5e13), ("float16", 8e14))
