@@ -18,7 +18,7 @@ from mixbackend.cost.gpu_costs import GpuCosts
 from mixbackend.cost.model import cost_model
 from mixbackend.partitioner.amortized import AmortizedCosts
 from mixbackend.partitioner.async_cost import Place, Reprice
-from mixbackend.partitioner.mixed import MixedCosts
+from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.storage import Storage
@@ -79,7 +79,7 @@ class SessionCosts:
     def probed(self, graph: OpGraph) -> frozenset[str]:
         """Backends of which at least some rates were measured on the graph's device: they run there."""
         costs = self.running(graph)
-        costs = costs.accelerator if isinstance(costs, MixedCosts) else costs
+        costs = costs.accelerator if isinstance(costs, HeterogeneousCosts) else costs
         rates = costs.rates if isinstance(costs, RooflineCostModel) else {}
         return frozenset(
             name for name, known in rates.items() if any(rate.provenance == "probed" for _, _, rate in known.rates)

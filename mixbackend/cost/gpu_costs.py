@@ -4,7 +4,7 @@ Place: between calibration and the planner's placements. Input: rates as they we
 processor's apart. Output: the cost model of a graph. Replayed kernels cost the processor nothing: only the GPU's
 seconds count, with a pause for each region, since nothing is fused across its border. Where kernels are launched one
 by one, ``partitioner.async_cost`` finds out for each graph who waits for whom. Graphs with tensors on the processor as
-well are priced by ``partitioner.mixed``.
+well are priced by ``partitioner.heterogeneous_cost``.
 Invariants: no rate exceeds what the device was seen to do; bytes cost what they cost the device, about: probes of small
 tensors cannot tell more.
 """
@@ -21,7 +21,7 @@ from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
 from mixbackend.contracts.gpu_rates import KERNEL_S
 from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.partitioner.async_cost import Place, Reprice, balance, weighed
-from mixbackend.partitioner.mixed import MixedCosts, is_mixed
+from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts, is_heterogeneous
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 _MOST_OF_PEAK = 1.05
@@ -68,7 +68,7 @@ class GpuCosts:
             return found
 
     def _made(self, graph: OpGraph, place: Place, reprice: Reprice) -> CostModel:
-        mixed = is_mixed(graph)
+        mixed = is_heterogeneous(graph)
         if self._replayed:
             return self._with_processor(as_replayed(self._costs), 1.0, mixed)
 
@@ -81,7 +81,7 @@ class GpuCosts:
     def _with_processor(self, costs: CostModel, share: float, mixed: bool) -> CostModel:
         if not mixed:
             return costs
-        return MixedCosts(costs, self._processor(), self._costs.device, share, self._on_processor)
+        return HeterogeneousCosts(costs, self._processor(), self._costs.device, share, self._on_processor)
 
 
 def as_replayed(costs: RooflineCostModel) -> RooflineCostModel:

@@ -13,7 +13,7 @@ from mixbackend.cost import costs as costs_module
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import placement as placement_module
-from mixbackend.partitioner.mixed import MixedCosts
+from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 GPU = DeviceModel("cuda:0 test", (("float32", 5e13), ("float16", 8e14)), 4e12, 3e7, 8e12, 6e-6, 1, "probed", 1e-5, 1e10)
@@ -75,7 +75,7 @@ def test_what_is_on_the_processor_costs_what_it_costs_there(make_environment):
         return aten.mm(here, here), _chain(there)
 
     graph = _graph(function, ((512, 512), "cpu"), ((512, 512), "cuda"))
-    assert isinstance(environment.planner.costs.of(graph), MixedCosts)
+    assert isinstance(environment.planner.costs.of(graph), HeterogeneousCosts)
     plan = environment.planner.place(graph)
     product = 2.0 * 512**3 / CPU.peak("float32")
     assert product < plan.estimated_s < 3 * product

@@ -14,7 +14,7 @@ from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.async_cost import HEAVY, LIGHT, weighed
-from mixbackend.partitioner.mixed import MixedCosts
+from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts
 from mixbackend.partitioner.reprice import reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
 
@@ -144,7 +144,7 @@ def test_ops_are_priced_on_the_device_of_their_tensors():
         here, there = torch.empty(large, large), torch.empty(large, large, device="cuda")
     graph = trace_graph(function, [here, there])[1]
     found = _costs(True, _on_both).of(graph, lambda _: None, lambda *_: 0.0)
-    assert isinstance(found, MixedCosts)
+    assert isinstance(found, HeterogeneousCosts)
     slow, quick = (found.op("eager", graph.view(node.name)).seconds for node in graph.placed_nodes)
     assert slow > 100 * quick
     metas = [item.meta for item in graph.inputs]
@@ -169,7 +169,7 @@ def test_borders_between_devices_have_a_price():
 
 
 def test_backends_of_the_processor_are_entered_there():
-    costs = MixedCosts(COSTS, _on_both(), GPU, 0.5, frozenset({"eager"}))
+    costs = HeterogeneousCosts(COSTS, _on_both(), GPU, 0.5, frozenset({"eager"}))
     assert costs.entry("eager") == 0.5 * 2e-6
     assert costs.entry("vendor") == 1e-6
     here = TensorMeta((4,), (1,), torch.float32, torch.device("cpu"))

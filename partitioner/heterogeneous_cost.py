@@ -17,7 +17,7 @@ from mixbackend.partitioner.work import stored_bytes
 
 
 @dataclass(frozen=True)
-class MixedCosts(CostModel):
+class HeterogeneousCosts(CostModel):
     """See the module's docstring.
 
     Attributes:
@@ -85,7 +85,7 @@ class MixedCosts(CostModel):
         return self.accelerator.region(backend, key)
 
 
-def is_mixed(graph: OpGraph) -> bool:
+def is_heterogeneous(graph: OpGraph) -> bool:
     """Whether a graph has tensors both on the processor and elsewhere."""
     metas: list[ValueMeta] = [item.meta for item in graph.inputs]
     metas += [meta for node in graph.nodes for meta in node.outputs]
