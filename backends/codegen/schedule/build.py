@@ -24,7 +24,7 @@ from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.schedule.hoist import hoist_invariants, is_hoisted
 from mixbackend.backends.codegen.schedule.loop_order import order_nest, order_outer
 from mixbackend.backends.codegen.schedule.nests import merge_nests
-from mixbackend.backends.codegen.schedule.pieces import cut_into_pieces, join_flat_pieces
+from mixbackend.backends.codegen.schedule.parallel_nest_fusion import fuse_flat_nests, fuse_parallel_nests
 from mixbackend.backends.codegen.schedule.sharing import share_common
 from mixbackend.backends.codegen.schedule.statements import draft_of
 from mixbackend.backends.codegen.schedule.strips import strip_windows
@@ -56,9 +56,9 @@ def build_kernel(group: Group, layouts: Mapping[str, Layout], traits: TargetTrai
 
 def arrange(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
     """Decide order, tiles, vectors, and what is computed before a loop."""
-    draft = join_flat_pieces(collapse_loops(order_outer(raise_loops(draft), hints)))
+    draft = fuse_flat_nests(collapse_loops(order_outer(raise_loops(draft), hints)))
     draft = tile_loops(draft, traits, hints)
-    draft = cut_into_pieces(_nests(draft, collapse_nest), traits, hints)
+    draft = fuse_parallel_nests(_nests(draft, collapse_nest), traits, hints)
     draft = _vectorised(draft, traits, hints)
     draft = forward_values(merge_nests(hoist_invariants(draft, hints), movable=is_hoisted))
     return strip_windows(_vectorised(draft, traits, hints), traits)

@@ -1,4 +1,4 @@
-"""Pieces: nests that have nothing to do with each other share the parallel loop.
+"""Parallel nest fusion: nests that have nothing to do with each other share the parallel loop.
 
 Place: in ``build``, after tiling. Input, output: a draft.
 Before and after (a concatenation along the first dimension; ``k`` is the number of pieces)::
@@ -31,7 +31,7 @@ LINE_ELEMENTS = sympy.Integer(64)
 """Pieces are multiples of this where that is known: different threads then write different cache lines."""
 
 
-def join_flat_pieces(draft: Draft) -> Draft:
+def fuse_flat_nests(draft: Draft) -> Draft:
     """Move outer loops inside where every nest then has one longer flat loop instead."""
     if not _is_independent(draft):
         return draft
@@ -43,7 +43,7 @@ def join_flat_pieces(draft: Draft) -> Draft:
     return draft
 
 
-def cut_into_pieces(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
+def fuse_parallel_nests(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
     """Cut the loop with the largest step of every nest, if that is what gives the target enough to do at once."""
     wanted = POINTS_PER_WORKER * traits.parallel_width
     total = sum(points_of(inner_loops(nest), hints) for nest in draft.nests)
