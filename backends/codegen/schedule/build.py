@@ -27,10 +27,10 @@ from mixbackend.backends.codegen.schedule.nests import merge_nests
 from mixbackend.backends.codegen.schedule.parallel_nest_fusion import fuse_flat_nests, fuse_parallel_nests
 from mixbackend.backends.codegen.schedule.sharing import share_common
 from mixbackend.backends.codegen.schedule.statements import draft_of
-from mixbackend.backends.codegen.schedule.strips import strip_windows
 from mixbackend.backends.codegen.schedule.templates import template_kernel
 from mixbackend.backends.codegen.schedule.tiles import raise_loops, tile_loops
 from mixbackend.backends.codegen.schedule.vectorize import Costs, vector_of, with_vector
+from mixbackend.backends.codegen.schedule.window_unrolling import unroll_windows
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 
@@ -61,7 +61,7 @@ def arrange(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
     draft = fuse_parallel_nests(_nests(draft, collapse_nest), traits, hints)
     draft = _vectorised(draft, traits, hints)
     draft = forward_values(merge_nests(hoist_invariants(draft, hints), movable=is_hoisted))
-    return strip_windows(_vectorised(draft, traits, hints), traits)
+    return unroll_windows(_vectorised(draft, traits, hints), traits)
 
 
 def _nests(draft: Draft, function: Callable[[Nest], Nest]) -> Draft:

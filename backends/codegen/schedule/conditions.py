@@ -1,7 +1,7 @@
 """Conditions: the masks of reads, part by part.
 
-Place: below ``strips``. Masks are conjunctions of comparisons between index expressions, as ``lower.windows`` makes
-them.
+Place: below ``window_unrolling``. Masks are conjunctions of comparisons between index expressions, as ``lower.windows``
+makes them.
 """
 
 from __future__ import annotations

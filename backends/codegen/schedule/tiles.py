@@ -33,8 +33,8 @@ from mixbackend.backends.codegen.schedule.draft import (
 )
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate
 from mixbackend.backends.codegen.schedule.rewrite import rewrite
-from mixbackend.backends.codegen.schedule.strips import sliding_loop
 from mixbackend.backends.codegen.schedule.vectorize import LARGEST_UNROLLED, Costs
+from mixbackend.backends.codegen.schedule.window_unrolling import sliding_loop
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 GRAIN = 4096
@@ -136,7 +136,7 @@ class _Choice:
         return best
 
     def _sliding(self, vector: KernelLoop | None) -> KernelLoop | None:
-        """The loop along which windows slide, see ``strips``."""
+        """The loop along which windows slide, see ``window_unrolling``."""
         if vector is None or len(self._draft.nests) != 1 or self._draft.scratch:
             return None
         return sliding_loop(self._draft.nests[0], self._draft.outer, vector.index)

@@ -1,4 +1,4 @@
-"""Strips: several neighbouring windows at a time, so that what they have in common is read once.
+"""Window unrolling (unroll and jam): neighbouring windows at a time, so that what they share is read once.
 
 Place: in ``build``, after vectors are chosen. Input, output: a draft. Nests are changed that multiply windows of one
 tensor by weights, vectors of which are the same for all windows: depthwise convolutions over channels-last images.
@@ -53,7 +53,7 @@ WIDE_VECTOR_BYTES = 64
 """Machines with vectors that wide have 32 registers, others 16."""
 
 
-def strip_windows(draft: Draft, traits: TargetTraits) -> Draft:
+def unroll_windows(draft: Draft, traits: TargetTraits) -> Draft:
     """Cut loops along which windows slide into strips."""
     widest = WIDEST_STRIP if traits.vector_bytes >= WIDE_VECTOR_BYTES else LEAST_STRIP
     nests: list[Nest] = []
