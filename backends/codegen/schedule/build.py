@@ -21,7 +21,7 @@ from mixbackend.backends.codegen.schedule.finished import collect_strides, kerne
 from mixbackend.backends.codegen.schedule.forward import forward_values
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.hints import Hints
-from mixbackend.backends.codegen.schedule.hoist import hoist_invariants, is_hoisted
+from mixbackend.backends.codegen.schedule.loop_invariant_motion import hoist_invariants, is_hoisted
 from mixbackend.backends.codegen.schedule.loop_order import order_nest, order_outer
 from mixbackend.backends.codegen.schedule.nests import merge_nests
 from mixbackend.backends.codegen.schedule.parallel_nest_fusion import fuse_flat_nests, fuse_parallel_nests

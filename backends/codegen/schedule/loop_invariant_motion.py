@@ -1,4 +1,4 @@
-"""Hoist: what is expensive and the same for all values of a loop is computed once, before it.
+"""Loop-invariant motion: what is expensive and the same for all values of a loop is computed once, before it.
 
 Place: in ``build``, after loops are tiled and vectors chosen. Input, output: a draft.
 Before and after::
