@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from mixbackend.contracts import Backend
+from mixbackend.host.process_facts import on_reset, process_fact
 
 SUFFIXES = frozenset({".py", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".pyd"})
 MOST_FILES = 2000
@@ -59,6 +60,9 @@ def _digest_of(kind: type) -> str:
     return digest.hexdigest()[:_DIGITS] if told else ""
 
 
+on_reset(_digest_of.cache_clear)
+
+
 def _file_of(module: str) -> Path | None:
     """The file of an imported module; ``None`` if it came from none that is still there."""
     name = getattr(sys.modules.get(module), "__file__", None)
@@ -78,7 +82,7 @@ def _is_installed(place: Path) -> bool:
     return any(folder in place.parents for folder in _installed_folders())
 
 
-@cache
+@process_fact
 def _installed_folders() -> tuple[Path, ...]:
     names = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
     return tuple(Path(name).resolve() for name in {*names, site.getusersitepackages()} if name)

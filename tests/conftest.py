@@ -70,3 +70,13 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original = gradients.copies_of
     monkeypatch.setattr(gradients, "copies_of", lambda tensors: counts.append(len(tensors)) or original(tensors))
     return counts
+
+
+@pytest.fixture
+def fresh_process() -> Iterator[None]:
+    """Nothing is kept for the whole process, neither from tests before nor for those that follow."""
+    from mixbackend.host.process_facts import reset_for_tests
+
+    reset_for_tests()
+    yield
+    reset_for_tests()

@@ -85,7 +85,7 @@ class Mixture:
             mode: of torch.compile.
             options: of torch.compile; override keys of the configuration.
         """
-        environment = self._environment_for(mode, options)
+        environment = self.environment_for(mode, options)
         with full_collections_later():
             return capture(
                 graph_module,
@@ -112,16 +112,17 @@ class Mixture:
         decision: Decision = UNTUNED,
     ) -> Run:
         """Compile an ATen graph that was captured elsewhere, as was decided for it."""
-        return GraphCompiler(self._environment(self.config), self._graphs).build(module, phase, roles, decision)
+        return GraphCompiler(self.environment(self.config), self._graphs).build(module, phase, roles, decision)
 
-    def _environment_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Environment:
+    def environment_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Environment:
+        """What graphs share that are compiled with this mode and these options of torch.compile."""
         if mode is not None and mode not in _MEASURES:
             raise MixbackendError(what=f"unknown mode {mode!r}", hint=f"use {', '.join(_MEASURES)}")
         config = self.config.with_options(options) if options else self.config
         if mode is not None and _MEASURES[mode]:
             config = config.with_options({"search.mode": "measure"})
         records = mode in _MODES_WITH_GRAPHS and torch.cuda.is_available()
-        environment = self._environment(config, records)
+        environment = self.environment(config, records)
         if mode in _MODES_WITH_GRAPHS and not records:
             detail = f"mode {mode!r} runs without CUDA graphs: torch finds no CUDA device"
             environment.events.append(Event("fallback", "", "", "", detail))
@@ -148,7 +149,7 @@ class Mixture:
 
     def made_with(self) -> MadeWith:
         """What plans of this object are made with, for a lock file."""
-        return made_with(self._environment(self.config).backends)
+        return made_with(self.environment(self.config).backends)
 
     def check_lock(self, made_by: str) -> None:
         """Raise if what was compiled is not what the lock file says.
@@ -159,7 +160,7 @@ class Mixture:
         Raises:
             LockError: with every difference of every graph.
         """
-        lock = self._environment(self.config).lock
+        lock = self.environment(self.config).lock
         if lock is not None:
             lock.check(made_by)
 
@@ -202,7 +203,8 @@ class Mixture:
         with self._lock:
             self._cuts.update({key: cut} if key else {})
 
-    def _environment(self, config: Config, records: bool = False) -> Environment:
+    def environment(self, config: Config, records: bool = False) -> Environment:
+        """What graphs of a configuration share; the same at every call, until ``reset``."""
         with self._lock:
             if (config, records) not in self._environments:
                 self._environments[config, records] = open_environment(config, records)

@@ -6,13 +6,10 @@ Output: a count; this process is added once for each class.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 
+from mixbackend.host.process_identity import process_identity
 from mixbackend.storage import Storage
-
-PROCESS = secrets.token_hex(8)
-"""Tells this process from others; those that were forked from it count as it."""
 
 
 @dataclass(frozen=True)
@@ -36,4 +33,4 @@ class Confirmations:
 
     def add(self, sizes: str) -> None:
         """This process did."""
-        self.storage.database.confirm(self.region, self.backend, self.fingerprint, sizes, PROCESS)
+        self.storage.database.confirm(self.region, self.backend, self.fingerprint, sizes, process_identity())

@@ -7,10 +7,11 @@ Output: ``cpu AMD EPYC 9B14``, ``cuda:0 NVIDIA H100``.
 from __future__ import annotations
 
 import platform
-from functools import cache
 from pathlib import Path
 
 import torch
+
+from mixbackend.host.process_facts import process_fact
 
 
 def device_name(device_type: str) -> str:
@@ -25,7 +26,7 @@ def devices_here() -> tuple[str, ...]:
     return (device_name("cpu"), *((device_name("cuda"),) if torch.cuda.is_available() else ()))
 
 
-@cache
+@process_fact
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

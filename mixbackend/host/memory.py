@@ -15,9 +15,9 @@ import contextlib
 import ctypes
 import os
 from collections.abc import Mapping
-from functools import lru_cache
 
 from mixbackend.contracts.result_memory import LARGEST_KEPT_BYTES, MOST_UNUSED_BYTES, forget_unused_results
+from mixbackend.host.process_facts import on_reset, process_fact
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 _USERS_CHOICE = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_TEST")
@@ -37,7 +37,7 @@ def give_back_unused_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-@lru_cache(maxsize=1)
+@process_fact
 def keep_freed_memory() -> bool:
     """Tell the allocator, once; whether it took it."""
     if decided_by_user(os.environ):
@@ -50,3 +50,6 @@ def keep_freed_memory() -> bool:
         return bool(taken and library.mallopt(_TRIM_THRESHOLD, MOST_UNUSED_BYTES))
     except (OSError, AttributeError, TypeError):
         return False
+
+
+on_reset(forget_unused_results)

@@ -29,6 +29,7 @@ from typing import Literal
 
 from mixbackend.contracts.threads import TORCH_POOL, thread_policy
 from mixbackend.host.openmp import Quiet, cores, keep_quiet, kind_of, loaded_runtimes, runtime_of_torch
+from mixbackend.host.process_facts import on_reset
 from mixbackend.host.resting import Code, Resting
 from mixbackend.host.thread_environment import decided_by_user
 
@@ -72,15 +73,28 @@ class ThreadSharing:
         quieten: Callable[[str], Quiet] = keep_quiet,
         rest: Callable[[str], Resting] = Resting,
     ) -> None:
-        self._runtimes = runtimes
-        self._quieten = quieten
-        self._rest = rest
+        self._means = self._usual_means = (runtimes, quieten, rest)
         self._found: tuple[Resting | None] | None = None
         # Reentrant: an owner may be collected, and so released, by the very thread that holds the lock.
         self._lock = threading.RLock()
         self._owners: set[int] = set()
         self._quiet: list[Quiet] = []
         self._outcome: tuple[Outcome, str] | None = None
+
+    def act_through(
+        self, runtimes: Callable[[], Sequence[str]], quieten: Callable[[str], Quiet], rest: Callable[[str], Resting]
+    ) -> None:
+        """Act through other means, until ``forget``: tests have none of the runtimes that they tell of."""
+        self.forget()
+        self._means = (runtimes, quieten, rest)
+
+    def forget(self) -> None:
+        """As if nobody had asked: what was done is undone, owners and runtimes are not known any more."""
+        with self._lock:
+            self._owners.clear()
+            self._end()
+            self._found = None
+            self._means = self._usual_means
 
     @property
     def active(self) -> bool:
@@ -128,11 +142,12 @@ class ThreadSharing:
             return self._found[0]
 
     def _find_resting(self) -> Resting | None:
-        path = runtime_of_torch(self._runtimes())
+        runtimes, _, rest = self._means
+        path = runtime_of_torch(runtimes())
         if path is None or kind_of(path) != "gnu" or decided_by_user("gnu", os.environ):
             return None
         try:
-            return self._rest(path)
+            return rest(path)
         except (OSError, AttributeError):
             return None
 
@@ -150,14 +165,15 @@ class ThreadSharing:
         done: list[str] = []
         decided: list[str] = []
         problems: list[str] = []
-        for path in self._runtimes():
+        runtimes, quieten, _ = self._means
+        for path in runtimes():
             name = os.path.basename(path)
             decision = decided_by_user(kind_of(path), os.environ)
             if decision:
                 decided.append(f"{decision} decides how idle threads of {name} wait")
                 continue
             try:
-                quiet = self._quieten(path)
+                quiet = quieten(path)
             except (OSError, AttributeError, RuntimeError) as error:
                 problems.append(f"{name}: {error}")
                 continue
@@ -178,10 +194,13 @@ class ThreadSharing:
             self._owners.discard(key)
             if self._owners:
                 return
-            for quiet in self._quiet:
-                quiet.end()
-            self._quiet.clear()
-            self._outcome = None
+            self._end()
+
+    def _end(self) -> None:
+        for quiet in self._quiet:
+            quiet.end()
+        self._quiet.clear()
+        self._outcome = None
 
     def after_fork(self) -> None:
         """In a child process: it has none of the threads, but the runtime counts them; nothing to end or start."""
@@ -208,6 +227,8 @@ class _Inherited:
 
 sharing = ThreadSharing()
 """Of this process."""
+
+on_reset(sharing.forget)
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=sharing.after_fork)

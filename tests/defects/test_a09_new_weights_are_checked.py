@@ -9,7 +9,8 @@ import torch
 from foreign_backends import Call, Foreign, kinds, mixture_of
 from torch import nn
 
-from mixbackend.execute import checked_call, confirmations
+from mixbackend.execute import checked_call
+from mixbackend.host.process_facts import reset_for_tests
 
 
 class WrongFrom:
@@ -59,7 +60,7 @@ def test_a_later_process_looks_at_some_rows(tmp_path, monkeypatch, wrong):
     torch.manual_seed(0)
     model, value = nn.Linear(8, 8), torch.randn(40, 8)
     for process in range(5):
-        monkeypatch.setattr(confirmations, "PROCESS", str(process))
+        reset_for_tests()
         backend = Foreign(WrongFrom(1 if wrong and process == 4 else 9), binds=True)
         with mixture_of(backend, folder=tmp_path) as mixture, torch.no_grad():
             compiled = torch.compile(model, backend=mixture)

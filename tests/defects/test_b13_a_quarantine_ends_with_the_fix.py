@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import site
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,7 +132,9 @@ def test_a_class_without_a_file_is_told_by_its_text(monkeypatch: pytest.MonkeyPa
     assert digests[0] != digests[1] == digests[2] != ""
 
 
-def test_what_is_installed_is_told_by_its_own_fingerprint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(plug_in_source, "_installed_folders", lambda: (tmp_path,))
+def test_what_is_installed_is_told_by_its_own_fingerprint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_process: None
+) -> None:
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
     assert fingerprint(loaded(tmp_path / "vendor_of_b13.py", MENDED)) == "vendor 1"
     assert plug_in_source.source_digest(EagerBackend()) == ""

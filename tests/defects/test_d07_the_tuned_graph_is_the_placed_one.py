@@ -55,7 +55,7 @@ def test_nodes_are_the_same(function: Any, weights: str, tmp_path: Path, monkeyp
         "weights": weights.replace("unwatchable", "auto"),
     }
     mixture = Mixture(load_config(settings))
-    tuned = describe(*tuner.placeable(captured, mixture._environment(mixture.config))[:2], "tuned", {})
+    tuned = describe(*tuner.placeable(captured, mixture.environment(mixture.config))[:2], "tuned", {})
     run = mixture.compile_captured(copy_module(module), captured.phase, captured.roles)
     (placed,) = mixture.report().graphs
     assert [(node.name, node.op) for node in tuned.nodes] == [(node.name, node.op) for node in placed.graph.nodes]

@@ -344,7 +344,7 @@ def make(make_mixture, monkeypatch):
     def mixture(*backends, records=True, **options):
         torch._dynamo.reset()
         made = make_mixture(*backends, **options)
-        made._environment_for = lambda mode, given: made._environment(made.config, records)
+        made.environment_for = lambda mode, given: made.environment(made.config, records)
         return made
 
     return mixture

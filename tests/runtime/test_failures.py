@@ -173,15 +173,16 @@ def test_quarantine_is_remembered_by_the_next_process(make_mixture, faulty, loop
 
 
 def test_each_process_verifies_once_until_three_have(make_mixture, loopback, monkeypatch):
-    from mixbackend.execute import checked_call, confirmations
+    from mixbackend.execute import checked_call
+    from mixbackend.host.process_facts import reset_for_tests
 
     checks = []
     verify = checked_call.check_region
     monkeypatch.setattr(checked_call, "check_region", lambda *arguments: checks.append(1) or verify(*arguments))
     value = torch.randn(4)
-    for process in range(5):
+    for _ in range(5):
         torch._dynamo.reset()
-        monkeypatch.setattr(confirmations, "PROCESS", str(process))
+        reset_for_tests()
         compiled = torch.compile(torch.exp, backend=make_mixture(loopback))
         compiled(value)
         compiled(value)

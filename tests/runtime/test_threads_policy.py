@@ -16,7 +16,7 @@ from mixbackend.host import threads as threads_module
 from mixbackend.host.openmp import kind_of, runtime_of_torch
 from mixbackend.host.resting import Code
 from mixbackend.host.thread_environment import decided_by_user, make_threads_sleep, without_decisions
-from mixbackend.host.threads import ThreadSharing
+from mixbackend.host.threads import ThreadSharing, sharing
 
 from .conftest import Loopback
 
@@ -57,7 +57,8 @@ class Made:
         self.quiet: dict[str, Quiet] = {}
         self._problem = problem
         self._rests = rests
-        self.sharing = ThreadSharing(lambda: paths, self._quieten, self._rest)
+        self.means = (lambda: paths, self._quieten, self._rest)
+        self.sharing = ThreadSharing(*self.means)
 
     def _rest(self, path: str) -> Any:
         if not self._rests:
@@ -225,19 +226,19 @@ def test_an_environment_says_which_pools_it_uses(
     acts: bool,
     rests: bool,
     monkeypatch: pytest.MonkeyPatch,
+    fresh_process: None,
     make_mixture: Callable[..., Mixture],
 ) -> None:
     made = Made(GNU, rests=rests)
     rested: list[str] = []
     monkeypatch.setattr(Rest, "around", lambda self, code: lambda inputs: (rested.append(self.path), code(inputs))[1])
-    monkeypatch.setattr("mixbackend.execute.compile_cache.sharing", made.sharing)
-    monkeypatch.setattr("mixbackend.execute.slots.sharing", made.sharing)
+    sharing.act_through(*made.means)
     mixture = make_mixture(backend())
     value = torch.randn(4, 8)
     compiled = torch.compile(lambda x: x.sin() + 1, backend=mixture)
     for _ in range(2):
         assert torch.equal(compiled(value), value.sin() + 1)
-    assert made.sharing.active is (acts and not rests)
+    assert sharing.active is (acts and not rests)
     assert rested == [GNU] * 2 * (acts and rests)
     told = [event.detail for event in mixture.report().events if event.kind == "threads"]
     assert len(told) == acts and all("foreign, torch" in detail for detail in told)
@@ -245,4 +246,4 @@ def test_an_environment_says_which_pools_it_uses(
     mixture.reset()
     torch._dynamo.reset()
     gc.collect()
-    assert not made.sharing.active
+    assert not sharing.active
