@@ -77,7 +77,8 @@ class OperatorSample:
         function = call if compiled is None else compiled(call)
         torch.manual_seed(seed)
         results = list(_results(function(*copies)))
-        return Results([item.detach() for item in results], _gradients(results, list(tensors_in(copies))))
+        gradients = _gradients(results, list(tensors_in(copies)))
+        return Results([_dense(item.detach()) for item in results], [_dense(item) for item in gradients])
 
 
 def _copy(tensor: torch.Tensor, wide: bool) -> torch.Tensor:
@@ -92,6 +93,11 @@ def _copy(tensor: torch.Tensor, wide: bool) -> torch.Tensor:
     if wide and (copy.is_floating_point() or copy.is_complex()):
         copy = copy.to(_WIDE.get(copy.dtype, torch.float64))
     return copy.requires_grad_(tensor.requires_grad)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """What numbers are compared of: sparse layouts have no strides, and few operators."""
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 def _results(value: Any) -> list[torch.Tensor]:
@@ -117,4 +123,5 @@ def _gradients(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[
 def _cotangent(result: torch.Tensor) -> torch.Tensor:
     """Different values everywhere, none of them zero for long, the same ones in every run."""
     values = torch.arange(result.numel(), dtype=torch.float64).reshape(result.shape)
-    return torch.cos(values + 0.5).to(result.dtype)
+    cotangent = torch.cos(values + 0.5).to(result.dtype)
+    return cotangent if result.layout == torch.strided else cotangent.sparse_mask(result.detach())
