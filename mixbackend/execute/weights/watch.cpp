@@ -57,6 +57,7 @@ constexpr std::int64_t AHEAD = 16;  // so many tensors or regions are on their w
 constexpr std::int64_t LINE = 64;
 constexpr std::int64_t IMPLEMENTATION_BYTES = 4 * LINE;
 constexpr int LANES = 8;
+constexpr double MOST_DEBT = 1e5;  // nanoseconds that one look may have taken beyond what it was allowed
 constexpr int GROUP = 4;  // pieces from one look at the clock to the next
 constexpr std::int64_t STEP = 79;  // turns that follow one another lie far apart; odd, so that none of a power of two is left out
 
@@ -203,7 +204,9 @@ bool content_differs(Watch* watch) {
         found = next_samples_differ(watch);
     for (; !found && watch->due_pieces >= GROUP && used < most; used = passed_since(begin), watch->due_pieces -= GROUP)
         for (int step = 0; !found && step < GROUP; ++step) found = next_piece_differs(watch);
-    watch->use->credit -= used;
+    // Where other processes interrupted this look, it is not charged for their time.
+    double& credit = watch->use->credit;
+    credit = credit - used < -MOST_DEBT ? -MOST_DEBT : credit - used;
     return found;
 }
 
