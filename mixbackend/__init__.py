@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mixbackend.host.version import VERSION
+
 if TYPE_CHECKING:
     from mixbackend.api import auto, explain, invalidate, report
     from mixbackend.configuration import Config
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from mixbackend.registry import register_backend
     from mixbackend.reporting import Report
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "auto": "mixbackend.api",

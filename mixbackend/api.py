@@ -5,21 +5,17 @@ Place: behind ``mixbackend/__init__.py``. Everything here is documented in the R
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mixbackend.compile.mixture import Mixture
+from mixbackend.compile.mixture import Mixture, all_mixtures, mixture_of
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import MixbackendError
 from mixbackend.contracts.torch_compat import backward_compiled_at_once
 from mixbackend.reporting import Report
-
-_lock = threading.Lock()
-_mixtures: dict[Config, Mixture] = {}
 
 
 def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixture:
@@ -31,11 +27,7 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
     Raises:
         ConfigurationError: lists everything that is wrong, with file, line and column.
     """
-    config = load_config(source)
-    with _lock:
-        if config not in _mixtures:
-            _mixtures[config] = Mixture(config)
-        return _mixtures[config]
+    return mixture_of(source)
 
 
 def invalidate(model: torch.nn.Module) -> None:
@@ -63,9 +55,7 @@ def invalidate(model: torch.nn.Module) -> None:
 
 def report() -> Report:
     """What all objects of this process compiled so far."""
-    with _lock:
-        reports = [mixture.report() for mixture in _mixtures.values()]
-    return Report.joined(reports)
+    return Report.joined(mixture.report() for mixture in all_mixtures())
 
 
 def explain(

@@ -1,6 +1,6 @@
 """``Mixture``: the object that ``torch.compile(backend=...)`` calls.
 
-Place: the outermost layer; made by ``mixbackend.auto``, one per configuration.
+Place: the outermost layer; made by ``mixture_of`` for ``mixbackend.auto``, one per configuration.
 Input: Dynamo's graphs with ``mode`` and ``options``. Output: callables for torch, and reports for people.
 Invariants: a graph that cannot be compiled by us runs in eager, with an event, unless the policy is to raise. Copies of
 it are the object itself, and pickled it is its configuration: in another process the object of that configuration.
@@ -17,12 +17,12 @@ from typing import Any
 import torch
 import torch.fx
 
-import mixbackend
 from mixbackend import registry
 from mixbackend.compile.compiled_graphs import CompiledGraphs
 from mixbackend.compile.compiling import GraphCompiler
 from mixbackend.compile.open_environment import open_environment
-from mixbackend.configuration import Config
+from mixbackend.configuration import Config, load_config
+from mixbackend.configuration.load import Source
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
 from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
 from mixbackend.execute.run_function import Run
@@ -95,7 +95,7 @@ class Mixture:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return mixbackend.auto, (self.config,)
+        return mixture_of, (self.config,)
 
     def __copy__(self) -> Mixture:
         return self
@@ -218,3 +218,26 @@ def _expect_kernels() -> None:
     except Exception:
         # Kernels are compiled in threads then.
         logger.debug("no processes that compile kernels", exc_info=True)
+
+
+_of_process = threading.Lock()
+_mixtures: dict[Config, Mixture] = {}
+
+
+def mixture_of(source: Source = None) -> Mixture:
+    """The object of this process for a configuration; equal configurations give the same object.
+
+    Raises:
+        ConfigurationError: see ``load_config``.
+    """
+    config = load_config(source)
+    with _of_process:
+        if config not in _mixtures:
+            _mixtures[config] = Mixture(config)
+        return _mixtures[config]
+
+
+def all_mixtures() -> tuple[Mixture, ...]:
+    """What ``mixture_of`` made in this process."""
+    with _of_process:
+        return tuple(_mixtures.values())

@@ -15,8 +15,8 @@ from itertools import zip_longest
 
 import torch
 
-import mixbackend
 from mixbackend.contracts import Backend, LockError
+from mixbackend.host.version import VERSION
 from mixbackend.locking.model import LockedBackend, LockedGraph, LockFile, MadeWith
 from mixbackend.reporting.records import CHANNELS_LAST, IdentityRecord
 
@@ -95,7 +95,7 @@ def made_with(backends: Iterable[Backend]) -> MadeWith:
         for item in backends
     )
     return MadeWith(
-        mixbackend=mixbackend.__version__,
+        mixbackend=VERSION,
         torch=str(torch.__version__),
         threads=torch.get_num_threads(),
         backends=tuple(sorted(listed, key=lambda item: item.name)),

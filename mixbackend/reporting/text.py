@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import mixbackend.reporting.summary as summary
 from mixbackend.contracts.plan import PlannedRegion
 from mixbackend.partitioner.plan_canonical import FIXED
 from mixbackend.registry import BackendInfo
-from mixbackend.reporting import summary
 from mixbackend.reporting.events import Event
 from mixbackend.reporting.records import GraphRecord
 

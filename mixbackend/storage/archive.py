@@ -25,8 +25,8 @@ from typing import IO, Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+import mixbackend.storage.entry as entry
 from mixbackend.contracts import CONTRACT_VERSION, StorageError
-from mixbackend.storage import entry
 from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import Database
 from mixbackend.storage.here import Here, conflicting

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+import mixbackend.storage.entry as entry
 from mixbackend.backends.common.private_folder import untrusted
 from mixbackend.backends.common.whole_file import PREFIX, replacing
 from mixbackend.contracts import CONTRACT_VERSION, WeightPolicy
-from mixbackend.storage import entry
 from mixbackend.storage.entry import UNKNOWN, Entry, Label
 from mixbackend.storage.events import Report, StorageEvent, log_event
 from mixbackend.storage.folder import private_folder

@@ -15,8 +15,8 @@ import threading
 import fsspec
 from fsspec.core import url_to_fs
 
+import mixbackend.storage.entry as entry
 from mixbackend.contracts import StorageError
-from mixbackend.storage import entry
 from mixbackend.storage.behind import Behind, within
 from mixbackend.storage.events import Report, StorageEvent
 
