@@ -6,7 +6,7 @@ Invariants: values, shapes and strides as traced stay what they were, and so do 
 ``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
 eager could take would then fail; so does ``as_strided`` that only restates strides (``restated_strides``). Tensors of
 one element that tracing lifted out of the code become numbers again (``lifted``). Equal ops become one
-(``common_ops``). Where torch states other types than eager's kernels return, theirs are written down
+(``cse`). Where torch states other types than eager's kernels return, theirs are written down
 (``result_types``).
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from mixbackend.graph.common_ops import merge_common_ops
+from mixbackend.graph.cse import merge_common_ops
 from mixbackend.graph.lifted import write_lifted_numbers
 from mixbackend.graph.restated_strides import reshape_restated_strides
 from mixbackend.graph.result_types import state_result_types

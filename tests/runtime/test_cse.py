@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mixbackend.graph.common_ops import merge_common_ops
+from mixbackend.graph.cse import merge_common_ops
 from mixbackend.graph.normalize import normalize
 
 aten = torch.ops.aten
