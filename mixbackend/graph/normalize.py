@@ -4,7 +4,7 @@ Place: between capture and describe. Input and output: the fx graph, changed in 
 Invariants: values, shapes and strides as traced stay what they were, and so do the types of what eager returns.
 
 ``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
-eager could take would then fail; so does ``as_strided`` that only restates strides (``restated_strides``). Tensors of
+eager could take would then fail; so does ``as_strided`` that only restates strides (``redundant_as_strided``). Tensors of
 one element that tracing lifted out of the code become numbers again (``lifted``). Equal ops become one
 (``cse`). Where torch states other types than eager's kernels return, theirs are written down
 (``result_types``).
@@ -17,7 +17,7 @@ import torch.fx
 
 from mixbackend.graph.cse import merge_common_ops
 from mixbackend.graph.lifted import write_lifted_numbers
-from mixbackend.graph.restated_strides import reshape_restated_strides
+from mixbackend.graph.redundant_as_strided import reshape_restated_strides
 from mixbackend.graph.result_types import state_result_types
 
 _RESHAPED = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)

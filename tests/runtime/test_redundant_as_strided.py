@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mixbackend.graph.restated_strides import reshape_restated_strides
+from mixbackend.graph.redundant_as_strided import reshape_restated_strides
 
 aten = torch.ops.aten
 
