@@ -5,7 +5,7 @@ Invariants: values, shapes and strides as traced stay what they were, and so do 
 
 ``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
 eager could take would then fail; so does ``as_strided`` that only restates strides (``redundant_as_strided``). Tensors of
-one element that tracing lifted out of the code become numbers again (``lifted``). Equal ops become one
+one element that tracing lifted out of the code become numbers again (``lifted_scalars``). Equal ops become one
 (``cse`). Where torch states other types than eager's kernels return, theirs are written down
 (``result_types``).
 """
@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from mixbackend.graph.cse import merge_common_ops
-from mixbackend.graph.lifted import write_lifted_numbers
+from mixbackend.graph.lifted_scalars import write_lifted_numbers
 from mixbackend.graph.redundant_as_strided import reshape_restated_strides
 from mixbackend.graph.result_types import state_result_types
 

@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.graph.identity import Captured
-from mixbackend.graph.lifted import write_lifted_numbers
+from mixbackend.graph.lifted_scalars import write_lifted_numbers
 
 aten = torch.ops.aten
 
