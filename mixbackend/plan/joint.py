@@ -6,7 +6,7 @@ marked that must be saved rather than computed again, and with softmaxes written
 The layout of images is chosen here for both halves: so a saved tensor has the same strides in both of them.
 torch's minimum-cut split assumes that cheap ops are recomputed for free inside a fused kernel. That holds only where
 the op's owner really fuses it with its consumers; elsewhere recomputation is a second full pass over memory. Results of
-softmaxes it always saves; what is saved instead where that is better, ``plan.recomputed`` decides.
+softmaxes it always saves; what is saved instead where that is better, ``plan.softmax_recompute`` decides.
 What was decided is a value, so that a lock file can hold it: other savings make other graphs.
 Invariants: graph outputs keep their traced strides; forward and backward are planned for themselves afterwards.
 """
@@ -31,8 +31,8 @@ from mixbackend.plan.cut import Cut
 from mixbackend.plan.fusion import Fusion
 from mixbackend.plan.layouts import channels_last_copy, make_channels_last, reads_misplaced_images
 from mixbackend.plan.planner import Planner
-from mixbackend.plan.recomputed import Recomputation
 from mixbackend.plan.row_statistics import is_softmax, write_out
+from mixbackend.plan.softmax_recompute import Recomputation
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 
 _LEAST_AT_STAKE = 0.02

@@ -13,9 +13,9 @@ from mixbackend.contracts import Estimate, OpGraph, OpView, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.fusion import Fusion
-from mixbackend.plan.recomputed import Recomputation
+from mixbackend.plan.softmax_recompute import Recomputation
 
-from .recomputed_cases import ByteCosts, fused_pairs
+from .softmax_recompute_cases import ByteCosts, fused_pairs
 
 aten = torch.ops.aten
 FUSED = fused_pairs()

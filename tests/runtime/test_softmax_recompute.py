@@ -16,7 +16,7 @@ from mixbackend.partitioner.work import work_of
 from mixbackend.plan.cut import Cut
 from mixbackend.plan.joint import mark_as_decided
 
-from .recomputed_cases import ByteCosts, fused_pairs
+from .softmax_recompute_cases import ByteCosts, fused_pairs
 
 FUSED = fused_pairs("scatter")
 HALF, SINGLE, DOUBLE = torch.bfloat16, torch.float32, torch.float64
