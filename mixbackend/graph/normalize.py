@@ -4,10 +4,9 @@ Place: between capture and describe. Input and output: the fx graph, changed in 
 Invariants: values, shapes and strides as traced stay what they were, and so do the types of what eager returns.
 
 ``view`` becomes ``reshape``: backends may hand over tensors whose strides are not the traced ones, and a ``view`` that
-eager could take would then fail; so does ``as_strided`` that only restates strides (``redundant_as_strided``). Tensors of
-one element that tracing lifted out of the code become numbers again (``lifted_scalars``). Equal ops become one
-(``cse`). Where torch states other types than eager's kernels return, theirs are written down
-(``result_types``).
+eager could take would then fail. So does ``as_strided`` that only restates strides (``redundant_as_strided``). Tensors
+of one element that tracing lifted out of the code become numbers again (``lifted_scalars``). Equal ops become one
+(``cse``). Where torch states other types than eager's kernels return, theirs are written down (``result_types``).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from mixbackend.plan.cut import Cut
 from mixbackend.plan.fusion import Fusion
 from mixbackend.plan.layouts import channels_last_copy, make_channels_last, reads_misplaced_images
 from mixbackend.plan.planner import Planner
-from mixbackend.plan.row_statistics import is_softmax, write_out
+from mixbackend.plan.softmax_decomposition import is_softmax, write_out
 from mixbackend.plan.softmax_recompute import Recomputation
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 
