@@ -53,7 +53,7 @@ def main(names: Sequence[str]) -> None:
 
 
 class _Policy:
-    """The thread policy as a session applies it, on and off."""
+    """The thread policy as a compile cache applies it, on and off."""
 
     def __init__(self, pools: Any) -> None:
         self._pools = frozenset(pools)
@@ -69,7 +69,7 @@ class _Policy:
 
 
 class _Owner:
-    """Stands for a session."""
+    """Stands for a compile cache."""
 
 
 def _take_turns(calls: Mapping[str, Call], count: int) -> dict[str, list[float]]:
