@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend import process_warden
+from mixbackend.host import process_warden
 from mixbackend.host.processes import Worker
 
 WORKER = """
