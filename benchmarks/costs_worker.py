@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from mixbackend.benchmarks.one_model.worker import TaskFailedError, describe_error, failure_status
 from mixbackend.benchmarks.peers import executors, machine, reference
 from mixbackend.benchmarks.peers.models import PeerModel
 from mixbackend.benchmarks.peers.request import PeerCase
 from mixbackend.benchmarks.peers.suite_models import find_model
 from mixbackend.benchmarks.peers.worker import warm_up
-from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status
 from mixbackend.execute.timed_calls import TIMED_CALLS
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 from mixbackend.reporting.summary import short_ops

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixbackend.benchmarks.accuracy import Phase
-from mixbackend.benchmarks.protocol import MIXTURE, MODULE, PLAIN, Request
+from mixbackend.benchmarks.one_model.accuracy import Phase
+from mixbackend.benchmarks.one_model.protocol import MIXTURE, MODULE, PLAIN, Request
 from mixbackend.host.processes import ask
 
 DEFAULT_MODELS = (

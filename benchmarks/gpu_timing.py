@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixbackend.benchmarks.timing import round_order
+from mixbackend.benchmarks.one_model.timing import round_order
 from mixbackend.calibrate.timing import seconds_by_marks
 
 TURNS = 12

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mixbackend.benchmarks.protocol import NOT_JUDGED
+from mixbackend.benchmarks.one_model.protocol import NOT_JUDGED
 from mixbackend.benchmarks.results import Record
 from mixbackend.reporting.events import ORDINARY
 

@@ -22,13 +22,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.gpu import calibrate
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
 from mixbackend.benchmarks.models.order import small_first
 from mixbackend.benchmarks.models.registry import find, models
-from mixbackend.benchmarks.precision import PRECISIONS, Precision
-from mixbackend.benchmarks.protocol import MIXTURE, MODULE, NOT_JUDGED, Request
+from mixbackend.benchmarks.one_model.accuracy import Phase
+from mixbackend.benchmarks.one_model.precision import PRECISIONS, Precision
+from mixbackend.benchmarks.one_model.protocol import MIXTURE, MODULE, NOT_JUDGED, Request
 from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
 from mixbackend.benchmarks.staff import OutOfTimeError, Staff
 from mixbackend.host.processes import Answer

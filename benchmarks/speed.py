@@ -12,10 +12,10 @@ from typing import Any, Literal
 from rich.console import Console
 
 from mixbackend import registry
-from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request
+from mixbackend.benchmarks.one_model.protocol import MIXTURE, PLAIN, Request
+from mixbackend.benchmarks.one_model.timing import Ratio, Timing, interleave, speedup
 from mixbackend.benchmarks.results import Record
 from mixbackend.benchmarks.runner import Case, SuiteOptions, run_cases
-from mixbackend.benchmarks.timing import Ratio, Timing, interleave, speedup
 
 THE_MIXTURE = "mixture"
 SINGLE = "only "

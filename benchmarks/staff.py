@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from types import TracebackType
 
-from mixbackend.benchmarks.protocol import Request
+from mixbackend.benchmarks.one_model.protocol import Request
 from mixbackend.host.processes import Answer, Worker
 
 LEAST_S = 15.0

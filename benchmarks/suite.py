@@ -9,16 +9,15 @@ Exit status: 0 if nothing failed that ``aot_eager`` can run, else 1.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from mixbackend.benchmarks.precision import PRECISIONS
+from mixbackend.benchmarks.one_model.precision import PRECISIONS
+from mixbackend.benchmarks.one_model.protocol import MIXTURE, MODES, plain_configuration
 from mixbackend.benchmarks.precision_table import table
-from mixbackend.benchmarks.protocol import MIXTURE, MODES
 from mixbackend.benchmarks.results import Record, ResultFile
 from mixbackend.benchmarks.runner import PHASES, REFERENCE_BACKEND, SuiteOptions, run_suite
 from mixbackend.benchmarks.speed import run_speed
@@ -132,13 +131,6 @@ def _configuration(file: Path | None, backends: Sequence[str]) -> Mapping[str, A
     """The configuration as plain data: it crosses to worker processes and is part of every result's key."""
     configuration = plain_configuration(file) if file is not None else {}
     return {**configuration, "backends": list(backends)} if backends else configuration
-
-
-def plain_configuration(file: Path) -> dict[str, Any]:
-    """What a configuration file sets, as plain data."""
-    from mixbackend.configuration import load_config
-
-    return json.loads(load_config(file).model_dump_json(exclude_unset=True))
 
 
 def _names(text: str) -> tuple[str, ...]:

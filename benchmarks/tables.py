@@ -15,8 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mixbackend.benchmarks.placements import is_loop
-from mixbackend.benchmarks.protocol import NOT_JUDGED
+from mixbackend.benchmarks.one_model.placements import is_loop
+from mixbackend.benchmarks.one_model.protocol import NOT_JUDGED
 from mixbackend.benchmarks.results import Record
 from mixbackend.benchmarks.runner import REFERENCE_BACKEND
 from mixbackend.benchmarks.speed import THE_MIXTURE

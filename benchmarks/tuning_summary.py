@@ -16,9 +16,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mixbackend.benchmarks.one_model.timing import Ratio, Timing, speedup
 from mixbackend.benchmarks.peers.comparing import noise_of
 from mixbackend.benchmarks.peers.placement import MOST_NOISE
-from mixbackend.benchmarks.timing import Ratio, Timing, speedup
 
 SCHEMA = 1
 

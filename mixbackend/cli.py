@@ -232,7 +232,7 @@ def bench_suite(context: typer.Context) -> None:
 @bench_app.command("peers", context_settings=PASSES_ON, add_help_option=False)
 def bench_peers(context: typer.Context) -> None:
     """Time auto() against eager, inductor, ONNX Runtime and OpenVINO on whole models at true size."""
-    _body("mixbackend.commands.bench_peers", context)
+    _body("mixbackend.benchmarks.commands.peers", context)
 
 
 @bench_app.command("partitioner")
@@ -242,7 +242,7 @@ def bench_partitioner(
     as_json: AsJson = False,
 ) -> None:
     """Time placement on large graphs made of blocks of real models."""
-    from mixbackend.commands import bench_partitioner as body
+    from mixbackend.benchmarks.commands import partitioner as body
 
     body.run(nodes, seed, as_json)
 
@@ -256,7 +256,7 @@ def bench_kernels(
     as_json: AsJson = False,
 ) -> None:
     """Time generated kernels against inductor's and eager, pattern by pattern."""
-    from mixbackend.commands import bench_kernels as body
+    from mixbackend.benchmarks.commands import kernels as body
 
     body.run(sizes, dtypes, only, rounds, as_json)
 
@@ -270,7 +270,7 @@ def bench_first_calls(
     as_json: AsJson = False,
 ) -> None:
     """Time first calls with cold and warm caches, a process each, against inductor and eager."""
-    from mixbackend.commands import bench_first_calls as body
+    from mixbackend.benchmarks.commands import first_calls as body
 
     body.run(models, phase, backends, timeout, as_json)
 
@@ -299,8 +299,8 @@ def bench_tuning(
     as_json: AsJson = False,
 ) -> None:
     """Tune models again and again: how often the same plan comes out, and what a second run takes."""
+    from mixbackend.benchmarks.commands import tuning as body
     from mixbackend.benchmarks.peers.turns import Options
-    from mixbackend.commands import bench_tuning as body
 
     options = Options(body.chosen_backends(backends), threads, rounds, seconds, timeout)
     file = resume or Path("results") / "tuning.jsonl"
@@ -322,9 +322,9 @@ def bench_costs(
     as_json: AsJson = False,
 ) -> None:
     """Compare estimated with measured seconds of every region, before and after calibration."""
+    from mixbackend.benchmarks.commands import costs as body
+    from mixbackend.benchmarks.commands.tuning import chosen_backends
     from mixbackend.benchmarks.peers.turns import Options
-    from mixbackend.commands import bench_costs as body
-    from mixbackend.commands.bench_tuning import chosen_backends
 
     options = Options(chosen_backends(backends), threads, timeout_s=timeout)
     file = resume or Path("results") / "costs.jsonl"
@@ -338,7 +338,7 @@ def bench_threads(
     as_json: AsJson = False,
 ) -> None:
     """Time regions of several pools of threads in turns, against each of them alone in a process."""
-    from mixbackend.commands import bench_threads as body
+    from mixbackend.benchmarks.commands import threads as body
 
     body.run(rounds, calls, as_json)
 

@@ -100,7 +100,7 @@ def _tokenizer() -> Any:
 
 def sentences() -> tuple[tuple[str, str], ...]:
     """The labelled sentences that ship with the project: (topic, sentence)."""
-    text = resources.files("mixbackend.benchmarks").joinpath("sentences.tsv").read_text(encoding="utf-8")
+    text = resources.files("mixbackend.benchmarks.models").joinpath("sentences.tsv").read_text(encoding="utf-8")
     return tuple((topic, sentence) for topic, _, sentence in (line.partition("\t") for line in text.splitlines()))
 
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mixbackend.benchmarks.timing import Ratio, Timing, speedup
+from mixbackend.benchmarks.one_model.timing import Ratio, Timing, speedup
 
 Record = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from mixbackend.benchmarks.accuracy import Rule, judge
+from mixbackend.benchmarks.one_model.accuracy import Rule, judge
 from mixbackend.benchmarks.peers import executors
 from mixbackend.benchmarks.peers.models import Inputs, PeerModel
 from mixbackend.benchmarks.peers.request import PeerCase

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mixbackend.benchmarks.accuracy import Phase
+from mixbackend.benchmarks.one_model.accuracy import Phase
 
 PHASES: tuple[Phase, ...] = ("inference", "training")
 DTYPES = ("float32", "bfloat16")

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mixbackend.benchmarks.one_model.timing import Timing
 from mixbackend.benchmarks.peers.catalogue import (
     INDUCTORS,
     MIXTURE,
@@ -25,7 +26,6 @@ from mixbackend.benchmarks.peers.catalogue import (
 from mixbackend.benchmarks.peers.comparing import Record, apart, best_of, geometric_mean, ratio_over
 from mixbackend.benchmarks.peers.placement import over_singles, summarise_singles
 from mixbackend.benchmarks.peers.request import OWN_BATCH
-from mixbackend.benchmarks.timing import Timing
 
 SCHEMA = 1
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew, probing_allowed
+from mixbackend.benchmarks.one_model.timing import round_order
 from mixbackend.benchmarks.peers.catalogue import EAGER, cache_folder, configuration_of, is_ours, refusal
 from mixbackend.benchmarks.peers.request import MODULE, Guards, PeerCase, PeerRequest
-from mixbackend.benchmarks.timing import round_order
 from mixbackend.host.processes import Answer, Worker, ask
 from mixbackend.host.thread_environment import make_threads_sleep, without_decisions
 from mixbackend.storage import private_folder

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 from mixbackend.benchmarks.machine_rates import probe_machine
+from mixbackend.benchmarks.one_model.worker import TaskFailedError, describe_error, failure_status
 from mixbackend.benchmarks.peers import executors, machine, reference
 from mixbackend.benchmarks.peers.models import PeerModel
 from mixbackend.benchmarks.peers.parts import summarise_parts
 from mixbackend.benchmarks.peers.request import PeerRequest, request_from_line
 from mixbackend.benchmarks.peers.suite_models import find_model
-from mixbackend.benchmarks.worker import TaskFailedError, describe_error, failure_status
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 
 Send = Callable[[Answer], None]

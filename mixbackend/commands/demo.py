@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 import mixbackend
-from mixbackend.benchmarks import sentence_tasks
-from mixbackend.benchmarks.accuracy import Phase
+from mixbackend.benchmarks.models import sentence_tasks
 from mixbackend.benchmarks.models.registry import find
 from mixbackend.benchmarks.models.sentence_encoder import build_encoder
-from mixbackend.benchmarks.protocol import MIXTURE, MODULE, PLAIN, Request
-from mixbackend.benchmarks.timing import Timing, interleave, speedup
+from mixbackend.benchmarks.one_model.accuracy import Phase
+from mixbackend.benchmarks.one_model.protocol import MIXTURE, MODULE, PLAIN, Request, plain_configuration
+from mixbackend.benchmarks.one_model.timing import Timing, interleave, speedup
 from mixbackend.commands.output import console, print_json, quiet_stdout
 from mixbackend.host.processes import ask
 from mixbackend.reporting.report import print_report
@@ -199,8 +199,6 @@ def _mapping(backends: str) -> dict[str, Any] | None:
 def _plain(configuration: Any) -> Mapping[str, Any]:
     """The configuration as data that can cross to a worker process."""
     if isinstance(configuration, str):
-        from mixbackend.benchmarks.suite import plain_configuration
-
         return plain_configuration(Path(configuration))
     return configuration or {}
 

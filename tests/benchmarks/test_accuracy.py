@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mixbackend.benchmarks.accuracy import (
+from mixbackend.benchmarks.one_model.accuracy import (
     Rule,
     cosine,
     error_factor,

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from mixbackend.commands import bench_progress
-from mixbackend.commands.bench_progress import chosen, names_in, time_limit
+from mixbackend.benchmarks.commands import progress as bench_progress
+from mixbackend.benchmarks.commands.progress import chosen, names_in, time_limit
 
 
 def test_lines_come_now_and_then() -> None:

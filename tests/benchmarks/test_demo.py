@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mixbackend.benchmarks.models.sentence_encoder import SentenceEncoder, build_encoder
-from mixbackend.benchmarks.sentence_tasks import embed, fine_tune
+from mixbackend.benchmarks.models.sentence_tasks import embed, fine_tune
 from mixbackend.commands import demo
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 import typer
 
+from mixbackend.benchmarks.commands import first_calls as bench_first_calls
+from mixbackend.benchmarks.commands import kernels as bench_kernels
 from mixbackend.benchmarks.first_calls import FirstCalls
 from mixbackend.benchmarks.kernels.measure import KernelRow
 from mixbackend.benchmarks.kernels.patterns import PATTERNS, Pattern
-from mixbackend.commands import bench_first_calls, bench_kernels
 
 
 def row(codegen: float, inductor: float, **facts: object) -> KernelRow:

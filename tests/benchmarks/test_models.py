@@ -8,13 +8,13 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from mixbackend.benchmarks import steps
-from mixbackend.benchmarks.accuracy import judge, rule_for
 from mixbackend.benchmarks.models.entry import KEPT_DROPOUT, Entry
 from mixbackend.benchmarks.models.registry import find, models
 from mixbackend.benchmarks.models.sentence_encoder import sentences, tokenize
 from mixbackend.benchmarks.models.torchbench.science import TurbulentKineticEnergy
 from mixbackend.benchmarks.models.trees import map_tensors, tensors_in
+from mixbackend.benchmarks.one_model import steps
+from mixbackend.benchmarks.one_model.accuracy import judge, rule_for
 
 
 def test_there_are_132_entries_with_unique_names() -> None:

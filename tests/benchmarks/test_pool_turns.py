@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from mixbackend.benchmarks import threads
-from mixbackend.commands import bench_threads
+from mixbackend.benchmarks.commands import threads as bench_threads
 
 
 class Stand:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.benchmarks import steps
-from mixbackend.benchmarks.accuracy import errors, rule_for
 from mixbackend.benchmarks.models.order import SMALL_FIRST, small_first
 from mixbackend.benchmarks.models.registry import find, models
-from mixbackend.benchmarks.precision import cast
+from mixbackend.benchmarks.one_model import steps
+from mixbackend.benchmarks.one_model.accuracy import errors, rule_for
+from mixbackend.benchmarks.one_model.precision import cast
+from mixbackend.benchmarks.one_model.protocol import MODULE, Request
 from mixbackend.benchmarks.precision_table import table
-from mixbackend.benchmarks.protocol import MODULE, Request
 from mixbackend.benchmarks.runner import SuiteOptions, cases
 from mixbackend.benchmarks.staff import Staff
 from mixbackend.benchmarks.suite import main

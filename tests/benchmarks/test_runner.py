@@ -13,8 +13,8 @@ from rich.console import Console
 
 from mixbackend.benchmarks import runner
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
-from mixbackend.benchmarks.placements import summarise
-from mixbackend.benchmarks.protocol import Request, request_from_line
+from mixbackend.benchmarks.one_model.placements import summarise
+from mixbackend.benchmarks.one_model.protocol import Request, request_from_line
 from mixbackend.benchmarks.results import ResultFile, code_version, key_of
 from mixbackend.benchmarks.runner import Case, SuiteOptions, cases, check_case, run_cases, run_suite
 from mixbackend.benchmarks.staff import OutOfTimeError

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
+from mixbackend.benchmarks.one_model.timing import Timing, calls_per_round, round_order, speedup
 from mixbackend.benchmarks.speed import THE_MIXTURE, assess, compare_estimates
 from mixbackend.benchmarks.tables import (
     print_accuracy,
@@ -17,7 +18,6 @@ from mixbackend.benchmarks.tables import (
     summarise_accuracy,
     summarise_speed,
 )
-from mixbackend.benchmarks.timing import Timing, calls_per_round, round_order, speedup
 
 
 def timing(name: str, *rounds: float, **placement: object) -> Timing:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mixbackend.benchmarks import staff as staff_module
-from mixbackend.benchmarks.protocol import Request
+from mixbackend.benchmarks.one_model.protocol import Request
 from mixbackend.benchmarks.staff import OutOfTimeError, Staff
 
 _WORKER = """

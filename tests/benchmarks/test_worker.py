@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from mixbackend.benchmarks.protocol import MODULE, Request
-from mixbackend.benchmarks.timing import interleave
+from mixbackend.benchmarks.one_model.protocol import MODULE, Request
+from mixbackend.benchmarks.one_model.timing import interleave
 from mixbackend.host.processes import Worker, ask
 
 

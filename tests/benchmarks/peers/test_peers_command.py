@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from mixbackend.benchmarks.commands import peers as bench_peers
 from mixbackend.benchmarks.peers.catalogue import MIXTURES, configuration_of, peer_names
 from mixbackend.benchmarks.peers.models import MODELS, TRAINED
 from mixbackend.benchmarks.peers.suite_models import CHOICE
 from mixbackend.benchmarks.peers.turns import Options
-from mixbackend.commands import bench_peers
 
 
 @pytest.fixture

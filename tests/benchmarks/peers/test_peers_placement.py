@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mixbackend.benchmarks.one_model.timing import Ratio
 from mixbackend.benchmarks.peers.comparing import geometric_mean, noise_of
 from mixbackend.benchmarks.peers.placement import over_singles, summarise_singles
 from mixbackend.benchmarks.peers.summary import summarise
 from mixbackend.benchmarks.peers.tables import print_peers
-from mixbackend.benchmarks.timing import Ratio
 
 STEADY = (0.0, 0.001, -0.001, 0.002, -0.002, 0.001, -0.001, 0.0)
 """Deviations of rounds, relative."""

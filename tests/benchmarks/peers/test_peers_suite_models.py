@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models.entry import Entry
 from mixbackend.benchmarks.models.registry import find
 from mixbackend.benchmarks.models.trees import tensors_in
+from mixbackend.benchmarks.one_model.accuracy import Phase
 from mixbackend.benchmarks.peers import executors, reference, suite_models
 from mixbackend.benchmarks.peers.models import MODELS
 from mixbackend.benchmarks.peers.request import OWN_BATCH, PeerCase

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models.entry import Entry, Loaded
 from mixbackend.benchmarks.models.trees import map_tensors, tensors_in
-from mixbackend.benchmarks.precision import Precision, autocast_type
+from mixbackend.benchmarks.one_model.accuracy import Phase
+from mixbackend.benchmarks.one_model.precision import Precision, autocast_type
 
 SEED = 1337
 CALLS = 2

@@ -1,4 +1,4 @@
-"""One model in a process of its own: ``python -m mixbackend.benchmarks.worker``.
+"""One model in a process of its own: ``python -m mixbackend.benchmarks.one_model.worker``.
 
 Place: started by ``processes``; a crash, a hang or running out of memory here costs only this model.
 Input: a request as a JSON line on standard input (see ``protocol``); a speed worker then takes lines ``{"calls": n}``,
@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-from mixbackend.benchmarks import steps
-from mixbackend.benchmarks.accuracy import errors, judge, rule_for
 from mixbackend.benchmarks.models.entry import Entry, Loaded
 from mixbackend.benchmarks.models.registry import find
-from mixbackend.benchmarks.placements import summarise
-from mixbackend.benchmarks.precision import cast
-from mixbackend.benchmarks.protocol import MIXTURE, PLAIN, Request, Status, request_from_line
+from mixbackend.benchmarks.one_model import steps
+from mixbackend.benchmarks.one_model.accuracy import errors, judge, rule_for
+from mixbackend.benchmarks.one_model.placements import summarise
+from mixbackend.benchmarks.one_model.precision import cast
+from mixbackend.benchmarks.one_model.protocol import MIXTURE, PLAIN, Request, Status, request_from_line
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 
 _WARM_CALLS = 3

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mixbackend.commands.bench_progress import left_in_order, names_in, progress_bar, time_limit
-from mixbackend.commands.bench_tuning import cases_named
+from mixbackend.benchmarks.commands.progress import left_in_order, names_in, progress_bar, time_limit
+from mixbackend.benchmarks.commands.tuning import cases_named
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mixbackend.commands.bench_progress import chosen, left_in_order, names_in, progress_bar, time_limit
+from mixbackend.benchmarks.commands.progress import chosen, left_in_order, names_in, progress_bar, time_limit
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:

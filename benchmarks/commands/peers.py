@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mixbackend.benchmarks.commands.progress import chosen, left_in_order, names_in, progress_bar, time_limit
 from mixbackend.benchmarks.models.registry import models as suite_entries
 from mixbackend.benchmarks.peers import runner
 from mixbackend.benchmarks.peers.catalogue import groups, is_ours, peer_names, usable_backends
@@ -22,7 +23,6 @@ from mixbackend.benchmarks.peers.summary import summarise
 from mixbackend.benchmarks.peers.tables import print_peers
 from mixbackend.benchmarks.peers.turns import Options, calibrate, measure_machine
 from mixbackend.benchmarks.results import ResultFile
-from mixbackend.commands.bench_progress import chosen, left_in_order, names_in, progress_bar, time_limit
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:

@@ -10,14 +10,15 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-from mixbackend.benchmarks.accuracy import Phase
-from mixbackend.benchmarks.precision import Precision
+from mixbackend.benchmarks.one_model.accuracy import Phase
+from mixbackend.benchmarks.one_model.precision import Precision
 
 Task = Literal["accuracy", "speed"]
 
-MODULE = "mixbackend.benchmarks.worker"
+MODULE = "mixbackend.benchmarks.one_model.worker"
 """What a worker process runs."""
 
 MODES = ("default", "reduce-overhead", "max-autotune")
@@ -86,3 +87,10 @@ def request_from_line(line: str) -> Request:
     if not isinstance(data, dict) or set(data) - known or not {"task", "model", "phase"} <= set(data):
         raise ValueError(f"not a request with keys from {sorted(known)}: {line.strip()[:200]}")
     return Request(**data)
+
+
+def plain_configuration(file: Path) -> dict[str, Any]:
+    """What a configuration file sets, as plain data that can cross to a worker."""
+    from mixbackend.configuration import load_config
+
+    return json.loads(load_config(file).model_dump_json(exclude_unset=True))

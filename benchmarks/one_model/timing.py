@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mixbackend.benchmarks.protocol import MODULE, Request
+from mixbackend.benchmarks.one_model.protocol import MODULE, Request
 from mixbackend.host.processes import Worker
 
 ROUND_SECONDS = 0.15

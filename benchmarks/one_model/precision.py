@@ -14,9 +14,9 @@ from typing import Literal
 
 import torch
 
-from mixbackend.benchmarks.accuracy import Phase
 from mixbackend.benchmarks.models.entry import Loaded
 from mixbackend.benchmarks.models.trees import map_tensors
+from mixbackend.benchmarks.one_model.accuracy import Phase
 
 Precision = Literal["float32", "float16", "bfloat16", "amp", "amp_float16"]
 

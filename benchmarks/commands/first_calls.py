@@ -16,8 +16,8 @@ from rich.table import Table
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:
-    from mixbackend.benchmarks.accuracy import Phase
     from mixbackend.benchmarks.first_calls import FirstCalls
+    from mixbackend.benchmarks.one_model.accuracy import Phase
 
 
 def run(models: str, phase: str, backends: str, timeout: float, as_json: bool) -> None:

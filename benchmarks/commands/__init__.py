@@ -1,0 +1,1 @@
+"""A body per ``mixbackend bench`` command."""
