@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-from mixbackend.calibrate.apart import probe_apart
 from mixbackend.calibrate.backend_rates import COMPILE_BUDGET_S, measure_rates
 from mixbackend.calibrate.block_runs import run_blocks
 from mixbackend.calibrate.blocks import blocks_for
 from mixbackend.calibrate.budget import TimeLeft, turn
 from mixbackend.calibrate.device import measure_device, prior_device
 from mixbackend.calibrate.fitting import Fit, fit
+from mixbackend.calibrate.isolated_probe import probe_apart
 from mixbackend.calibrate.probing import undisturbed
 from mixbackend.calibrate.timing import machine_is_busy
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.calibrate.apart import probe_apart
 from mixbackend.calibrate.backend_rates import Calibration, measure_rates
 from mixbackend.calibrate.device import measure_device, prior_device
+from mixbackend.calibrate.isolated_probe import probe_apart
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
 from mixbackend.cost import model as model_module
 from mixbackend.cost.model import SWITCH, cost_model, device_model

@@ -1,6 +1,6 @@
 """Probing a backend in a process of its own: what a vendor's plug-in does there cannot end the user's process.
 
-Place: asked by ``model`` for backends that shall not be probed here; ``python -m mixbackend.calibrate.apart`` is the
+Place: asked by ``model`` for backends that shall not be probed here; ``python -m mixbackend.calibrate.isolated_probe`` is the
 other process. Input: a backend's name, a device type, the folder of the database. Output: rates in the database; or why
 there are none.
 Invariants: a crash, a hang or running out of memory is an answer, never an exception.
@@ -54,7 +54,7 @@ def probe_apart(backend: str, device_type: str, database: Path) -> str:
         Why it could not be probed, in words; empty if it was.
     """
     request = ProbeRequest(backend, device_type, str(database.parent), torch.get_num_threads())
-    answer = ask(request, "mixbackend.calibrate.apart", LONGEST_S)
+    answer = ask(request, "mixbackend.calibrate.isolated_probe", LONGEST_S)
     return "" if answer["status"] == "pass" else f"{answer['status']}: {answer.get('detail', '')}".strip()
 
 
