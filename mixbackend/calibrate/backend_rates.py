@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mixbackend.calibrate.beside import host_rates, with_other_half, with_shared
+from mixbackend.calibrate.accelerator_rates import host_rates, with_other_half, with_shared
 from mixbackend.calibrate.device import synchronizer
 from mixbackend.calibrate.probing import CompiledProbe, compile_probes, undisturbed
 from mixbackend.calibrate.timing import Clock, time_calls

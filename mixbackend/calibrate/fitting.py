@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mixbackend.calibrate.beside import with_shared
+from mixbackend.calibrate.accelerator_rates import with_shared
 from mixbackend.calibrate.block_runs import BlockRun
 from mixbackend.calibrate.blocks import DTYPE, HALF
 from mixbackend.contracts import Backend, BackendRates, DeviceModel

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mixbackend.calibrate.beside import is_shared, with_shared
+from mixbackend.calibrate.accelerator_rates import is_shared, with_shared
 from mixbackend.calibrate.block_runs import BlockRun
 from mixbackend.calibrate.fitting import ACCELERATOR_FACTORS, fit
 from mixbackend.calibrate.probing import CompiledProbe
