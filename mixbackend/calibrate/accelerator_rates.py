@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from mixbackend.calibrate.structural import Fixed, fixed_seconds
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates
 from mixbackend.contracts.rate_rows import UNALIGNED, wider_rows
-from mixbackend.cost.structural import Fixed, fixed_seconds
 
 _HALVES = ("float16", "bfloat16")
 

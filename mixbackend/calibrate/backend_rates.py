@@ -21,7 +21,9 @@ import torch
 
 from mixbackend.calibrate.accelerator_rates import host_rates, with_other_half, with_shared
 from mixbackend.calibrate.device import synchronizer
+from mixbackend.calibrate.probed_rates import RatesFromProbes, Timed
 from mixbackend.calibrate.probing import CompiledProbe, compile_probes, undisturbed
+from mixbackend.calibrate.structural import Fixed, assumed_seconds, fixed_seconds, structural_probes
 from mixbackend.calibrate.timing import Clock, time_calls
 from mixbackend.contracts import (
     Backend,
@@ -30,8 +32,6 @@ from mixbackend.contracts import (
     Probe,
 )
 from mixbackend.contracts.rate_rows import CHANNELS_LAST
-from mixbackend.cost.probed_rates import RatesFromProbes, Timed
-from mixbackend.cost.structural import Fixed, assumed_seconds, fixed_seconds, structural_probes
 from mixbackend.partitioner.roofline import default_rate
 
 COMPILE_BUDGET_S = 12.0

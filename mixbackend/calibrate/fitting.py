@@ -23,9 +23,9 @@ import numpy as np
 from mixbackend.calibrate.accelerator_rates import with_shared
 from mixbackend.calibrate.block_runs import BlockRun
 from mixbackend.calibrate.blocks import DTYPE, HALF
+from mixbackend.calibrate.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
 from mixbackend.contracts.rate_rows import BATCHED, CONSTANT, GROUPED
-from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
+from mixbackend.calibrate.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
 from mixbackend.contracts.gpu_rates import KERNEL_S
-from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.partitioner.async_cost import Place, Reprice, balance, weighed
 from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts, is_heterogeneous
 from mixbackend.partitioner.roofline import RooflineCostModel

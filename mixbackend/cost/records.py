@@ -12,9 +12,9 @@ from dataclasses import asdict
 from typing import Any, get_args
 
 from mixbackend.calibrate.backend_rates import Unfinished
+from mixbackend.calibrate.structural import Fixed
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, Provenance
 from mixbackend.contracts.rate_rows import is_rate_row
-from mixbackend.cost.structural import Fixed
 
 _RATES_VERSION = 10
 _ACCELERATOR_VERSION = 11

@@ -18,6 +18,7 @@ from mixbackend.calibrate import backend_rates as rates_module
 from mixbackend.calibrate import timing as timing_module
 from mixbackend.calibrate.backend_rates import measure_rates
 from mixbackend.calibrate.budget import TimeLeft
+from mixbackend.calibrate.structural import structural_probes
 from mixbackend.calibrate.timing import time_calls
 from mixbackend.contracts import BackendRates, CompiledRegion, DeviceModel, HostRates, OpRate, Probe, Region, Traits
 from mixbackend.contracts.probes import standard_probes
@@ -25,7 +26,6 @@ from mixbackend.cost import model as model_module
 from mixbackend.cost.model import cost_model
 from mixbackend.cost.priors import anchored, prior_rates
 from mixbackend.cost.records import rates_record, read_rates, read_unfinished, unfinished_record
-from mixbackend.cost.structural import structural_probes
 from mixbackend.storage import Database
 
 from .conftest import DEVICE, FLOPS_PER_S, OVERHEAD_S, Clock, KnownBackend

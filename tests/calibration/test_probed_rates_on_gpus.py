@@ -13,13 +13,13 @@ import torch
 from mixbackend.calibrate.accelerator_rates import is_shared, with_shared
 from mixbackend.calibrate.block_runs import BlockRun
 from mixbackend.calibrate.fitting import ACCELERATOR_FACTORS, fit
+from mixbackend.calibrate.probed_rates import MEMORY_SCALES_BESIDE, RatesFromProbes, Timed
 from mixbackend.calibrate.probing import CompiledProbe
+from mixbackend.calibrate.structural import Fixed
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, HostRates, OpGraph, OpRate, Plan, Probe, Traits
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.cost.probed_rates import MEMORY_SCALES_BESIDE, RatesFromProbes, Timed
 from mixbackend.cost.records import device_record, rates_record, read_device, read_rates
-from mixbackend.cost.structural import Fixed
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.reprice import reprice

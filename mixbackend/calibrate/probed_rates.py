@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mixbackend.calibrate.probing import CompiledProbe
+from mixbackend.calibrate.structural import Fixed
 from mixbackend.contracts import BackendRates, DeviceModel, InputRole, InputView, OpRate, OpTag, OpView, TensorMeta
-from mixbackend.cost.structural import Fixed
 from mixbackend.partitioner.roofline import default_rate
 from mixbackend.partitioner.work import stored_bytes, work_of
 
