@@ -9,22 +9,20 @@ Invariants: rates are probed once, in a process of its own, into the user's data
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from mixbackend import registry
-from mixbackend.cost.model import ACCELERATOR_BUDGET_S, SWITCH, cost_model
+from mixbackend.calibrate.calibration import (
+    ACCELERATOR_BUDGET_S,
+    SWITCH,
+    calibrated_costs,
+)
 from mixbackend.storage import Database, private_folder
 from mixbackend.storage.database import FILE
 
 FROZEN_RATES: Mapping[str, str] = {SWITCH: "0"}
 """Environment of processes that shall plan with the rates that they find."""
-
-
-def probing_allowed() -> bool:
-    """Whether the environment lets rates be probed."""
-    return os.environ.get(SWITCH, "1") != "0"
 
 
 def probe_machine(device_type: str = "cpu", budget_s: float = ACCELERATOR_BUDGET_S) -> list[str]:
@@ -38,7 +36,7 @@ def probe_machine(device_type: str = "cpu", budget_s: float = ACCELERATOR_BUDGET
         What was probed while the machine was too busy, in words.
     """
     backends, database = registry.resolve(), Database.open()
-    cost_model(backends, device_type, database, budget_s=budget_s)
+    calibrated_costs(backends, device_type, database, budget_s=budget_s)
     current = [backend.fingerprint() for backend in backends]
     return [
         f"{kind} {subject.split(' | ')[0]}"

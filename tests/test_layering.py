@@ -46,18 +46,6 @@ ROOMS: tuple[tuple[str, ...], ...] = (
 
 KNOWN_UPWARD: frozenset[tuple[str, str]] = frozenset(
     {
-        ("mixbackend.cost.model", "mixbackend.calibrate.apart"),
-        ("mixbackend.cost.model", "mixbackend.calibrate.backend_rates"),
-        ("mixbackend.cost.model", "mixbackend.calibrate.block_runs"),
-        ("mixbackend.cost.model", "mixbackend.calibrate.blocks"),
-        ("mixbackend.cost.model", "mixbackend.calibrate.budget"),
-        ("mixbackend.cost.model", "mixbackend.calibrate.device"),
-        ("mixbackend.cost.model", "mixbackend.calibrate.fitting"),
-        ("mixbackend.cost.model", "mixbackend.calibrate.probing"),
-        ("mixbackend.cost.model", "mixbackend.calibrate.timing"),
-        ("mixbackend.cost.priors", "mixbackend.calibrate.device"),
-        ("mixbackend.cost.probed_rates", "mixbackend.calibrate.probing"),
-        ("mixbackend.cost.records", "mixbackend.calibrate.backend_rates"),
         ("mixbackend.locking.lock", "mixbackend.plan.choice"),
         ("mixbackend.locking.lock", "mixbackend.plan.cut"),
         ("mixbackend.locking.making", "mixbackend.plan.cut"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from mixbackend.cost.model import device_model
+from mixbackend.calibrate.calibration import calibrated_device
 from mixbackend.storage import Database
 
 _CHANNELS, _PIXELS, _CALLS = 1024, 32, 40
@@ -30,7 +30,7 @@ class Limits:
 
 def measure_limits(dtype: str) -> Limits:
     """The device model's rates, and a matrix product as a convolution, which goes to another library."""
-    device = device_model("cpu", Database.open())
+    device = calibrated_device("cpu", Database.open())
     known = dict(device.flops_per_s).get(dtype, 0.0)
     return Limits(max(known, _convolution_rate(dtype)), device.bytes_per_s)
 

@@ -18,10 +18,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew, probing_allowed
+from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew
 from mixbackend.benchmarks.one_model.timing import round_order
 from mixbackend.benchmarks.peers.catalogue import EAGER, cache_folder, configuration_of, is_ours, refusal
 from mixbackend.benchmarks.peers.request import MODULE, Guards, PeerCase, PeerRequest
+from mixbackend.calibrate.calibration import measuring_is_allowed
 from mixbackend.host.processes import Answer, Worker, ask
 from mixbackend.host.thread_environment import make_threads_sleep, without_decisions
 from mixbackend.storage import private_folder
@@ -113,7 +114,7 @@ def kernel_folder() -> str:
 
 def calibrate(options: Options) -> str:
     """Let a process probe what is not known of this machine; what is wrong with that, or empty."""
-    if not probing_allowed():
+    if not measuring_is_allowed():
         return ""
     request = PeerRequest("calibrate", PeerCase("", 0, "inference", "float32"), threads=options.threads)
     answer = ask(request, options.module, options.timeout_s, options.threads, variables_for(EAGER, "user"))

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from mixbackend.calibrate.structural import Fixed, fixed_seconds
+from mixbackend.calibrate.structural import fixed_seconds
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates
 from mixbackend.contracts.rate_rows import UNALIGNED, wider_rows
+from mixbackend.cost.unfinished import Fixed
 
 _HALVES = ("float16", "bfloat16")
 

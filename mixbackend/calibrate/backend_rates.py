@@ -22,8 +22,8 @@ import torch
 from mixbackend.calibrate.accelerator_rates import host_rates, with_other_half, with_shared
 from mixbackend.calibrate.device import synchronizer
 from mixbackend.calibrate.probed_rates import RatesFromProbes, Timed
-from mixbackend.calibrate.probing import CompiledProbe, compile_probes, undisturbed
-from mixbackend.calibrate.structural import Fixed, assumed_seconds, fixed_seconds, structural_probes
+from mixbackend.calibrate.probing import CompiledProbe, compile_probes
+from mixbackend.calibrate.structural import assumed_seconds, fixed_seconds, structural_probes
 from mixbackend.calibrate.timing import Clock, time_calls
 from mixbackend.contracts import (
     Backend,
@@ -32,6 +32,8 @@ from mixbackend.contracts import (
     Probe,
 )
 from mixbackend.contracts.rate_rows import CHANNELS_LAST
+from mixbackend.cost.unfinished import Fixed, Unfinished
+from mixbackend.host.undisturbed import undisturbed
 from mixbackend.partitioner.roofline import default_rate
 
 COMPILE_BUDGET_S = 12.0
@@ -41,21 +43,6 @@ _PROBE_SLICE_S = 0.04
 _UNSETTLED_SHARE = 0.25
 _STALLED_SHARE = 0.2
 _BUSY_MEMORY_SCALES = (0.5, 3.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """Where an earlier calibration of a backend stopped.
-
-    Attributes:
-        rates: as far as they were learned.
-        fixed: what the structural probes told.
-        left: labels of the stated probes that are still to be run.
-    """
-
-    rates: BackendRates
-    fixed: Fixed
-    left: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ import torch
 
 from mixbackend.calibrate.blocks import Block
 from mixbackend.calibrate.device import synchronizer
-from mixbackend.calibrate.probing import bound_run, undisturbed
+from mixbackend.calibrate.probing import bound_run
 from mixbackend.calibrate.timing import Clock, time_calls
 from mixbackend.contracts import Backend, CompiledRegion, CostModel, InputRole, OpGraph, Plan
 from mixbackend.execute.stitch import stitch
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
+from mixbackend.host.undisturbed import undisturbed
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.placement import place
 

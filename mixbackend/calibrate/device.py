@@ -8,25 +8,19 @@ what copies between an accelerator and the processor take.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import torch
 
 from mixbackend.calibrate.timing import Call, Clock, time_calls
 from mixbackend.contracts import DeviceModel
+from mixbackend.cost.device_priors import NO_TRANSFER, TENSOR_FLOAT, prior_device
 from mixbackend.host.devices import device_name
 
-_PRIORS: dict[str, tuple[float, float, float, float, float]] = {
-    # float32 FLOP/s (per thread on a CPU), bytes/s, cache bytes (per thread on a CPU), bytes/s in cache, seconds a call
-    "cpu": (60e9, 12e9, 1e6, 60e9, 2e-6),
-    "cuda": (30e12, 1e12, 3e7, 4e12, 5e-6),
-}
-_PRIOR_TRANSFER = (2e-5, 1e10)
-"""Seconds of a small copy between processor and accelerator, and bytes/s of a large one, from ordinary memory."""
-_NO_TRANSFER = (0.0, float("inf"))
 _TRANSFER_BYTES = (1 << 10, 1 << 25)
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _PEAK_SLICE_S = 0.08
@@ -35,33 +29,6 @@ _LARGER_BELOW_S = 0.001
 _COPY_BYTES = tuple(1 << power for power in (18, 20, 21, 22, 23, 24, 26))
 _GPU_COPY_BYTES = tuple(1 << power for power in (20, 22, 23, 24, 25, 26, 29))
 _IN_CACHE_BYTES = 1 << 20
-TENSOR_FLOAT = "tf32"
-"""Where ``DeviceModel.flops_per_s`` keeps the rate of float32 products whose factors are rounded to TF32."""
-
-
-def prior_device(device_type: str) -> DeviceModel:
-    """What to assume of a device before it was measured."""
-    threads = torch.get_num_threads()
-    flops, bandwidth, cache, cache_bandwidth, launch = _PRIORS.get(device_type, _PRIORS["cuda"])
-    transfer, transfer_bandwidth = _NO_TRANSFER if device_type == "cpu" else _PRIOR_TRANSFER
-    share = threads if device_type == "cpu" else 1
-    return DeviceModel(
-        device=device_name(device_type),
-        flops_per_s=tuple((dtype, flops * share * times) for dtype, times in _shares(device_type)),
-        bytes_per_s=bandwidth,
-        cache_bytes=cache * share,
-        cache_bytes_per_s=cache_bandwidth,
-        launch_s=launch,
-        threads=threads,
-        transfer_s=transfer,
-        transfer_bytes_per_s=transfer_bandwidth,
-    )
-
-
-def _shares(device_type: str) -> tuple[tuple[str, float], ...]:
-    """Peak of each dtype over that of float32."""
-    shares = (("float32", 1.0), ("float64", 0.5))
-    return shares if device_type == "cpu" else (*shares, (TENSOR_FLOAT, 4.0), ("float16", 8.0), ("bfloat16", 8.0))
 
 
 def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[DeviceModel, bool]:
@@ -71,10 +38,11 @@ def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[
         The device, and whether the timings agree: if not, the machine was busy, and it should be measured again later.
     """
     place = torch.device(device_type)
-    timer = _Timer(place, clock)
-    in_cache, large, cache_bytes = _bandwidths(place, timer)
+    timer = _DeviceTimer(place, clock)
+    amounts = _COPY_BYTES if place.type == "cpu" else _GPU_COPY_BYTES
+    in_cache, large, cache_bytes = bandwidths(place, timer, amounts)
     peaks = _peaks(place, timer)
-    transfer, transfer_bandwidth = _NO_TRANSFER if place.type == "cpu" else _transfer(place, timer)
+    transfer, transfer_bandwidth = NO_TRANSFER if place.type == "cpu" else _transfer(place, timer)
     device = DeviceModel(
         device=device_name(device_type),
         flops_per_s=tuple(peaks.items()),
@@ -87,10 +55,10 @@ def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[
         transfer_s=transfer,
         transfer_bytes_per_s=transfer_bandwidth,
     )
-    return (device, True) if timer.settled else (_at_least(device, prior_device(device_type)), False)
+    return (device, True) if timer.settled else (at_least(device, prior_device(device_type)), False)
 
 
-def _at_least(device: DeviceModel, prior: DeviceModel) -> DeviceModel:
+def at_least(device: DeviceModel, prior: DeviceModel) -> DeviceModel:
     """On a busy machine timings are bounds: whatever is slower than assumed was disturbed."""
     assumed = dict(prior.flops_per_s)
     return replace(
@@ -103,7 +71,15 @@ def _at_least(device: DeviceModel, prior: DeviceModel) -> DeviceModel:
     )
 
 
-class _Timer:
+class Timer(Protocol):
+    """Times calls on one device."""
+
+    def __call__(self, seconds_each: float, *calls: Call, replayed: bool = True) -> list[float]:
+        """Seconds of one call, each."""
+        ...
+
+
+class _DeviceTimer:
     """Times on one device and remembers whether all timings agreed."""
 
     def __init__(self, place: torch.device, clock: Clock) -> None:
@@ -122,7 +98,7 @@ def synchronizer(device_type: str) -> Callable[[], object] | None:
     return None if device_type == "cpu" else torch.get_device_module(device_type).synchronize
 
 
-def _peaks(place: torch.device, timer: _Timer) -> dict[str, float]:
+def _peaks(place: torch.device, timer: Timer) -> dict[str, float]:
     """FLOP/s by dtype; on a GPU that rounds the factors of float32 products if it may, that rate apart."""
     if place.type == "cpu":
         peaks = {dtype: _peak(place, dtype, timer) for dtype in _DTYPES}
@@ -147,15 +123,7 @@ def _products_of(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def under_settings(device: DeviceModel) -> DeviceModel:
-    """A device as the process has it set up now: with TF32 allowed, that is the rate of float32."""
-    peaks = dict(device.flops_per_s)
-    if TENSOR_FLOAT not in peaks or torch.get_float32_matmul_precision() == "highest":
-        return device
-    return replace(device, flops_per_s=tuple({**peaks, "float32": peaks[TENSOR_FLOAT]}.items()))
-
-
-def _peak(place: torch.device, dtype: str, timer: _Timer) -> float:
+def _peak(place: torch.device, dtype: str, timer: Timer) -> float:
     size = 256 if place.type == "cpu" else 2048
     seconds = _product_seconds(place, dtype, size, timer)
     # A dtype without fast kernels (half precision on older CPUs) is not worth seconds.
@@ -165,7 +133,7 @@ def _peak(place: torch.device, dtype: str, timer: _Timer) -> float:
     return 2.0 * size**3 / seconds
 
 
-def _product_seconds(place: torch.device, dtype: str, size: int, timer: _Timer) -> float:
+def _product_seconds(place: torch.device, dtype: str, size: int, timer: Timer) -> float:
     # Random numbers: a GPU multiplies equal ones with less power, and so faster than it will in a model.
     generator = torch.Generator(place).manual_seed(0)
     wide = torch.randn((size, size), dtype=torch.float32, device=place, generator=generator)
@@ -174,14 +142,18 @@ def _product_seconds(place: torch.device, dtype: str, size: int, timer: _Timer) 
     return timer(_PEAK_SLICE_S, lambda: torch.mm(value, value, out=out))[0]
 
 
-def _bandwidths(place: torch.device, timer: _Timer) -> tuple[float, float, float]:
+def bandwidths(place: torch.device, timer: Timer, amounts: Sequence[int]) -> tuple[float, float, float]:
     """(bytes/s in cache, bytes/s of main memory, bytes up to which values count as in cache).
 
     On a processor copies go into memory that is there, since freed memory stays in the process (``host.memory``):
     fresh pages would cost several times what the copy does. A GPU makes plain copies without a kernel, more slowly than
     kernels move data.
+
+    Args:
+        place: where.
+        timer: seconds of one call, each.
+        amounts: bytes of the copies, the largest last.
     """
-    amounts = _COPY_BYTES if place.type == "cpu" else _GPU_COPY_BYTES
     values = [torch.zeros(amount // 4, dtype=torch.float32, device=place) for amount in amounts]
     calls: list[Call] = [
         partial(torch.zeros_like(value).copy_, value) if place.type == "cpu" else value.neg for value in values
@@ -195,13 +167,13 @@ def _bandwidths(place: torch.device, timer: _Timer) -> tuple[float, float, float
     return in_cache, large, float(max(fast))
 
 
-def _launch(place: torch.device, timer: _Timer) -> float:
+def _launch(place: torch.device, timer: Timer) -> float:
     value = torch.ones(8, dtype=torch.float32, device=place)
     (seconds,) = timer(_COPY_SLICE_S, lambda: torch.add(value, value), replayed=False)
     return seconds
 
 
-def _transfer(place: torch.device, timer: _Timer) -> tuple[float, float]:
+def _transfer(place: torch.device, timer: Timer) -> tuple[float, float]:
     """Copies to the processor, which wait for what was queued before: seconds of a small one, bytes/s of large ones."""
     amounts = _TRANSFER_BYTES
     calls = [torch.zeros(amount // 4, dtype=torch.float32, device=place).cpu for amount in amounts]

@@ -23,9 +23,9 @@ import numpy as np
 from mixbackend.calibrate.accelerator_rates import with_shared
 from mixbackend.calibrate.block_runs import BlockRun
 from mixbackend.calibrate.blocks import DTYPE, HALF
-from mixbackend.calibrate.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
 from mixbackend.contracts.rate_rows import BATCHED, CONSTANT, GROUPED
+from mixbackend.cost.gpu_costs import MEMORY_SCALES
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
 
@@ -137,8 +137,8 @@ FACTORS: tuple[Factor, ...] = (
 )
 ACCELERATOR_FACTORS: tuple[Factor, ...] = (
     Factor("entry", 0.5, _entry),
-    Factor("memory", 0.2, _memory, lambda rates: _within(MEMORY_SCALES_BESIDE, rates.memory_scale)),
-    Factor("weights", 0.2, _weights, lambda rates: _within(MEMORY_SCALES_BESIDE, rates.weight_scale)),
+    Factor("memory", 0.2, _memory, lambda rates: _within(MEMORY_SCALES, rates.memory_scale)),
+    Factor("weights", 0.2, _weights, lambda rates: _within(MEMORY_SCALES, rates.weight_scale)),
     Factor("overhead", 0.3, _overheads),
     *_kinds(frozenset({DTYPE}), share=0.5),
     *_kinds(_HALVES, "half ", share=0.5),

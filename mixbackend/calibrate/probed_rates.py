@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mixbackend.calibrate.probing import CompiledProbe
-from mixbackend.calibrate.structural import Fixed
 from mixbackend.contracts import BackendRates, DeviceModel, InputRole, InputView, OpRate, OpTag, OpView, TensorMeta
+from mixbackend.cost.gpu_costs import MEMORY_SCALES
+from mixbackend.cost.unfinished import Fixed
 from mixbackend.partitioner.roofline import default_rate
 from mixbackend.partitioner.work import stored_bytes, work_of
 
@@ -26,9 +27,7 @@ _LEAST_KERNEL_SHARE = 0.5
 _MOST_HIDDEN = 2.0
 """Times the rate if there were no traffic: what hides more than half of its time tells no rate of arithmetic."""
 _HALVINGS = 30
-_MEMORY_SCALES = (0.25, 10.0)
-MEMORY_SCALES_BESIDE = (0.8, 1.25)
-"""On an accelerator bytes cost what they cost the device, about, whoever moves them."""
+_PROCESSOR_MEMORY_SCALES = (0.25, 10.0)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class RatesFromProbes:
             return self._prior.memory_scale
         traffic = self._traffic(stream.done, 1.0)
         seconds = stream.seconds - self._fixed.entry_s - self._fixed.loop_s - 2 * self._fixed.crossing_s
-        low, high = _MEMORY_SCALES if self._device.place.type == "cpu" else MEMORY_SCALES_BESIDE
+        low, high = _PROCESSOR_MEMORY_SCALES if self._device.place.type == "cpu" else MEMORY_SCALES
         return min(max(seconds / traffic, low), high)
 
     def _with_least(self, before: OpRate, item: Timed) -> OpRate:

@@ -7,13 +7,10 @@ reason, whatever it raises; compiling stops when the time for it is spent.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from mixbackend.calibrate.timing import Clock
 from mixbackend.contracts import (
@@ -28,10 +25,10 @@ from mixbackend.contracts import (
 )
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.contracts.region import RunFunction
-from mixbackend.contracts.torch_compat import outside_compilation
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import whole_region
 from mixbackend.graph.trace import trace_graph
+from mixbackend.host.undisturbed import undisturbed
 from mixbackend.partitioner.work import work_of
 
 
@@ -58,18 +55,6 @@ class CompiledProbe:
 
 class ProbeRefusedError(Exception):
     """The backend does not claim an op of the probe."""
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Nothing of a surrounding compilation, autocast or inference mode reaches what runs inside."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(outside_compilation())
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.no_grad())
-        for device_type in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-            stack.enter_context(torch.autocast(device_type, enabled=False))
-        yield
 
 
 @dataclass(frozen=True)

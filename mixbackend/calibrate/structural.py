@@ -8,41 +8,19 @@ Output: probes by name, and from their seconds ``Fixed``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mixbackend.contracts import BackendRates, DeviceModel, OpClass, Probe
 from mixbackend.contracts.gpu_rates import KERNEL_S
+from mixbackend.cost.unfinished import Fixed
 
 CHAIN = 12
 WIDE = 8
 STREAM_SHAPE = (512, 768)
 ACCELERATOR_STREAM_SHAPE = (8192, 768)
 """As large as the values of the class probes, so that their traffic is known well."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """Seconds that do not depend on the work.
-
-    Attributes:
-        entry_s, crossing_s: as of ``BackendRates``.
-        loop_s, product_s, convolution_s: of one op inside a region.
-    """
-
-    entry_s: float
-    crossing_s: float
-    loop_s: float
-    product_s: float
-    convolution_s: float
-
-    def overhead(self, op_class: str) -> float:
-        """Of an op of this class."""
-        if op_class in ("matmul", "attention"):
-            return self.product_s
-        return self.convolution_s if op_class == "convolution" else self.loop_s
 
 
 def fixed_seconds(known: Mapping[str, float], assumed: Fixed) -> Fixed:

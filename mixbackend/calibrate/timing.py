@@ -10,7 +10,6 @@ Non-goals: statistics for reports; benchmarks keep every sample.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ Clock = Callable[[], float]
 Call = Callable[[], object]
 Watch = Callable[[Call, int], float]
 """Takes a call and how often to make it, one right after the other; gives seconds of all of them."""
+Record = Callable[[Call], Call | None]
+"""Takes a call; gives what replays several of them at once, ``None`` where they cannot be recorded."""
 
 _FEWEST_ROUNDS = 4
 _MOST_ROUNDS = 40
@@ -52,6 +53,7 @@ def time_calls(
     synchronize: Call | None = None,
     clock: Clock = time.perf_counter,
     replayed: bool = True,
+    record: Record | None = None,
 ) -> list[Timing]:
     """Time one call of each function.
 
@@ -63,9 +65,11 @@ def time_calls(
         clock: monotonic seconds.
         replayed: time what a GPU does, by replaying recorded calls; if not, or where a call cannot be recorded, what
             queueing takes counts if it is longer.
+        record: records calls for replaying; by default as a CUDA graph.
     """
     by_clock = _by_clock(clock, synchronize)
-    recorded = [_recorded(call) if synchronize is not None and replayed else None for call in calls]
+    record = record or recorded_calls
+    recorded = [record(call) if synchronize is not None and replayed else None for call in calls]
     series = [
         _Series(call, 1, seconds_each, by_clock, synchronize is not None)
         if replay is None
@@ -79,14 +83,6 @@ def time_calls(
                 if turn < item.rounds:
                     item.sample()
     return [Timing(item.best(), item.settled()) for item in series]
-
-
-def machine_is_busy() -> bool:
-    """Whether more wants to run than there are cores, by the load of the last minute."""
-    if not hasattr(os, "getloadavg"):
-        return False
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return os.getloadavg()[0] > cores
 
 
 def _by_clock(clock: Clock, synchronize: Call | None) -> Watch:
@@ -123,7 +119,7 @@ def seconds_by_marks(call: Call, count: int, before: Call | None = None) -> floa
     return sum(begin.elapsed_time(end) for begin, end in marks) * 1e-3
 
 
-def _recorded(call: Call) -> Call | None:
+def recorded_calls(call: Call) -> Call | None:
     """What replays ``_RECORDED_CALLS`` of these calls as one CUDA graph; nothing where that fails."""
     if not torch.cuda.is_available():
         return None

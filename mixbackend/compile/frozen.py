@@ -27,7 +27,6 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.calibrate.probing import undisturbed
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.regimes import Measured, Placer, RegimeGraph
 from mixbackend.contracts import Phase
@@ -37,6 +36,7 @@ from mixbackend.execute.weights.watch import WeightWatch, used
 from mixbackend.graph.constants.taken_out import take_constants_out
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.host.undisturbed import undisturbed
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 

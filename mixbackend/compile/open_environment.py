@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import partial
 
 from mixbackend import registry
+from mixbackend.calibrate.session_costs import CalibratedCosts
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend
 from mixbackend.contracts.asked import Fault
-from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.compile_cache import CompileCache
 from mixbackend.execute.failures import Failures
 from mixbackend.host.debug import DebugSettings, Fuel
@@ -43,7 +43,7 @@ def open_environment(config: Config, records: bool = False) -> Environment:
     fingerprints = {backend.name: backend.fingerprint() for backend in backends}
     storage = Storage(config.cache.dir, config.cache.remote, config.cache.max_gb, fingerprints)
     lock = None if config.lock.path is None else Lock(config.lock.path, config.lock.frozen, backends, events)
-    costs = SessionCosts(config, backends, storage, records)
+    costs = CalibratedCosts(config, backends, storage, records)
     failures = Failures(storage, fingerprints)
     return Environment(
         config,

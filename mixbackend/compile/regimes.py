@@ -27,13 +27,13 @@ import sympy
 import torch
 import torch.fx
 
-from mixbackend.calibrate.probing import undisturbed
 from mixbackend.compile.first_call import AtFirstCall
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.contracts import OpGraph, Phase, Plan, SymbolicSize, TensorMeta
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.run_function import Run
 from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.host.undisturbed import undisturbed
 from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment

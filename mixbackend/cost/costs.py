@@ -2,26 +2,24 @@
 
 Place: part of the planner. Input: backends, their configuration, the database that holds rates. Output: the cost model
 of a graph.
-Invariants: rates of a device are asked for once, when the first graph is there; the same graph gets the same costs.
+Invariants: nothing is measured here (``calibrate.session_costs`` does that before); rates of a device are read once,
+when the first graph is there; the same graph gets the same costs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-from mixbackend import registry
 from mixbackend.configuration import Config
-from mixbackend.contracts import Backend, CostModel, OpGraph, Plan
+from mixbackend.contracts import Backend, CostModel, OpGraph
 from mixbackend.cost.gpu_costs import GpuCosts
 from mixbackend.cost.model import cost_model
 from mixbackend.partitioner.amortized import AmortizedCosts
-from mixbackend.partitioner.async_cost import Place, Reprice
-from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts
+from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts, is_heterogeneous
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.storage import Storage
+from mixbackend.storage import Database, Storage
 
 
 class SessionCosts:
@@ -35,8 +33,8 @@ class SessionCosts:
     """
 
     def __init__(self, config: Config, backends: Sequence[Backend], storage: Storage, records: bool) -> None:
-        self._config = config
-        self._backends = tuple(backends)
+        self.config = config
+        self.backends = tuple(backends)
         self._storage = storage
         self._records = records
         self._lock = threading.RLock()
@@ -46,21 +44,37 @@ class SessionCosts:
     def of(self, graph: OpGraph) -> CostModel:
         """What the graph's plans are priced by."""
         running = self.running(graph)
-        if self._config.objective != "compile_time":
+        if self.config.objective != "compile_time":
             return running
         device = graph.device_type
-        return AmortizedCosts(running, {item.name: item.build_seconds(device) for item in self._backends})
+        return AmortizedCosts(running, {item.name: item.build_seconds(device) for item in self.backends})
 
     def running(self, graph: OpGraph) -> CostModel:
         """What the graph's calls take."""
         device = graph.device_type
         with self._lock:
             if device not in self._by_device:
-                apart = self._foreign() if self._config.search.mode == "measure" else frozenset()
-                model = cost_model(self._backends, device, self._storage.database, apart=apart)
+                model = self.on_device(device)
                 self._by_device[device] = self._on_gpu(model) if device == "cuda" else model
             found = self._by_device[device]
-        return found.of(graph, *self._trials(graph)) if isinstance(found, GpuCosts) else found
+        if not isinstance(found, GpuCosts):
+            return found
+        known = found.known(graph)
+        if known is not None:
+            return known
+        placements = None if self._records else self._tried_on(graph)
+        # Rates of the processor are not measured for a graph on a GPU.
+        processor = cost_model(self.backends, "cpu", self.database) if is_heterogeneous(graph) else None
+        return found.find(graph, placements, processor)
+
+    def on_device(self, device_type: str) -> CostModel:
+        """What is known of a device, and priors for the rest."""
+        return cost_model(self.backends, device_type, self.database)
+
+    @property
+    def database(self) -> Database:
+        """Where rates are kept."""
+        return self._storage.database
 
     def placements(
         self,
@@ -86,28 +100,16 @@ class SessionCosts:
         )
 
     def _on_gpu(self, model: CostModel) -> GpuCosts:
-        """Costs where a GPU works beside the processor, whose own are those that are known."""
+        """Costs where a GPU works beside the processor."""
         assert isinstance(model, RooflineCostModel)
-        processor = partial(cost_model, self._backends, "cpu", self._storage.database, measure=False)
-        names = frozenset(item.name for item in self._backends if item.traits().device_types == {"cpu"})
-        return GpuCosts(model, self._records, processor, names)
-
-    def _trials(self, graph: OpGraph) -> tuple[Place, Reprice]:
-        """Placing a graph, and pricing a plan of it, at costs that are yet to be decided."""
-
-        def placed(costs: CostModel) -> Plan:
-            return self._tried_on(graph).plan(costs)
-
-        def priced(plan: Plan, costs: CostModel) -> float:
-            return self._tried_on(graph).seconds(plan, costs)
-
-        return placed, priced
+        names = frozenset(item.name for item in self.backends if item.traits().device_types == {"cpu"})
+        return GpuCosts(model, names)
 
     def _tried_on(self, graph: OpGraph) -> Placements:
         """Kept until the graph is placed, or another one tried."""
         with self._lock:
             if self._tried is None or self._tried.graph is not graph:
-                self._tried = self._placements(graph, self._backends)
+                self._tried = self._placements(graph, self.backends)
             return self._tried
 
     def _placements(
@@ -120,14 +122,8 @@ class SessionCosts:
         return Placements(
             graph,
             backends,
-            preferences=self._config.preferences(),
+            preferences=self.config.preferences(),
             exclusions=exclusions,
             pinned=pinned,
-            minimum_ops=dict(self._config.min_region),
+            minimum_ops=dict(self.config.min_region),
         )
-
-    def _foreign(self) -> frozenset[str]:
-        """Backends of other distributions: where measuring was asked for, whatever they do costs a process at most."""
-        origins = {info.name: info.origin for info in registry.backends() if info.origin != registry.IN_PROCESS}
-        others = {name for name, origin in origins.items() if origin.partition(" ")[0] != registry.OURS}
-        return frozenset(others.intersection(item.name for item in self._backends))

@@ -1,10 +1,11 @@
 """Costs on a GPU: of replays, and of calls, where the processor's work counts as well.
 
-Place: between calibration and the planner's placements. Input: rates as they were probed, the GPU's seconds and the
-processor's apart. Output: the cost model of a graph. Replayed kernels cost the processor nothing: only the GPU's
-seconds count, with a pause for each region, since nothing is fused across its border. Where kernels are launched one
-by one, ``partitioner.async_cost`` finds out for each graph who waits for whom. Graphs with tensors on the processor as
-well are priced by ``partitioner.heterogeneous_cost``.
+Place: between the tables of rates and the planner's placements. Input: rates as they were probed, with separate
+seconds of the GPU and of the processor. Output: the cost model of a graph.
+Method: replayed kernels cost the processor nothing: only the GPU's seconds count, with a pause for each region, since
+nothing is fused across its border. Where kernels are launched one by one, ``partitioner.async_cost`` finds for each
+graph which side waits for the other. Graphs with tensors on the processor as well are priced by
+``partitioner.heterogeneous_cost``.
 Invariants: no rate exceeds what the device was seen to do; bytes cost what they cost the device, about: probes of small
 tensors cannot tell more.
 """
@@ -13,17 +14,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from mixbackend.calibrate.probed_rates import MEMORY_SCALES_BESIDE
 from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
 from mixbackend.contracts.gpu_rates import KERNEL_S
-from mixbackend.partitioner.async_cost import Place, Reprice, balance, weighed
-from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts, is_heterogeneous
+from mixbackend.partitioner.async_cost import balance, weighed
+from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts
+from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
 
+MEMORY_SCALES = (0.8, 1.25)
+"""Of accelerators: bytes cost about what they cost the device, whichever backend moves them."""
 _MOST_OF_PEAK = 1.05
 
 
@@ -32,56 +34,52 @@ class GpuCosts:
 
     Args:
         costs: as probed.
-        replayed: whether kernels are replayed as CUDA graphs.
-        processor: makes the costs on the processor; asked if a graph has tensors there.
         on_processor: names of backends that work there alone.
     """
 
-    def __init__(
-        self,
-        costs: RooflineCostModel,
-        replayed: bool,
-        processor: Callable[[], CostModel],
-        on_processor: frozenset[str],
-    ) -> None:
+    def __init__(self, costs: RooflineCostModel, on_processor: frozenset[str]) -> None:
         self._costs = sound(costs)
-        self._replayed = replayed
-        self._processor = processor
         self._on_processor = on_processor
         self._lock = threading.RLock()
         self._known: dict[int, tuple[weakref.ref[OpGraph], CostModel]] = {}
 
-    def of(self, graph: OpGraph, place: Place, reprice: Reprice) -> CostModel:
+    def known(self, graph: OpGraph) -> CostModel | None:
+        """Costs of a graph that were found before."""
+        with self._lock:
+            known = self._known.get(id(graph))
+        return known[1] if known is not None and known[0]() is graph else None
+
+    def find(self, graph: OpGraph, placements: Placements | None, processor: CostModel | None) -> CostModel:
         """Costs of a graph; the same whenever it is asked about.
 
         Args:
             graph: whose.
-            place: plans it at a cost model, which is tried a few times where kernels are launched one by one.
-            reprice: seconds of a plan at a cost model.
+            placements: plans it at a few costs where kernels are launched one by one; ``None`` where they are
+                replayed.
+            processor: costs on the processor, where the graph has tensors there.
         """
         with self._lock:
-            known = self._known.get(id(graph))
-            if known is not None and known[0]() is graph:
-                return known[1]
-            found = self._made(graph, place, reprice)
+            known = self.known(graph)
+            if known is not None:
+                return known
+            found = self._made(placements, processor)
             self._known[id(graph)] = weakref.ref(graph), found
             return found
 
-    def _made(self, graph: OpGraph, place: Place, reprice: Reprice) -> CostModel:
-        mixed = is_heterogeneous(graph)
-        if self._replayed:
-            return self._with_processor(as_replayed(self._costs), 1.0, mixed)
+    def _made(self, placements: Placements | None, processor: CostModel | None) -> CostModel:
+        if placements is None:
+            return self._with_processor(as_replayed(self._costs), 1.0, processor)
 
         @cache  # Plans are remembered by costs.
         def costs_at(share: float) -> CostModel:
-            return self._with_processor(weighed(self._costs, share), share, mixed)
+            return self._with_processor(weighed(self._costs, share), share, processor)
 
-        return costs_at(balance(place, reprice, costs_at))
+        return costs_at(balance(placements.plan, placements.seconds, costs_at))
 
-    def _with_processor(self, costs: CostModel, share: float, mixed: bool) -> CostModel:
-        if not mixed:
+    def _with_processor(self, costs: CostModel, share: float, processor: CostModel | None) -> CostModel:
+        if processor is None:
             return costs
-        return HeterogeneousCosts(costs, self._processor(), self._costs.device, share, self._on_processor)
+        return HeterogeneousCosts(costs, processor, self._costs.device, share, self._on_processor)
 
 
 def as_replayed(costs: RooflineCostModel) -> RooflineCostModel:
@@ -99,7 +97,7 @@ def sound(costs: RooflineCostModel) -> RooflineCostModel:
 
 
 def _sound(rates: BackendRates, device: DeviceModel) -> BackendRates:
-    low, high = MEMORY_SCALES_BESIDE
+    low, high = MEMORY_SCALES
     rows = tuple(
         (row, dtype, replace(rate, flops_per_s=min(rate.flops_per_s, _bound(row, dtype, device))))
         for row, dtype, rate in rates.rates

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mixbackend.calibrate.device import under_settings
 from mixbackend.contracts import OP_CLASSES, TORCH_POOL, Backend, BackendRates, DeviceModel, HostRates, OpRate
 from mixbackend.contracts.gpu_rates import KERNEL_S, ROWS, gpu_rates, library_calls
+from mixbackend.cost.device_priors import under_settings
 from mixbackend.partitioner.roofline import EFFICIENCY, default_rate
 
 _REFERENCE_ENTRY_S = 2e-6

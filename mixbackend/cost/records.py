@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, get_args
 
-from mixbackend.calibrate.backend_rates import Unfinished
-from mixbackend.calibrate.structural import Fixed
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, Provenance
 from mixbackend.contracts.rate_rows import is_rate_row
+from mixbackend.cost.unfinished import Fixed, Unfinished
 
 _RATES_VERSION = 10
 _ACCELERATOR_VERSION = 11

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mixbackend.benchmarks import machine_rates
-from mixbackend.benchmarks.machine_rates import begin_anew, probing_allowed
-from mixbackend.cost.model import SWITCH
+from mixbackend.benchmarks.machine_rates import begin_anew
 from mixbackend.storage import Database
 
 
@@ -47,7 +46,7 @@ def test_without_rates_it_is_empty(user_cache: Database, tmp_path: Path) -> None
 def test_probing_fills_the_users_database(user_cache: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, Database]] = []
 
-    def cost_model(backends: Any, device: str, database: Database, budget_s: float) -> None:
+    def probe(backends: Any, device: str, database: Database, budget_s: float) -> None:
         assert budget_s > 0
         asked.append((device, database))
         marks = {backend.name: backend.fingerprint() for backend in backends}
@@ -55,16 +54,7 @@ def test_probing_fills_the_users_database(user_cache: Database, monkeypatch: pyt
         database.set_rates("backend", "eager | another version | cpu", {"settled": False})
         database.set_rates("device", "cpu x | torch", {"settled": True})
 
-    monkeypatch.setattr(machine_rates, "cost_model", cost_model)
+    monkeypatch.setattr(machine_rates, "calibrated_costs", probe)
     assert machine_rates.probe_machine() == ["backend eager"], "what was probed on a busy machine"
     ((device, database),) = asked
     assert device == "cpu" and database.all_rates() == user_cache.all_rates()
-
-
-@pytest.mark.parametrize(("value", "allowed"), [(None, True), ("1", True), ("0", False)])
-def test_the_environment_may_forbid_probing(value: str | None, allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if value is None:
-        monkeypatch.delenv(SWITCH, raising=False)
-    else:
-        monkeypatch.setenv(SWITCH, value)
-    assert probing_allowed() is allowed

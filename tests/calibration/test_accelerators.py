@@ -15,15 +15,14 @@ import pytest
 import torch
 
 from mixbackend.calibrate import backend_rates as rates_module
-from mixbackend.calibrate import timing as timing_module
 from mixbackend.calibrate.backend_rates import measure_rates
 from mixbackend.calibrate.budget import TimeLeft
+from mixbackend.calibrate.calibration import SWITCH, calibrated_costs
+from mixbackend.calibrate.prober import Instruments
 from mixbackend.calibrate.structural import structural_probes
 from mixbackend.calibrate.timing import time_calls
 from mixbackend.contracts import BackendRates, CompiledRegion, DeviceModel, HostRates, OpRate, Probe, Region, Traits
 from mixbackend.contracts.probes import standard_probes
-from mixbackend.cost import model as model_module
-from mixbackend.cost.model import cost_model
 from mixbackend.cost.priors import anchored, prior_rates
 from mixbackend.cost.records import rates_record, read_rates, read_unfinished, unfinished_record
 from mixbackend.storage import Database
@@ -165,24 +164,25 @@ def test_time_is_shared_equally() -> None:
     assert left.take().probes_s == 0.0
 
 
-@pytest.fixture
-def shared_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def accelerator(clock: Clock) -> Instruments:
     """A machine with an accelerator, on which only compiling takes time; blocks of models are left out."""
-    clock = Clock()
-    monkeypatch.delenv(model_module.SWITCH, raising=False)
-    monkeypatch.setattr(model_module, "measure_device", lambda _: (GPU, True))
-    monkeypatch.setattr(model_module, "device_name", lambda _: GPU.device)
-    monkeypatch.setattr(model_module, "run_blocks", lambda *_: ([], []))
-    monkeypatch.setattr(model_module, "TimeLeft", lambda seconds, backends: TimeLeft(seconds, backends, clock))
 
     def timed(*arguments: Any, **options: Any) -> Any:
         return measure_rates(*arguments, clock=clock, **options)
 
-    monkeypatch.setattr(model_module, "measure_rates", timed)
-    return clock
+    return Instruments(
+        device_name=lambda _: GPU.device,
+        measure_device=lambda _: (GPU, True),
+        measure_rates=timed,
+        blocks=False,
+        clock=clock,
+    )
 
 
-def test_no_backend_takes_the_time_of_the_others(shared_clock: Clock, tmp_path: Path, sides: Sides) -> None:
+def test_no_backend_takes_the_time_of_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sides: Sides) -> None:
+    monkeypatch.delenv(SWITCH, raising=False)
+    shared_clock = Clock()
+    instruments = accelerator(shared_clock)
     reference = Traits(device_types=frozenset({"cuda"}), reference=True)
     slow = Traits(device_types=frozenset({"cuda"}), decomposition="inductor")
 
@@ -192,7 +192,8 @@ def test_no_backend_takes_the_time_of_the_others(shared_clock: Clock, tmp_path: 
             Reference(clock=shared_clock, sides=sides, compile_s=0.01, traits_=reference),
             Other(clock=shared_clock, sides=sides, compile_s=0.1),
         ]
-        model = cost_model(backends, "cuda", Database(tmp_path / "rates.sqlite"), budget_s=budget_s)
+        database = Database(tmp_path / "rates.sqlite")
+        model = calibrated_costs(backends, "cuda", database, budget_s=budget_s, instruments=instruments)
         return model, {item.name: len(item.compiled) for item in backends}
 
     begin = shared_clock.now
@@ -267,7 +268,7 @@ def test_replays_are_timed_by_the_gpus_own_marks(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(timing_module, "_recorded", lambda call: replay)
-    (timing,) = time_calls([lambda: pytest.fail("it is replayed")], 0.01, lambda: None)
+    calls = [lambda: pytest.fail("it is replayed")]
+    (timing,) = time_calls(calls, 0.01, lambda: None, record=lambda call: replay)
     # Ten calls in half a millisecond; what waiting for the end takes does not count.
     assert timing.seconds == pytest.approx(5e-5) and timing.settled

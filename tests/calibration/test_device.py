@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibrate import device as device_module
-from mixbackend.calibrate.device import TENSOR_FLOAT, under_settings
+from mixbackend.calibrate.device import bandwidths
 from mixbackend.contracts import DeviceModel
 from mixbackend.contracts.probes import standard_probes
+from mixbackend.cost.device_priors import TENSOR_FLOAT, under_settings
 from mixbackend.cost.priors import prior_rates
 from mixbackend.cost.records import device_record, read_device
 
@@ -50,7 +50,7 @@ def test_a_gpu_is_probed_with_its_narrow_type_first():
     assert {"matmul", "convolution", "attention", "pointwise", "normalization"} <= halves
 
 
-def test_bandwidth_is_that_of_memory_that_is_there(monkeypatch):
+def test_bandwidth_is_that_of_memory_that_is_there():
     """Fresh pages cost several times what a copy does, and values between regions do not have any."""
     made: set[int] = set()
 
@@ -61,8 +61,8 @@ def test_bandwidth_is_that_of_memory_that_is_there(monkeypatch):
             made.add(first.nbytes)
         return [1e-3 for _ in calls]
 
-    monkeypatch.setattr(device_module, "_COPY_BYTES", (1 << 10, 1 << 20))
-    assert device_module._bandwidths(torch.device("cpu"), seconds) == (2e3 * (1 << 20), 2e3 * (1 << 20), 1 << 20)
+    found = bandwidths(torch.device("cpu"), seconds, (1 << 10, 1 << 20))
+    assert found == (2e3 * (1 << 20), 2e3 * (1 << 20), 1 << 20)
     assert made == {1 << 10, 1 << 20}
 
 

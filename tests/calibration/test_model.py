@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 import torch
 
 from mixbackend.calibrate.backend_rates import Calibration, measure_rates
-from mixbackend.calibrate.device import measure_device, prior_device
-from mixbackend.calibrate.isolated_probe import probe_apart
+from mixbackend.calibrate.calibration import SWITCH, calibrated_costs, calibrated_device
+from mixbackend.calibrate.device import at_least, measure_device
+from mixbackend.calibrate.isolated_probe import probe_isolated
+from mixbackend.calibrate.prober import Instruments
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
-from mixbackend.cost import model as model_module
-from mixbackend.cost.model import SWITCH, cost_model, device_model
+from mixbackend.cost.device_priors import prior_device
+from mixbackend.cost.model import cost_model
 from mixbackend.cost.records import device_record, rates_record, read_device, read_rates
+from mixbackend.host.devices import device_name
 from mixbackend.storage import Database, Measurement
 
 from .conftest import DEVICE, KnownBackend
@@ -27,114 +31,131 @@ def database(tmp_path: Path) -> Database:
 
 
 @pytest.fixture(autouse=True)
-def quick_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Measuring the real device is tested once, below; backends are timed by their own clock."""
-    measured: list[str] = []
-
-    def timed_by_its_clock(backend: KnownBackend, *arguments: Any, busy: bool, **options: Any) -> Calibration:
-        return measure_rates(backend, *arguments, clock=backend.clock, **options)
-
-    monkeypatch.setattr(model_module, "measure_rates", timed_by_its_clock)
-
-    def stand_in(device_type: str) -> tuple[DeviceModel, bool]:
-        measured.append(device_type)
-        return DEVICE, True
-
+def measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing forbids it; without instruments of the test, the fixture of a test would measure this machine."""
     monkeypatch.delenv(SWITCH, raising=False)
-    monkeypatch.setattr(model_module, "measure_device", stand_in)
-    return measured
 
 
-def test_measuring_happens_once(database: Database, quick_device: list[str]) -> None:
+@dataclass
+class Bench:
+    """Costs of a machine whose device stands in for the real one; backends are timed by their own clock.
+
+    Measuring the real device is tested once, below.
+    """
+
+    database: Database
+    device: DeviceModel = DEVICE
+    settled: bool = True
+    now: float = 1000.0
+    measured: list[str] = field(default_factory=list)
+
+    def costs(self, *backends: KnownBackend, device_type: str = "cpu", **options: Any) -> Any:
+        return calibrated_costs(backends, device_type, self.database, instruments=self.instruments(), **options)
+
+    def instruments(self) -> Instruments:
+        return Instruments(
+            device_name=lambda device_type: device_name("cpu") if device_type == "cpu" else self.device.device,
+            measure_device=self._measure_device,
+            measure_rates=_timed_by_its_clock,
+            now=lambda: self.now,
+        )
+
+    def _measure_device(self, device_type: str) -> tuple[DeviceModel, bool]:
+        self.measured.append(device_type)
+        return self.device, self.settled
+
+
+def _timed_by_its_clock(backend: Any, *arguments: Any, busy: bool = False, **options: Any) -> Calibration:
+    return measure_rates(backend, *arguments, clock=backend.clock, **options)
+
+
+@pytest.fixture
+def bench(database: Database) -> Bench:
+    return Bench(database)
+
+
+def test_measuring_happens_once(bench: Bench) -> None:
     first, second = KnownBackend(), KnownBackend()
-    one = cost_model([first], "cpu", database)
-    two = cost_model([second], "cpu", Database(database._file._path))
+    one = bench.costs(first)
+    bench.database = Database(bench.database.path)
+    two = bench.costs(second)
     assert first.compiled
     assert not second.compiled
-    assert quick_device == ["cpu"]
-    assert one.rates == two.rates  # type: ignore[attr-defined]
-    assert one.rates["known"].provenance == "probed"  # type: ignore[attr-defined]
+    assert bench.measured == ["cpu"]
+    assert one.rates == two.rates
+    assert one.rates["known"].provenance == "probed"
 
 
-def test_a_new_fingerprint_is_probed_again(database: Database) -> None:
-    cost_model([KnownBackend(version="1")], "cpu", database)
+def test_a_new_fingerprint_is_probed_again(bench: Bench) -> None:
+    bench.costs(KnownBackend(version="1"))
     changed = KnownBackend(version="2")
-    cost_model([changed], "cpu", database)
+    bench.costs(changed)
     assert changed.compiled
 
 
-def test_another_thread_count_is_probed_again(database: Database) -> None:
-    cost_model([KnownBackend()], "cpu", database)
+def test_another_thread_count_is_probed_again(bench: Bench) -> None:
+    bench.costs(KnownBackend())
     threads, changed = torch.get_num_threads(), KnownBackend()
     torch.set_num_threads(threads + 1)
     try:
-        cost_model([changed], "cpu", database)
+        bench.costs(changed)
     finally:
         torch.set_num_threads(threads)
     assert changed.compiled
 
 
-@pytest.mark.parametrize("how", ["argument", "environment"])
-def test_without_measuring_there_are_priors(
-    how: str, database: Database, monkeypatch: pytest.MonkeyPatch, quick_device: list[str]
-) -> None:
+@pytest.mark.parametrize("how", ["reading", "environment"])
+def test_without_measuring_there_are_priors(how: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = KnownBackend()
     if how == "environment":
         monkeypatch.setenv(SWITCH, "0")
-    backend = KnownBackend()
-    model: Any = cost_model([backend], "cpu", database, measure=how != "argument")
+        model: Any = bench.costs(backend)
+    else:
+        model = cost_model([backend], "cpu", bench.database)
     assert not backend.compiled
-    assert not quick_device
+    assert not bench.measured
     assert model.rates["known"].provenance == "prior"
     assert model.device == prior_device("cpu")
-    assert database.rates("device", "anything") is None
+    assert bench.database.all_rates() == ()
 
 
-def test_what_was_measured_before_is_used_without_measuring(database: Database) -> None:
-    cost_model([KnownBackend()], "cpu", database)
-    later: Any = cost_model([KnownBackend()], "cpu", database, measure=False)
+def test_what_was_measured_before_is_read_without_measuring(bench: Bench) -> None:
+    """The same numbers: rows keep every figure in full."""
+    measured = bench.costs(KnownBackend())
+    later: Any = cost_model([KnownBackend()], "cpu", bench.database)
     assert later.rates["known"].provenance == "probed"
+    assert (later.rates, later.device) == (measured.rates, measured.device)
 
 
-def test_a_busy_machine_is_measured_again_later(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(model_module.time, "time", lambda: now[0])
-    measured: list[bool] = []
-
-    def stand_in(device_type: str) -> tuple[DeviceModel, bool]:
-        measured.append(True)
-        return DEVICE, False
-
-    monkeypatch.setattr(model_module, "measure_device", stand_in)
+def test_a_busy_machine_is_measured_again_later(bench: Bench) -> None:
+    bench.settled = False
     for later, count in ((0.0, 1), (60.0, 1), (3600.0, 2)):
-        now[0] += later
-        device_model("cpu", database)
-        assert len(measured) == count
+        bench.now += later
+        calibrated_device("cpu", bench.database, instruments=bench.instruments())
+        assert len(bench.measured) == count
 
 
 def test_measured_regions_answer(database: Database) -> None:
     backend = KnownBackend()
-    model = cost_model([backend], "cpu", database, measure=False)
+    model = cost_model([backend], "cpu", database)
     assert model.region("known", "key") is None
     device = prior_device("cpu")
     database.add_measurement("key", "known", "1", device.device, device.threads, Measurement(0.25, 0.0, 5))
     assert model.region("known", "key") == Estimate(0.25, "measured")
 
 
-def test_notes_are_reported_and_kept(database: Database) -> None:
+def test_notes_are_reported_and_kept(bench: Bench) -> None:
     told: list[tuple[str, str]] = []
     backend = KnownBackend(refused=frozenset({"aten._softmax.default"}))
-    cost_model([backend], "cpu", database, report=lambda *note: told.append(note))
+    bench.costs(backend, report=lambda *note: told.append(note))
     assert any(name == "known" and "softmax" in note for name, note in told)
     assert any("s of compiling" in note for _, note in told)
 
 
-def test_backends_of_other_devices_are_not_probed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backends_of_other_devices_are_not_probed(bench: Bench) -> None:
     backend = KnownBackend()
-    monkeypatch.setattr(
-        model_module, "measure_device", lambda _: (DeviceModel("cuda:0 big", (("float32", 1e13),), 1, 1, 1, 1, 1), True)
-    )
-    monkeypatch.setattr(model_module, "device_name", lambda _: "cuda:0 big")
-    cost_model([backend], "cuda", database)
+    bench.device = DeviceModel("cuda:0 big", (("float32", 1e13),), 1, 1, 1, 1, 1)
+    bench.costs(backend, device_type="cuda")
     assert not backend.compiled
 
 
@@ -152,11 +173,9 @@ def test_the_real_device_is_measured_in_seconds() -> None:
 
 
 def test_a_busy_device_is_assumed_to_be_no_slower_than_usual() -> None:
-    from mixbackend.calibrate.device import _at_least
-
     prior = prior_device("cpu")
     stalled = DeviceModel(prior.device, (("float32", 1e6), ("bfloat16", 1e15)), 1.0, 1e12, 1.0, 1.0, 2, "probed")
-    repaired = _at_least(stalled, prior)
+    repaired = at_least(stalled, prior)
     assert repaired.peak("float32") == prior.peak("float32")
     assert repaired.peak("bfloat16") == 1e15
     assert (repaired.bytes_per_s, repaired.launch_s) == (prior.bytes_per_s, prior.launch_s)
@@ -202,21 +221,24 @@ def test_devices_that_do_not_fit_count_as_missing(change: dict[str, Any]) -> Non
     assert read_device(None) is None
 
 
-def test_a_backend_that_fails_in_its_own_process_keeps_its_prior_and_is_not_probed_again(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_that_fails_in_its_own_process_keeps_its_prior_and_is_not_probed_again(bench: Bench) -> None:
     asked: list[str] = []
 
     def crash(name: str, device_type: str, path: object) -> str:
         asked.append(name)
         return "crash: signal SIGSEGV"
 
-    monkeypatch.setattr(model_module, "probe_apart", crash)
+    instruments = replace(bench.instruments(), probe_isolated=crash)
     told: list[tuple[str, str]] = []
     backend = KnownBackend()
     for _ in range(2):
-        model: Any = cost_model(
-            [backend], "cpu", database, apart=("known",), report=lambda name, note: told.append((name, note))
+        model: Any = calibrated_costs(
+            [backend],
+            "cpu",
+            bench.database,
+            isolated=("known",),
+            report=lambda name, note: told.append((name, note)),
+            instruments=instruments,
         )
         assert model.rates["known"].provenance == "prior"
     assert asked == ["known"] and not backend.compiled
@@ -224,5 +246,5 @@ def test_a_backend_that_fails_in_its_own_process_keeps_its_prior_and_is_not_prob
 
 
 def test_a_process_that_probes_says_what_went_wrong(tmp_path: Any) -> None:
-    problem = probe_apart("no such backend", "cpu", tmp_path / "rates.sqlite")
+    problem = probe_isolated("no such backend", "cpu", tmp_path / "rates.sqlite")
     assert problem.startswith("failed: UnknownBackendError")

@@ -13,12 +13,13 @@ import torch
 from mixbackend.calibrate.accelerator_rates import is_shared, with_shared
 from mixbackend.calibrate.block_runs import BlockRun
 from mixbackend.calibrate.fitting import ACCELERATOR_FACTORS, fit
-from mixbackend.calibrate.probed_rates import MEMORY_SCALES_BESIDE, RatesFromProbes, Timed
+from mixbackend.calibrate.probed_rates import RatesFromProbes, Timed
 from mixbackend.calibrate.probing import CompiledProbe
 from mixbackend.calibrate.structural import Fixed
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, HostRates, OpGraph, OpRate, Plan, Probe, Traits
 from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.contracts.torch_compat import fresh_fake_mode
+from mixbackend.cost.gpu_costs import MEMORY_SCALES
 from mixbackend.cost.records import device_record, rates_record, read_device, read_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
@@ -164,7 +165,7 @@ def test_fitting_leaves_shared_kernels_alone_and_memory_within_its_limits() -> N
         for backends in ([shared, alone], [alone]):
             done = fit(runs_of(backends, rates, share), backends, GPU, rates)
             assert done is not None and set(done.factors) == {factor.name for factor in ACCELERATOR_FACTORS}
-            low, high = MEMORY_SCALES_BESIDE
+            low, high = MEMORY_SCALES
             assert low - 1e-9 <= done.rates.memory_scale <= high + 1e-9
             moved = done.factors["half products"]
             assert moved == 1.0 if backends[0] is shared else (moved - 1.0) * (share - 1.0) > 0.0

@@ -17,9 +17,9 @@ from mixbackend.backends.codegen.ir.kernel import TemplateKernel
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.lower.table import lower_region
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibrate.device import prior_device
 from mixbackend.contracts import Plan, Region
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.priors import prior_rates
 from mixbackend.execute.verify import eager_result, reference_result
 from mixbackend.graph.regions import cut_regions

@@ -13,11 +13,11 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import flex_attention
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibrate.device import prior_device
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import CostModel, OpView
 from mixbackend.cost import costs as costs_module
+from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.roofline import RooflineCostModel

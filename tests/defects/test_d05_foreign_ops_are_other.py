@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibrate.device import prior_device
 from mixbackend.contracts import OP_CLASSES, op_class_of
+from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.roofline import RooflineCostModel

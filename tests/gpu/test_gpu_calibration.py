@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mixbackend import registry
-from mixbackend.cost.model import cost_model
+from mixbackend.calibrate.calibration import calibrated_costs
 from mixbackend.storage import Database
 
 pytestmark = pytest.mark.gpu
@@ -28,7 +28,7 @@ def test_it_fits_its_time_and_is_gone_on_with(database):
     backends = registry.resolve()
     for _ in range(2):
         begin = time.perf_counter()
-        model = cost_model(backends, "cuda", database, budget_s=BUDGET_S)
+        model = calibrated_costs(backends, "cuda", database, budget_s=BUDGET_S)
         assert time.perf_counter() - begin < BUDGET_S + LEEWAY_S
     eager = model.rates["eager"]
     for row in ("matmul", "convolution/channels_last", "attention", "pointwise"):
@@ -42,14 +42,14 @@ def test_it_fits_its_time_and_is_gone_on_with(database):
 def test_libraries_are_no_slower_than_eager_which_calls_them_too(database):
     names = {"eager", "cudnn", "cublaslt"}
     backends = [item for item in registry.resolve() if item.name in names]
-    rates = cost_model(backends, "cuda", database, budget_s=BUDGET_S).rates
+    rates = calibrated_costs(backends, "cuda", database, budget_s=BUDGET_S).rates
     for name, row in (("cudnn", "convolution/channels_last"), ("cublaslt", "matmul")):
         own, usual = (rates[item].rate(row, "float16") for item in (name, "eager"))
         assert own.flops_per_s > 0.7 * usual.flops_per_s, (name, row)
 
 
 def test_inputs_of_probes_leave_the_random_stream_of_the_gpu_alone(gpu):
-    from mixbackend.calibrate.device import prior_device
+    from mixbackend.cost.device_priors import prior_device
 
     before = torch.cuda.get_rng_state(gpu)
     for backend in registry.resolve():

@@ -11,7 +11,6 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.onednn import OneDnnBackend
-from mixbackend.calibrate.device import prior_device
 from mixbackend.contracts import (
     CompiledRegion,
     InputRole,
@@ -24,6 +23,7 @@ from mixbackend.contracts import (
     Unsupported,
 )
 from mixbackend.contracts.numerics import find_deviation
+from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.priors import prior_rates
 from mixbackend.execute.strides import restrider
 from mixbackend.graph.describe import PlaceholderRole

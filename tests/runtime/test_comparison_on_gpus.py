@@ -338,7 +338,7 @@ def make(make_mixture, monkeypatch):
     monkeypatch.setattr(Environment, "device", lambda self, graph: "cuda:0 test")
     monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
     monkeypatch.setattr(
-        SessionCosts, "probed", lambda self, graph: {item.name for item in self._backends} - {EagerBackend.name}
+        SessionCosts, "probed", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
     )
 
     def mixture(*backends, records=True, **options):

@@ -26,8 +26,8 @@ aten = torch.ops.aten
 def make_environment(monkeypatch, tmp_path):
     asked = []
 
-    def costs(backends, device_type, database, **options):
-        asked.append((device_type, options.get("measure", True)))
+    def costs(backends, device_type, database):
+        asked.append(device_type)
         device = GPU if device_type == "cuda" else CPU
         return RooflineCostModel(device, {item.name: prior_rates(item, device) for item in backends})
 
@@ -57,9 +57,9 @@ def test_calls_of_small_graphs_cost_what_queueing_costs(make_environment):
     graph = _graph(_chain, ((8, 8), "cuda"))
     plan = environment.planner.place(graph)
     assert plan.estimated_s == pytest.approx(OPS * GPU.launch_s, rel=0.15)
-    # Measured once, and the same costs hold for whoever asks later.
+    # Read once, and the same costs hold for whoever asks later.
     assert environment.planner.reprice(graph, [plan]).seconds == (pytest.approx(plan.estimated_s),)
-    assert asked == [("cuda", True)]
+    assert asked == ["cuda"]
 
 
 def test_replays_cost_what_the_gpu_does(make_environment):
@@ -79,8 +79,7 @@ def test_what_is_on_the_processor_costs_what_it_costs_there(make_environment):
     plan = environment.planner.place(graph)
     product = 2.0 * 512**3 / CPU.peak("float32")
     assert product < plan.estimated_s < 3 * product
-    # Rates of the processor are taken as they are known, and not measured for a graph on a GPU.
-    assert asked == [("cuda", True), ("cpu", False)]
+    assert asked == ["cuda", "cpu"]
 
 
 def test_a_copy_between_the_devices_counts(make_environment):

@@ -15,7 +15,7 @@ from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.async_cost import HEAVY, LIGHT, weighed
 from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts
-from mixbackend.partitioner.reprice import reprice
+from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
 
 PEAKS = (("float32", 5e13), ("float16", 8e14))
@@ -83,37 +83,37 @@ def _chain(value):
     return value
 
 
-def _asked(costs, function, *inputs):
+def _asked(replayed, function, *inputs):
     """The costs of a function's graph on eager alone, and how often it was placed to find them."""
+    costs = _costs()
     graph = trace_graph(function, inputs)[1]
-    backends, trials = [EagerBackend()], []
+    trials = []
 
-    def placed(model):
-        trials.append(model)
-        return place(graph, backends, model)
+    class Counted(Placements):
+        def plan(self, model):
+            trials.append(model)
+            return super().plan(model)
 
-    def priced(plan, model):
-        return reprice(graph, [plan], backends, model).seconds[0]
-
-    found = costs.of(graph, placed, priced)
-    assert costs.of(graph, placed, priced) is found
+    backends = [EagerBackend()]
+    placements = None if replayed else Counted(graph, backends)
+    found = costs.find(graph, placements, None)
+    assert costs.find(graph, placements, None) is found is costs.known(graph)
     return found, len(trials), place(graph, backends, found).estimated_s
 
 
-def _costs(replayed, processor=lambda: pytest.fail("nothing is on the processor"), on_processor=frozenset()):
-    eager = prior_rates(EagerBackend(), GPU)
-    return GpuCosts(RooflineCostModel(GPU, {"eager": eager}), replayed, processor, on_processor)
+def _costs():
+    return GpuCosts(RooflineCostModel(GPU, {"eager": prior_rates(EagerBackend(), GPU)}), frozenset())
 
 
 def test_small_graphs_wait_for_the_processor():
-    found, trials, seconds = _asked(_costs(False), _chain, _tensor(4, 4))
+    found, trials, seconds = _asked(False, _chain, _tensor(4, 4))
     assert trials == 2
     assert found.entry("eager") == pytest.approx(HEAVY * 2e-6)
     assert 0.8 * 20 * GPU.launch_s < seconds <= 20 * GPU.launch_s + 2e-6
 
 
 def test_large_graphs_wait_for_the_gpu():
-    found, trials, seconds = _asked(_costs(False), _chain, _tensor(8192, 8192))
+    found, trials, seconds = _asked(False, _chain, _tensor(8192, 8192))
     assert trials == 1
     assert found.entry("eager") == pytest.approx(LIGHT * 2e-6)
     traffic = 20 * 2 * 4 * 8192**2 / GPU.bytes_per_s
@@ -121,7 +121,7 @@ def test_large_graphs_wait_for_the_gpu():
 
 
 def test_replayed_graphs_are_not_tried():
-    _, trials, seconds = _asked(_costs(True), _chain, _tensor(4, 4))
+    _, trials, seconds = _asked(True, _chain, _tensor(4, 4))
     assert trials == 0
     assert seconds < 20 * GPU.launch_s / 2
 
@@ -143,7 +143,7 @@ def test_ops_are_priced_on_the_device_of_their_tensors():
     with mode:
         here, there = torch.empty(large, large), torch.empty(large, large, device="cuda")
     graph = trace_graph(function, [here, there])[1]
-    found = _costs(True, _on_both).of(graph, lambda _: None, lambda *_: 0.0)
+    found = _costs().find(graph, None, _on_both())
     assert isinstance(found, HeterogeneousCosts)
     slow, quick = (found.op("eager", graph.view(node.name)).seconds for node in graph.placed_nodes)
     assert slow > 100 * quick
@@ -159,7 +159,7 @@ def test_borders_between_devices_have_a_price():
     with fresh_fake_mode():
         value, scalar = torch.empty(1024, 1024, device="cuda"), torch.empty(())
         graph = trace_graph(function, [value, scalar])[1]
-    found = _costs(True, _on_both).of(graph, lambda _: None, lambda *_: 0.0)
+    found = _costs().find(graph, None, _on_both())
     copy, product = (found.op("eager", graph.view(node.name)) for node in graph.placed_nodes)
     source, result = graph.view(graph.placed_nodes[0].name).input_tensors[0], graph.placed_nodes[0].outputs[0]
     whole = copy.seconds + found.read("eager", source) + found.write("eager", result)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mixbackend.cost.model import SWITCH
+from mixbackend.calibrate.calibration import SWITCH
 from mixbackend.storage import ArtifactStore, Database, StorageEvent
 from mixbackend.storage.upkeep import left_by_races
 
