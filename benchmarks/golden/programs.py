@@ -73,6 +73,9 @@ def random_numbers() -> Program:
 
 
 class _Counter(nn.Module):
+    calls: torch.Tensor
+    largest: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(16, 16)
