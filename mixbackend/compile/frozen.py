@@ -29,6 +29,7 @@ import torch.fx
 
 from mixbackend.compile.placed import PlacedGraph
 from mixbackend.compile.regimes import Measured, Placer, RegimeGraph
+from mixbackend.compile.stages import StageDriver
 from mixbackend.contracts import Phase
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.weights.file_backed import FileBackedWeights
@@ -125,7 +126,8 @@ class FrozenGraph:
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
         self._live_module = copy_module(graph_module)
-        self._split = take_constants_out(graph_module, roles, constants)
+        passes = StageDriver(graph_id, environment.debug).run_pass
+        self._split = take_constants_out(graph_module, roles, constants, passes)
         self._weights = _picker(self._split.weights)
         self._others = _picker(self._split.others)
         self._placer = Placer(phase, self._split.roles, environment, measured and self._for_whole_graph(measured))

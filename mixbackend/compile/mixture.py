@@ -21,6 +21,7 @@ from mixbackend import registry
 from mixbackend.compile.compiled_graphs import CompiledGraphs
 from mixbackend.compile.compiling import GraphCompiler
 from mixbackend.compile.open_environment import open_environment
+from mixbackend.compile.stages import StageDriver
 from mixbackend.configuration import Config, load_config
 from mixbackend.configuration.load import Source
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
@@ -92,6 +93,7 @@ class Mixture:
                 example_inputs,
                 GraphCompiler(environment, self._graphs),
                 lambda joint: self._prepare_joint(joint, environment),
+                StageDriver("joint", environment.debug).run_pass,
             )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -223,7 +223,8 @@ class PlacedGraph:
 
     def _describe(self) -> LayoutChoice:
         run = self._driver.run
-        run("capture", normalize, self._module, show=lambda _: self._module.print_readable(print_output=False))
+        passes = (self._module, self._driver.run_pass)
+        run("capture", normalize, *passes, show=lambda _: self._module.print_readable(print_output=False))
         arguments = (self._module, self._phase, self._id, self._roles, self._environment.planner, self._decision.choice)
         return run("describe", choose_layout, *arguments, show=lambda choice: str(choice.graph))
 

@@ -1,6 +1,7 @@
 """The one driver through which every stage of the pipeline runs: it times, prints, dumps and names what failed.
 
-Place: around each stage. Input: a stage's name and function. Output: the function's value, unchanged.
+Place: around each stage, and around each graph pass. Input: a stage's name and function. Output: the function's value,
+unchanged.
 What is printed and written, ``host.debug`` says.
 """
 
@@ -12,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch.fx
+
+from mixbackend.graph.passes import GraphPass
 from mixbackend.host.debug import DebugSettings
 
 Value = TypeVar("Value")
@@ -26,7 +30,7 @@ class StageDriver:
     Attributes:
         graph_id: for messages and the dump folder.
         settings: see ``DebugSettings``.
-        seconds: (stage, seconds) in the order they ran.
+        seconds: (stage or graph pass, seconds) in the order they ran.
     """
 
     graph_id: str
@@ -56,6 +60,25 @@ class StageDriver:
         if self.settings.dump is not None:
             self.write(f"{self._number(name):02d}_{name}.txt", show(value))
         return value
+
+    def run_pass(self, item: GraphPass, graph_module: torch.fx.GraphModule) -> int:
+        """Run one graph pass if it applies and, where results are right without it, there is fuel for it.
+
+        Returns:
+            How many places of the graph it changed.
+        """
+        if not item.applies(graph_module) or (item.optional and not self.settings.passes.take()):
+            return 0
+        start = time.perf_counter()
+        changed = item.rewrite(graph_module)
+        elapsed = time.perf_counter() - start
+        self.seconds.append((item.name, elapsed))
+        if self.settings.level >= 2:
+            self.say(f"pass {item.name} changed {changed} places in {elapsed * 1e3:.1f} ms")
+        if self.settings.dump is not None and changed:
+            number = len(self.seconds)
+            self.write(f"00_{number}_{item.name}.txt", graph_module.print_readable(print_output=False))
+        return changed
 
     def _number(self, name: str) -> int:
         return _FILE_ORDER.index(name) * 10

@@ -1,7 +1,8 @@
 """Masks of attention that torch has no quick kernel for become such that it has, where they mean the same.
 
-Place: before capture, on Dynamo's graph, while attention is one call: torch chooses its kernel as it traces, by shapes
-and strides alone, and where none fits it writes attention out in products and a softmax, in float32 and with copies.
+Place: a pass of ``passes.TRACED``, on Dynamo's graph before capture, while attention is one call: torch chooses its
+kernel as it traces, by shapes and strides alone, and where none fits it writes attention out in products and a softmax,
+in float32 and with copies.
 Input and output: the fx graph, changed in place.
 Method: models make masks of sizes alone (Hugging Face's do so when no padding is given). Such a mask is computed here,
 once. If it hides what is ahead of each query and nothing else, the call is told that it is causal, and nobody makes or
@@ -41,6 +42,11 @@ _PURE = frozenset(
 """What masks are made with: functions of torch and operator, and methods, whose results depend on arguments alone."""
 _MOST_ELEMENTS = 2**26
 """A mask larger than this is not computed to be looked at."""
+
+
+def applies(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether attention is called."""
+    return bool(graph_module.graph.find_nodes(op="call_function", target=_ATTENTION))
 
 
 def simplify_attention_masks(graph_module: torch.fx.GraphModule) -> int:

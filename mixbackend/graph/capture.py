@@ -27,11 +27,8 @@ from mixbackend.contracts.torch_compat import (
     without_dispatch_modes,
     written_when_run,
 )
-from mixbackend.graph.attention_masks import simplify_attention_masks
 from mixbackend.graph.describe import PlaceholderRole
-from mixbackend.graph.discontinuities import save_discontinuities
-from mixbackend.graph.result_types import state_result_types
-from mixbackend.graph.views import read_through_detach
+from mixbackend.graph.passes import TRACED, RunPass, joint_passes, run_pass, run_passes
 
 GraphCompiler = Callable[
     [torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]], Callable[[list[Any]], Sequence[Any]]
@@ -43,6 +40,7 @@ def capture(
     example_inputs: Sequence[Any],
     compile_graph: GraphCompiler,
     prepare_joint: Callable[[torch.fx.GraphModule], None],
+    run: RunPass = run_pass,
 ) -> Any:
     """Capture a Dynamo graph and compile each ATen graph that comes of it.
 
@@ -51,8 +49,9 @@ def capture(
         example_inputs: one value per placeholder.
         compile_graph: called with each ATen graph, its phase and the roles of its placeholders.
         prepare_joint: called with a joint graph before it is split; may mark what to save.
+        run: runs each pass on Dynamo's graph and on the joint graph.
     """
-    simplify_attention_masks(graph_module)
+    run_passes(TRACED, graph_module, run)
     weights = _weights(graph_module)
 
     def compiler(phase: Phase) -> Callable[[torch.fx.GraphModule, Any], Any]:
@@ -67,10 +66,7 @@ def capture(
 
     def partition(joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
         with without_dispatch_modes():
-            # Before the graph is split: what the forward saves enters the backward as it is stated here.
-            state_result_types(joint)
-            read_through_detach(joint)
-            save_discontinuities(joint, keywords["num_fwd_outputs"])
+            run_passes(joint_passes(keywords["num_fwd_outputs"]), joint, run)
             prepare_joint(joint)
         return partition_with_min_cut(joint, inputs, **keywords)
 

@@ -1,6 +1,6 @@
-"""Common ops: what is computed twice from the same values is computed once.
+"""Common subexpressions: what is computed twice from the same values is computed once.
 
-Place: part of ``normalize``. Input and output: the fx graph, changed in place.
+Place: a pass of ``passes.CAPTURED``. Input and output: the fx graph, changed in place.
 Models repeat themselves where nobody sees it: the mask of every attention layer is made anew from the same mask.
 Invariants: an op is only replaced by an earlier one with the same operator and arguments. Ops that draw random numbers,
 write, communicate or have effects stay; so does whatever shares memory with an output of the graph, since eager gives
@@ -26,6 +26,12 @@ _APART = frozenset(
         OpTag.EFFECT,
     }
 )
+
+
+def applies(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether some operator is called more than once."""
+    targets = [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
+    return len(set(targets)) < len(targets)
 
 
 def merge_common_ops(graph_module: torch.fx.GraphModule) -> int:

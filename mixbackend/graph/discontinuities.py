@@ -1,6 +1,7 @@
 """Discontinuities: what a step decides by comparing values is decided once, on one set of bits.
 
-Place: before a joint graph is split into forward and backward, whatever decides afterwards what else is saved.
+Place: a pass of ``passes.joint_passes``, before a joint graph is split into forward and backward, whatever decides
+afterwards what else is saved.
 Input: a joint graph. Output: the same graph; nodes are marked that the backward must not compute again.
 Forward and backward are placed separately, and backends round differently. A maximum that the forward returned equals
 none of the elements that another backend computes again, so the mask ``self == result`` of its derivative is empty, and
@@ -50,18 +51,29 @@ _MOVING = frozenset({"view", "copy", "gather"})
 _CONVERTING = frozenset({"_to_copy"})
 
 
-def save_discontinuities(joint: torch.fx.GraphModule, forward_outputs: int) -> None:
-    """Mark what the backward must not compute again.
+def applies(joint: torch.fx.GraphModule) -> bool:
+    """Whether something jumps or decides."""
+    return any(node.op == "call_function" and _may_jump(node) for node in joint.graph.nodes)
+
+
+def save_discontinuities(joint: torch.fx.GraphModule, forward_outputs: int) -> int:
+    """Mark what the backward must not compute again; returns how many nodes that are.
 
     Args:
         joint: forward and backward as one graph.
         forward_outputs: how many of its outputs the forward returns.
     """
-    for node in _Joint(joint.graph, forward_outputs).to_save():
+    found = dict.fromkeys(_Joint(joint.graph, forward_outputs).to_save())
+    for node in found:
         if _chooses(node):
             _save_choice(node)
         else:
             node.meta.setdefault(RECOMPUTATION_POLICY, CheckpointPolicy.MUST_SAVE)
+    return len(found)
+
+
+def _may_jump(node: torch.fx.Node) -> bool:
+    return _decides(node) or _name(node) in _STEPS or _name(node) in _KERNELS_THAT_COMPARE
 
 
 def _chooses(node: torch.fx.Node) -> bool:

@@ -1,6 +1,6 @@
-"""Lifted numbers: tensors of one element that tracing lifted out of the code become numbers of the operators again.
+"""Lifted scalars: tensors of one element that tracing lifted out of the code become numbers of the operators again.
 
-Place: part of ``normalize``. Input and output: the fx graph, changed in place.
+Place: a pass of ``passes.CAPTURED``. Input and output: the fx graph, changed in place.
 ``mask[rows] = 3`` is traced as filling memory with a tensor on the processor, which the graph holds. On a GPU every
 such tensor is a copy that the processor waits for, keeps kernels out of CUDA graphs, and is a value without a name for
 those who compile the region. What it holds is known when the graph is captured.
@@ -31,6 +31,11 @@ _WRITING = (aten.fill.Tensor, aten.copy.default)
 _INDEXING = (aten.index.Tensor, aten.index_put.default)
 """Take a tensor and a list of positions, which may be the processor's wherever the tensor is."""
 _INSEPARABLE = frozenset({OpTag.VIEW, OpTag.MUTATES, OpTag.HIGHER_ORDER, OpTag.EFFECT, OpTag.DATA_DEPENDENT})
+
+
+def applies(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether there is a lifted tensor."""
+    return bool(graph_module.graph.find_nodes(op="call_function", target=_LIFTED))
 
 
 def write_lifted_numbers(graph_module: torch.fx.GraphModule) -> int:

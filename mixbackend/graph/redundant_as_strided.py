@@ -1,6 +1,6 @@
 """Strides that are stated once more: ``as_strided`` that addresses its input's own elements is a reshape.
 
-Place: part of ``normalize``. Input and output: the fx graph, changed in place.
+Place: a pass of ``passes.CAPTURED``. Input and output: the fx graph, changed in place.
 torch writes ``as_strided`` after a pooling to one pixel of a channels-last image, only to give axes of length one the
 strides of that layout. As it stands, the op reads memory rather than elements: hardly a backend takes it, and the
 input's strides must be as traced. Where nothing but axes of length one differs, its elements are its input's.
@@ -18,6 +18,11 @@ import torch.fx
 from mixbackend.contracts.describe_op import size_of
 
 _AS_STRIDED = torch.ops.aten.as_strided.default
+
+
+def applies(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether there is an ``as_strided``."""
+    return bool(graph_module.graph.find_nodes(op="call_function", target=_AS_STRIDED))
 
 
 def reshape_restated_strides(graph_module: torch.fx.GraphModule) -> int:

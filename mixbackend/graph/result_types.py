@@ -1,7 +1,8 @@
 """Result types: a captured graph states the types that eager's kernels return, also where torch's fake tensors err.
 
-Place: part of ``normalize``, and of ``capture`` for joint graphs before they are split. Input and output: the fx graph,
-whose ``meta["val"]`` are replaced where they are wrong. Which operators err is known in ``contracts.torch_compat``.
+Place: a pass of captured graphs, and of joint graphs before they are split (``passes``).
+Input and output: the fx graph, whose ``meta["val"]`` are replaced where they are wrong. Which operators err is
+known in ``contracts.torch_compat``.
 Without this, a region that returns a statistic in the stated type fails against eager, and one that reads a statistic
 which eager saved takes its bytes for another type.
 Invariants: shapes, strides and devices stay as traced; a graph that states the truth is left as it is.
@@ -28,6 +29,11 @@ from mixbackend.contracts.torch_compat import (
 )
 
 Node = torch.fx.Node
+
+
+def applies(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether there is an operator that torch may state wrongly."""
+    return any(node.op == "call_function" and node.target in MISSTATED for node in graph_module.graph.nodes)
 
 
 def state_result_types(graph_module: torch.fx.GraphModule) -> int:

@@ -1,6 +1,6 @@
 """Views of a joint graph: those are taken out that hide from torch's split what may be computed again.
 
-Place: between AOTAutograd's joint graph and ``plan.joint``; called by ``graph.capture``.
+Place: between AOTAutograd's joint graph and ``plan.joint``; a pass of ``passes.joint_passes``.
 Input: a joint graph. Output: the same graph, changed in place, with ``detach`` only where the graph returns it.
 torch's split knows the operators that inductor's decompositions leave over, and takes any other for one that is never
 fused. Autograd keeps results of tanh, softmax or sigmoid as ``detach`` of them, which inductor decomposes and we do
@@ -17,11 +17,18 @@ import torch.fx
 _DETACH = torch.ops.aten.detach.default
 
 
-def read_through_detach(joint: torch.fx.GraphModule) -> None:
-    """Let what reads a tensor through ``detach`` read the tensor."""
+def applies(joint: torch.fx.GraphModule) -> bool:
+    """Whether there is a ``detach``."""
+    return bool(joint.graph.find_nodes(op="call_function", target=_DETACH))
+
+
+def read_through_detach(joint: torch.fx.GraphModule) -> int:
+    """Let what reads a tensor through ``detach`` read the tensor; returns how many of them were read through."""
+    read_through = 0
     for node in joint.graph.find_nodes(op="call_function", target=_DETACH):
         (source,) = node.all_input_nodes
-        node.replace_all_uses_with(source, delete_user_cb=lambda reader: reader.op != "output")
+        read_through += bool(node.replace_all_uses_with(source, delete_user_cb=lambda reader: reader.op != "output"))
         if not node.users:
             joint.graph.erase_node(node)
     joint.recompile()
+    return read_through

@@ -2,15 +2,28 @@
 
 Place: read once per environment; the stages' driver and the compile cache act on it.
 Environment: ``MIXBACKEND_DEBUG`` 1 regions, 2 timing, 3 plan with refusals, 4 generated source, 5 every stage value;
-``MIXBACKEND_DUMP=folder`` writes every stage value; ``MIXBACKEND_FUEL=n`` lets only the first n regions leave eager.
+``MIXBACKEND_DUMP=folder`` writes every stage value; ``MIXBACKEND_FUEL=n`` lets only the first n regions leave eager;
+``MIXBACKEND_PASS_FUEL=n`` lets only the first n graph passes run of those that results are right without.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+
+class Fuel:
+    """Counts how many more regions may leave the fallback, or passes may run; unlimited if ``None``."""
+
+    def __init__(self, amount: int | None) -> None:
+        self.limited = amount is not None
+        self._left = itertools.count() if amount is None else iter(range(amount))
+
+    def take(self) -> bool:
+        """Whether one more may."""
+        return next(self._left, None) is not None
 
 
 @dataclass(frozen=True)
@@ -21,30 +34,22 @@ class DebugSettings:
         level: rung of the ladder, 0 is silent.
         dump: folder for stage values, ``None`` for none.
         fuel: how many regions may be compiled by backends other than the fallback, ``None`` for all.
+        passes: how many more optional graph passes may run.
     """
 
     level: int = 0
     dump: Path | None = None
     fuel: int | None = None
+    passes: Fuel = field(default_factory=lambda: Fuel(None), compare=False)
 
     @staticmethod
     def from_environment() -> DebugSettings:
-        """Read ``MIXBACKEND_DEBUG``, ``MIXBACKEND_DUMP`` and ``MIXBACKEND_FUEL``."""
-        level, dump, fuel = (os.environ.get(f"MIXBACKEND_{name}", "") for name in ("DEBUG", "DUMP", "FUEL"))
+        """Read the variables that the module's docstring names."""
+        names = ("DEBUG", "DUMP", "FUEL", "PASS_FUEL")
+        level, dump, fuel, passes = (os.environ.get(f"MIXBACKEND_{name}", "") for name in names)
         return DebugSettings(
             int(level) if level.isdigit() else 0,
             Path(dump) if dump else None,
             int(fuel) if fuel.isdigit() else None,
+            Fuel(int(passes) if passes.isdigit() else None),
         )
-
-
-class Fuel:
-    """Counts how many more regions may leave the fallback; unlimited if ``None``."""
-
-    def __init__(self, amount: int | None) -> None:
-        self.limited = amount is not None
-        self._left = itertools.count() if amount is None else iter(range(amount))
-
-    def take(self) -> bool:
-        """Whether one more region may be compiled by its own backend."""
-        return next(self._left, None) is not None

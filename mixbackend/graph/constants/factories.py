@@ -1,8 +1,9 @@
 """Factories: memory that is made like another tensor, but holds nothing of it, is made of no tensor.
 
-Place: before ``split``, on inference graphs whose weights are constants. Input and output: the fx graph, changed in
-place. ``x.new_zeros(...)`` and ``torch.ones_like(x)`` take from ``x`` its type and device, which are known: so a mask
-that is made this way in every call depends on nothing, and ``split`` has it computed once.
+Place: a pass of ``passes.constant_passes``, before ``split``, on inference graphs whose weights are constants.
+Input and output: the fx graph, changed in place.
+``x.new_zeros(...)`` and ``torch.ones_like(x)`` take from ``x`` its type and device, which are known: so a mask that is
+made this way in every call depends on nothing, and ``split`` has it computed once.
 Invariants: shapes, strides, types, devices and values as traced; what has a symbolic size stays.
 """
 
@@ -25,6 +26,11 @@ _FILLED: dict[Any, Callable[[torch.fx.Node], Any]] = {
     aten.full_like.default: lambda node: node.args[1],
 }
 """What these fill their memory with."""
+
+
+def applies(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether memory is made like another tensor."""
+    return any(graph_module.graph.find_nodes(op="call_function", target=target) for target in _FILLED)
 
 
 def free_factories(graph_module: torch.fx.GraphModule) -> int:

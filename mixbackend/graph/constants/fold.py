@@ -1,7 +1,8 @@
 """Fold: batch normalisation in inference into the convolution before it.
 
-Place: before ``split``, on inference graphs whose weights are constants. Input and output: the fx graph, changed in
-place. Afterwards the scaled weights are nodes that depend on weights alone; ``split`` has them computed once.
+Place: a pass of ``passes.constant_passes``, before ``split``, on inference graphs whose weights are constants.
+Input and output: the fx graph, changed in place. Afterwards the scaled weights are nodes that depend on weights alone;
+``split`` has them computed once.
 The algorithm: with ``s = gamma / sqrt(variance + eps)``, ``norm(conv(x, w) + b)`` is
 ``conv(x, w s) + (b - mean) s + beta`` (Jacob et al., "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", 2018).
@@ -19,6 +20,11 @@ import torch.fx
 aten = torch.ops.aten
 _CONVOLUTION = aten.convolution.default
 _NORMS = (aten._native_batch_norm_legit_no_training.default,)
+
+
+def applies(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether there is a batch normalisation."""
+    return any(graph_module.graph.find_nodes(op="call_function", target=target) for target in _NORMS)
 
 
 def fold_batch_norms(graph_module: torch.fx.GraphModule, constants: frozenset[str]) -> int:

@@ -1,0 +1,108 @@
+"""Graph passes: the rewrites of graphs, by name, in the order in which they run.
+
+Place: ``capture`` runs ``TRACED`` on Dynamo's graph and ``joint_passes`` on a joint graph; ``normalize`` runs
+``CAPTURED`` on every captured graph; ``constants.taken_out`` runs ``constant_passes`` between two runs of those.
+Input and output: an fx graph, changed in place. Each pass is a file that holds a predicate, ``applies``, and a rewrite.
+Invariants: a predicate is cheap and reads the graph alone; where it is false, the rewrite would change nothing. Equal
+graphs are rewritten alike, whoever runs the passes: a decision about a graph holds for its copies.
+Non-goals: what depends on backends or costs (layouts, what a backward computes again) is decided in ``plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch.fx
+
+from mixbackend.graph import (
+    attention_masks,
+    cse,
+    discontinuities,
+    lifted_scalars,
+    redundant_as_strided,
+    result_types,
+    views,
+    views_as_reshapes,
+)
+from mixbackend.graph.constants import factories, fold
+
+
+@dataclass(frozen=True)
+class GraphPass:
+    """One rewrite of a graph.
+
+    Attributes:
+        name: of its file.
+        applies: whether there is something in a graph that it is about.
+        rewrite: changes a graph in place; returns how many places it changed.
+        optional: whether results are right without it; the first to be left out when a fault is looked for.
+    """
+
+    name: str
+    applies: Callable[[torch.fx.GraphModule], bool]
+    rewrite: Callable[[torch.fx.GraphModule], int]
+    optional: bool = True
+
+
+_RESULT_TYPES = GraphPass("result_types", result_types.applies, result_types.state_result_types, optional=False)
+
+TRACED = (GraphPass("attention_masks", attention_masks.applies, attention_masks.simplify_attention_masks),)
+"""Passes for Dynamo's graph."""
+
+CAPTURED = (
+    _RESULT_TYPES,
+    GraphPass("views_as_reshapes", views_as_reshapes.applies, views_as_reshapes.reshape_views, optional=False),
+    GraphPass("redundant_as_strided", redundant_as_strided.applies, redundant_as_strided.reshape_restated_strides),
+    GraphPass("lifted_scalars", lifted_scalars.applies, lifted_scalars.write_lifted_numbers),
+    GraphPass("cse", cse.applies, cse.merge_common_ops),
+)
+"""Passes for every captured graph."""
+
+
+def joint_passes(forward_outputs: int) -> tuple[GraphPass, ...]:
+    """Passes for a joint graph, before it is split: what the forward saves enters the backward as it is stated then.
+
+    Args:
+        forward_outputs: how many of its outputs the forward returns.
+    """
+    save = partial(discontinuities.save_discontinuities, forward_outputs=forward_outputs)
+    return (
+        _RESULT_TYPES,
+        GraphPass("views", views.applies, views.read_through_detach),
+        GraphPass("discontinuities", discontinuities.applies, save, optional=False),
+    )
+
+
+def constant_passes(constants: frozenset[str]) -> tuple[GraphPass, ...]:
+    """Passes for an inference graph, before what depends on constants alone is split off.
+
+    Args:
+        constants: names of nodes whose values are constants.
+    """
+    return (
+        GraphPass("fold", fold.applies, partial(fold.fold_batch_norms, constants=constants)),
+        GraphPass("factories", factories.applies, factories.free_factories),
+    )
+
+
+RunPass = Callable[[GraphPass, torch.fx.GraphModule], int]
+"""Runs one pass on a graph, and says how many places it changed."""
+
+
+def run_pass(item: GraphPass, graph_module: torch.fx.GraphModule) -> int:
+    """Rewrite a graph if the pass applies to it."""
+    return item.rewrite(graph_module) if item.applies(graph_module) else 0
+
+
+def run_passes(passes: Iterable[GraphPass], graph_module: torch.fx.GraphModule, run: RunPass = run_pass) -> None:
+    """Run passes one after the other.
+
+    Args:
+        passes: in their order.
+        graph_module: is changed.
+        run: runs each of them.
+    """
+    for item in passes:
+        run(item, graph_module)
