@@ -67,7 +67,8 @@ def _sections(graph: Graph, dump: Path, cache: Path) -> Iterator[str]:
     backend = mixbackend.auto({"search": {"first_call_s": 0}, "cache": {"dir": str(cache)}, **graph.configuration})
     returned = list(run(graph, backend))
     yield f"===== returned\n{chr(10).join(returned)}"
-    for captured in sorted(dump.iterdir()):
+    # A joint graph has a folder for its passes alone: what is planned are its halves.
+    for captured in sorted(folder for folder in dump.iterdir() if any(folder.glob("*_capture.txt"))):
         files = {path.stem.partition("_")[2]: path.read_text() for path in sorted(captured.glob("*.txt"))}
         for stage, title in STAGES.items():
             yield f"===== {captured.name}: {title}\n{masked(files.get(stage, 'nothing'))}"
