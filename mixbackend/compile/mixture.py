@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch.fx
 
 from mixbackend import registry
 from mixbackend.compile.compiled_graphs import CompiledGraphs
-from mixbackend.compile.compiling import GraphCompiler
+from mixbackend.compile.driver import compile_graph
 from mixbackend.compile.open_environment import open_environment
 from mixbackend.compile.stages import StageDriver
 from mixbackend.configuration import Config, load_config
@@ -27,8 +28,10 @@ from mixbackend.configuration.load import Source
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
 from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
 from mixbackend.execute.run_function import Run
+from mixbackend.execute.unwritten_values import WrittenValues
 from mixbackend.graph.capture import capture
 from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.identity import Captured
 from mixbackend.host.full_collections import full_collections_later
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
@@ -88,10 +91,11 @@ class Mixture:
         """
         environment = self.environment_for(mode, options)
         with full_collections_later():
+            # AOTAutograd compiles a backward when it wants to, and asks how to split a joint graph.
             return capture(
                 graph_module,
                 example_inputs,
-                GraphCompiler(environment, self._graphs),
+                lambda module, phase, roles: self._compiled(module, phase, roles, environment),
                 lambda joint: self._prepare_joint(joint, environment),
                 StageDriver("joint", environment.debug).run_pass,
             )
@@ -114,7 +118,25 @@ class Mixture:
         decision: Decision = UNTUNED,
     ) -> Run:
         """Compile an ATen graph that was captured elsewhere, as was decided for it."""
-        return GraphCompiler(self.environment(self.config), self._graphs).build(module, phase, roles, decision)
+        captured = Captured(module, phase, roles, self._graphs.new_id(phase))
+        executable = compile_graph(captured, self.environment(self.config), decision)
+        self._graphs.keep(executable)
+        return executable
+
+    def _compiled(
+        self,
+        module: torch.fx.GraphModule,
+        phase: Phase,
+        roles: dict[str, PlaceholderRole],
+        environment: Environment,
+    ) -> Run:
+        executable = compile_graph(Captured(module, phase, roles, self._graphs.new_id(phase)), environment)
+        self._graphs.keep(executable)
+        names = [node.name for node in module.graph.find_nodes(op="placeholder")]
+        # Torch holds this as long as the model lives; the report keeps what was placed.
+        held = WrittenValues(executable, executable.run_eager, names, roles)
+        weakref.finalize(held, executable.release).atexit = False
+        return held
 
     def environment_for(self, mode: str | None, options: Mapping[str, Any] | None) -> Environment:
         """What graphs share that are compiled with this mode and these options of torch.compile."""

@@ -1,7 +1,7 @@
 """Replay: a dumped graph as a script that runs alone.
 
-Place: written by the pipeline under ``MIXBACKEND_DUMP``, run by people.
-Input: a captured graph. Output: ``graph.region`` (canonical text), ``config.json`` and ``repro.py`` beside them.
+Place: called by the script that ``compile.replay_script`` writes, run by people.
+Input: a dump folder. Output: the report, and the largest difference from eager.
 Invariants: inputs are made from their metas with a fixed seed; the replay goes through the same pipeline.
 """
 
@@ -11,29 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.fx
 
-from mixbackend.compile.stages import StageDriver
-from mixbackend.configuration import Config, load_config
-from mixbackend.contracts import OpGraph, Region, SymbolicSize, TensorMeta, hint_of
+from mixbackend.compile.mixture import Mixture
+from mixbackend.configuration import load_config
+from mixbackend.contracts import Region, SymbolicSize, TensorMeta, hint_of
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.execute.repeating import Changes, RepeatedCall
-from mixbackend.graph.regions import whole_region
-
-_SCRIPT = '''"""Runs the dumped graph alone: compile, run, compare with eager."""
-from pathlib import Path
-
-from mixbackend.compile.replay import replay
-
-print(replay(Path(__file__).parent))
-'''
-
-
-def write_replay(driver: StageDriver, graph_module: torch.fx.GraphModule, graph: OpGraph, config: Config) -> None:
-    """Write the script and what it needs into the dump folder."""
-    driver.write("graph.region", whole_region(graph_module, graph).text)
-    driver.write("config.json", config.model_dump_json(indent=1))
-    driver.write("repro.py", _SCRIPT)
 
 
 def replay(folder: Path) -> str:
@@ -42,8 +25,6 @@ def replay(folder: Path) -> str:
     Returns:
         The report, and the largest difference from eager.
     """
-    from mixbackend.compile.mixture import Mixture
-
     region = read_region_text((folder / "graph.region").read_text())
     mixture = Mixture(load_config(folder / "config.json"))
     call = RepeatedCall(make_inputs(region), Changes.of_region(region))

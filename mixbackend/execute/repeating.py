@@ -1,6 +1,6 @@
 """Calling a graph more often than the user asked, as if it had not been: the one place that holds the values of a call.
 
-Place: below ``select.comparison``, ``select.worker``, ``cuda_graphs.recording`` and ``replay``.
+Place: below ``select.comparison``, ``compile.trial_worker``, ``cuda_graphs.recording`` and ``replay``.
 Input: what graphs change, the values of one call. Output: ``RepeatedCall``, which is handed to whoever times; the
 values themselves are not.
 Invariants: every run starts from what the inputs held and where random numbers stood before the first, and so does

@@ -1,7 +1,7 @@
 """Aliases: which outputs of a graph share memory with its inputs or with one another, as in eager.
 
 Place: ``returned_views`` is called by ``graph.regions`` and ``execute.schedule``; ``expected_sharing`` by
-``compile.compiling``, whose results ``execute.sharing_check`` compares; ``sharing_with_outputs`` by passes that would
+``compile.executable``, which compares its first results; ``sharing_with_outputs`` by passes that would
 make two results one, or a result a constant.
 A user may write into what a graph returned, so that a result which is a view must be one: of the very input, or of the
 very memory of another result. Regions hand over fresh memory; therefore such views are no region's outputs. They are

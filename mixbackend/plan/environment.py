@@ -57,6 +57,11 @@ class Environment:
     compile_cache: CompileCache
     lock: LockedPlans | None
 
+    @property
+    def strict(self) -> bool:
+        """Whether what goes wrong is an error instead of another placement."""
+        return self.config.on_failure == "raise" or self.config.lock.frozen
+
     def device(self, graph: OpGraph) -> str:
         """Name of the device that a graph works on, with the product: what was measured there holds there alone."""
         return device_name(graph.device_type)

@@ -1,7 +1,7 @@
 """Decisions by range of sizes: what is measured, and remembered, for each regime of a graph with symbolic sizes.
 
-Place: between ``compile.compiling`` and ``tuner``; a graph without symbolic sizes has one range.
-Input: a captured graph. Output: what is known of it, and ``Measured``, for whoever places it.
+Place: between ``compile.propose`` and ``tuner``; a graph without symbolic sizes has one range.
+Input: a captured graph. Output: what is known of it.
 Which ranges there are follows from estimates (``plan.regime_search``). Each is tuned at the first call in it, with
 values of that call: indices and masks among them have the sizes and contents that really come. The decision for a range
 is remembered under a key that holds its bounds; a graph with one plan for all sizes has the key of its subject alone.
@@ -22,16 +22,17 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.regimes import Compare, Measured, by_estimates, ladder_of
 from mixbackend.contracts import PlacementError, RegionTextError
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import Hints
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
+from mixbackend.graph.prepared import Prepared
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.plan.regime_search import Ladder, Regime
+from mixbackend.plan.size_buckets import ladder_of
 from mixbackend.select import shown, tuner
 from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.select.tuner import Subject
@@ -47,11 +48,13 @@ class RangedDecisions:
 
     Args:
         captured: the graph.
+        prepared: what of it is placed.
         environment: backends, costs, what was decided before.
     """
 
-    def __init__(self, captured: Captured, environment: Environment) -> None:
+    def __init__(self, captured: Captured, prepared: Prepared, environment: Environment) -> None:
         self._captured = captured
+        self._prepared = prepared
         self._environment = environment
         # ``None`` where nothing was decided before and nothing shall be tuned, or it cannot be.
         self._subject = tuner.subject_if_any(captured, environment)
@@ -62,10 +65,9 @@ class RangedDecisions:
         """The graph's regimes, ``None`` if it has no sizes to choose by; nothing is compiled to find them."""
         if not self._captured.dynamic:
             return None
-        module, phase, roles = tuner.placeable(self._captured, self._environment)
-        planner = self._environment.planner
+        prepared, planner = self._prepared, self._environment.planner
         try:
-            layout = choose_layout(module, phase, self._captured.id, roles, planner)
+            layout = choose_layout(prepared.module, prepared.phase, self._captured.id, prepared.roles, planner)
             return ladder_of(layout, layout.plan or planner.place(layout.graph), planner)
         except PlacementError:
             # Whoever places it for all sizes says so, and does what the configuration says.
@@ -86,17 +88,6 @@ class RangedDecisions:
         subject = self._subject
         wanted = subject is not None and not subject.device.startswith("cuda")
         return wanted and self._environment.config.search.mode == "measure"
-
-    def measured(self, decision: Decision, compare: Compare = by_estimates) -> Measured:
-        """What is known before the graph is placed.
-
-        Args:
-            decision: for the sizes that it was captured at.
-            compare: asked about other ranges that nothing was measured in.
-        """
-        if self.ladder is None:
-            return Measured(decision)
-        return Measured(decision, self.ladder, self._decide, compare)
 
     def ends(self, regime: Regime | None) -> tuple[Hints, ...]:
         """Sizes that a decision for a range is for as well: near its ends."""
@@ -133,8 +124,11 @@ class RangedDecisions:
     def _seen(self, subject: Subject, regime: Regime | None) -> Decision:
         return shown.remembered(_in_range(subject, regime), self._environment)
 
-    def _decide(self, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
-        """For another range, whose first call has these values; the plan that runs other sizes is a candidate."""
+    def decide(self, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
+        """For another range, whose first call has these values; the plan that runs other sizes is a candidate.
+
+        ``UNTUNED`` to go by estimates.
+        """
         subject, seen = self._subject, self._shown.get(str(regime), UNTUNED)
         if subject is None or seen is not UNTUNED:
             return seen

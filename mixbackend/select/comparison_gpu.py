@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from mixbackend.calibrate.timing import seconds_by_marks
-from mixbackend.compile.placed import PlacedGraph
 from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.execute.cuda_graphs import device_of
@@ -31,6 +30,7 @@ from mixbackend.execute.run_function import Run
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
+from mixbackend.select.runnable import Runnable
 
 LEAST_S = 5e-5
 """Graphs that are estimated to take less are not worth a comparison."""
@@ -75,7 +75,7 @@ class GpuGround:
         """After running candidates for so long, no further one begins, and no further round."""
         return min(self.compiling_s, MOST_RUNNING_S)
 
-    def rivals(self, home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
+    def rivals(self, home: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first.
 
         Backends alone come before mixtures: of many mixtures the one with the best estimate is taken, so that its
@@ -105,7 +105,7 @@ class GpuGround:
                 found.add(backend.name)
         return found
 
-    def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
+    def why_not(self, home: Runnable, values: Sequence[Any], rivals: int) -> str:
         """Why nothing is compared now: for want of memory, or since the user records; empty if it may be."""
         if torch.cuda.is_current_stream_capturing():
             return "the call is part of a CUDA graph of the user's"
@@ -119,7 +119,7 @@ class GpuGround:
         return why_not_repeated(changes, values, home.plan.estimated_s)
 
     @contextlib.contextmanager
-    def prepared(self, graphs: Sequence[PlacedGraph], values: Sequence[Any]) -> Iterator[RepeatedCall]:
+    def prepared(self, graphs: Sequence[Runnable], values: Sequence[Any]) -> Iterator[RepeatedCall]:
         """While candidates run: their recordings are apart; what they change is put back before each run and after."""
         with contextlib.ExitStack() as stack:
             changes = Changes.of_graphs([graph.graph for graph in graphs], self.placeholders, [self.device])
@@ -183,7 +183,7 @@ def free_bytes(device: int) -> int:
 
 
 @contextlib.contextmanager
-def _rehearsed(graphs: Sequence[PlacedGraph]) -> Iterator[None]:
+def _rehearsed(graphs: Sequence[Runnable]) -> Iterator[None]:
     for graph in graphs:
         graph.rehearse(True)
     try:

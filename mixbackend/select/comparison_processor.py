@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.placed import PlacedGraph
 from mixbackend.contracts import Backend, OpGraph, TensorMeta
 from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.execute.run_function import Run
@@ -32,6 +31,7 @@ from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.calls import as_in_training, timed_calls
 from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
+from mixbackend.select.runnable import Runnable
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
@@ -72,7 +72,7 @@ class ProcessorGround:
         """After running candidates for so long, no further one begins, and no further round."""
         return min(self.compiling_s, MOST_RUNNING_S)
 
-    def rivals(self, home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
+    def rivals(self, home: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
         graph, plan = home.graph, home.plan
         if plan.estimated_s < LEAST_S or not may_repeat(graph, self.placeholders):
@@ -82,7 +82,7 @@ class ProcessorGround:
             return ()
         return _in_training(home, planner) if self.training else _in_inference(home, planner)
 
-    def why_not(self, home: PlacedGraph, values: Sequence[Any], rivals: int) -> str:
+    def why_not(self, home: Runnable, values: Sequence[Any], rivals: int) -> str:
         """Why nothing is compared now; empty if it may be.
 
         The machine must have room for what every candidate makes of the weights, beside the weights themselves.
@@ -96,7 +96,7 @@ class ProcessorGround:
         return why_not_repeated(Changes.of_graphs([home.graph], self.placeholders), values, home.plan.estimated_s)
 
     def prepared(
-        self, graphs: Sequence[PlacedGraph], values: Sequence[Any]
+        self, graphs: Sequence[Runnable], values: Sequence[Any]
     ) -> contextlib.AbstractContextManager[RepeatedCall]:
         """While candidates run: what they change is put back before each run, and at the end."""
         return repeated(values, Changes.of_graphs([graph.graph for graph in graphs], self.placeholders))
@@ -117,7 +117,7 @@ class ProcessorGround:
         """Memory of those that were slower goes back by itself."""
 
 
-def _in_inference(home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
+def _in_inference(home: Runnable, planner: Planner) -> tuple[Choice, ...]:
     """Single backends that come near, those that build quickly first; and the mixture of all that save anything."""
     plan = home.plan
     probed, owners = planner.costs.probed(home.graph), {region.backend for region in plan.regions}
@@ -140,7 +140,7 @@ def _in_inference(home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
     return (*(Choice(single=name) for name in names), *mixed)
 
 
-def _in_training(home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
+def _in_training(home: Runnable, planner: Planner) -> tuple[Choice, ...]:
     """Single backends that build quickly, or are near; then mixtures without the plan's owners."""
     plan, limit = home.plan, NEAR_TRAINING * home.plan.estimated_s
     probed, owners = planner.costs.probed(home.graph), {region.backend for region in plan.regions}

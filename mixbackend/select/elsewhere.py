@@ -11,12 +11,13 @@ Units: seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from mixbackend.compile.placed import PlacedGraph
 from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, with_hints
 from mixbackend.plan.planner import Planner
 from mixbackend.plan.regime_search import WORTH
 from mixbackend.select.decision import MEASURED, Trial
+from mixbackend.select.runnable import Runnable
 
 SLOWER_ELSEWHERE = "slower_elsewhere"
 """Quicker at the sizes of the first call, but not at others that it would run as well."""
@@ -24,8 +25,23 @@ MARGIN = 1.0 + WORTH
 """Who promises to be no slower than the plan by more is kept; who is slower here by more does not win anyway."""
 
 
+def slower_elsewhere(
+    rival: Runnable, trial: Trial, home: Runnable, home_trial: Trial, sizes: Sequence[Hints], planner: Planner
+) -> Trial:
+    """What a rival did; one that promises to be slower at other sizes does not win.
+
+    Args:
+        rival, trial: another placement of the graph, and what it did.
+        home, home_trial: the plan by estimates, and what it did.
+        sizes: that the decision is for, beside those of the trials.
+        planner: prices plans.
+    """
+    detail = why_slower(rival, trial, home, home_trial, sizes, planner)
+    return replace(trial, status=SLOWER_ELSEWHERE, detail=detail) if detail else trial
+
+
 def why_slower(
-    rival: PlacedGraph, trial: Trial, home: PlacedGraph, home_trial: Trial, sizes: Sequence[Hints], planner: Planner
+    rival: Runnable, trial: Trial, home: Runnable, home_trial: Trial, sizes: Sequence[Hints], planner: Planner
 ) -> str:
     """Where a rival that may win here promises to be slower than the plan; empty if nowhere.
 
@@ -46,7 +62,7 @@ def why_slower(
     return ""
 
 
-def _promised(placed: PlacedGraph, took_s: float, hints: Hints, planner: Planner) -> float | None:
+def _promised(placed: Runnable, took_s: float, hints: Hints, planner: Planner) -> float | None:
     """Seconds of a plan at other sizes; ``None`` if it has no price there."""
     try:
         graph = with_hints(placed.graph, hints)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mixbackend.plan.choice import Choice
 
-MODULE = "mixbackend.select.worker"
+MODULE = "mixbackend.compile.trial_worker"
 """What a worker process runs."""
 
 

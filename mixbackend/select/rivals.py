@@ -10,10 +10,10 @@ import contextlib
 import math
 from collections.abc import Sequence
 
-from mixbackend.compile.placed import PlacedGraph
 from mixbackend.contracts import PlacementError, Plan
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
+from mixbackend.select.runnable import Runnable
 
 EVERYONE = Choice(every=True)
 """The mixture of all backends that save anything, those included that save less than estimates are good for."""
@@ -27,7 +27,7 @@ def alone(*plans: Plan | None) -> dict[str, float]:
     return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}
 
 
-def without_owners(home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
+def without_owners(home: Runnable, planner: Planner) -> tuple[Choice, ...]:
     """Mixtures without one of the backends that own a good part of the plan; the one without the largest first."""
     plan, able = home.plan, _able(planner)
     shares: dict[str, float] = {}
@@ -40,7 +40,7 @@ def without_owners(home: PlacedGraph, planner: Planner) -> tuple[Choice, ...]:
 
 
 def other_plans(
-    home: PlacedGraph, planner: Planner, mixtures: Sequence[Choice], tried: frozenset[str], limit: float = math.inf
+    home: Runnable, planner: Planner, mixtures: Sequence[Choice], tried: frozenset[str], limit: float = math.inf
 ) -> tuple[Choice, ...]:
     """Those of the mixtures that come to plans of their own, in their order.
 

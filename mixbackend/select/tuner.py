@@ -14,7 +14,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +26,9 @@ import torch.fx
 from mixbackend import registry
 from mixbackend.contracts import OpGraph, Phase, RegionTextError
 from mixbackend.execute.weights.constant_weights import constant_weights
-from mixbackend.graph.constants.taken_out import take_constants_out
-from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
-from mixbackend.graph.normalize import normalize
+from mixbackend.graph.prepared import prepare
 from mixbackend.host.openmp import cores
 from mixbackend.host.processes import Worker, memory_bytes
 from mixbackend.plan.choice import Choice
@@ -184,15 +182,11 @@ def _key(region_key: str, graph: OpGraph, environment: Environment) -> str:
 
 def placeable(
     captured: Captured, environment: Environment
-) -> tuple[torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]]:
+) -> tuple[torch.fx.GraphModule, Phase, Mapping[str, PlaceholderRole]]:
     """The graph that is placed: in inference, what is left of it when constants are split off."""
-    module = copy_module(captured.module)
-    constants, _ = constant_weights(module, captured.phase, captured.roles, environment.config.weights)
-    if not constants:
-        normalize(module)
-        return module, captured.phase, captured.roles
-    split = take_constants_out(module, captured.roles, constants)
-    return split.main, captured.phase, split.roles
+    constants, _ = constant_weights(captured.module, captured.phase, captured.roles, environment.config.weights)
+    prepared = prepare(captured, constants)
+    return prepared.module, prepared.phase, prepared.roles
 
 
 def _write(folder: Path, subject: Subject, values: Sequence[Any], environment: Environment) -> None:

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import mixbackend
-from mixbackend.compile import frozen
-from mixbackend.compile.placed import PlacedGraph
+from mixbackend.compile.entry import Entry
+from mixbackend.execute.weights import watch
 
 STEPS = {
-    "watching": (frozen.WeightWatch, "__init__"),
+    "watching": (watch.WeightWatch, "__init__"),
     "making constants": (torch, "detach"),
-    "binding": (PlacedGraph, "bind"),
-    "settling": (frozen.WeightWatch, "settle"),
+    "binding": (Entry, "bind"),
+    "settling": (watch.WeightWatch, "settle"),
 }
 
 

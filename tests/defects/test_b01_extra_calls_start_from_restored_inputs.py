@@ -15,6 +15,7 @@ from flat_costs import FlatCosts
 from sleepers import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile import trial_worker as worker
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
@@ -24,7 +25,7 @@ from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.registry import isolated_registry
-from mixbackend.select import comparison, comparison_gpu, comparison_processor, tuner, worker
+from mixbackend.select import comparison, comparison_gpu, comparison_processor, tuner
 from mixbackend.select.request import TrialRequest
 from mixbackend.select.values import write_values
 

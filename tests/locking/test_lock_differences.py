@@ -7,7 +7,7 @@ import torch
 from locking_bench import COMMAND, VALUE, Bench, Small, edit, error_of, locked
 from torch import nn
 
-from mixbackend.compile import compiling
+from mixbackend.compile import driver
 from mixbackend.locking.reading import read_lock
 from mixbackend.locking.text import write_lock
 
@@ -177,7 +177,7 @@ def test_nothing_runs_in_eager_instead_of_frozen(bench: Bench, small: Small, mon
     def fail(*arguments: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(compiling, "FrozenGraph", fail)
+    monkeypatch.setattr(driver, "first_row", fail)
     with pytest.raises(Exception, match="a fault"):
         bench.run(small, [VALUE], **bench.frozen())
 

@@ -1,15 +1,11 @@
-"""Placed graphs that are recorded for a trial, and for good afterwards; what is let go after a first call."""
+"""Entries that are recorded for a trial, and for good afterwards."""
 
 from __future__ import annotations
-
-import gc
-import weakref
 
 import pytest
 import torch
 
-from mixbackend.compile import placed
-from mixbackend.compile.first_call import AtFirstCall
+from mixbackend.compile import program
 from mixbackend.execute.cuda_graphs import recorded
 
 
@@ -24,7 +20,7 @@ def made(monkeypatch):
 
     monkeypatch.setattr(recorded, "cuda_graph_recorded", record)
     monkeypatch.setattr(recorded, "obstacle_of", lambda *_: "")
-    monkeypatch.setattr(placed, "device_of", lambda graph: 0)
+    monkeypatch.setattr(program, "device_of", lambda graph: 0)
     return found
 
 
@@ -46,7 +42,7 @@ def test_a_trial_copies_nothing_and_tells_nothing(make_mixture, loopback, made):
             torch.testing.assert_close(compiled(value), layer.forward(value))
 
         call()
-        (graph,) = mixture._graphs
+        (graph,) = [row.home for executable in mixture._graphs for row in executable.rows]
         before = (len(made), told())
         graph.rehearse(True)
         call()
@@ -60,37 +56,3 @@ def test_a_trial_copies_nothing_and_tells_nothing(make_mixture, loopback, made):
     (for_good,) = made[before[0] + 1 :]
     assert len(for_good) == 1
     assert len(told()) > len(before[1])
-
-
-def test_what_made_a_graph_is_let_go_before_the_rest_is_done():
-    class Maker:
-        def __call__(self, values):
-            return lambda arguments: [values[0] + 1]
-
-    maker = Maker()
-    gone = weakref.ref(maker)
-    seen = []
-
-    def afterwards():
-        gc.collect()
-        seen.append(gone())
-
-    run = AtFirstCall(maker, afterwards)
-    del maker
-    assert [run([1]), run([1])] == [[2], [2]]
-    assert seen == [None]
-
-
-def test_a_graph_that_could_not_be_made_is_made_at_the_next_call():
-    tries = []
-
-    def make(values):
-        tries.append(values)
-        if len(tries) == 1:
-            raise RuntimeError("no")
-        return list
-
-    run = AtFirstCall(make)
-    with pytest.raises(RuntimeError):
-        run([1])
-    assert run([1]) == [1]

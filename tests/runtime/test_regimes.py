@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mixbackend.compile import regimes as regimes_module
-from mixbackend.compile.placed import PlacedGraph
-from mixbackend.compile.regimes import RegimeGraph, size_reader
+from mixbackend.compile import sized_graph
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import symbols_of
 from mixbackend.cost import costs as costs_module
 from mixbackend.graph.describe import describe
+from mixbackend.plan import size_buckets
 from mixbackend.plan.regime_search import MOST_REGIMES
+from mixbackend.plan.size_buckets import size_reader
 
 from .conftest import Faulty, Loopback, Packer
 from .regime_cases import LINES, MEETING, WIDTH, BySize, named, regimes_of
@@ -96,11 +96,11 @@ def test_equal_plans_need_no_dispatcher(make_mixture: Any, small: Any) -> None:
     mixture = make_mixture(small)
     torch.compile(function, backend=mixture, dynamic=True)(torch.randn(16, WIDTH))
     assert regimes_of(mixture) == []
-    assert [type(graph) for graph in mixture._graphs] == [PlacedGraph]
+    assert [row.sized.buckets for graph in mixture._graphs for row in graph.rows] == [1]
 
 
 def test_static_graphs_are_not_searched(make_mixture: Any, small: Any, large: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(regimes_module, "find_ladder", lambda *arguments: pytest.fail("searched"))
+    monkeypatch.setattr(size_buckets, "find_ladder", lambda *arguments: pytest.fail("searched"))
     mixture = make_mixture(small, large)
     torch.compile(function, backend=mixture, dynamic=False)(torch.randn(16, WIDTH))
     assert regimes_of(mixture) == []
@@ -140,8 +140,8 @@ def test_weight_updates_are_seen_in_every_regime(make_mixture: Any, weights: str
 def test_layers_that_share_a_graph_share_its_regimes(make_mixture: Any, monkeypatch: Any) -> None:
     packers = [named(Packer, name) for name in ("small", "large")]
     searches = []
-    search = regimes_module.find_ladder
-    monkeypatch.setattr(regimes_module, "find_ladder", lambda *given: searches.append(1) or search(*given))
+    search = size_buckets.find_ladder
+    monkeypatch.setattr(size_buckets, "find_ladder", lambda *given: searches.append(1) or search(*given))
     mixture = make_mixture(*packers)
     layers = [nn.Linear(WIDTH, WIDTH).eval() for _ in range(3)]
     run = torch.compile(lambda layer, value: layer(value).tanh(), backend=mixture, dynamic=True)
@@ -150,9 +150,9 @@ def test_layers_that_share_a_graph_share_its_regimes(make_mixture: Any, monkeypa
             for layer in layers:
                 value = torch.randn(rows, WIDTH)
                 torch.testing.assert_close(run(layer, value), layer(value).tanh())
-    built = [graph for graph in mixture._graphs if isinstance(graph, RegimeGraph)]
-    assert len(built) == len(mixture._graphs) >= 1
-    assert len(searches) <= len({graph.record().graph.id.partition("+")[0] for graph in built})
+    rows = [row for graph in mixture._graphs for row in graph.rows]
+    assert len(rows) >= 1 and all(row.sized.buckets > 1 for row in rows)
+    assert len(searches) <= len(mixture._graphs)
 
 
 def test_training_has_regimes_forward_and_backward(make_mixture: Any, small: Any, large: Any) -> None:
@@ -199,7 +199,7 @@ def test_a_regime_that_cannot_be_built_keeps_the_plan_of_the_first_call(
         tries.append(1)
         raise RuntimeError("no memory for another plan")
 
-    monkeypatch.setattr(regimes_module, "PlacedGraph", broken)
+    monkeypatch.setattr(sized_graph, "build", broken)
     for rows in (4000, 5000):
         value = torch.randn(rows, WIDTH)
         torch.testing.assert_close(compiled(value), function(value))
@@ -220,7 +220,7 @@ def test_a_regime_that_cannot_be_built_raises_if_that_is_wanted(
     def broken(*arguments: Any, **keywords: Any) -> Any:
         raise RuntimeError("no memory for another plan")
 
-    monkeypatch.setattr(regimes_module, "PlacedGraph", broken)
+    monkeypatch.setattr(sized_graph, "build", broken)
     with pytest.raises(RuntimeError, match="no memory"):
         compiled(torch.randn(4000, WIDTH))
 

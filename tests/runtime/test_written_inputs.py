@@ -163,7 +163,7 @@ def replace_run(mixture) -> list[str]:
         raise RuntimeError("device lost")
 
     for graph in mixture._graphs:
-        for slot in graph._build.slots:
+        for slot in graph.rows[0].home.program.slots:
             if slot.backend.name == "writer":
                 slot._run = refuse
     return met

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mixbackend.compile import trial_worker as worker
 from mixbackend.graph.trace import trace_region
 from mixbackend.plan.choice import Choice
-from mixbackend.select import worker
 from mixbackend.select.calls import GAP_S, LEAST_CALLS, as_in_training, timed_calls
 from mixbackend.select.request import TrialRequest
 from mixbackend.select.values import write_values

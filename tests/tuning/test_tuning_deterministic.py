@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from mixbackend.compile import trial_worker as worker
 from mixbackend.graph.trace import trace_region
 from mixbackend.plan.choice import DEFAULT
-from mixbackend.select import worker
 from mixbackend.select.request import TrialRequest
 from mixbackend.select.values import write_values
 

@@ -45,7 +45,7 @@ class ScriptedGround:
 
 
 def candidates(*seconds: Iterator[float]) -> list[Candidate]:
-    return [Candidate(Choice(single=str(number)), run, ()) for number, run in enumerate(seconds)]
+    return [Candidate(Choice(single=str(number)), run) for number, run in enumerate(seconds)]
 
 
 def turns_of(*seconds: Iterator[float]) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.compile import frozen
+from mixbackend.compile import weight_bindings
 
 
 class Net(nn.Module):
@@ -105,7 +105,7 @@ def test_layers_that_share_a_graph_have_constants_of_their_own(make_mixture, pac
 
 
 def test_more_tuples_than_slots_means_live_weights(make_mixture, packer, monkeypatch):
-    monkeypatch.setattr(frozen, "MOST_TUPLES", 2)
+    monkeypatch.setattr(weight_bindings, "MOST_TUPLES", 2)
     mixture = make_mixture(packer)
     layers = [nn.Linear(8, 8) for _ in range(4)]
     value = torch.randn(3, 8)

@@ -1,4 +1,4 @@
-"""One candidate in a process of its own: ``python -m mixbackend.select.worker``.
+"""One candidate in a process of its own: ``python -m mixbackend.compile.trial_worker``.
 
 Place: started by ``tuner``; a crash, a hang or running out of memory here costs only this candidate.
 Input: a ``TrialRequest`` as a JSON line on standard input; then lines ``{"seconds", "first", "regions"}``, which say

@@ -1,0 +1,59 @@
+"""The driver: a captured graph's way to running code.
+
+Place: between ``graph.capture`` and torch. Input: a captured graph, what the graphs of a configuration share. Output:
+an ``Executable``.
+Invariants: a graph that cannot be compiled by us runs in eager, with an event, unless the policy is to raise.
+"""
+
+from __future__ import annotations
+
+from mixbackend.compile.executable import Executable, first_row, run_by_eager, tell_unbuilt
+from mixbackend.compile.propose import propose
+from mixbackend.compile.stages import StageDriver
+from mixbackend.execute.unwritten_values import has_negated_values, write_out_zeros
+from mixbackend.execute.weights.constant_weights import constant_weights
+from mixbackend.graph.identity import Captured
+from mixbackend.graph.prepared import Prepared, prepare
+from mixbackend.plan.environment import Environment
+from mixbackend.reporting import Event
+from mixbackend.select.decision import Decision
+
+
+def compile_graph(captured: Captured, environment: Environment, decision: Decision | None = None) -> Executable:
+    """Compile a captured graph.
+
+    Args:
+        captured: the graph.
+        environment: configuration, backends, costs and caches.
+        decision: what was decided about it elsewhere; ``None`` to ask the lock file and what was measured.
+
+    Raises:
+        MixbackendError: failures are to be raised, or a required backend cannot be had.
+    """
+    write_out_zeros(captured.module)
+    if has_negated_values(captured.module):
+        detail = "eager runs the graph: it has views that are negated when they are read"
+        environment.events.append(Event("fallback", captured.id, "", "", detail))
+        return run_by_eager(captured, environment)
+    try:
+        prepared = prepared_graph(captured, environment)
+        outlook = propose(captured, prepared, environment, decision)
+        # Where measuring needs values first, the first call builds what it decides.
+        first = None if outlook.sized is None else first_row(outlook.sized, captured.id, environment)
+    except Exception as error:
+        tell_unbuilt(captured.id, error, environment)
+        return run_by_eager(captured, environment)
+    return Executable(outlook, first, environment)
+
+
+def prepared_graph(captured: Captured, environment: Environment) -> Prepared:
+    """A graph as it is placed: normal, and without what depends on constant weights alone."""
+    constants, reason = constant_weights(captured.module, captured.phase, captured.roles, environment.config.weights)
+    if reason:
+        environment.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
+    driver = StageDriver(captured.id, environment.debug)
+    return driver.run("capture", prepare, captured, constants, driver.run_pass, show=_show_graph)
+
+
+def _show_graph(prepared: Prepared) -> str:
+    return prepared.module.print_readable(print_output=False)

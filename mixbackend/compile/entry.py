@@ -1,0 +1,179 @@
+"""An entry: one cell of an executable's table: the program that runs one range of sizes with one set of constants.
+
+Place: made and called by ``compile.executable``. Input: a program. Output: the graph's results; a ``GraphRecord``.
+Invariants: a program is replaced as a whole, between calls: by a repair of the regions that failed in a call, by a
+binding to other constants, by new recordings. A failing backend loses only the regions that failed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mixbackend.compile.build import bound_anew, repaired
+from mixbackend.compile.program import Program, twins, with_runner
+from mixbackend.contracts import OpGraph, Plan
+from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.execute.bindings import Patience
+from mixbackend.execute.faults import Fault, region_name
+from mixbackend.execute.region_errors import FailureKind, describe_region
+from mixbackend.partitioner.counterfactuals import Counterfactuals
+from mixbackend.plan.environment import Environment
+from mixbackend.plan.layout_choice import LayoutChoice
+from mixbackend.reporting import Event, GraphRecord, RegionRecord
+from mixbackend.select.decision import Decision
+
+WORTH_TELLING = 1e-3
+"""Advice must promise to save this share of a graph's seconds."""
+
+_EVENTS: Mapping[FailureKind, Any] = {"run": "quarantine", "verify": "verify_failed"}
+
+
+class Entry:
+    """See the module's docstring.
+
+    Args:
+        program: what runs.
+        environment: where repairs are planned, compiled and told.
+    """
+
+    def __init__(self, program: Program, environment: Environment) -> None:
+        self.program = program
+        self._environment = environment
+        self._turn = threading.RLock()  # of those that replace the program; calls never wait for it
+        self._decision = program.proposal.decision
+        self._ledger: Counterfactuals | None = None
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the graph; empties the list."""
+        program = self.program
+        try:
+            return program.run(arguments)
+        finally:
+            if program.faults.found:
+                self._repair(program)
+
+    @property
+    def graph(self) -> OpGraph:
+        """The graph that runs."""
+        return self.program.graph
+
+    @property
+    def layout(self) -> LayoutChoice:
+        """The graph in the layout that runs, and what the other one was planned to cost."""
+        return self.program.proposal.layout
+
+    @property
+    def plan(self) -> Plan:
+        """Where everything is now."""
+        return self.program.plan
+
+    @property
+    def source(self) -> str:
+        """Text of the stitched function."""
+        return self.program.stitched.source
+
+    def bind(self, constants: Mapping[str, torch.Tensor], patience: Patience | None = None) -> int:
+        """Run code for these values of the constant inputs from now on.
+
+        Args:
+            constants: by name of the placeholder; what is passed for them in later calls must be these very tensors.
+            patience: where given, code that takes long to make is made behind; eager runs these regions meanwhile.
+
+        Returns:
+            How many regions eager runs meanwhile.
+        """
+        with self._turn:
+            jobs = self.program.jobs(constants)
+            now = jobs if patience is None else [job for job in jobs if not job.begun_behind(patience)]
+            self.program = bound_anew(self.program, constants, now, self._environment)
+            return len(jobs) - len(now)
+
+    def rehearse(self, on: bool) -> None:
+        """Record CUDA graphs for a trial from now on, or for good again; what was recorded before is let go."""
+        with self._turn:
+            self.program = with_runner(self.program, self._environment, trial=on)
+
+    def settle(self, decision: Decision) -> None:
+        """Say what was measured of this graph after it was placed as the decision says."""
+        self._decision = decision
+
+    def release(self) -> None:
+        """Nobody will call it again: what was made of constants goes, what reports say stays."""
+        self.program = self.program.released()
+
+    def time_regions(self) -> None:
+        """Time the next calls of every region, for ``record``."""
+        for slot in self.program.slots:
+            slot.time_again()
+
+    def record(self, *, advice: bool = False) -> GraphRecord:
+        """What the report says about this graph; with ``advice``, also which refusals cost most."""
+        program = self._with_refusals()
+        plan, exclusions = program.plan, program.proposal.exclusions
+        rows = zip(plan.regions, program.compiled, program.slots, strict=True)
+        regions = tuple(
+            RegionRecord(
+                id=planned.id,
+                measured_s=slot.measured_s,
+                cached=compiled.cached,
+                reused_from=compiled.reused_from,
+                notes=(*compiled.region.notes, *(slot.bound.notes if slot.bound is not None else ())),
+            )
+            for planned, compiled, slot in rows
+        )
+        found = self._environment.planner.savings(program.graph, plan, exclusions) if advice else ()
+        return GraphRecord(
+            program.graph,
+            plan,
+            regions,
+            advice=tuple(item for item in found if item.seconds > WORTH_TELLING * plan.estimated_s),
+            layout=self.layout.record,
+            tuning=self._decision.record(),
+            ledger=self._ledger_of(program),
+        )
+
+    def _with_refusals(self) -> Program:
+        """The present program, with all that its plan can say."""
+        with self._turn:
+            plan = self._environment.planner.with_refusals(self.program.graph, self.program.plan)
+            if plan is not self.program.plan:
+                self.program = replace(self.program, plan=plan)
+            return self.program
+
+    def _ledger_of(self, program: Program) -> Counterfactuals:
+        """The ledger of a plan: one for all reports, since what it found is kept in it."""
+        if self._ledger is None or self._ledger.question.plan is not program.plan:
+            exclusions = program.proposal.exclusions
+            self._ledger = self._environment.planner.ledger(
+                program.graph, program.plan, exclusions, self._decision.choice
+            )
+        return self._ledger
+
+    def _repair(self, program: Program) -> None:
+        """Place anew what failed in a call; raises nothing into it."""
+        with self._turn, without_dispatch_modes():
+            while program.faults.found:
+                self._repair_after(program.faults.found.popleft())
+
+    def _repair_after(self, fault: Fault) -> None:
+        slot, environment = fault.slot, self._environment
+        if fault.is_news:
+            environment.compile_cache.quarantine(slot.backend, slot.region, fault.text)
+            where = f"{fault.text} ({describe_region(slot.region)})"
+            self._tell(_EVENTS[fault.kind], region_name(slot), slot.backend.name, where)
+        failed = self.program.planned(slot)
+        if failed is None:  # a repair has replaced it meanwhile
+            return
+        moved = twins(self.program.regions, failed)
+        self.program = repaired(self.program, moved, environment)
+        nodes = frozenset(name for planned in moved for name in planned.nodes)
+        owners = sorted({item.backend for item in self.plan.regions if nodes & set(item.nodes)})
+        self._tell("repair", failed.planned.id, slot.backend.name, f"now on {', '.join(owners)}")
+
+    def _tell(self, kind: Any, region: str, backend: str, detail: str) -> None:
+        self._environment.events.append(Event(kind, self.graph.id, region, backend, detail))

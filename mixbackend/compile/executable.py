@@ -1,0 +1,356 @@
+"""The executable of one captured graph: a table from (size bucket, weight binding) to the program that runs it.
+
+Place: what ``compile.driver`` returns and torch calls. Input: what was proposed and built before the first call.
+Output: a callable on the list of graph inputs; records for reports.
+A call finds the binding of its weights, reads its bucket off the other inputs, and runs the entry there. What the table
+lacks is made by the call that needs it: constants of new weights, the program of another range of sizes, at the first
+call in a bucket the choice among plans.
+Invariants: one lock, held for writes to the table only; one call at a time makes what is missing, others that need it
+wait. What cannot be built is run by eager or by the plan of other sizes, with an event, unless the policy is to raise.
+The first results are held against what they are to share memory with in eager.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import torch
+
+from mixbackend.compile.entry import Entry
+from mixbackend.compile.first_calls import quickest
+from mixbackend.compile.propose import Outlook, by_estimates
+from mixbackend.compile.sized_graph import Row, SizedGraph
+from mixbackend.compile.weight_bindings import Binding, RestlessWeightsError, WeightBindings
+from mixbackend.contracts import PlacementError, VerificationError
+from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.execute.run_function import Run
+from mixbackend.execute.weights.watch import used
+from mixbackend.graph.aliases import expected_sharing
+from mixbackend.graph.identity import Captured
+from mixbackend.graph.prepared import prepare
+from mixbackend.host.undisturbed import undisturbed
+from mixbackend.plan.environment import Environment
+from mixbackend.reporting import Event, GraphRecord
+from mixbackend.reporting.records import IdentityRecord
+from mixbackend.select.decision import UNTUNED, Decision
+
+logger = logging.getLogger("mixbackend")
+
+
+class State(Enum):
+    """Of an executable."""
+
+    NEW = "no call has ended yet"
+    RUNNING = "programs run it"
+    LIVE = "programs run it, with weights as inputs that were constants before"
+    EAGER = "eager runs it"
+    RELEASED = "torch has dropped it"
+
+
+class Executable:
+    """See the module's docstring.
+
+    Args:
+        outlook: how the graph is placed, and what its first calls are to find out.
+        first: the row that was built for the sizes it was captured at; ``None`` where measuring needs values first.
+        environment: configuration, backends, costs and caches.
+    """
+
+    def __init__(self, outlook: Outlook, first: Row | None, environment: Environment) -> None:
+        self._outlook = outlook
+        self._sharing = expected_sharing(outlook.captured.module, outlook.captured.phase)
+        self._environment = environment
+        self._lock = threading.Lock()
+        self._making = threading.RLock()  # the turn of those that make what the table lacks
+        self._rows: list[Row] = []
+        self._bindings: WeightBindings | None = None
+        self._latest: Binding | None = None
+        self._bucket_of: Callable[[Sequence[Any]], int] | None = None
+        self._selected: set[int] = set()
+        self._decisions: dict[int, Decision] = {}
+        self.state = State.NEW
+        if first is not None:
+            self._take(first)
+        _executables.add(self)
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the graph; empties the list."""
+        binding = self._latest
+        if binding is None or not binding.holds(arguments):
+            return self._slow(arguments)
+        values = binding.values(arguments)
+        bucket = 0 if self._bucket_of is None else self._bucket_of(values)
+        entry = binding.row.entries[bucket]
+        if entry is None:
+            entry = self._entry(binding, bucket, values)
+        if binding.watch is None:
+            return entry(values)
+        begin = time.perf_counter()
+        results = entry(values)
+        used(time.perf_counter() - begin)
+        return results
+
+    # --- what the table lacks ----------------------------------------------------------------------------------------
+
+    def _slow(self, arguments: list[Any]) -> Sequence[Any]:
+        if self.state is State.EAGER:
+            return self.run_eager(arguments)
+        if self.state is not State.NEW:
+            return self._run(arguments)
+        given = list(arguments)
+        results = list(self._run(arguments))
+        problems = self._sharing.problems(given, results)
+        with self._lock:
+            if self.state is State.NEW:
+                self.state = State.RUNNING
+        return self._apart(results, problems) if problems else results
+
+    def _run(self, arguments: list[Any]) -> Sequence[Any]:
+        """A call that may have to make what it needs."""
+        with self._making, without_dispatch_modes(), undisturbed():
+            entry, values = self._made(arguments)
+        return entry(values)
+
+    def _made(self, arguments: list[Any]) -> tuple[Run, list[Any]]:
+        if self._outlook.sized is None:
+            self._measure(arguments)
+        if self.state is State.EAGER:
+            return self.run_eager, arguments
+        binding = self._binding(arguments)
+        values = binding.values(arguments)
+        bucket = 0 if self._bucket_of is None else self._bucket_of(values)
+        entry = self._entry(binding, bucket, values)
+        self._enter(binding)
+        return entry, values
+
+    def _measure(self, values: Sequence[Any]) -> None:
+        """Decide by measuring with the values of the first call, then build what was decided."""
+        outlook = self._outlook.measured(values, self._environment)
+        assert outlook.sized is not None
+        self._outlook = outlook
+        try:
+            self._take(first_row(outlook.sized, outlook.captured.id, self._environment))
+        except Exception as error:
+            tell_unbuilt(outlook.captured.id, error, self._environment)
+            self.state = State.EAGER
+
+    def _binding(self, arguments: Sequence[Any]) -> Binding:
+        if self._bindings is None:
+            return Binding(self._rows[-1])
+        try:
+            binding, new = self._bindings.of(self._bindings.weights(arguments))
+        except RestlessWeightsError as reason:
+            return self._live(str(reason))
+        if new is not None and new not in self._rows:
+            self._add(new)
+        return binding
+
+    def _live(self, reason: str) -> Binding:
+        """Weights are inputs from now on."""
+        captured, environment = self._outlook.captured, self._environment
+        self._tell("fallback", f"weights are live inputs from now on: {reason}")
+        sized = by_estimates(captured, prepare(captured, frozenset()), environment)
+        name = f"{captured.id}+live"
+        row = Row(sized, name, environment, [None] * sized.buckets)
+        row.entries[sized.home_bucket] = row.build(sized.home_as(name))
+        self._bindings, self.state = None, State.LIVE
+        self._take(row)
+        return Binding(row)
+
+    def _entry(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Entry:
+        """The entry of a bucket; at the first call in it, the quickest of those that may be."""
+        with self._making, without_dispatch_modes(), undisturbed():
+            row = binding.row
+            entry = row.entries[bucket]
+            if entry is None:
+                entry = self._built(binding, bucket, values)
+            if bucket not in self._selected:
+                entry = self._select(binding, bucket, entry, values)
+            with self._lock:
+                row.entries[bucket] = entry
+            return entry
+
+    def _built(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Entry:
+        """Build the program of a bucket; the first call's serves it too if that fails."""
+        row, regime = binding.row, binding.row.sized.regime(bucket)
+        try:
+            decision = self._decision(binding, bucket, values)
+            entry = row.build(row.sized.proposal(bucket, row.id_of(bucket), decision, self._environment))
+        except Exception as error:
+            if self._environment.config.on_failure == "raise":
+                raise
+            logger.debug("compiling for sizes %s failed", regime, exc_info=True)
+            detail = f"sizes {regime} keep the plan of other sizes: {error}"
+            self._environment.events.append(Event("fallback", row.graph_id, "", "", detail))
+            self._selected.add(bucket)
+            return row.home
+        if binding.watch is not None:
+            binding.watch.settle()  # what shares the weights' memory now is ours
+        return entry
+
+    def _decision(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Decision:
+        ranged, row = self._outlook.ranged, binding.row
+        known = self._decisions.get(bucket)
+        if known is not None or ranged is None:
+            return known or UNTUNED
+        regime = row.sized.regime(bucket)
+        assert regime is not None, "there is one plan for all sizes"
+        whole = row.sized.prepared.whole(values, binding.weights)
+        return ranged.decide(regime, whole, row.sized.choice_at_home(row.home))
+
+    def _select(self, binding: Binding, bucket: int, entry: Entry, values: Sequence[Any]) -> Entry:
+        """Hold a plan by estimates against others, once in each bucket."""
+        self._selected.add(bucket)
+        ranged = self._outlook.ranged
+        if ranged is None or self.state is State.LIVE or entry.program.proposal.decision is not UNTUNED:
+            return entry
+        winner = quickest(entry, binding.row, bucket, values, ranged, self._outlook.captured)
+        if winner is not entry:
+            self._decisions[bucket] = winner.program.proposal.decision
+            if binding.watch is not None:
+                binding.watch.settle()
+        return winner
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def _take(self, row: Row) -> None:
+        """Run the graph of a row from now on."""
+        sized, captured = row.sized, self._outlook.captured
+        self._bucket_of = sized.reader()
+        self._add(row)
+        if sized.prepared.split is not None:
+            self._bindings = WeightBindings(sized, row, captured.id, self._environment)
+
+    def _add(self, row: Row) -> None:
+        with self._lock:
+            self._rows = [*self._rows, row]
+
+    def _enter(self, binding: Binding) -> None:
+        with self._lock:
+            if self.state is not State.RELEASED:
+                self._latest = binding
+
+    def _apart(self, results: list[Any], problems: Mapping[int, str]) -> list[Any]:
+        """Results of the first call without what they share wrongly; eager runs the graph from now on."""
+        problem = "; ".join(f"result {place} {text}" for place, text in problems.items())
+        with self._lock:
+            self.state, self._latest = State.EAGER, None
+        if self._environment.strict:
+            raise VerificationError(
+                what=f"graph {self._outlook.captured.id}: {problem}, unlike in eager",
+                hint="this is a fault of ours or of a backend; report it with MIXBACKEND_DUMP",
+            )
+        detail = f"eager runs the graph from now on, its results shared memory otherwise: {problem}"
+        self._tell("verify_failed", detail)
+        return [_copied(value) if place in problems else value for place, value in enumerate(results)]
+
+    def run_eager(self, arguments: list[Any]) -> Sequence[Any]:
+        """What eager does with the captured graph; empties the list."""
+        values = list(arguments)
+        arguments.clear()
+        return self._outlook.captured.module.forward(*values)
+
+    def release(self) -> None:
+        """Torch has dropped the graph: memory that is held for calls goes, what reports say stays.
+
+        Takes no lock: it may come in the middle of anything.
+        """
+        self.state, self._latest = State.RELEASED, None
+        for row in tuple(self._rows):
+            row.release()
+
+    def drop_abandoned(self) -> None:
+        """Let go of what was made of weights that nobody else holds any more; takes no lock."""
+        bindings, latest = self._bindings, self._latest
+        dropped = [] if bindings is None else bindings.drop_abandoned()
+        if latest is not None and any(latest.row is row for row in dropped):
+            self._latest = None
+
+    # --- reports -----------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Name of the captured graph."""
+        return self._outlook.captured.id
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What was placed for it: one row for each set of constants."""
+        return tuple(self._rows)
+
+    def records(self, *, advice: bool = False) -> list[GraphRecord]:
+        """For the report; see ``Row.record``."""
+        records = [row.record(advice=advice) for row in self._rows]
+        return [replace(record, identity=self._identity_of(record)) for record in records]
+
+    def _identity_of(self, record: GraphRecord) -> IdentityRecord | None:
+        """Of the captured graph; rows of further weights have none of their own."""
+        return self._outlook.identity if record.graph.id == self.id else None
+
+    def time_regions(self) -> None:
+        """Time the next calls of every region, for ``records``."""
+        for row in self._rows:
+            for entry in row.built:
+                entry.time_regions()
+
+    def _tell(self, kind: Any, detail: str) -> None:
+        self._environment.events.append(Event(kind, self.id, "", "", detail))
+
+
+def first_row(sized: SizedGraph, graph_id: str, environment: Environment) -> Row:
+    """Build a graph for the sizes that it was captured at.
+
+    Raises:
+        MixbackendError: no placement exists, or failures are to be raised.
+    """
+    row = Row(sized, graph_id, environment, [None] * sized.buckets)
+    row.entries[sized.home_bucket] = row.build(sized.home_as(graph_id))
+    return row
+
+
+def run_by_eager(captured: Captured, environment: Environment) -> Executable:
+    """A graph that cannot be built."""
+    executable = Executable(Outlook(captured, None, None), None, environment)
+    executable.state = State.EAGER
+    return executable
+
+
+def tell_unbuilt(graph_id: str, error: Exception, environment: Environment) -> None:
+    """A graph cannot be built: eager runs it, unless that is to be an error."""
+    # A user that requires a backend wants to hear that it cannot be had, whatever is done about failures.
+    unmet = isinstance(error, PlacementError) and environment.config.required_backends()
+    if environment.strict or unmet:
+        raise error
+    logger.debug("compiling %s failed", graph_id, exc_info=error)
+    environment.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
+
+
+def _copied(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().clone(memory_format=torch.preserve_format)
+
+
+_FULL_COLLECTION = 2
+_executables: weakref.WeakSet[Executable] = weakref.WeakSet()
+
+
+def _drop_abandoned_anywhere(phase: str, info: Mapping[str, Any]) -> None:
+    """After a full collection of garbage: let go of what was made of weights that are no more.
+
+    Torch may keep a graph long after its model is gone. A finaliser of a weight would be told at once, but a tensor
+    with weak references of Python cannot be swapped (``torch.utils.swap_tensors``). Takes no lock: it may come in the
+    middle of anything.
+    """
+    if phase == "stop" and info["generation"] >= _FULL_COLLECTION:
+        for executable in list(_executables):
+            executable.drop_abandoned()
+
+
+gc.callbacks.append(_drop_abandoned_anywhere)

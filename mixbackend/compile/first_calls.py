@@ -1,0 +1,140 @@
+"""First calls: a plan by estimates is held against others at the first call in its range of sizes.
+
+Place: asked by ``compile.executable``, once for each bucket. Input: an entry by estimates, bound, and the values of the
+call. Output: the entry that runs from now on; what was found is remembered for later processes.
+Method: the plan that looks best among many is often not the quickest. A few others (``select.comparison``) are built
+as well, and all take turns, until the quickest is told from the others or they have had enough. Of a graph with
+symbolic sizes the quickest here must not promise to be slower at the other sizes that it will run.
+Invariants: nothing is called more often than the user asked unless that can be put back, before each run; the time of
+compiling and that of running are bounded, but for one compilation and one round. Candidates check their regions like
+any other graph.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from mixbackend.compile.entry import Entry
+from mixbackend.compile.sized_graph import Row
+from mixbackend.graph.identity import Captured
+from mixbackend.partitioner.plan_canonical import canonical_plan
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.environment import Environment
+from mixbackend.plan.layout_choice import named_layout
+from mixbackend.reporting import Event
+from mixbackend.select.by_range import RangedDecisions
+from mixbackend.select.comparison import Candidate, Ground, compare, failed_trial, ground_of, shown, simplest_first
+from mixbackend.select.decision import Decision, Trial, decide
+from mixbackend.select.elsewhere import slower_elsewhere
+
+
+def quickest(
+    home: Entry, row: Row, bucket: int, values: Sequence[Any], ranged: RangedDecisions, captured: Captured
+) -> Entry:
+    """The quickest entry for a bucket.
+
+    Args:
+        home: as it is placed by estimates.
+        row: where it stands: what builds others, and the constants they are bound to.
+        bucket: a range of sizes.
+        values: inputs of the placed graph in the first call; they are left as they are.
+        ranged: what is known of the graph; told of the decision.
+        captured: the graph.
+    """
+    first = _FirstCall(home, row, bucket, ranged, row.environment)
+    if ranged.measuring or (captured.dynamic and row.sized.ladder is None):
+        # What was to be measured and could not be is placed by estimates; and where no number of a call tells which
+        # sizes a decision would be for, there is none.
+        return home
+    ground = ground_of(replace(captured, module=home.layout.module), row.environment)
+    rivals = () if ground is None else ground.rivals(home, row.environment.planner)
+    return first.winner(ground, rivals, values) if ground is not None and rivals else home
+
+
+@dataclass(frozen=True)
+class _FirstCall:
+    home: Entry
+    row: Row
+    bucket: int
+    ranged: RangedDecisions
+    environment: Environment
+
+    def winner(self, ground: Ground, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
+        reason = ground.why_not(self.home, values, len(choices))
+        if reason:
+            self._tell(f"not compared at the first call: {reason}")
+            return self.home
+        rivals, failed = self._rivals(choices, ground.compiling_s)
+        candidates = [*rivals, Candidate(DEFAULT, self.home, self.home.plan.estimated_s)]
+        try:
+            decision = self._decided(candidates, failed, values, ground)
+        except torch.OutOfMemoryError as error:
+            self._tell(f"not compared at the first call: {error}")
+            return self.home
+        winner = next(item for item in candidates if item.choice == decision.choice)
+        self._keep(winner, decision)
+        for candidate in candidates:
+            if candidate is not winner:
+                candidate.entry.release()
+        del candidates, rivals
+        ground.give_back()
+        return self._as_entry(winner)
+
+    def _as_entry(self, winner: Candidate) -> Entry:
+        entry = winner.entry
+        assert isinstance(entry, Entry)
+        return entry
+
+    def _decided(
+        self, candidates: Sequence[Candidate], failed: Sequence[Trial], values: Sequence[Any], ground: Ground
+    ) -> Decision:
+        with ground.prepared([candidate.entry for candidate in candidates], values) as call:
+            *trials, home = compare(candidates, call, ground)
+        sizes = self.ranged.ends(self.row.sized.regime(self.bucket))
+        planner = self.environment.planner
+        left = [
+            slower_elsewhere(candidate.entry, trial, self.home, home, sizes, planner)
+            for candidate, trial in zip(candidates, trials, strict=False)
+        ]
+        return decide(simplest_first((*left, home, *failed), self.home.plan))
+
+    def _keep(self, winner: Candidate, decision: Decision) -> None:
+        entry = winner.entry
+        layout = winner.choice.layout or named_layout(entry.layout.record)
+        planned = replace(
+            winner.choice, plan=canonical_plan(entry.plan, entry.graph), layout=layout, name=str(winner.choice)
+        )
+        self.ranged.show(self.row.sized.regime(self.bucket), replace(decision, choice=planned))
+        trials = ", ".join(f"{trial.choice} {shown(trial)}" for trial in decision.trials)
+        self._tell(f"took {decision.choice} at the first call ({trials})")
+        self._as_entry(winner).settle(decision)
+
+    def _rivals(self, choices: Sequence[Choice], compiling_s: float) -> tuple[list[Candidate], list[Trial]]:
+        """Those that could be built in time, and those that could not be built."""
+        begun = time.monotonic()
+        built: list[Candidate] = []
+        failed: list[Trial] = []
+        for choice in choices:
+            if time.monotonic() - begun > compiling_s:
+                break
+            try:
+                entry = self._rival(choice)
+                built.append(Candidate(choice, entry, entry.plan.estimated_s))
+            except Exception as error:
+                failed.append(failed_trial(choice, 0.0, error))
+        return built, failed
+
+    def _rival(self, choice: Choice) -> Entry:
+        sized, name = self.row.sized, self.row.id_of(self.bucket)
+        at_home = self.bucket == sized.home_bucket
+        regime = None if at_home else sized.regime(self.bucket)
+        return self.row.build(sized.proposal_for(Decision(choice), name, self.environment, regime))
+
+    def _tell(self, detail: str) -> None:
+        self.environment.events.append(Event("tuning", self.home.graph.id, "", "", detail))

@@ -1,0 +1,150 @@
+"""A program: one plan of one graph as running code.
+
+Place: made by ``compile.build``, run and replaced by ``compile.entry``. Input: what was proposed, compiled and
+stitched. Output: ``run``, on the list of the graph's inputs.
+Invariants: a value; what changes while it runs are its slots alone. A repair makes another program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from mixbackend.contracts import OpGraph, Plan, PlannedRegion
+from mixbackend.execute.bindings import BindingJob
+from mixbackend.execute.compile_cache import Compiled
+from mixbackend.execute.cuda_graphs import RecordedGraph, Subject, device_of
+from mixbackend.execute.faults import Faults
+from mixbackend.execute.run_function import Run
+from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.stitch import Stitched
+from mixbackend.graph.regions import BoundRegion
+from mixbackend.plan.environment import Environment
+from mixbackend.plan.layout_choice import LayoutChoice
+from mixbackend.reporting import Event
+from mixbackend.select.decision import Decision
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """How a graph is to be placed.
+
+    Attributes:
+        layout: the graph in the layout that was chosen, and its plan if one came of that choice.
+        decision: what was measured of it before.
+        exclusions: (node, backend name) pairs that failed.
+        pinned: node name to backend name: what stays where it is.
+        repairs: how often something was excluded.
+    """
+
+    layout: LayoutChoice
+    decision: Decision
+    exclusions: frozenset[tuple[str, str]] = frozenset()
+    pinned: Mapping[str, str] | None = None
+    repairs: int = 0
+
+    @property
+    def graph(self) -> OpGraph:
+        """The graph that is placed."""
+        return self.layout.graph
+
+
+@dataclass(frozen=True)
+class Program:
+    """See the module's docstring.
+
+    Attributes:
+        proposal: what it is made of.
+        plan: where everything is.
+        regions, compiled, slots: in execution order.
+        stitched: the generated function.
+        constants: what slots are bound to, by name of the placeholder.
+        faults: what went wrong in its slots.
+        run: the stitched function, or recordings of it.
+    """
+
+    proposal: Proposal
+    plan: Plan
+    regions: tuple[BoundRegion, ...]
+    compiled: tuple[Compiled, ...]
+    slots: tuple[RegionSlot, ...]
+    stitched: Stitched
+    constants: Mapping[str, torch.Tensor]
+    faults: Faults
+    run: Run
+
+    @property
+    def graph(self) -> OpGraph:
+        """The graph that it runs."""
+        return self.proposal.graph
+
+    @property
+    def rechecked_s(self) -> float:
+        """Seconds that holding code for changed constants against eager has taken."""
+        return sum(slot.rechecked_s for slot in self.slots)
+
+    def jobs(self, constants: Mapping[str, torch.Tensor]) -> list[BindingJob]:
+        """What binding to these constants takes."""
+        pairs = zip(self.regions, self.slots, strict=True)
+        return [BindingJob(slot, [constants.get(name) for name in bound.inputs]) for bound, slot in pairs]
+
+    def planned(self, slot: RegionSlot) -> BoundRegion | None:
+        """The region of a slot; ``None`` if it is of another program."""
+        pairs = zip(self.slots, self.regions, strict=True)
+        return next((bound for mine, bound in pairs if mine is slot), None)
+
+    def released(self) -> Program:
+        """What is left of it for reports: nothing that was made of constants."""
+        for slot in self.slots:
+            slot.run_eager()
+        return replace(self, constants={}, run=self.stitched.run)
+
+
+def recorded_device(graph: OpGraph, environment: Environment) -> int | None:
+    """Number of the GPU whose kernels are to be recorded, if there is one."""
+    return device_of(graph) if environment.records else None
+
+
+def with_runner(program: Program, environment: Environment, trial: bool = False) -> Program:
+    """The program with what is called: the stitched function, or new recordings of it where they are wanted.
+
+    Args:
+        trial: calls come with the same tensors, and nothing is told but what cannot be recorded.
+    """
+    device = recorded_device(program.graph, environment)
+    if device is None:
+        return replace(program, run=program.stitched.run)
+    if environment.config.verify.when in ("sampled", "always"):
+        detail = "no CUDA graphs: later calls are to be verified, too"
+        environment.events.append(Event("fallback", program.graph.id, "", "", detail))
+        return replace(program, run=program.stitched.run)
+    subject = Subject(
+        program.proposal.layout.module,
+        program.graph,
+        program.regions,
+        program.slots,
+        program.stitched,
+        program.constants,
+    )
+    recorder = Recorder(environment, program.graph.id)
+    return replace(program, run=RecordedGraph(subject, device, recorder.tell, trial=trial))
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Tells events of recordings of one graph."""
+
+    environment: Environment
+    graph_id: str
+
+    def tell(self, region: str, detail: str) -> None:
+        """What is recorded, or why it is not."""
+        self.environment.events.append(Event("cuda_graphs", self.graph_id, region, "", detail))
+
+
+def twins(regions: Sequence[BoundRegion], failed: BoundRegion) -> list[PlannedRegion]:
+    """All regions that run the same code as the failed one: repeated layers fail together."""
+    wanted = (failed.planned.backend, failed.region.key)
+    return [item.planned for item in regions if (item.planned.backend, item.region.key) == wanted]

@@ -1,0 +1,193 @@
+"""A sized graph: one prepared graph with a plan for each range of sizes, and what was decided about them.
+
+Place: made by ``compile.propose``; asked by ``compile.executable`` for the program of a range of sizes.
+Input: a prepared graph, its plan at the sizes it was captured at, its ladder. Output: ``Proposal`` per bucket;
+``Row``: the entries of all buckets for one set of constants.
+Invariants: no guard is added; one plan serves all sizes where there is no ladder. A decision is made once for a bucket,
+whatever constants its first call came with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from mixbackend.compile.build import build
+from mixbackend.compile.entry import Entry
+from mixbackend.compile.program import Proposal
+from mixbackend.contracts import OpGraph
+from mixbackend.execute.bindings import Patience
+from mixbackend.graph.prepared import Prepared
+from mixbackend.partitioner.plan_canonical import canonical_plan
+from mixbackend.plan.choice import DEFAULT, Choice
+from mixbackend.plan.environment import Environment
+from mixbackend.plan.layout_choice import LayoutChoice, choose_layout, named_layout
+from mixbackend.plan.regime_search import Ladder, Regime
+from mixbackend.plan.size_buckets import size_reader
+from mixbackend.reporting import GraphRecord
+from mixbackend.reporting.records import RegimeRecord
+from mixbackend.select.decision import Decision
+
+
+@dataclass(frozen=True)
+class SizedGraph:
+    """See the module's docstring.
+
+    Attributes:
+        prepared: the graph.
+        home: how it is placed for the sizes that it was captured at.
+        ladder: its buckets; ``None`` where one plan serves all sizes.
+    """
+
+    prepared: Prepared
+    home: Proposal
+    ladder: Ladder | None
+
+    @property
+    def buckets(self) -> int:
+        """How many there are."""
+        return 1 if self.ladder is None else len(self.ladder.regimes)
+
+    @property
+    def home_bucket(self) -> int:
+        """The one that the graph was captured in."""
+        return 0 if self.ladder is None else self.ladder.home
+
+    def regime(self, bucket: int) -> Regime | None:
+        """The range of a bucket; ``None`` for all sizes."""
+        return None if self.ladder is None else self.ladder.regimes[bucket]
+
+    def reader(self) -> Callable[[Sequence[Any]], int] | None:
+        """Reads the bucket off a call's inputs; ``None`` if there is one alone."""
+        if self.ladder is None or self.buckets == 1:
+            return None
+        bounds = [regime.last for regime in self.ladder.regimes if regime.last is not None]
+        layout = self.home.layout
+        read = size_reader(layout.module, layout.graph, self.ladder.quantity.symbols)
+        return lambda values: bisect_left(bounds, read(values))
+
+    def home_as(self, graph_id: str) -> Proposal:
+        """The home proposal under another name."""
+        return replace(self.home, layout=_named(self.home.layout, graph_id))
+
+    def choice_at_home(self, entry: Entry) -> Choice:
+        """The plan that runs at home, as a candidate for other buckets."""
+        return Choice(layout=named_layout(entry.layout.record), plan=canonical_plan(entry.plan, entry.graph))
+
+    def proposal(self, bucket: int, graph_id: str, decision: Decision, environment: Environment) -> Proposal:
+        """How a bucket other than home is placed, as was decided for it."""
+        regime = self.regime(bucket)
+        assert regime is not None, "there is one plan for all sizes"
+        home = self.home.layout
+        if decision.choice == DEFAULT and _same_nodes(regime.graph, home.graph):
+            # As the search planned it.
+            known = LayoutChoice(home.module, regime.graph, regime.plan, home.record)
+            return Proposal(_named(known, graph_id), decision)
+        return self.proposal_for(decision, graph_id, environment, regime)
+
+    def proposal_for(
+        self, decision: Decision, graph_id: str, environment: Environment, regime: Regime | None = None
+    ) -> Proposal:
+        """How the graph is placed as a decision says, at the sizes of a range, or those it was captured at."""
+        prepared, hints = self.prepared, None if regime is None else regime.hints
+        arguments = prepared.module, prepared.phase, graph_id, prepared.roles, environment.planner, decision.choice
+        return Proposal(choose_layout(*arguments, hints=hints), decision)
+
+
+@dataclass
+class Row:
+    """The entries of one set of constants, one per bucket.
+
+    Attributes:
+        sized: what they run.
+        graph_id: name of the home entry in reports.
+        environment: what builds them.
+        constants: what they are bound to.
+        entries: by bucket; ``None`` until a size of the bucket comes.
+    """
+
+    sized: SizedGraph
+    graph_id: str
+    environment: Environment
+    entries: list[Entry | None]
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Entry:
+        """The entry for the sizes that the graph was captured at."""
+        entry = self.entries[self.sized.home_bucket]
+        assert entry is not None, "it is built first"
+        return entry
+
+    @property
+    def built(self) -> list[Entry]:
+        """Those that exist."""
+        found = (entry for entry in self.entries if entry is not None)
+        return list({id(entry): entry for entry in found}.values())
+
+    @property
+    def rechecked_s(self) -> float:
+        """Seconds that holding code for changed constants against eager has taken."""
+        return sum(entry.program.rechecked_s for entry in self.built)
+
+    def bind(self, constants: Mapping[str, torch.Tensor], patience: Patience | None = None) -> int:
+        """Bind what is built, and what will be, to constants; see ``Entry.bind``."""
+        self.constants = constants
+        return sum(entry.bind(constants, patience) for entry in self.built)
+
+    def release(self) -> None:
+        """Nobody will call it again; see ``Entry.release``."""
+        self.constants = {}
+        for entry in self.built:
+            entry.release()
+
+    def id_of(self, bucket: int) -> str:
+        """Name of a bucket's graph in reports."""
+        regime = self.sized.regime(bucket)
+        if regime is None or bucket == self.sized.home_bucket:
+            return self.graph_id
+        return f"{self.graph_id}@{regime.first}"
+
+    def build(self, proposal: Proposal) -> Entry:
+        """An entry of this row, bound to its constants; it is not entered yet."""
+        return Entry(build(proposal, self.environment, self.constants), self.environment)
+
+    def _own(self, bucket: int) -> Entry | None:
+        """What was built for a bucket; the entry of other sizes may run it instead."""
+        entry = self.entries[bucket]
+        return None if bucket != self.sized.home_bucket and entry is self.home else entry
+
+    def record(self, *, advice: bool = False) -> GraphRecord:
+        """What the report says: the plan of the home bucket, and all buckets where there are several."""
+        record, ladder = self.home.record(advice=advice), self.sized.ladder
+        if ladder is None or self.sized.buckets == 1:
+            return record
+        rows = tuple(
+            RegimeRecord(
+                str(ladder.quantity),
+                regime.first,
+                regime.last,
+                regime.size,
+                entry is not None,
+                GraphRecord(regime.graph, regime.plan) if entry is None else entry.record(),
+            )
+            for regime, entry in zip(ladder.regimes, map(self._own, range(len(self.entries))), strict=True)
+        )
+        return replace(record, regimes=rows)
+
+
+def _named(layout: LayoutChoice, graph_id: str) -> LayoutChoice:
+    """The same under another name."""
+    if layout.graph.id == graph_id:
+        return layout
+    plan = None if layout.plan is None else replace(layout.plan, graph_id=graph_id)
+    return replace(layout, graph=replace(layout.graph, id=graph_id), plan=plan)
+
+
+def _same_nodes(graph: OpGraph, other: OpGraph) -> bool:
+    """Whether the graphs are the same but for sizes: not one of them in another layout of images."""
+    return [(node.name, node.op) for node in graph.nodes] == [(node.name, node.op) for node in other.nodes]
