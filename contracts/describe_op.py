@@ -33,7 +33,10 @@ from mixbackend.contracts.torch_compat import (
 )
 
 _COLLECTIVE_NAMESPACES = ("_c10d_functional", "c10d_functional", "c10d", "_dtensor")
-_VIEW_BY_NAME = ("aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default")
+_VIEW_BY_NAME = (
+    *("aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default"),
+    *("aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default", "aten.unsafe_chunk.default"),
+)
 _STRIDE_SENSITIVE = ("aten.as_strided.default", "aten.as_strided_scatter.default", "aten.as_strided_.default")
 _UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 

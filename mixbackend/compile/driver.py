@@ -13,6 +13,7 @@ from mixbackend.compile.stages import StageDriver
 from mixbackend.execute.unwritten_values import has_negated_values, write_out_zeros
 from mixbackend.execute.weights.constant_weights import constant_weights
 from mixbackend.graph.identity import Captured
+from mixbackend.graph.misstated_sizes import has_misstated_sizes
 from mixbackend.graph.prepared import Prepared, prepare
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
@@ -31,9 +32,9 @@ def compile_graph(captured: Captured, environment: Environment, decision: Decisi
         MixbackendError: failures are to be raised, or a required backend cannot be had.
     """
     write_out_zeros(captured.module)
-    if has_negated_values(captured.module):
-        detail = "eager runs the graph: it has views that are negated when they are read"
-        environment.events.append(Event("fallback", captured.id, "", "", detail))
+    reason = why_only_eager(captured)
+    if reason:
+        environment.events.append(Event("fallback", captured.id, "", "", f"eager runs the graph: {reason}"))
         return run_by_eager(captured, environment)
     try:
         prepared = prepared_graph(captured, environment)
@@ -44,6 +45,15 @@ def compile_graph(captured: Captured, environment: Environment, decision: Decisi
         tell_unbuilt(captured.id, error, environment)
         return run_by_eager(captured, environment)
     return Executable(outlook, first, environment)
+
+
+def why_only_eager(captured: Captured) -> str:
+    """Why regions of a graph would not compute what it does; empty if they would."""
+    if has_negated_values(captured.module):
+        return "it has views that are negated when they are read"
+    if has_misstated_sizes(captured.module):
+        return "torch states a known size for a result whose size depends on values"
+    return ""
 
 
 def prepared_graph(captured: Captured, environment: Environment) -> Prepared:
