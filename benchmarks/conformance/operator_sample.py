@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mixbackend.benchmarks.models.trees import map_tensors, tensors_in
+from mixbackend.contracts.torch_compat import fresh_fake_mode
 
 _WIDE = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
 _SEED = 1234
@@ -79,6 +80,20 @@ class OperatorSample:
         results = list(_results(function(*copies)))
         gradients = _gradients(results, list(tensors_in(copies)))
         return Results([_dense(item.detach()) for item in results], [_dense(item) for item in gradients])
+
+    def stated_strides(self) -> list[tuple[int, ...]]:
+        """Strides of the outputs by torch's fake kernels; none where these cannot say."""
+        copies = map_tensors(lambda item: _copy(item, False), self.arguments)
+        try:
+            with fresh_fake_mode() as fake:
+                first, others, named = map_tensors(fake.from_tensor, copies)
+                return _strides_of(self.operator(first, *others, **named))
+        except Exception:  # whatever a fake kernel raises: it states nothing
+            return []
+
+
+def _strides_of(value: Any) -> list[tuple[int, ...]]:
+    return [tuple(map(int, item.stride())) for item in _results(value)]
 
 
 def _copy(tensor: torch.Tensor, wide: bool) -> torch.Tensor:

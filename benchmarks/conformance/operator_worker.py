@@ -64,7 +64,7 @@ def serve(request: Mapping[str, Any], configuration: Mapping[str, Any]) -> Answe
     """Check some samples of an operator, with a mixture of their own."""
     begin, used = time.monotonic(), time.process_time()
     mixture = Mixture(load_config(dict(configuration)))
-    tally = {"right": 0, "random": 0, "refused": 0, "wrong": 0, "compiled": 0}
+    tally = {"right": 0, "stated": 0, "random": 0, "refused": 0, "wrong": 0, "compiled": 0}
     wrong: list[dict[str, str]] = []
     repaired: list[str] = []
     seen, events = 0, 0

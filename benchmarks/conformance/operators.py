@@ -134,7 +134,7 @@ class _Work:
         base = {"key": self._key(piece), "kind": KIND, "label": self._options.label, **piece.request()}
         if answer["status"] == "pass":
             return {**base, **answer}
-        tally = {"right": 0, "random": 0, "refused": 0, "wrong": 0, "compiled": 0}
+        tally = {"right": 0, "stated": 0, "random": 0, "refused": 0, "wrong": 0, "compiled": 0}
         wrong = []
         if piece.count == 1:
             tally["wrong"] = 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import platform
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -81,9 +82,10 @@ _OPINFO = """
 The samples of torch's own operator database (`OpInfo`) on the processor, each compiled by default `auto()` (only
 `search.first_call_s: 0`, which leaves out the comparison at the first call), with gradients of all inputs that have
 some. A sample is right if values (by the rule above), types, shapes and strides (not those of gradients) are eager's;
-where eager itself seems to be right by luck, rounding noise in float64 says how far it may be. Where a sample is
-random, or memory is left as it was, types and shapes alone are held. What fails is run with `aot_eager` as well. A
-repaired region was found by the check at run time and replaced: the result was right. The command, which resumes:
+of strides, those that torch's fake kernels state are right as well. Where eager itself seems to be right by luck,
+rounding noise in float64 says how far it may be. Where a sample is random, or memory is left as it was, types and
+shapes alone are held. What fails is run with `aot_eager` as well. A repaired region was found by the check at run time
+and replaced: the result was right. The command, which resumes:
 
 ```
 python -m mixbackend.benchmarks.conformance opinfo --dtype float32 --jobs 16 --limit-s 500 --out results/opinfo.jsonl
@@ -166,20 +168,33 @@ def _operators(paths: Sequence[Path]) -> str:
         return "\nNot run.\n"
     rows = [
         "",
-        "| code | type | samples | operators | whole | compiled | random | wrong | as `aot_eager` | repaired |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| code | type | samples | operators | whole | compiled | stated | random | wrong "
+        "| as `aot_eager` | repaired |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     named: list[str] = []
     for label, tally in tallies:
         rows.append(
             f"| {label} | {tally.dtype} | {tally.samples} | {tally.operators} | {tally.complete} | {tally.compiled} "
-            f"| {tally.random} | {len(tally.ours)} | {len(tally.shared)} | {len(tally.repaired)} |"
+            f"| {tally.stated} | {tally.random} | {len(tally.ours)} | {len(tally.shared)} | {len(tally.repaired)} |"
         )
-        named += _named(f"wrong, {tally.dtype}, {label}", tally.ours)
+        named += _named(f"wrong, {tally.dtype}, {label}", _by_operator(tally.ours))
         named += _named(f"wrong as in aot_eager, {tally.dtype}, {label}", tally.shared)
         named += _named(f"repaired, {tally.dtype}, {label}", tally.repaired)
-    explained = "\n`whole`: operators of which every sample was run; the others have some samples left."
+    explained = (
+        "\n`whole`: operators of which every sample was run; the others have some samples left. `stated`: right, with "
+        "the strides\nthat torch's fake kernels state, where eager's kernel gives others."
+    )
     return "\n".join([*rows, explained, *named]) + "\n"
+
+
+def _by_operator(problems: Iterable[str]) -> list[str]:
+    """Problems of the same kind of one operator as one line, with the first of them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for problem in problems:
+        operator, _, text = problem.partition(" #")
+        found.setdefault((operator, re.sub(r"[-+.\de]+", "", text.partition(": ")[2])), []).append(problem)
+    return [items[0] if len(items) == 1 else f"{len(items)} samples, such as {items[0]}" for items in found.values()]
 
 
 def _tallies(path: Path) -> list[tuple[str, OperatorTally]]:

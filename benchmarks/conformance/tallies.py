@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mixbackend.benchmarks.results import Record
 
-_COUNTED = ("right", "random", "refused", "wrong", "compiled")
+_COUNTED = ("right", "stated", "random", "refused", "wrong", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class OperatorTally:
         dtype: the element type.
         operators: with at least one sample.
         complete: operators of which no sample is left.
-        right, random, wrong, compiled: samples; those of ``random`` are held to shapes and types alone.
+        right, stated, random, wrong, compiled: samples; those of ``stated`` are right with strides that torch's fake
+            kernels state and eager has not, those of ``random`` are held to shapes and types alone.
         refused: what eager itself refuses, no samples.
         ours: wrong ones that the control has right, each with its problem.
         shared: wrong ones that the control has wrong as well.
@@ -33,6 +34,7 @@ class OperatorTally:
     operators: int
     complete: int
     right: int
+    stated: int
     random: int
     refused: int
     wrong: int
@@ -45,12 +47,13 @@ class OperatorTally:
     @property
     def samples(self) -> int:
         """All that eager runs."""
-        return self.right + self.random + self.wrong
+        return self.right + self.stated + self.random + self.wrong
 
     def __str__(self) -> str:
         lines = [
             f"{self.dtype}: {self.samples} samples of {self.operators} operators ({self.complete} whole), "
-            f"{self.compiled} compiled, {self.random} random, {self.refused} refused by eager; "
+            f"{self.compiled} compiled, {self.stated} with stated strides, {self.random} random, "
+            f"{self.refused} refused by eager; "
             f"wrong: {len(self.ours)}, and {len(self.shared)} as in aot_eager; repaired: {len(self.repaired)}; "
             f"{self.processor_s:.0f} s"
         ]
@@ -62,7 +65,7 @@ class OperatorTally:
 def tally_of(records: Iterable[Record], label: str, dtype: str) -> OperatorTally:
     """The sum over the records of a label and a type."""
     mine = [record for record in records if record["label"] == label and record["dtype"] == dtype]
-    sums = {name: sum(record["tally"][name] for record in mine) for name in _COUNTED}
+    sums = {name: sum(record["tally"].get(name, 0) for record in mine) for name in _COUNTED}
     wrong = [item for record in mine for item in record["wrong"]]
     seen = {record["operator"] for record in mine if sum(record["tally"].values())}
     # Where a process died, single samples follow: the operator is whole when its last piece says so.

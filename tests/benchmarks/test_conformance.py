@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+import mixbackend
 from mixbackend.benchmarks.conformance import page, suites
 from mixbackend.benchmarks.conformance.operator_check import check
 from mixbackend.benchmarks.conformance.operator_sample import OperatorSample
@@ -152,6 +153,22 @@ def test_the_page_says_what_was_found(tmp_path):
     text = (tmp_path / "page.md").read_text()
     assert "| `test_generate` | `generate()`:" in text and "| 1 | 0 | 1 |" in text
     assert "test_generate::test_two: off by 2" in text and "peft is not installed" in text
-    assert "| here | int64 | 4 | 1 | 1 | 0 | 0 | 1 | 0 | 0 |" in text and "add #1: output 0 is off" in text
+    assert "| here | int64 | 4 | 1 | 1 | 0 | 0 | 0 | 1 | 0 | 0 |" in text and "add #1: output 0 is off" in text
     assert "| `` |" not in text, "what was interrupted has no name"
     assert "not run" in text, "TorchCTS has no results"
+
+
+def test_strides_that_torch_states_are_told():
+    """The fake kernel of ``max_unpool2d`` states another layout than the real one gives for channels-last images."""
+    pooled, places = torch.nn.functional.max_pool2d(
+        torch.randn(1, 2, 6, 6).to(memory_format=torch.channels_last), 2, 2, return_indices=True
+    )
+    sample = OperatorSample("max_unpool2d", 0, torch.nn.functional.max_unpool2d, (pooled, (places, 2, 2), {}))
+    eager, (stated,) = sample.run().outputs[0].stride(), sample.stated_strides()
+    finding = check(sample, mixbackend.auto({"backends": ["codegen", "eager"]}))
+    assert finding.outcome == ("right" if stated == eager else "stated")
+
+    def apart(graph_module, inputs):
+        return lambda *values: [graph_module(*values)[0].clone(memory_format=torch.contiguous_format).transpose(2, 3)]
+
+    assert check(sample, apart).outcome == "wrong"
