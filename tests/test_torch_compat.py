@@ -1077,3 +1077,14 @@ def test_saved_positions(training: Graphs) -> None:
     saved = compat.saved_positions(forward)
     assert saved and saved < frozenset(range(len(forward.args[0])))
     assert compat.saved_positions(returned("backward")) == frozenset()
+
+
+def test_values_lie_in_memory() -> None:
+    negated = torch.ones(2, dtype=torch.complex64).conj().imag
+    assert [compat.values_lie_in_memory(value) for value in (negated, torch.ones(2), 3)] == [False, True, True]
+
+
+def test_zeros_unwritten() -> None:
+    zeros = compat.zeros_unwritten()((3,), dtype=torch.float32, device="cpu")
+    assert not compat.values_lie_in_memory(zeros)
+    torch.testing.assert_close(zeros + 1, torch.ones(3))

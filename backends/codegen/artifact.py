@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.call_table import CallTable
 from mixbackend.contracts import CodegenError
 
 FORMAT = "codegen region 4"

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from mixbackend.backends.common.python_process import module_command
 from mixbackend.benchmarks.golden.masks import ENDED_WITHOUT_TEXT
 
 BATCHES = 6
@@ -78,7 +79,7 @@ def compare(before: Path, after: Path, whole: bool) -> list[str]:
 def _run(batch: Sequence[str], folder: Path) -> None:
     """Run some graphs in a process of its own; what it prints is shown if it fails."""
     with tempfile.TemporaryDirectory(prefix="mixbackend-golden-") as home:
-        command = [sys.executable, "-m", "mixbackend.benchmarks.golden", "--work", str(folder), *batch]
+        command = module_command("mixbackend.benchmarks.golden", "--work", str(folder), *batch)
         answer = subprocess.run(command, env=_environment(os.environ, home), capture_output=True, text=True, cwd=home)
     print(answer.stdout, end="", file=sys.stderr, flush=True)
     if answer.returncode != 0:

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
+
+enable_torchvision()  # transformers imports it, and it does where torch is another build
 
 
 @pytest.fixture

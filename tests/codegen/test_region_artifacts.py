@@ -17,7 +17,7 @@ from torch import Tensor
 import mixbackend
 from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.codegen.artifact import RegionArtifact
-from mixbackend.backends.codegen.ir.call_table import CallTable, TabledCall
+from mixbackend.backends.codegen.call_table import CallTable, TabledCall
 from mixbackend.backends.codegen.lower import table
 from mixbackend.backends.codegen.schedule import schedule as scheduling
 from mixbackend.contracts import CodegenError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.call_table import CallTable, TabledCall
+from mixbackend.backends.codegen.call_table import CallTable, TabledCall
 from mixbackend.backends.codegen.ir.kernel import AnyKernel, tells
 from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.backends.codegen.ir.call_table import CallTable, TabledCall
+from mixbackend.backends.codegen.call_table import CallTable, TabledCall
 from mixbackend.backends.codegen.targets.triton import launcher
 from mixbackend.backends.codegen.targets.triton.compiler import Binary
 from mixbackend.contracts import CodegenError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.call_table import CallTable
 from mixbackend.backends.codegen.targets.target import Launch
 from mixbackend.contracts import InputRangeError
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.call_table import CallTable
 from mixbackend.backends.codegen.ir.products import matrix_product
 from mixbackend.backends.codegen.ir.stages import Stage, is_product
 from mixbackend.backends.codegen.ir.templates import PRODUCT_DIMENSIONS

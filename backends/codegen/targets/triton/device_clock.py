@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from mixbackend.backends.codegen.ir.call_table import CallTable, TabledCall
+from mixbackend.backends.codegen.call_table import CallTable, TabledCall
 from mixbackend.backends.codegen.targets.triton.compiler import WORKERS, Architecture, Binary, compile_texts
 from mixbackend.backends.codegen.targets.triton.launcher import Kernels, make_launch
 from mixbackend.backends.codegen.targets.triton.tuning import Clock, Trial

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.call_table import CallTable
 from mixbackend.backends.codegen.targets.cpp.plain import plain_function
 from mixbackend.backends.codegen.targets.target import Launch
 from mixbackend.backends.codegen.targets.triton.compiler import Binary

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.call_table import CallTable
 from mixbackend.backends.codegen.ir.scalar import Apply, walk
 from mixbackend.backends.codegen.ir.stages import Scatter, Stage, expressions_of, is_product
 from mixbackend.backends.codegen.targets.target import Blocks, CompiledProgram, Launch, Target, TargetTraits

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mixbackend.backends.codegen import CodegenBackend
-from mixbackend.backends.codegen.ir.call_table import CallTable
+from mixbackend.backends.codegen.call_table import CallTable
 from mixbackend.backends.codegen.ir.program import Program
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.contracts import Availability
