@@ -7,8 +7,9 @@ Invariants: a graph that cannot be compiled by us runs in eager, with an event, 
 
 from __future__ import annotations
 
-from mixbackend.compile.executable import Executable, first_row, run_by_eager, tell_unbuilt
+from mixbackend.compile.executable import Executable, run_by_eager, tell_unbuilt
 from mixbackend.compile.propose import propose
+from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.stages import StageDriver
 from mixbackend.execute.unwritten_values import has_negated_values, write_out_zeros
 from mixbackend.execute.weights.constant_weights import constant_weights
@@ -40,7 +41,7 @@ def compile_graph(captured: Captured, environment: Environment, decision: Decisi
         prepared = prepared_graph(captured, environment)
         outlook = propose(captured, prepared, environment, decision)
         # Where measuring needs values first, the first call builds what it decides.
-        first = None if outlook.sized is None else first_row(outlook.sized, captured.id, environment)
+        first = None if outlook.sized is None else Row.begun(outlook.sized, captured.id, environment)
     except Exception as error:
         tell_unbuilt(captured.id, error, environment)
         return run_by_eager(captured, environment)

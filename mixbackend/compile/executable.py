@@ -27,7 +27,7 @@ import torch
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.first_calls import quickest
 from mixbackend.compile.propose import Outlook, by_estimates
-from mixbackend.compile.sized_graph import Row, SizedGraph
+from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.weight_bindings import Binding, RestlessWeightsError, WeightBindings
 from mixbackend.contracts import PlacementError, VerificationError
 from mixbackend.contracts.torch_compat import without_dispatch_modes
@@ -137,7 +137,7 @@ class Executable:
         assert outlook.sized is not None
         self._outlook = outlook
         try:
-            self._take(first_row(outlook.sized, outlook.captured.id, self._environment))
+            self._take(Row.begun(outlook.sized, outlook.captured.id, self._environment))
         except Exception as error:
             tell_unbuilt(outlook.captured.id, error, self._environment)
             self.state = State.EAGER
@@ -158,9 +158,7 @@ class Executable:
         captured, environment = self._outlook.captured, self._environment
         self._tell("fallback", f"weights are live inputs from now on: {reason}")
         sized = by_estimates(captured, prepare(captured, frozenset()), environment)
-        name = f"{captured.id}+live"
-        row = Row(sized, name, environment, [None] * sized.buckets)
-        row.entries[sized.home_bucket] = row.build(sized.home_as(name))
+        row = Row.begun(sized, f"{captured.id}+live", environment)
         self._bindings, self.state = None, State.LIVE
         self._take(row)
         return Binding(row)
@@ -215,6 +213,8 @@ class Executable:
         winner = quickest(entry, binding.row, bucket, values, ranged, self._outlook.captured)
         if winner is not entry:
             self._decisions[bucket] = winner.program.proposal.decision
+            if self._bindings is not None and bucket == binding.row.sized.home_bucket:
+                self._bindings.place_as(winner.program.proposal)
             if binding.watch is not None:
                 binding.watch.settle()
         return winner
@@ -303,17 +303,6 @@ class Executable:
 
     def _tell(self, kind: Any, detail: str) -> None:
         self._environment.events.append(Event(kind, self.id, "", "", detail))
-
-
-def first_row(sized: SizedGraph, graph_id: str, environment: Environment) -> Row:
-    """Build a graph for the sizes that it was captured at.
-
-    Raises:
-        MixbackendError: no placement exists, or failures are to be raised.
-    """
-    row = Row(sized, graph_id, environment, [None] * sized.buckets)
-    row.entries[sized.home_bucket] = row.build(sized.home_as(graph_id))
-    return row
 
 
 def run_by_eager(captured: Captured, environment: Environment) -> Executable:

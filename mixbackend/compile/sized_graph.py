@@ -116,6 +116,17 @@ class Row:
     entries: list[Entry | None]
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
+    @classmethod
+    def begun(cls, sized: SizedGraph, graph_id: str, environment: Environment) -> Row:
+        """A row with its home entry, which is bound to nothing yet.
+
+        Raises:
+            MixbackendError: no placement exists, or failures are to be raised.
+        """
+        row = cls(sized, graph_id, environment, [None] * sized.buckets)
+        row.entries[sized.home_bucket] = row.build(sized.home_as(graph_id))
+        return row
+
     @property
     def home(self) -> Entry:
         """The entry for the sizes that the graph was captured at."""

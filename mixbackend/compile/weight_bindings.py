@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 import torch
 
+from mixbackend.compile.program import Proposal
 from mixbackend.compile.sized_graph import Row, SizedGraph
 from mixbackend.execute.bindings import Patience
 from mixbackend.execute.weights.file_backed import FileBackedWeights
@@ -141,6 +142,10 @@ class WeightBindings:
         binding = self._bound_first(weights)
         return binding, binding.row
 
+    def place_as(self, home: Proposal) -> None:
+        """Rows of further weights are placed this way at the sizes that the graph was captured at."""
+        self._sized = replace(self._sized, home=home)
+
     def drop_abandoned(self) -> list[Row]:
         """Let go of what was made of weights that nobody else holds any more; takes no lock."""
         dropped = []
@@ -165,10 +170,7 @@ class WeightBindings:
         return binding
 
     def _new_row(self) -> Row:
-        sized, name = self._sized, f"{self._graph_id}+{next(self._ids)}"
-        row = Row(sized, name, self._environment, [None] * sized.buckets)
-        row.entries[sized.home_bucket] = row.build(sized.home_as(name))
-        return row
+        return Row.begun(self._sized, f"{self._graph_id}+{next(self._ids)}", self._environment)
 
     def _bound_again(self, variant: _Variant, weights: Sequence[torch.Tensor]) -> Binding:
         assert variant.binding is not None and variant.binding.watch is not None

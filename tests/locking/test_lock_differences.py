@@ -177,7 +177,7 @@ def test_nothing_runs_in_eager_instead_of_frozen(bench: Bench, small: Small, mon
     def fail(*arguments: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(driver, "first_row", fail)
+    monkeypatch.setattr(driver, "propose", fail)
     with pytest.raises(Exception, match="a fault"):
         bench.run(small, [VALUE], **bench.frozen())
 

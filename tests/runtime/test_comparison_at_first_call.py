@@ -97,6 +97,19 @@ def test_weights_that_change_afterwards_are_seen(make_mixture, sleeper):
     assert used(mixture) == [{"quick"}]
 
 
+def test_layers_that_share_a_graph_take_what_the_first_one_showed(make_mixture, sleeper):
+    layers = [torch.nn.Linear(8, 8) for _ in range(3)]
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    with torch.no_grad():
+        compiled = torch.compile(lambda layer, x: layer(x), backend=mixture, dynamic=False)
+        for layer in layers:
+            torch.testing.assert_close(compiled(layer, X), layer(X))
+    (executable,) = mixture._graphs
+    assert len(executable.rows) == len(used(mixture)) == 3
+    assert used(mixture) == [{"quick"}] * 3
+    assert len(told(mixture)) == 1, "compared once"
+
+
 def test_a_rival_that_fails_costs_nothing_but_its_time(make_mixture, sleeper):
     mixture = make_mixture(sleeper("good", 0.001), sleeper("broken", 0.0, RuntimeError("no")), on_failure="repair")
     torch.testing.assert_close(run(mixture), model(X))
