@@ -74,11 +74,11 @@ class _FirstCall:
         candidates = [*rivals, Candidate(DEFAULT, self.home, self.home.plan.estimated_s)]
         try:
             decision = self._decided(candidates, failed, values, ground)
+            winner = next(item for item in candidates if item.choice == decision.choice)
+            self._keep(winner, decision)
         except torch.OutOfMemoryError as error:
             self._tell(f"not compared at the first call: {error}")
-            return self.home
-        winner = next(item for item in candidates if item.choice == decision.choice)
-        self._keep(winner, decision)
+            winner = candidates[-1]
         for candidate in candidates:
             if candidate is not winner:
                 candidate.entry.release()

@@ -160,6 +160,9 @@ def _ladder(home: Proposal, decision: Decision, outlook: Outlook, environment: E
     """By estimates, whatever was decided: decisions are kept for the ranges that estimates find."""
     if not home.graph.dynamic:
         return None
-    if decision is UNTUNED and home.layout.plan is not None:
-        return ladder_of(home.layout, home.layout.plan, environment.planner)
-    return None if outlook.ranged is None else outlook.ranged.ladder
+    if decision is not UNTUNED or home.layout.plan is None:
+        return None if outlook.ranged is None else outlook.ranged.ladder
+    ladder = ladder_of(home.layout, home.layout.plan, environment.planner)
+    if outlook.ranged is not None:
+        outlook.ranged.ladder = ladder  # it would search the same once more
+    return ladder
