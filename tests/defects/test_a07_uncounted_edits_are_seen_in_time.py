@@ -75,6 +75,12 @@ def test_the_last_bytes_are_seen() -> None:
 @pytest.mark.parametrize("graphs", [1, 8])
 def test_looking_takes_a_hundredth_of_the_time_of_calls_at_most(graphs: int) -> None:
     """However many graphs a model has, and whatever pauses lie between calls."""
+    # Other programs on the machine only add to what is measured: the least of three is the watch's own.
+    assert min(_looking_s(graphs) for _ in range(3)) < 0.01 * 400 * 0.005
+
+
+def _looking_s(graphs: int) -> float:
+    """Seconds of looking in 400 calls of 5 ms; beside the share, a cache line of each tensor is compared in each."""
     weights = [[torch.randn(2000, 2000) for _ in range(8 // graphs)] for _ in range(graphs)]
     watches = [WeightWatch(part) for part in weights]
     spent = 0.0
@@ -86,8 +92,7 @@ def test_looking_takes_a_hundredth_of_the_time_of_calls_at_most(graphs: int) -> 
             spent += time.thread_time() - before
         if call % 40 == 0:
             time.sleep(0.05)
-    # Beside the share, a cache line of each tensor is compared in every call.
-    assert spent < 0.01 * 400 * 0.005
+    return spent
 
 
 def test_no_graph_starves_beside_another() -> None:
