@@ -9,6 +9,7 @@ backward are compiled, the optimizer is torch's own for everybody.
 from __future__ import annotations
 
 import copy
+import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -147,7 +148,19 @@ def _openvino(module: nn.Module, inputs: Inputs, threads: int) -> Executor:
 
 
 def _converted(openvino: Any, module: nn.Module, values: Inputs) -> Any:
-    """Traced, which users meet first; exported where tracing meets an operator without a rule."""
+    """Traced, which users meet first; exported where tracing meets an operator without a rule.
+
+    Converting sets the level of the root logger for the whole process; here it is put back.
+    """
+    root = logging.getLogger()
+    level = root.level
+    try:
+        return _traced_or_exported(openvino, module, values)
+    finally:
+        root.setLevel(level)
+
+
+def _traced_or_exported(openvino: Any, module: nn.Module, values: Inputs) -> Any:
     try:
         return openvino.convert_model(module, example_input=values, input=[list(value.shape) for value in values])
     except Exception as traced:

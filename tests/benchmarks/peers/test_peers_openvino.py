@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ def test_models_with_operators_that_tracing_cannot_convert_are_exported() -> Non
             return self.linear(torch.diff(ids.cumsum(-1), dim=-1))
 
     module, inputs = Steps().eval(), (torch.randn(2, 5),)
+    level = logging.getLogger().level
     executor = executors.inference("openvino", None, module, inputs, 1)
+    assert logging.getLogger().level == level
     with torch.no_grad():
         torch.testing.assert_close(executor.results(executor.run())["output 0"], module(*inputs))
 
