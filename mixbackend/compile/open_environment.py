@@ -20,7 +20,7 @@ from mixbackend.locking.lock import Lock
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.planner import Planner
 from mixbackend.reporting import Event, EventLog
-from mixbackend.storage import Storage
+from mixbackend.storage import Storage, StorageEvent
 
 
 def open_environment(config: Config, records: bool = False) -> Environment:
@@ -41,7 +41,9 @@ def open_environment(config: Config, records: bool = False) -> Environment:
     backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in told)
     reference = next(backend for backend in backends if backend.traits().reference)
     fingerprints = {backend.name: backend.fingerprint() for backend in backends}
-    storage = Storage(config.cache.dir, config.cache.remote, config.cache.max_gb, fingerprints)
+    storage = Storage(
+        config.cache.dir, config.cache.remote, config.cache.max_gb, fingerprints, partial(_note_storage, events)
+    )
     lock = None if config.lock.path is None else Lock(config.lock.path, config.lock.frozen, backends, events)
     costs = CalibratedCosts(config, backends, storage, records)
     failures = Failures(storage, fingerprints)
@@ -65,3 +67,8 @@ def open_environment(config: Config, records: bool = False) -> Environment:
 def _note_fault(events: EventLog, fault: Fault) -> None:
     """A plug-in that did not answer as the contract has it: others go on, and the report says so."""
     events.append(Event("backend_error", "", "", fault.backend, str(fault)))
+
+
+def _note_storage(events: EventLog, found: StorageEvent) -> None:
+    """An entry of the cache that was removed, or could not be read or written."""
+    events.append(Event("storage", "", "", "", f"{found.kind}: {found.detail}"))

@@ -24,6 +24,7 @@ EventKind = Literal[
     "lock",
     "cuda_graphs",
     "backend_error",
+    "storage",
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 

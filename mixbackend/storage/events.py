@@ -1,6 +1,7 @@
 """What storage found and did about it.
 
-Place: made by the store and the database; the default report writes to the log, the runtime adds them to its own.
+Place: made by the store and the database; the default report writes to the log; an environment keeps them
+as events of its report, which logs each once.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from functools import cached_property
 from mixbackend.host.devices import devices_here
 from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import Database
+from mixbackend.storage.events import Report, log_event
 from mixbackend.storage.here import Here
 from mixbackend.storage.upkeep import tidy
 
@@ -25,22 +26,31 @@ class Storage:
         remote: fsspec URL of what a fleet shares, ``None`` for nothing.
         max_gb: size above which the artifacts lose their least recently used entries.
         fingerprints: of the backends, by name.
+        report: told of every entry that was removed, unreadable or not written.
     """
 
-    def __init__(self, folder: str | None, remote: str | None, max_gb: float, fingerprints: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: str | None,
+        remote: str | None,
+        max_gb: float,
+        fingerprints: Mapping[str, str],
+        report: Report = log_event,
+    ) -> None:
         self._folder = folder
         self._remote = remote
         self._max_gb = max_gb
         self._fingerprints = fingerprints
+        self._report = report
 
     @cached_property
     def database(self) -> Database:
         """Measurements, rates, decisions, quarantines of this machine, and what its fleet shares."""
-        database = Database.open(self._folder, remote=self._remote)
+        database = Database.open(self._folder, remote=self._remote, report=self._report)
         tidy(database, lambda: Here(self._fingerprints, devices_here(), complete=False))
         return database
 
     @cached_property
     def store(self) -> ArtifactStore:
         """Compiled regions."""
-        return ArtifactStore.open(self._folder, remote=self._remote, max_gb=self._max_gb)
+        return ArtifactStore.open(self._folder, remote=self._remote, max_gb=self._max_gb, report=self._report)
