@@ -20,14 +20,14 @@ from mixbackend.compile.program import Program, Proposal, recorded_device, twins
 from mixbackend.compile.replay_script import write_replay
 from mixbackend.compile.stages import StageDriver
 from mixbackend.contracts import Backend, OpGraph, Plan, PlannedRegion, RegionCompileError, check_plan
-from mixbackend.execute.answers import SlotPolicy
+from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.bindings import BindingJob, bind_all
 from mixbackend.execute.compile_cache import Compiled
 from mixbackend.execute.cuda_graphs import set_apart
 from mixbackend.execute.faults import Faults
 from mixbackend.execute.region_errors import describe_region
+from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.repeating import written_inputs
-from mixbackend.execute.slots import RegionSlot
 from mixbackend.execute.stitch import Stitched, stitch
 from mixbackend.graph.aliases import only_views
 from mixbackend.graph.regions import BoundRegion, cut_regions
@@ -91,11 +91,11 @@ def excluded(proposal: Proposal, plan: Plan, failed: Sequence[PlannedRegion], en
 def bound_anew(
     program: Program, constants: Mapping[str, torch.Tensor], jobs: Sequence[BindingJob], environment: Environment
 ) -> Program:
-    """The program with some of its slots bound to other constants; built anew where one of them cannot be.
+    """The program with some of its executors bound to other constants; built anew where one of them cannot be.
 
     Args:
-        constants: of all slots.
-        jobs: of ``program.jobs``: those slots that are bound now.
+        constants: of all executors.
+        jobs: of ``program.jobs``: those executors that are bound now.
     """
     builder = _Builder(environment, StageDriver(program.graph.id, environment.debug))
     failed = builder.bind(program.regions, jobs)
@@ -140,9 +140,9 @@ class _Builder:
         if failed is not None:
             return twins(regions, failed)
         faults = Faults(layout.graph.id, self.environment.events)
-        slots = self._slots(proposal, regions, compiled, faults)
-        stitched = run("stitch", stitch, layout.module, layout.graph, regions, slots, show=_show_source)
-        program = Program(proposal, plan, regions, compiled, slots, stitched, constants, faults, stitched.run)
+        executors = self._executors(proposal, regions, compiled, faults)
+        stitched = run("stitch", stitch, layout.module, layout.graph, regions, executors, show=_show_source)
+        program = Program(proposal, plan, regions, compiled, executors, stitched, constants, faults, stitched.run)
         failed = self.bind(regions, program.jobs(constants))
         if failed is not None:
             return twins(regions, failed)
@@ -158,11 +158,11 @@ class _Builder:
         return plan if device is None else set_apart(graph, plan, {self.environment.reference.name}, device)
 
     def bind(self, regions: Sequence[BoundRegion], jobs: Sequence[BindingJob]) -> BoundRegion | None:
-        """Bind slots to constants; stops at the first that fails and returns its region."""
+        """Bind executors to constants; stops at the first that fails and returns its region."""
         for job, error in zip(jobs, bind_all(jobs), strict=True):
             if error is not None:
-                failed = next(bound for bound in regions if bound.region is job.slot.region)
-                self._compile_failed(job.slot.backend, failed, error)
+                failed = next(bound for bound in regions if bound.region is job.executor.region)
+                self._compile_failed(job.executor.backend, failed, error)
                 return failed
         return None
 
@@ -208,16 +208,18 @@ class _Builder:
         self._event("fallback", bound.planned.id, owner.name, detail)
         return self.environment.reference
 
-    def _slots(
+    def _executors(
         self, proposal: Proposal, regions: Sequence[BoundRegion], compiled: Sequence[Compiled], faults: Faults
-    ) -> tuple[RegionSlot, ...]:
+    ) -> tuple[RegionExecutor, ...]:
         config, graph = self.environment.config, proposal.graph
-        policy = SlotPolicy(verify=config.verify.when, factor=config.verify.factor, strict=config.on_failure == "raise")
+        policy = ExecutionPolicy(
+            verify=config.verify.when, factor=config.verify.factor, strict=config.on_failure == "raise"
+        )
         moving = frozenset(written_inputs(graph))
         sources = {item.name: item.source for item in graph.inputs if item.source}
         pairs = zip(regions, compiled, strict=True)
         return tuple(
-            RegionSlot(bound.region, made.code, policy, faults.add, faults.unverified, sources, moving)
+            RegionExecutor(bound.region, made.code, policy, faults.add, faults.unverified, sources, moving)
             for bound, made in pairs
         )
 

@@ -108,23 +108,23 @@ class Entry:
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""
-        for slot in self.program.slots:
-            slot.time_again()
+        for executor in self.program.executors:
+            executor.time_again()
 
     def record(self, *, advice: bool = False) -> GraphRecord:
         """What the report says about this graph; with ``advice``, also which refusals cost most."""
         program = self._with_refusals()
         plan, exclusions = program.plan, program.proposal.exclusions
-        rows = zip(plan.regions, program.compiled, program.slots, strict=True)
+        rows = zip(plan.regions, program.compiled, program.executors, strict=True)
         regions = tuple(
             RegionRecord(
                 id=planned.id,
-                measured_s=slot.measured_s,
+                measured_s=executor.measured_s,
                 cached=compiled.cached,
                 reused_from=compiled.reused_from,
-                notes=(*compiled.region.notes, *(slot.bound.notes if slot.bound is not None else ())),
+                notes=(*compiled.region.notes, *(executor.bound.notes if executor.bound is not None else ())),
             )
-            for planned, compiled, slot in rows
+            for planned, compiled, executor in rows
         )
         found = self._environment.planner.savings(program.graph, plan, exclusions) if advice else ()
         return GraphRecord(
@@ -161,19 +161,19 @@ class Entry:
                 self._repair_after(program.faults.found.popleft())
 
     def _repair_after(self, fault: Fault) -> None:
-        slot, environment = fault.slot, self._environment
+        executor, environment = fault.executor, self._environment
         if fault.is_news:
-            environment.compile_cache.quarantine(slot.backend, slot.region, fault.text)
-            where = f"{fault.text} ({describe_region(slot.region)})"
-            self._tell(_EVENTS[fault.kind], region_name(slot), slot.backend.name, where)
-        failed = self.program.planned(slot)
+            environment.compile_cache.quarantine(executor.backend, executor.region, fault.text)
+            where = f"{fault.text} ({describe_region(executor.region)})"
+            self._tell(_EVENTS[fault.kind], region_name(executor), executor.backend.name, where)
+        failed = self.program.planned(executor)
         if failed is None:  # a repair has replaced it meanwhile
             return
         moved = twins(self.program.regions, failed)
         self.program = repaired(self.program, moved, environment)
         nodes = frozenset(name for planned in moved for name in planned.nodes)
         owners = sorted({item.backend for item in self.plan.regions if nodes & set(item.nodes)})
-        self._tell("repair", failed.planned.id, slot.backend.name, f"now on {', '.join(owners)}")
+        self._tell("repair", failed.planned.id, executor.backend.name, f"now on {', '.join(owners)}")
 
     def _tell(self, kind: Any, region: str, backend: str, detail: str) -> None:
         self._environment.events.append(Event(kind, self.graph.id, region, backend, detail))

@@ -2,7 +2,7 @@
 
 Place: made by ``compile.build``, run and replaced by ``compile.entry``. Input: what was proposed, compiled and
 stitched. Output: ``run``, on the list of the graph's inputs.
-Invariants: a value; what changes while it runs are its slots alone. A repair makes another program.
+Invariants: a value; what changes while it runs are its executors alone. A repair makes another program.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mixbackend.execute.bindings import BindingJob
 from mixbackend.execute.compile_cache import Compiled
 from mixbackend.execute.cuda_graphs import RecordedGraph, Subject, device_of
 from mixbackend.execute.faults import Faults
+from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
-from mixbackend.execute.slots import RegionSlot
 from mixbackend.execute.stitch import Stitched
 from mixbackend.graph.regions import BoundRegion
 from mixbackend.plan.environment import Environment
@@ -58,10 +58,10 @@ class Program:
     Attributes:
         proposal: what it is made of.
         plan: where everything is.
-        regions, compiled, slots: in execution order.
+        regions, compiled, executors: in execution order.
         stitched: the generated function.
-        constants: what slots are bound to, by name of the placeholder.
-        faults: what went wrong in its slots.
+        constants: what executors are bound to, by name of the placeholder.
+        faults: what went wrong in its executors.
         run: the stitched function, or recordings of it.
     """
 
@@ -69,7 +69,7 @@ class Program:
     plan: Plan
     regions: tuple[BoundRegion, ...]
     compiled: tuple[Compiled, ...]
-    slots: tuple[RegionSlot, ...]
+    executors: tuple[RegionExecutor, ...]
     stitched: Stitched
     constants: Mapping[str, torch.Tensor]
     faults: Faults
@@ -83,22 +83,22 @@ class Program:
     @property
     def rechecked_s(self) -> float:
         """Seconds that holding code for changed constants against eager has taken."""
-        return sum(slot.rechecked_s for slot in self.slots)
+        return sum(executor.rechecked_s for executor in self.executors)
 
     def jobs(self, constants: Mapping[str, torch.Tensor]) -> list[BindingJob]:
         """What binding to these constants takes."""
-        pairs = zip(self.regions, self.slots, strict=True)
-        return [BindingJob(slot, [constants.get(name) for name in bound.inputs]) for bound, slot in pairs]
+        pairs = zip(self.regions, self.executors, strict=True)
+        return [BindingJob(executor, [constants.get(name) for name in bound.inputs]) for bound, executor in pairs]
 
-    def planned(self, slot: RegionSlot) -> BoundRegion | None:
-        """The region of a slot; ``None`` if it is of another program."""
-        pairs = zip(self.slots, self.regions, strict=True)
-        return next((bound for mine, bound in pairs if mine is slot), None)
+    def planned(self, executor: RegionExecutor) -> BoundRegion | None:
+        """The region of an executor; ``None`` if it is of another program."""
+        pairs = zip(self.executors, self.regions, strict=True)
+        return next((bound for mine, bound in pairs if mine is executor), None)
 
     def released(self) -> Program:
         """What is left of it for reports: nothing that was made of constants."""
-        for slot in self.slots:
-            slot.run_eager()
+        for executor in self.executors:
+            executor.run_eager()
         return replace(self, constants={}, run=self.stitched.run)
 
 
@@ -124,7 +124,7 @@ def with_runner(program: Program, environment: Environment, trial: bool = False)
         program.proposal.layout.module,
         program.graph,
         program.regions,
-        program.slots,
+        program.executors,
         program.stitched,
         program.constants,
     )

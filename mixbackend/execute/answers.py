@@ -1,7 +1,7 @@
 """Answers by eager: what a call returns or raises when the code of its region failed or was found wrong.
 
-Place: what ``execute.slots`` builds on. Input: a failure in one call. Output: eager's result, or an error; the graph is
-told once, and places the region anew for later calls.
+Place: what ``execute.region_executor`` builds on. Input: a failure in one call. Output: eager's result, or an error;
+the graph is told once, and places the region anew for later calls.
 Invariants: eager is asked before anybody is blamed: what it raises, too, is the input's error. Where inputs may have
 been written already and nothing can put them back, the call raises: eager would write them a second time.
 """
@@ -26,8 +26,8 @@ VerifyWhen = Literal["off", "first_call", "sampled", "always"]
 
 
 @dataclass(frozen=True)
-class SlotPolicy:
-    """How a slot behaves.
+class ExecutionPolicy:
+    """How an executor behaves.
 
     Attributes:
         verify: when to hold results against the reference.
@@ -46,8 +46,8 @@ class Answers:
     Args:
         region: what was compiled.
         code: what was made of it.
-        policy: see ``SlotPolicy``.
-        on_failure: called with (slot, kind, text) after a failure; must not raise.
+        policy: see ``ExecutionPolicy``.
+        on_failure: called with (executor, kind, text) after a failure; must not raise.
         sources: what the user calls inputs, by their names in the graph.
     """
 
@@ -55,7 +55,7 @@ class Answers:
         self,
         region: Region,
         code: RegionCode,
-        policy: SlotPolicy,
+        policy: ExecutionPolicy,
         on_failure: Callable[[Any, FailureKind, str], None],
         sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -84,7 +84,7 @@ class Answers:
         return changed
 
     def retire(self, text: str) -> None:
-        """Do not run the code any more: another slot saw it fail. The next call is answered by eager, and the graph
+        """Do not run the code any more: another executor saw it fail. The next call is answered by eager, and the graph
         places the region anew."""
         self._retired = text
         self._call = self._after_retiring

@@ -1,10 +1,10 @@
 """Binding compiled regions to the values of their constants: several at once, and through the artifact store.
 
-Place: between ``compile.placed``, which knows the values, and the code of backends. Input: slots and values; a region
-whose backend prepares bindings. Output: bound slots; ``BoundRun``.
-Most backends bind in the time of copying weights. Where it is a compilation, the code is stored under the region's key
-and the digest of the values, so that it is made once for all plans, processes and machines with one cache.
-After a change nobody waits for that: eager runs the region until the code is there.
+Place: between ``compile.build``, which knows the values, and the code of backends. Input: executors and values; a
+region whose backend prepares bindings. Output: bound executors; ``BoundRun``. Most backends bind in the time of copying
+weights. Where it is a compilation, the code is stored under the region's key and the digest of the values, so that it
+is made once for all plans, processes and machines with one cache. After a change nobody waits for that: eager runs the
+region until the code is there.
 Invariants: what cannot be loaded is removed and made anew. Values are read on the stream of whoever asks, and before
 the call goes on.
 """
@@ -23,7 +23,7 @@ import torch
 
 from mixbackend.contracts import Binding, BoundRun
 from mixbackend.contracts.region import PrepareBindingFunction
-from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.storage import ArtifactStore, Label
 
 Waiting = Callable[[], bool]
@@ -128,33 +128,33 @@ class StoredBinder:
 
 @dataclass(frozen=True)
 class BindingJob:
-    """A slot and the values that it is to be bound to, one entry per input."""
+    """An executor and the values that it is to be bound to, one entry per input."""
 
-    slot: RegionSlot
+    executor: RegionExecutor
     constants: Sequence[torch.Tensor | None]
 
     def begun_behind(self, patience: Patience) -> bool:
         """Whether its code is being made in a thread now; eager runs the region until it is bound again."""
-        bind = self.slot.compiled.bind
+        bind = self.executor.compiled.bind
         if not isinstance(bind, StoredBinder) or not bind.behind(self.constants, patience):
             return False
-        self.slot.run_eager()
+        self.executor.run_eager()
         return True
 
     @property
     def takes_long(self) -> bool:
         """Whether it is worth a thread of its own, and may have one."""
-        return self.slot.compiled.prepare_binding is not None and self.slot.backend.traits().concurrent_compile
+        return self.executor.compiled.prepare_binding is not None and self.executor.backend.traits().concurrent_compile
 
 
 def bind_all(jobs: Sequence[BindingJob]) -> Iterator[Exception | None]:
-    """Bind slots, in their order; says for each what went wrong. Those that take long are bound side by side."""
+    """Bind executors, in their order; says for each what went wrong. Those that take long are bound side by side."""
     long = [place for place, job in enumerate(jobs) if job.takes_long]
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
 
     def bind(job: BindingJob) -> Exception | None:
         try:
-            job.slot.bind(job.constants)
+            job.executor.bind(job.constants)
         except Exception as error:
             return error
         return None

@@ -1,6 +1,6 @@
 """A checked call: one call of a region whose results are held against eager's, and whose inputs are watched.
 
-Place: between ``execute.slots``, which decides when and what follows, and ``execute.verify``, which compares.
+Place: between ``execute.region_executor``, which decides when and what follows, and ``execute.verify``, which compares.
 Input: a region, its code, the arguments of one call. Output: an ``Outcome``; the inputs hold what they held before
 unless the call was right.
 Invariants: nothing of the check is raised; what the code itself raises is in the outcome. Eager and the reference work

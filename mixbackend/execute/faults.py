@@ -1,8 +1,9 @@
 """Faults: what went wrong in the regions of one program while they ran.
 
-Place: written by slots in the middle of a call, read by the holder of the program once the call is over.
-Input: a slot, and what happened. Output: ``Fault`` values in their order; events of checks that were not made.
-Invariants: nothing here raises into a call or calls back; code that failed is left by all slots that share it at once.
+Place: written by executors in the middle of a call, read by the holder of the program once the call is over.
+Input: an executor, and what happened. Output: ``Fault`` values in their order; events of checks that were not made.
+Invariants: nothing here raises into a call or calls back; code that failed is left by all executors that share it at
+once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from mixbackend.execute.region_errors import FailureKind, describe_region
-from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.reporting import Event
 from mixbackend.reporting.events import EventLog
 
@@ -21,13 +22,13 @@ class Fault:
     """One failure of a region.
 
     Attributes:
-        slot: the region; eager answers its calls from now on.
+        executor: the region; eager answers its calls from now on.
         kind: whether it raised or was wrong.
         text: in words.
         is_news: whether the code had not failed before, here or elsewhere.
     """
 
-    slot: RegionSlot
+    executor: RegionExecutor
     kind: FailureKind
     text: str
     is_news: bool
@@ -47,16 +48,16 @@ class Faults:
         self.found: deque[Fault] = deque()
         """Not looked at yet."""
 
-    def add(self, slot: RegionSlot, kind: FailureKind, text: str) -> None:
-        """The code of a slot failed, or was found wrong."""
-        self.found.append(Fault(slot, kind, text, slot.code.fail(text, slot)))
+    def add(self, executor: RegionExecutor, kind: FailureKind, text: str) -> None:
+        """The code of an executor failed, or was found wrong."""
+        self.found.append(Fault(executor, kind, text, executor.code.fail(text, executor)))
 
-    def unverified(self, slot: RegionSlot, text: str) -> None:
+    def unverified(self, executor: RegionExecutor, text: str) -> None:
         """A check could not be made, or proved nothing."""
-        detail = f"{text} ({describe_region(slot.region)})"
-        self._events.append(Event("unverified", self._graph_id, region_name(slot), slot.backend.name, detail))
+        detail = f"{text} ({describe_region(executor.region)})"
+        self._events.append(Event("unverified", self._graph_id, region_name(executor), executor.backend.name, detail))
 
 
-def region_name(slot: RegionSlot) -> str:
-    """Of the slot's region within its graph."""
-    return slot.region.id.rpartition("/")[2]
+def region_name(executor: RegionExecutor) -> str:
+    """Of the executor's region within its graph."""
+    return executor.region.id.rpartition("/")[2]

@@ -1,6 +1,6 @@
 """Output forms: number, shape, type and memory of what foreign code returns, looked at in every call.
 
-Place: around the code of backends that do not promise ``Traits.fixed_outputs``, below ``execute.slots``.
+Place: around the code of backends that do not promise ``Traits.fixed_outputs``, below ``execute.region_executor``.
 Input: what the code returns. Output: the same; in the first call copies of it.
 Reused memory: a result that is overwritten by a later call cannot be told from a right one when it is made. So the
 first call's results are kept, their copies go on, and the second call must return other memory. What would keep more

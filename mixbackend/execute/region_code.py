@@ -1,12 +1,12 @@
-"""The code of one compiled region: what all slots that run it share.
+"""The code of one compiled region: what all executors that run it share.
 
 Place: made by the compile cache where a region is compiled or loaded; equal layers, copies of a model and graphs that
 are compiled again run the same object. Input: what the backend compiled, and what earlier processes confirmed of it.
-Output: the lock of code that must not run twice at once; how deeply a call is to be checked; word to all slots when
+Output: the lock of code that must not run twice at once; how deeply a call is to be checked; word to all executors when
 the code has failed.
-Invariants: who runs the same code holds the same lock, whatever slot, graph or binding it came by. A binding is code of
-its own: it has its own lock, and is checked when it is first run. What was checked counts for sizes of one class
-(``region_sizes``).
+Invariants: who runs the same code holds the same lock, whatever executor, graph or binding it came by. A binding is
+code of its own: it has its own lock, and is checked when it is first run. What was checked counts for sizes of one
+class (``region_sizes``).
 Non-goals: how a call is checked, see ``checked_call``.
 """
 
@@ -36,7 +36,7 @@ Depth = Literal["none", "rows", "whole"]
 
 
 class User(Protocol):
-    """A slot, as the code knows it."""
+    """An executor, as the code knows it."""
 
     def retire(self, text: str) -> None:
         """Do not run the code any more: somebody else found it wrong, or saw it fail."""
@@ -49,7 +49,7 @@ class Checks:
 
     Attributes:
         bound: whether it is a binding.
-        later: whether its slot ran another binding before: the region was checked with that one.
+        later: whether its executor ran another binding before: the region was checked with that one.
         passed: classes of sizes at which nothing is checked any more.
         unproved: how many checked calls proved little, by class.
     """
@@ -104,7 +104,7 @@ class RegionCode:
 
         The first one of every binding is, at sizes of every class: whole until enough processes have confirmed the
         region; by some rows where they have, or where this process checked the region before with other constants.
-        Without constants inside, all slots run the same code, which is checked once.
+        Without constants inside, all executors run the same code, which is checked once.
         """
         if sizes in checks.passed:
             return "none"
@@ -132,7 +132,7 @@ class RegionCode:
         return last
 
     def used_by(self, user: User) -> None:
-        """A slot runs the code from now on; it is told when the code has failed, now if it has."""
+        """An executor runs the code from now on; it is told when the code has failed, now if it has."""
         with self._lock:
             self._users.add(user)
             failure = self._failure
@@ -140,7 +140,7 @@ class RegionCode:
             user.retire(failure)
 
     def fail(self, text: str, user: User) -> bool:
-        """The code has failed in a slot: no other slot runs it any more; whether this is news."""
+        """The code has failed in an executor: no other executor runs it any more; whether this is news."""
         with self._lock:
             first = not self._failure
             self._failure = self._failure or text

@@ -1,6 +1,6 @@
 """What a region's failure is called: the errors that users see of it.
 
-Place: raised by ``execute.slots`` and ``compile.placed``. Input: who failed, where, and what happened.
+Place: raised by ``execute.region_executor`` and ``compile.build``. Input: the backend, the region, and what happened.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Sizes: what a call's inputs tell of a region's symbolic sizes.
 
-Place: below ``execute.slots``. Input: a region, the arguments of one call. Output: the value of a precondition's size;
-the classes of all sizes that its inputs show.
-A class is a power of two: sizes of one class differ by less than a factor of two, so that what was checked at one of
-them speaks for the others.
+Place: below ``execute.region_executor``. Input: a region, the arguments of one call. Output: the value of a
+precondition's size; the classes of all sizes that its inputs show. A class is a power of two: sizes of one class differ
+by less than a factor of two, so that what was checked at one of them speaks for the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timed calls: what the first calls of a region took, for reports.
 
-Place: beside ``execute.slots``. Input: a region's calls. Output: their median in seconds; on a GPU a call is over when
-all work that was queued is done.
+Place: beside ``execute.region_executor``. Input: a region's calls. Output: their median in seconds; on a GPU a call is
+over when all work that was queued is done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tensors whose values do not lie in their memory: zeros that torch never wrote, and lazily negated views.
 
-Place: around every compiled graph, in ``compile.compiling``. Regions read memory; torch's own kernels know better.
+Place: around every compiled graph, in ``compile.build``. Regions read memory; torch's own kernels know better.
 Input: a captured graph; the arguments of its calls. Output: what runs the graph in eager where such tensors occur.
 Invariants: no region is handed such a tensor. A graph makes none (zeros are written out before it is described; one
 with lazily negated values inside runs in eager). A call with one among its arguments runs in eager: there writing into

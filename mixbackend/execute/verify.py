@@ -7,7 +7,7 @@ Output: a ``Check``: right, the first deviation (inputs that were written count 
 be told.
 Invariants: nothing is raised into the caller, whatever goes wrong; torch's random state is what it was; inputs are not
 changed; nothing is kept.
-Non-goals: deciding what happens to a wrong region, see ``execute.slots``.
+Non-goals: deciding what happens to a wrong region, see ``execute.region_executor``.
 """
 
 from __future__ import annotations

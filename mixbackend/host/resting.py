@@ -1,6 +1,6 @@
 """Torch's idle threads rest while a region runs on another pool, and wait as they always do otherwise.
 
-Place: below ``host.threads``, which decides where; around the run functions of ``execute.slots``.
+Place: below ``host.threads``, which decides where; around the run functions of ``execute.region_executor``.
 Input: the OpenMP runtime that torch runs on (GNU's), the code of a region. Output: the same code, with torch's threads
 asleep meanwhile.
 Method: the calling thread begins a parallel region whose other members wait for a semaphore of the C library, runs the

@@ -1,7 +1,7 @@
 """One policy for the threads of all pools of this process: no pool spins while another works.
 
-Place: told by compile caches which pools their regions run on, asked by slots how to call a region; acts on torch's own
-pool, the one that spins.
+Place: told by compile caches which pools their regions run on, asked by executors how to call a region; acts on torch's
+own pool, the one that spins.
 Input: names of pools (``Traits.thread_pool``). Output: a ``Sharing`` that says what was done; it becomes an event.
 
 - Size: every pool gets torch's number of threads (``contracts.threads``), so ``OMP_NUM_THREADS`` and

@@ -9,10 +9,10 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, Condition, ErrorBudget, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.execute import verify
-from mixbackend.execute.answers import SlotPolicy
+from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.reference import WideInterpreter
 from mixbackend.execute.region_code import RegionCode
-from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.graph.trace import trace_region
 
 aten = torch.ops.aten
@@ -93,16 +93,16 @@ def test_preconditions_on_sizes_of_several_symbols():
         ran.append(1)
         return EagerBackend().compile(region).run(values)
 
-    policy = SlotPolicy("off", 3.0, strict=True)
+    policy = ExecutionPolicy("off", 3.0, strict=True)
     compiled = CompiledRegion(run, preconditions=(small,))
-    slot = RegionSlot(region, RegionCode(EagerBackend(), compiled), policy, pytest.fail, lambda *_: None)
-    slot._call = slot._fast
+    executor = RegionExecutor(region, RegionCode(EagerBackend(), compiled), policy, pytest.fail, lambda *_: None)
+    executor._call = executor._fast
     for shape, taken in (((5, 20), True), ((5, 21), False), ((2, 2), True)):
         value = torch.randn(shape)
         sizes = iter(shape)
         values = [value if isinstance(item.meta, TensorMeta) else next(sizes) for item in region.inputs]
         ran.clear()
-        torch.testing.assert_close(slot(values)[0], value.sigmoid())
+        torch.testing.assert_close(executor(values)[0], value.sigmoid())
         assert bool(ran) is taken
 
 

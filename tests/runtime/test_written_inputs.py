@@ -21,9 +21,9 @@ from mixbackend.contracts import (
     VerificationError,
     refuse_special,
 )
-from mixbackend.execute.answers import SlotPolicy
+from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.region_code import RegionCode
-from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.partitioner.judging import refused_by_traits
@@ -163,13 +163,13 @@ def replace_run(mixture) -> list[str]:
         raise RuntimeError("device lost")
 
     for graph in mixture._graphs:
-        for slot in graph.rows[0].home.program.slots:
-            if slot.backend.name == "writer":
-                slot._run = refuse
+        for executor in graph.rows[0].home.program.executors:
+            if executor.backend.name == "writer":
+                executor._run = refuse
     return met
 
 
-def test_a_slot_leaves_versions_to_torch(loopback):
+def test_an_executor_leaves_versions_to_torch(loopback):
     backend = writer(type(loopback))
 
     def function(total, value):
@@ -177,12 +177,14 @@ def test_a_slot_leaves_versions_to_torch(loopback):
         return (value * 2,)
 
     region = trace_region(function, [torch.zeros(4), torch.ones(4)])
-    policy = SlotPolicy("first_call", 3.0, strict=True)
-    slot = RegionSlot(region, RegionCode(backend, backend.compile(region)), policy, pytest.fail, lambda *_: None)
+    policy = ExecutionPolicy("first_call", 3.0, strict=True)
+    executor = RegionExecutor(
+        region, RegionCode(backend, backend.compile(region)), policy, pytest.fail, lambda *_: None
+    )
     total, value = torch.zeros(4), torch.ones(4)
     for step in range(3):
         before = total._version, value._version
-        slot([total, value])
+        executor([total, value])
         assert (total._version, value._version) == before, "torch counts a graph's writes when it has run"
         torch.testing.assert_close(total, torch.full((4,), step + 1.0))
 
@@ -282,10 +284,12 @@ def test_writes_into_different_storages_need_no_order_among_them():
 def test_eagers_own_counting_is_taken_back():
     region = trace_region(lambda total, value: COPY(total, value), [torch.zeros(4), torch.ones(4)])
     backend = EagerBackend()
-    policy = SlotPolicy("first_call", 3.0, strict=True)
-    slot = RegionSlot(region, RegionCode(backend, backend.compile(region)), policy, pytest.fail, lambda *_: None)
+    policy = ExecutionPolicy("first_call", 3.0, strict=True)
+    executor = RegionExecutor(
+        region, RegionCode(backend, backend.compile(region)), policy, pytest.fail, lambda *_: None
+    )
     total = torch.zeros(4)
-    slot([total, torch.ones(4)])
+    executor([total, torch.ones(4)])
     assert total._version == 0
-    slot.unguarded([total, torch.ones(4)])
+    executor.unguarded([total, torch.ones(4)])
     assert total._version == 0

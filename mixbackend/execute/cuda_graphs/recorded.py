@@ -30,8 +30,8 @@ from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_e
 from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.execute.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
 from mixbackend.execute.cuda_graphs.recording import RecordedPiece, Recording, Tell
+from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
-from mixbackend.execute.slots import RegionSlot
 from mixbackend.execute.stitch import Stitched, call_text, function_text, load_function, stitch
 from mixbackend.graph.regions import BoundRegion
 
@@ -48,7 +48,7 @@ class Subject:
 
     Attributes:
         module, graph: the captured graph and its description.
-        regions, slots: its regions in execution order, and what runs them.
+        regions, executors: its regions in execution order, and what runs them.
         stitched: all of it without CUDA graphs.
         constants: tensors of constant inputs, by name; the same at every call.
     """
@@ -56,7 +56,7 @@ class Subject:
     module: torch.fx.GraphModule
     graph: OpGraph
     regions: tuple[BoundRegion, ...]
-    slots: tuple[RegionSlot, ...]
+    executors: tuple[RegionExecutor, ...]
     stitched: Stitched
     constants: Mapping[str, torch.Tensor]
 
@@ -98,7 +98,7 @@ class RecordedGraph:
             if sizes not in self._runs and len(self._runs) >= MOST_SIZES:
                 self._tell("", f"further sizes run without CUDA graphs: those of {MOST_SIZES} are recorded")
                 return self._plain
-            if not self._are_prepared(sizes) or not all(slot.settled for slot in self._subject.slots):
+            if not self._are_prepared(sizes) or not all(executor.settled for executor in self._subject.executors):
                 return self._plain
             if sizes not in self._runs:
                 self._runs[sizes] = self._recording()
@@ -149,8 +149,8 @@ class RecordedGraph:
         static = frozenset(item.name for item in subject.graph.inputs if item.role.is_weight)
         obstacles = [
             self._refused.get(number)
-            or obstacle_of(bound, slot.backend.name, slot.backend.traits(), static, self._device)
-            for number, (bound, slot) in enumerate(zip(subject.regions, subject.slots, strict=True))
+            or obstacle_of(bound, executor.backend.name, executor.backend.traits(), static, self._device)
+            for number, (bound, executor) in enumerate(zip(subject.regions, subject.executors, strict=True))
         ]
         return cut_pieces(subject.graph, subject.regions, obstacles, frozenset(subject.constants))
 
@@ -159,7 +159,7 @@ class RecordedGraph:
         if piece.views:
             return _repeated(self._subject.module, piece)
         (number,) = piece.regions
-        return self._subject.slots[number]
+        return self._subject.executors[number]
 
     def _recorded(self, piece: GraphPiece, recording: Recording) -> RecordedPiece:
         subject = self._subject
@@ -168,10 +168,10 @@ class RecordedGraph:
         static = [place for place, name in enumerate(piece.inputs) if name in given]
         constants = {name: subject.constants[name] for name in piece.constants}
         regions = [subject.regions[number] for number in piece.regions]
-        slots = [subject.slots[number] for number in piece.regions]
+        executors = [subject.executors[number] for number in piece.regions]
         filename = f"<mixbackend {subject.graph.id}, CUDA graph of {regions[0].planned.id}>"
-        bare = _joined(piece, regions, [slot.unguarded for slot in slots], constants, filename)
-        guarded = _joined(piece, regions, slots, constants, filename)
+        bare = _joined(piece, regions, [executor.unguarded for executor in executors], constants, filename)
+        guarded = _joined(piece, regions, executors, constants, filename)
         graph = cuda_graph_recorded(
             bare,
             piece.inputs,

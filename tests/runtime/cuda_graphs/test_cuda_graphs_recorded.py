@@ -13,11 +13,11 @@ import torch
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, InputRole, Plan, PlannedRegion
-from mixbackend.execute.answers import SlotPolicy
+from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.cuda_graphs import recorded
 from mixbackend.execute.cuda_graphs.recorded import MOST_SIZES, RecordedGraph, Subject
 from mixbackend.execute.region_code import RegionCode
-from mixbackend.execute.slots import RegionSlot
+from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.stitch import stitch
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
@@ -113,9 +113,9 @@ def _graph(
     backend = Strict(recordings, stubborn)
     monkeypatch.setattr(type(backend), "traits", lambda self: EagerBackend.traits(self))
     failures = []
-    policy = SlotPolicy(verify, 3.0, strict=False)
-    slots = tuple(
-        RegionSlot(
+    policy = ExecutionPolicy(verify, 3.0, strict=False)
+    executors = tuple(
+        RegionExecutor(
             bound.region,
             RegionCode(backend, backend.compile(bound.region)),
             policy,
@@ -124,13 +124,13 @@ def _graph(
         )
         for bound in regions
     )
-    stitched = stitch(module, graph, regions, slots)
+    stitched = stitch(module, graph, regions, executors)
     bound = {graph.inputs[place].name: inputs[place] for place in constants}
     found = dict(obstacles or {})
     monkeypatch.setattr(recorded, "obstacle_of", lambda bound, *_: found.get(bound.planned.id, ""))
     events = []
     running = RecordedGraph(
-        Subject(module, graph, regions, slots, stitched, bound), 0, lambda *told: events.append(told), trial
+        Subject(module, graph, regions, executors, stitched, bound), 0, lambda *told: events.append(told), trial
     )
     return running, backend, events, failures
 
@@ -173,7 +173,7 @@ def test_constants_are_read_where_they_lie(recordings, monkeypatch):
 
 
 def test_results_are_verified_before_anything_is_recorded(recordings, monkeypatch):
-    monkeypatch.setattr(RegionSlot, "_first_call", lambda self: self._checked)
+    monkeypatch.setattr(RegionExecutor, "_first_call", lambda self: self._checked)
     graph, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4), verify="first_call")
     graph([torch.randn(4)])
     assert recordings.made == []
@@ -217,7 +217,9 @@ def test_memory_of_a_failed_recording_is_gone_when_the_piece_runs_without(record
     graph, backend, *_ = _graph(recordings, monkeypatch, _chain, torch.ones(4))
     seen = []
     backend.ran = seen
-    monkeypatch.setattr(RegionSlot, "__call__", lambda self, inputs: seen.append(bool(held and held[0]())) or inputs)
+    monkeypatch.setattr(
+        RegionExecutor, "__call__", lambda self, inputs: seen.append(bool(held and held[0]())) or inputs
+    )
     graph([torch.ones(4)])
     seen.clear()
     graph([torch.ones(4)])

@@ -1,4 +1,4 @@
-"""Slots: one region of one graph while it runs.
+"""The executor of a region: one region of one graph while it runs.
 
 Place: between the stitched function and the code a backend compiled, which equal layers share (``region_code``).
 Input: the region's arguments at each call. Output: its results, with the strides that consumers rely on.
@@ -20,7 +20,7 @@ import torch
 from mixbackend.contracts import BoundRun, ErrorBudget, Region
 from mixbackend.contracts.region import RunFunction
 from mixbackend.contracts.torch_compat import set_versions, versions_of
-from mixbackend.execute.answers import Answers, SlotPolicy
+from mixbackend.execute.answers import Answers, ExecutionPolicy
 from mixbackend.execute.checked_call import Outcome, Subject, checked_call
 from mixbackend.execute.output_forms import looked_at
 from mixbackend.execute.region_code import MOST_UNPROVED, Checks, Depth, RegionCode
@@ -34,15 +34,15 @@ SAMPLE_EVERY = 256
 """With ``verify: sampled``, one call in this many is held against the reference."""
 
 
-class RegionSlot(Answers):
+class RegionExecutor(Answers):
     """Runs one region; see the module's docstring.
 
     Args:
         region: what was compiled.
         code: what was made of it.
-        policy: see ``SlotPolicy``.
-        on_failure: called with (slot, kind, text) after a failure; must not raise.
-        tell: called with (slot, text) about checks that could not be made or proved nothing.
+        policy: see ``ExecutionPolicy``.
+        on_failure: called with (executor, kind, text) after a failure; must not raise.
+        tell: called with (executor, text) about checks that could not be made or proved nothing.
         sources: what the user calls inputs, by their names in the graph.
         moving: names of inputs that the graph writes in some region: other threads may, at any time.
     """
@@ -51,9 +51,9 @@ class RegionSlot(Answers):
         self,
         region: Region,
         code: RegionCode,
-        policy: SlotPolicy,
-        on_failure: Callable[[RegionSlot, FailureKind, str], None],
-        tell: Callable[[RegionSlot, str], None],
+        policy: ExecutionPolicy,
+        on_failure: Callable[[RegionExecutor, FailureKind, str], None],
+        tell: Callable[[RegionExecutor, str], None],
         sources: Mapping[str, str] = MappingProxyType({}),
         moving: Collection[str] = (),
     ) -> None:
@@ -96,7 +96,8 @@ class RegionSlot(Answers):
         return self._times.median_s
 
     def time_again(self) -> None:
-        """Time the next calls instead of the first ones; a slot that still verifies times those that come after."""
+        """Time the next calls instead of the first ones; an executor that still verifies times those that come
+        after."""
         if self._call == self._steady:
             self._call = self._timed
         elif self._call == self._settled:
