@@ -166,7 +166,7 @@ def _lock(lock: Path, report: Report, mixture: Mixture, command: str) -> dict[st
     graphs = locked_graphs(report.graphs, command)
     named = {graph.key for graph in graphs}
     nameless = [item.graph.id for item in report.graphs if item.identity is None and "+" not in item.graph.id]
-    joints = locked_joints(mixture.cuts(), command)
+    joints = locked_joints(mixture.joint_decisions(), command)
     old = read_lock(lock) if lock.exists() else None
     file, change = merged(old, mixture.made_with(), graphs, joints, command)
     write_lock(lock, file)

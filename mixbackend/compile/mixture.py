@@ -35,9 +35,9 @@ from mixbackend.graph.identity import Captured
 from mixbackend.host.full_collections import full_collections_later
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
-from mixbackend.plan.cut import Cut
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.joint import joint_key, mark_as_decided, mark_saved
+from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.reporting import Event, Report
 from mixbackend.select.decision import UNTUNED, Decision
 
@@ -69,7 +69,7 @@ class Mixture:
         self._lock = threading.RLock()
         self._environments: dict[tuple[Config, bool], Environment] = {}
         self._graphs = CompiledGraphs()
-        self._cuts: dict[str, Cut] = {}
+        self._joint_decisions: dict[str, JointDecision] = {}
         if torch.cuda.is_available():
             _expect_kernels()
 
@@ -166,10 +166,10 @@ class Mixture:
         skipped = tuple(dict.fromkeys(found)) if environments else registry.skipped(self.config.backends)
         return Report(graphs, events, self.config.preferences(), skipped)
 
-    def cuts(self) -> dict[str, Cut]:
+    def joint_decisions(self) -> dict[str, JointDecision]:
         """What joint graphs save for the backward, by their keys, for a lock file; empty unless something measures."""
         with self._lock:
-            return dict(self._cuts)
+            return dict(self._joint_decisions)
 
     def made_with(self) -> MadeWith:
         """What plans of this object are made with, for a lock file."""
@@ -199,33 +199,33 @@ class Mixture:
             if any(environment.records for environment in self._environments.values()):
                 forget_cuda_graphs()
             self._graphs.clear()
-            self._cuts.clear()
+            self._joint_decisions.clear()
             self._environments.clear()
 
     def _prepare_joint(self, joint: torch.fx.GraphModule, environment: Environment) -> None:
         try:
-            self._cut(joint, environment)
+            self._decide_joint(joint, environment)
         except Exception as error:
             if environment.config.on_failure == "raise" or environment.config.lock.frozen:
                 raise
             environment.events.append(Event("fallback", "joint", "", "", f"split as torch would: {error}"))
 
-    def _cut(self, joint: torch.fx.GraphModule, environment: Environment) -> None:
+    def _decide_joint(self, joint: torch.fx.GraphModule, environment: Environment) -> None:
         """Mark what a joint graph saves: as locked, or by estimates; remember that if it may be locked."""
         key = ""
         if environment.lock is not None or environment.config.search.mode == "measure":
             with contextlib.suppress(RegionTextError):
                 key = joint_key(joint)
-        locked = environment.lock.cut(key) if environment.lock is not None and key else None
+        locked = environment.lock.joint_decision(key) if environment.lock is not None and key else None
         if environment.lock is not None and locked is not None:
             try:
                 mark_as_decided(joint, locked)
                 return
             except PlacementError as error:
                 environment.lock.settle("joint", [error.what])
-        cut = mark_saved(joint, environment.planner)
+        decision = mark_saved(joint, environment.planner)
         with self._lock:
-            self._cuts.update({key: cut} if key else {})
+            self._joint_decisions.update({key: decision} if key else {})
 
     def environment(self, config: Config, records: bool = False) -> Environment:
         """What graphs of a configuration share; the same at every call, until ``reset``."""

@@ -18,7 +18,7 @@ from mixbackend.locking.differences import Difference, LockDifferencesError, com
 from mixbackend.locking.model import LockedGraph, LockFile, MadeWith
 from mixbackend.locking.reading import read_lock
 from mixbackend.plan.choice import Choice
-from mixbackend.plan.cut import Cut
+from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.reporting import Event, EventLog
 from mixbackend.reporting.records import IdentityRecord
 
@@ -68,17 +68,17 @@ class Lock:
         """What plans would be made with in this process."""
         return made_with(self._backends)
 
-    def cut(self, key: str) -> Cut | None:
+    def joint_decision(self, key: str) -> JointDecision | None:
         """What the file says about a joint graph; ``None`` if nothing.
 
-        What is decided anew may be decided as before: so this is no difference by itself. If it is another cut, the
-        graphs that come of it are not in the file.
+        What is decided anew may be decided as before: so this is no difference by itself. If it is another decision,
+        the graphs that come of it are not in the file.
         """
         try:
             entry = self.file.joint(key)
         except LockError:
             return None  # told when the first graph asks
-        return Cut(entry.layout, entry.saved, entry.recomputed) if entry is not None else None
+        return JointDecision(entry.layout, entry.saved, entry.recomputed) if entry is not None else None
 
     def choice(
         self, graph_id: str, phase: Phase, identify: Callable[[], IdentityRecord], ops: Callable[[], Counter[str]]

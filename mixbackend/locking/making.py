@@ -24,7 +24,7 @@ from mixbackend.locking.model import (
     rounded,
 )
 from mixbackend.partitioner.plan_canonical import canonical_plan
-from mixbackend.plan.cut import Cut
+from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.reporting.records import GraphRecord
 from mixbackend.reporting.trials import TuningRecord, finite
 
@@ -59,18 +59,18 @@ def locked_graphs(records: Iterable[GraphRecord], made_by: str) -> tuple[LockedG
     return tuple(sorted(found.values(), key=_order))
 
 
-def locked_joints(cuts: Mapping[str, Cut], made_by: str) -> tuple[LockedJoint, ...]:
-    """Entries of joint graphs; cuts come by the key of their graph, in the order of capture."""
+def locked_joints(decisions: Mapping[str, JointDecision], made_by: str) -> tuple[LockedJoint, ...]:
+    """Entries of joint graphs; decisions come by the key of their graph, in the order of capture."""
     return tuple(
         LockedJoint(
             joint=f"joint-{number}",
             made_by=made_by,
-            layout=cut.layout,  # type: ignore[arg-type]
+            layout=decision.layout,  # type: ignore[arg-type]
             key=key,
-            saved=cut.saved,
-            recomputed=cut.recomputed,
+            saved=decision.saved,
+            recomputed=decision.recomputed,
         )
-        for number, (key, cut) in enumerate(cuts.items())
+        for number, (key, decision) in enumerate(decisions.items())
     )
 
 

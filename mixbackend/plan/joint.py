@@ -27,8 +27,8 @@ from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import describe
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.normalize import normalize
-from mixbackend.plan.cut import Cut
 from mixbackend.plan.fusion import Fusion
+from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.plan.layouts import channels_last_copy, make_channels_last, reads_misplaced_images
 from mixbackend.plan.planner import Planner
 from mixbackend.plan.softmax_decomposition import is_softmax, write_out
@@ -39,7 +39,7 @@ _LEAST_AT_STAKE = 0.02
 """Share of a step that convolutions must take for their layout to be worth a second plan: it may save half of it."""
 
 
-def mark_saved(joint: torch.fx.GraphModule, planner: Planner) -> Cut:
+def mark_saved(joint: torch.fx.GraphModule, planner: Planner) -> JointDecision:
     """Plan a joint graph, lay out its images, and mark the ops whose recomputation would not be fused, and those whose
     recomputation takes less than saving them."""
     planned = _in_best_layout(joint, planner)
@@ -53,32 +53,35 @@ def mark_saved(joint: torch.fx.GraphModule, planner: Planner) -> Cut:
     ).nodes()
     names = list(zip(_names(joint), planned.names, strict=True))
     saved = fusion.unfused - recomputed
-    cut = Cut(
+    decision = JointDecision(
         planned.layout,
         saved=tuple(name for name, planned_name in names if planned_name in saved),
         recomputed=tuple(name for name, planned_name in names if planned_name in recomputed),
     )
-    _mark(joint, cut)
-    return cut
+    _mark(joint, decision)
+    return decision
 
 
-def mark_as_decided(joint: torch.fx.GraphModule, cut: Cut) -> None:
+def mark_as_decided(joint: torch.fx.GraphModule, decision: JointDecision) -> None:
     """Lay out and mark a joint graph as was decided before.
 
     Raises:
         PlacementError: the decision is about another graph; the graph may be laid out already.
     """
-    if cut.layout == CHANNELS_LAST:
+    if decision.layout == CHANNELS_LAST:
         make_channels_last(joint)
     names = _names(joint)
-    for wish, decided in (("saved for the backward", cut.saved), ("computed again in the backward", cut.recomputed)):
+    for wish, decided in (
+        ("saved for the backward", decision.saved),
+        ("computed again in the backward", decision.recomputed),
+    ):
         strangers = set(decided).difference(names)
         if strangers:
             raise PlacementError(
                 what=f"{', '.join(sorted(strangers))} should be {wish}, and the graph has no such op",
                 hint="the model or torch has changed since: tune again",
             )
-    _mark(joint, cut)
+    _mark(joint, decision)
 
 
 def joint_key(joint: torch.fx.GraphModule) -> str:
@@ -94,10 +97,10 @@ def _names(joint: torch.fx.GraphModule) -> list[str]:
     return [f"{operator_name(node.target)}@{place}" for place, node in enumerate(joint.graph.nodes)]
 
 
-def _mark(joint: torch.fx.GraphModule, cut: Cut) -> None:
+def _mark(joint: torch.fx.GraphModule, decision: JointDecision) -> None:
     by_name = dict(zip(_names(joint), joint.graph.nodes, strict=True))
-    _tell(CheckpointPolicy.MUST_SAVE, (by_name[name] for name in cut.saved))
-    again = [by_name[name] for name in cut.recomputed]
+    _tell(CheckpointPolicy.MUST_SAVE, (by_name[name] for name in decision.saved))
+    again = [by_name[name] for name in decision.recomputed]
     _tell(CheckpointPolicy.MUST_RECOMPUTE, (node for node in again if not is_softmax(node)))
     write_out(joint, [node for node in again if is_softmax(node)])
 

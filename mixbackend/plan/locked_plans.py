@@ -12,7 +12,7 @@ from typing import Protocol
 
 from mixbackend.contracts import Phase
 from mixbackend.plan.choice import Choice
-from mixbackend.plan.cut import Cut
+from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.reporting.records import IdentityRecord
 
 
@@ -28,7 +28,7 @@ class LockedPlans(Protocol):
             LockError: under ``frozen``, where there is nothing that could be used.
         """
 
-    def cut(self, key: str) -> Cut | None:
+    def joint_decision(self, key: str) -> JointDecision | None:
         """What a joint graph is to save; ``None`` if the file says nothing."""
 
     def settle(self, graph_id: str, problems: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from mixbackend.locking.making import locked_graphs, locked_joints, merged
 from mixbackend.locking.model import LockFile
 from mixbackend.locking.text import write_lock
 from mixbackend.partitioner.placement import Placements
-from mixbackend.plan.cut import Cut
+from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.reporting import Report
 
 COMMAND = "mixbackend tune small:make"
@@ -59,7 +59,7 @@ class Run:
     mixture: Mixture
     outputs: list[torch.Tensor]
     report: Report
-    cuts: dict[str, Cut]
+    joint_decisions: dict[str, JointDecision]
 
     def plans(self) -> list[list[tuple[Any, ...]]]:
         """Backend and nodes of every region of every graph."""
@@ -124,12 +124,12 @@ class Bench:
                 outputs.append(compiled(value))
                 if train:
                     outputs[-1].square().mean().backward()
-        return Run(mixture, outputs, mixture.report(), mixture.cuts())
+        return Run(mixture, outputs, mixture.report(), mixture.joint_decisions())
 
     def write(self, run: Run, made_by: str = COMMAND, old: LockFile | None = None) -> LockFile:
         """Lock what a run placed."""
         environment = open_environment(run.mixture.config)
-        graphs, joints = locked_graphs(run.report.graphs, made_by), locked_joints(run.cuts, made_by)
+        graphs, joints = locked_graphs(run.report.graphs, made_by), locked_joints(run.joint_decisions, made_by)
         file, _ = merged(old, made_with(environment.backends), graphs, joints, made_by)
         write_lock(self.lock, file)
         return file

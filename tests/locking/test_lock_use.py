@@ -98,12 +98,12 @@ def test_what_is_computed_again_is_locked(bench: Bench) -> None:
     first = bench.run(model, [value], train=True)
     (joint,) = bench.write(first).joints
     assert [name.partition("@")[0] for name in joint.recomputed] == ["aten._log_softmax.default"]
-    (cut,) = first.cuts.values()
-    assert read_lock(bench.lock).joints[0].recomputed == cut.recomputed
+    (decision,) = first.joint_decisions.values()
+    assert read_lock(bench.lock).joints[0].recomputed == decision.recomputed
     model.zero_grad()
     second = bench.run(model, [value], cache="empty", searching=False, train=True, **bench.frozen(), on_failure="raise")
     assert second.plans() == first.plans() and not second.told()
-    edit(bench, (f"recomputed: [{cut.recomputed[0]}]", "recomputed: [aten._softmax.default@0]"))
+    edit(bench, (f"recomputed: [{decision.recomputed[0]}]", "recomputed: [aten._softmax.default@0]"))
     text = error_of(lambda: bench.run(model, [value], train=True, **bench.frozen()))
     assert "aten._softmax.default@0 should be computed again" in text
 

@@ -29,4 +29,4 @@ def test_without_processes_the_mixture_is_made_all_the_same(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(mixture, "start_compile_processes", refuse)
-    assert mixture.Mixture(Config()).cuts() == {}
+    assert mixture.Mixture(Config()).joint_decisions() == {}

@@ -13,8 +13,8 @@ import torch.nn.functional as functional
 from mixbackend.contracts import CostModel, Estimate, OpView, PlacementError
 from mixbackend.cost import costs as costs_module
 from mixbackend.partitioner.work import work_of
-from mixbackend.plan.cut import Cut
 from mixbackend.plan.joint import mark_as_decided
+from mixbackend.plan.joint_decision import JointDecision
 
 from .softmax_recompute_cases import ByteCosts, fused_pairs
 
@@ -286,5 +286,5 @@ def test_a_decision_about_another_graph_is_refused():
     graph = torch.fx.Graph()
     graph.output(graph.placeholder("x"))
     with pytest.raises(PlacementError, match=r"aten\._softmax\.default@7 should be computed again in the backward"):
-        cut = Cut("as_traced", (), ("aten._softmax.default@7",))
-        mark_as_decided(torch.fx.GraphModule(torch.nn.Module(), graph), cut)
+        decision = JointDecision("as_traced", (), ("aten._softmax.default@7",))
+        mark_as_decided(torch.fx.GraphModule(torch.nn.Module(), graph), decision)

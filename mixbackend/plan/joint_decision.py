@@ -1,4 +1,4 @@
-"""A cut: what was decided about a joint graph before it is split into forward and backward.
+"""Joint decision: what was decided about a joint graph before it is split into forward and backward.
 
 Place: made by ``plan.joint``, kept by the lock file, taken by ``plan.joint`` again.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class JointDecision:
     """What was decided about a joint graph.
 
     Attributes:
