@@ -36,8 +36,8 @@ from mixbackend.host.full_collections import full_collections_later
 from mixbackend.locking.differences import made_with
 from mixbackend.locking.model import MadeWith
 from mixbackend.plan.environment import Environment
-from mixbackend.plan.joint import joint_key, mark_as_decided, mark_saved
 from mixbackend.plan.joint_decision import JointDecision
+from mixbackend.plan.rematerialization import joint_key, mark_as_decided, mark_saved
 from mixbackend.reporting import Event, Report
 from mixbackend.select.decision import UNTUNED, Decision
 

@@ -1,6 +1,6 @@
 """Views of a joint graph: those are taken out that hide from torch's split what may be computed again.
 
-Place: between AOTAutograd's joint graph and ``plan.joint``; a pass of ``passes.joint_passes``.
+Place: between AOTAutograd's joint graph and ``plan.rematerialization``; a pass of ``passes.joint_passes``.
 Input: a joint graph. Output: the same graph, changed in place, with ``detach`` only where the graph returns it.
 torch's split knows the operators that inductor's decompositions leave over, and takes any other for one that is never
 fused. Autograd keeps results of tanh, softmax or sigmoid as ``detach`` of them, which inductor decomposes and we do

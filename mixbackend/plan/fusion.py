@@ -1,6 +1,6 @@
 """Fusion: which values of a planned graph its owners keep out of memory.
 
-Place: below ``plan.joint``, which decides with it what the forward saves for the backward.
+Place: below ``plan.rematerialization``, which decides with it what the forward saves for the backward.
 Input: a graph, a plan of it, the backends. Output: answers about single values.
 Invariants: pure. A value is kept out of memory between two ops if they have one owner who says that it fuses their
 classes (``Traits.fused``); views pass values on and are no readers.

@@ -1,6 +1,6 @@
 """Joint decision: what was decided about a joint graph before it is split into forward and backward.
 
-Place: made by ``plan.joint``, kept by the lock file, taken by ``plan.joint`` again.
+Place: made by ``plan.rematerialization``, kept by the lock file, taken by ``plan.rematerialization`` again.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Input: a normalised captured graph. Output: ``LayoutChoice``: the graph to run, 
 Both graphs are described, judged and placed like any other: what a conversion costs is the price of the ``clone`` that
 it is. A graph without convolutions on other than channels-last images is described once and planned later.
 Invariants: deterministic; the traced graph wins ties. Forward and backward graphs come as the joint graph left them:
-their layouts must agree on the tensors that one saves for the other, so ``plan.joint`` chooses for both.
+their layouts must agree on the tensors that one saves for the other, so ``plan.rematerialization`` chooses for both.
 """
 
 from __future__ import annotations

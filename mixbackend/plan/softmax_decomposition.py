@@ -1,6 +1,6 @@
-"""Row statistics: softmaxes of a joint graph written out, so that their results follow from two numbers per row.
+"""Softmax decomposition: softmaxes of a joint graph written out, so that their results follow from two numbers per row.
 
-Place: between AOTAutograd's joint graph and its split; ``plan.joint`` says for which softmaxes.
+Place: between AOTAutograd's joint graph and its split; ``plan.rematerialization`` says for which softmaxes.
 Input: a joint graph and nodes of it. Output: the same graph, changed in place, with marks for torch's split.
 
     y = _log_softmax(x, dim)      largest = amax(x, dim);          shifted = x - largest

@@ -1,6 +1,7 @@
-"""Recomputed: softmaxes of a joint graph whose results the backward computes again instead of having them saved.
+"""Softmax recompute: softmaxes of a joint graph whose results the backward computes again instead of having them saved.
 
-Place: asked by ``plan.joint``, before a joint graph is split; ``plan.softmax_decomposition`` carries it out.
+Place: asked by ``plan.rematerialization``, before a joint graph is split; ``plan.softmax_decomposition`` carries it
+out.
 Input: a planned joint graph, and what things cost there. Output: names of nodes.
 The gradient of a softmax, or of its logarithm, needs the result. torch's split takes both for ops that are expensive to
 repeat, because each sums rows, so the result is saved. But all that it takes to have any element again is the element

@@ -19,7 +19,7 @@ from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.cost import costs as costs_module
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner.placement import Placements
-from mixbackend.plan import joint, layouts
+from mixbackend.plan import layouts, rematerialization
 from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.plan.planner import Planner
 
@@ -419,7 +419,7 @@ def test_a_joint_graph_is_planned_twice_where_its_convolutions_count(
         return original(self, graph, *rest, **options)
 
     monkeypatch.setattr(Planner, "place", counted)
-    monkeypatch.setattr(joint, "_LEAST_AT_STAKE", least)
+    monkeypatch.setattr(rematerialization, "_LEAST_AT_STAKE", least)
     mine, image = Residual().train(), torch.randn(SHAPE)
     theirs = copy.deepcopy(mine)
     results = [model(image) for model in (torch.compile(mine, backend=make_mixture(loopback)), theirs)]

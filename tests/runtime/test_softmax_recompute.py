@@ -13,8 +13,8 @@ import torch.nn.functional as functional
 from mixbackend.contracts import CostModel, Estimate, OpView, PlacementError
 from mixbackend.cost import costs as costs_module
 from mixbackend.partitioner.work import work_of
-from mixbackend.plan.joint import mark_as_decided
 from mixbackend.plan.joint_decision import JointDecision
+from mixbackend.plan.rematerialization import mark_as_decided
 
 from .softmax_recompute_cases import ByteCosts, fused_pairs
 

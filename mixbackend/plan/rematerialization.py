@@ -1,4 +1,4 @@
-"""Joint: what the forward saves for the backward, and in which layout, decided with the placement in view.
+"""Rematerialization: what the forward saves for the backward, and in which layout, decided with the placement in view.
 
 Place: between AOTAutograd's joint graph and its split into forward and backward.
 Input: the joint graph. Output: the same graph, with channels-last convolutions if they are planned cheaper, with ops
