@@ -165,6 +165,8 @@ class BackendRates:
         weight_scale: like ``memory_scale``, of weights; on accelerators of those alone that are known when code is
             bound.
         host: what it costs the processor beside the device; ``None`` where the processor itself computes.
+        error: relative, of seconds that these rates tell, as their source states it; 0 where none is stated, and where
+            they were probed on this machine.
     """
 
     backend: str
@@ -176,6 +178,7 @@ class BackendRates:
     switch_s: float = 0.0
     weight_scale: float = 1.0
     host: HostRates | None = None
+    error: float = 0.0
 
     @cached_property
     def _rate_by_key(self) -> dict[tuple[str, str], OpRate]:

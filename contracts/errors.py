@@ -109,6 +109,12 @@ class StorageError(MixbackendError):
     code = "storage"
 
 
+class RateTableError(MixbackendError):
+    """A file of rates (``mixbackend calibrate --export``) does not fit its format."""
+
+    code = "rate-table"
+
+
 class LockError(MixbackendError):
     """A lock file cannot be read, or what it says does not hold here; ``what`` lists every difference."""
 

@@ -146,6 +146,26 @@ def tune(
     raise typer.Exit(body.run(body.Wanted(model, config, train, device, dynamic), lock, budget, frozen, as_json))
 
 
+@app.command()
+def calibrate(
+    device: Annotated[str, typer.Option(help="What is measured: cpu or cuda.")] = "cpu",
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget-s", help="Seconds for all backends; the next run goes on where this one ends.", min=1.0),
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write this machine's rows to a table of its family; others in it stay.")
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="Configuration file (YAML).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Measure although the machine is not quiet.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure rates of this machine, for images and fleets; without, rates of its family are scaled by a look at it."""
+    from mixbackend.commands import calibrate as body
+
+    raise typer.Exit(body.run(body.Wanted(device, budget, config, force, export), as_json))
+
+
 @config_app.command("check")
 def config_check(
     file: Annotated[str, typer.Argument(help="Configuration file (YAML).")],

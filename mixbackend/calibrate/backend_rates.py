@@ -13,6 +13,7 @@ equal rates.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +57,7 @@ class Calibration:
         settled: whether most timings agree; if not, the machine was busy and it should be done again later.
         fixed: what the structural probes told.
         left: labels of the stated probes that there was no time for.
+        build_s: seconds of building one of its probes, by the median; 0 where none ran.
     """
 
     rates: BackendRates
@@ -65,6 +67,7 @@ class Calibration:
     settled: bool
     fixed: Fixed
     left: tuple[str, ...] = ()
+    build_s: float = 0.0
 
     @property
     def unfinished(self) -> Unfinished | None:
@@ -125,7 +128,8 @@ def measure_rates(
     settled = not busy and len(disturbed) <= len(timed) * _UNSETTLED_SHARE
     notes = (*stated_notes, *compiled.notes, *failed, *disturbed)
     left = tuple(label for label, probe in stated.items() if probe in compiled.left)
-    return Calibration(rates, notes, middle - begin, end - middle, settled, fixed, left)
+    build_s = statistics.median([item.compile_s for item in compiled.probes] or [0.0])
+    return Calibration(rates, notes, middle - begin, end - middle, settled, fixed, left, build_s)
 
 
 def _telling(backend: Backend, timed: Sequence[Timed]) -> list[Timed]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from mixbackend import registry
 from mixbackend.calibrate.backend_rates import COMPILE_BUDGET_S
 from mixbackend.calibrate.budget import TimeLeft, turn
 from mixbackend.calibrate.measured_rows import is_due, stamp
@@ -48,6 +49,13 @@ def measuring_is_allowed() -> bool:
     return os.environ.get(SWITCH, "1") != "0"
 
 
+def foreign(backends: Sequence[Backend]) -> frozenset[str]:
+    """Backends of other distributions: where the user asked for measuring, a crash ends a process of its own."""
+    origins = {info.name: info.origin for info in registry.backends() if info.origin != registry.IN_PROCESS}
+    others = {name for name, origin in origins.items() if origin.partition(" ")[0] != registry.OURS}
+    return frozenset(others.intersection(item.name for item in backends))
+
+
 def calibrated_costs(
     backends: Sequence[Backend],
     device_type: str,
@@ -56,8 +64,9 @@ def calibrated_costs(
     report: Report = log_note,
     compile_budget_s: float = COMPILE_BUDGET_S,
     isolated: Collection[str] = (),
-    budget_s: float = ACCELERATOR_BUDGET_S,
+    budget_s: float | None = None,
     instruments: Instruments = _INSTRUMENTS,
+    begin: Callable[[str, int], object] = lambda name, left: None,
 ) -> CostModel:
     """The cost model for these backends on a device; what is not known yet is measured.
 
@@ -71,23 +80,31 @@ def calibrated_costs(
         report: told of each probe that did not run, with the reason.
         compile_budget_s: seconds of compiling per backend, for its probes and again for its blocks.
         isolated: names of backends that are probed in processes of their own.
-        budget_s: seconds for all backends of an accelerator; what is not known by then is left for the next process.
+        budget_s: seconds for all backends together; what is not known by then is left for the next process. By default
+            the processor's backends have ``compile_budget_s`` each, and an accelerator's ``ACCELERATOR_BUDGET_S``.
         instruments: what to measure with.
+        begin: told the name of each backend that is measured now, and how many come after it.
     """
     if not measuring_is_allowed():
         return cost_model(backends, device_type, database)
     with _measuring:
         device = _device(device_type, database, instruments)
         prober = Prober(device, database, report, compile_budget_s, instruments)
-        for backend in backends:
-            if backend.name in isolated and _is_unknown(backend, device, database, instruments):
-                prober.probe_isolated(backend)
         turns = sorted(backends, key=turn)
-        if device.place.type != "cpu":
-            unknown = sum(_is_unknown(item, device, database, instruments) for item in turns)
-            prober.time_left = TimeLeft(budget_s, unknown, instruments.clock)
+        left = [item.name for item in turns if _is_unknown(item, device, database, instruments)]
+        if device.place.type != "cpu" or budget_s is not None:
+            seconds = ACCELERATOR_BUDGET_S if budget_s is None else budget_s
+            prober.time_left = TimeLeft(seconds, len(left), instruments.clock)
+        for backend in backends:
+            if backend.name in isolated and backend.name in left:
+                begin(backend.name, len(left) - 1)
+                left.remove(backend.name)
+                prober.probe_isolated(backend)
         rates: dict[str, BackendRates] = {}
         for backend in turns:
+            if backend.name in left:
+                left.remove(backend.name)
+                begin(backend.name, len(left))
             prior = assumed_rates(backend, device, turns[0], rates)
             rates[backend.name] = _known_or_probed(backend, prober, prior, rates)
             if backend.traits().reference:

@@ -98,7 +98,7 @@ class Prober:
         report: told of each probe that did not run, with the reason.
         compile_budget_s: seconds of compiling per backend, for its probes and again for its blocks.
         instruments: what it measures with.
-        time_left: for the backends of an accelerator, in place of a budget for each.
+        time_left: for all backends together, in place of a budget for each.
         reference: the backend that fills in for others, once its rates are known.
     """
 
@@ -117,14 +117,15 @@ class Prober:
         """
         keep_freed_memory()  # as sessions do: without it, what costs most in large blocks is fresh pages
         # Replays on an accelerator are timed by itself, whatever the processor has to do.
-        busy = self.time_left is None and machine_is_busy()
+        beside = self.device.place.type != "cpu"
+        busy = not beside and machine_is_busy()
         part = None if self.time_left is None else self.time_left.take()
         earlier = None if part is None else read_unfinished(rates_row(backend, self.device, self.database))
         probes_s = self.compile_budget_s if part is None else part.probes_s
         fitted: Fit | None = None
         notes: tuple[str, ...] = ()
         with sharing.during([backend.traits().thread_pool]):
-            reference = None if part is None or self.reference is None else others.get(self.reference.name)
+            reference = None if not beside or self.reference is None else others.get(self.reference.name)
             done = self.instruments.measure_rates(
                 backend, self.device, prior, probes_s, busy=busy, earlier=earlier, reference=reference
             )
@@ -133,7 +134,7 @@ class Prober:
                 blocks_s = self.compile_budget_s if part is None else part.left_s
                 fitted, notes = self._fit(backend, done.rates, others, blocks_s)
         rates = done.rates if fitted is None else fitted.rates
-        self._keep(backend, rates, done, unfinished, notes)
+        self._keep(backend, rates, done, unfinished, notes, None if fitted is None else fitted.error_after)
         return rates
 
     def probe_isolated(self, backend: Backend) -> None:
@@ -171,8 +172,9 @@ class Prober:
         done: Calibration,
         unfinished: Unfinished | None,
         notes: tuple[str, ...],
+        error: float | None,
     ) -> None:
-        """Report what was found, and write the backend's row."""
+        """Report what was found, and write the backend's row, with how far it was off where that is known."""
         for note in (*done.notes, *notes):
             self.report(backend.name, note)
         self.report(backend.name, f"probed in {done.run_s:.2f} s after {done.compile_s:.2f} s of compiling")
@@ -180,6 +182,8 @@ class Prober:
             **rates_record(rates),
             **unfinished_record(unfinished),
             **stamp(done.settled, self.instruments.now),
+            **({} if error is None else {"error": error}),
+            "build_s": done.build_s,
             "notes": [*done.notes, *notes],
         }
         self.database.set_rates("backend", rates_subject(backend, self.device), row)

@@ -8,8 +8,7 @@ answers are those of ``SessionCosts``.
 
 from __future__ import annotations
 
-from mixbackend import registry
-from mixbackend.calibrate.calibration import calibrated_costs, measuring_is_allowed
+from mixbackend.calibrate.calibration import calibrated_costs, foreign, measuring_is_allowed
 from mixbackend.contracts import CostModel
 from mixbackend.cost.costs import SessionCosts
 
@@ -21,11 +20,5 @@ class CalibratedCosts(SessionCosts):
         """Costs on a device: known, or measured now."""
         if not measuring_is_allowed():
             return super().on_device(device_type)
-        isolated = self._foreign() if self.config.search.mode == "measure" else frozenset()
+        isolated = foreign(self.backends) if self.config.search.mode == "measure" else frozenset()
         return calibrated_costs(self.backends, device_type, self.database, isolated=isolated)
-
-    def _foreign(self) -> frozenset[str]:
-        """Backends of other distributions: where the user asked for measuring, a crash ends a process of its own."""
-        origins = {info.name: info.origin for info in registry.backends() if info.origin != registry.IN_PROCESS}
-        others = {name for name, origin in origins.items() if origin.partition(" ")[0] != registry.OURS}
-        return frozenset(others.intersection(item.name for item in self.backends))

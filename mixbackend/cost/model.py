@@ -2,52 +2,88 @@
 
 Place: above the tables of rates; below calibration, which fills them, and a session's costs.
 Input: backends, a device type, the database. Output: ``contracts.CostModel``, ``DeviceModel``, or one backend's rates.
-Invariants: nothing is measured or written; what is not known is a prior and says so (``provenance``); rates hold for
-one (backend, fingerprint, device, threads, torch).
+Invariants: nothing is measured or written; what is not known here is of a shipped table, or a backend's own prior, and
+says so (``provenance``, ``error``); rates hold for one (backend, fingerprint, device, threads, torch).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel, Estimate
+from mixbackend.contracts import Backend, BackendRates, DeviceModel, Estimate
 from mixbackend.cost.device_priors import prior_device
-from mixbackend.cost.priors import anchored, prior_rates
+from mixbackend.cost.families import GPU_MAKER, family_of, maker_here
+from mixbackend.cost.look import Look
+from mixbackend.cost.priors import PRIOR_ERROR, anchored, prior_rates
+from mixbackend.cost.rate_tables import shipped
 from mixbackend.cost.records import read_device, read_rates
+from mixbackend.cost.scaled_rates import Scaled, nearest, scaled
 from mixbackend.host.devices import device_name
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.storage import Database
 
 
-def cost_model(backends: Sequence[Backend], device_type: str, database: Database) -> CostModel:
-    """The cost model for these backends on a device, from what was measured before.
+def cost_model(
+    backends: Sequence[Backend], device_type: str, database: Database, look: Look | None = None
+) -> RooflineCostModel:
+    """The cost model for these backends on a device: what was measured here, else the table of its family.
 
     Args:
         backends: those that may be asked about.
         device_type: ``cpu`` or ``cuda``.
         database: where measurements are looked up.
+        look: at this machine, by which the table is scaled; without, what was not measured goes by backends' priors,
+            and no error is stated.
     """
-    device = device_model(device_type, database)
+    table = None if look is None else table_here(device_type, look)
+    device = _measured_device(device_type, database) or (table.device if table else prior_device(device_type))
     # The reference first: what is assumed of the others is held against it.
     ordered = sorted(backends, key=lambda backend: not backend.traits().reference)
     rates: dict[str, BackendRates] = {}
     for backend in ordered:
         known = usable_rates(rates_row(backend, device, database), device)
-        rates[backend.name] = known or assumed_rates(backend, device, ordered[0], rates)
+        if known is None and table is not None:
+            known = table.rates(backend.name, backend.availability().version)
+        if known is None:
+            known = assumed_rates(backend, device, ordered[0], rates)
+            known = known if look is None or known.error else replace(known, error=PRIOR_ERROR)
+        rates[backend.name] = known
     return costs_from(backends, device, rates, database)
+
+
+def table_here(device_type: str, look: Look) -> Scaled | None:
+    """The table of this machine's family, scaled; ``None`` where there is none."""
+    name, threads = device_name(device_type), torch.get_num_threads()
+    maker = maker_here() if device_type == "cpu" else GPU_MAKER
+    machine = nearest(shipped(family_of(name)), name, maker, threads)
+    return None if machine is None else scaled(machine, look, name, threads)
+
+
+def is_measured(backends: Sequence[Backend], device_type: str, database: Database) -> bool:
+    """Whether all that is asked of a device was measured here, so that no table is needed."""
+    device = _measured_device(device_type, database)
+    if device is None:
+        return False
+    here = (item for item in backends if device.place.type in item.traits().device_types)
+    return all(usable_rates(rates_row(item, device, database), device) is not None for item in here)
 
 
 def device_model(device_type: str, database: Database) -> DeviceModel:
     """The device alone."""
-    return read_device(database.rates("device", device_subject(device_name(device_type)))) or prior_device(device_type)
+    return _measured_device(device_type, database) or prior_device(device_type)
+
+
+def _measured_device(device_type: str, database: Database) -> DeviceModel | None:
+    return read_device(database.rates("device", device_subject(device_name(device_type))))
 
 
 def costs_from(
     backends: Sequence[Backend], device: DeviceModel, rates: Mapping[str, BackendRates], database: Database
-) -> CostModel:
+) -> RooflineCostModel:
     """The cost model of these rates; a region that was measured costs what was measured."""
     return RooflineCostModel(device, rates, _measurements(backends, device, database))
 

@@ -1,6 +1,6 @@
 """Rates to assume of a backend before anything was measured.
 
-Place: where probing is off, or a probe did not run. A backend's own prior comes first.
+Place: where no table has a backend, or a probe did not run. A backend's own prior comes first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from mixbackend.contracts.gpu_rates import KERNEL_S, ROWS, gpu_rates, library_ca
 from mixbackend.cost.device_priors import under_settings
 from mixbackend.partitioner.roofline import EFFICIENCY, default_rate
 
+PRIOR_ERROR = 0.5
+"""Relative, of what a backend's own prior tells, where it states none."""
 _REFERENCE_ENTRY_S = 2e-6
 _REFERENCE_CROSSING_S = 0.1e-6
 _UNKNOWN_ENTRY_S = 20e-6
@@ -87,7 +89,7 @@ def anchored(prior: BackendRates, assumed: BackendRates, known: BackendRates) ->
     rows = []
     for row, dtype, rate in prior.rates:
         before, after = assumed.rate(row, dtype), known.rate(row, dtype)
-        if before is not None and after is not None and after.provenance == "probed":
+        if before is not None and after is not None:
             rate = replace(rate, flops_per_s=rate.flops_per_s * after.flops_per_s / before.flops_per_s)
         rows.append((row, dtype, rate))
     scales = known.memory_scale / assumed.memory_scale, known.weight_scale / assumed.weight_scale

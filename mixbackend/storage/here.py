@@ -19,6 +19,9 @@ from mixbackend.storage.tables import read_object
 SEPARATOR = " | "
 """Between the parts of a rate's subject: backend, fingerprint, device, torch, threads."""
 
+_OF_DEVICES = ("device", "look")
+"""Kinds of rates that are of no backend."""
+
 _SET_BY_PROCESS = re.compile(r"\b(threads|width|precision)[= ]\w+")
 
 
@@ -50,7 +53,7 @@ class Here:
             return next(filter(None, (self.changed(name, str(made_by[name])) for name in sorted(made_by))), "")
         if table == "rates":
             backend, _, rest = row["subject"].partition(SEPARATOR)
-            if row["kind"] == "device":
+            if row["kind"] in _OF_DEVICES:
                 return ""
             return self.changed(backend, SEPARATOR.join(rest.split(SEPARATOR)[:-3]))
         return self.changed(row["backend"], row["fingerprint"])
@@ -75,7 +78,7 @@ def device_of(table: str, row: Mapping[str, Any]) -> str:
         return str(row.get("device", ""))
     value = read_object(row["value"]) or {}
     parts = row["subject"].split(SEPARATOR)
-    if row["kind"] == "device":
+    if row["kind"] in _OF_DEVICES:
         return str(value.get("device", parts[0]))
     # Torch and threads come last, the device before them; a fingerprint may hold the separator.
     return str(parts[-3]) if len(parts) >= 5 else ""

@@ -114,6 +114,12 @@ def raise_quarantined(folder: Path) -> None:
         cache.compile(backend, region)
 
 
+def raise_rate_table(folder: Path) -> None:
+    from mixbackend.cost.rate_tables import read_table
+
+    read_table("{}", str(folder / "table.json"))
+
+
 def raise_storage(folder: Path) -> None:
     from mixbackend.storage.folder import private_folder
 
@@ -202,6 +208,7 @@ TRIGGERS: dict[str, Callable[[Path], object]] = {
     "verification": lambda folder: compile_with(Wrong, folder),
     "region-text": raise_region_text,
     "storage": raise_storage,
+    "rate-table": raise_rate_table,
     "lock": raise_lock,
     "codegen-ir": raise_codegen_ir,
     "codegen-compile": raise_codegen_compile,

@@ -1,0 +1,119 @@
+"""A shipped table scaled by the look at this machine.
+
+Place: between ``rate_tables`` and the cost model. Input: a family's machines, this machine's look. Output: the device
+and rates of backends as they are assumed here, with their errors.
+Method: the nearest machine of the family (who made it, how many threads) was looked at in the same way. Arithmetic is
+scaled by the products of its dtype, bytes by the copy, the processor's own seconds by the eager launch or the loop of
+Python: all backends alike, so that who is quicker than whom is what was measured there.
+Invariants: pure; nothing assumed here counts as probed. A product that is out of proportion to the loop of Python was
+disturbed: then arithmetic is scaled by the loop and the cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate
+from mixbackend.cost.look import Look
+from mixbackend.cost.rate_tables import Machine, major
+
+OTHER_VERSION_ERROR = 2.0
+"""Times the error, where the library is of another version than in the table."""
+_DISTURBED = 4.0
+"""Products are disturbed where they are so many times off what the loop of Python lets expect."""
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A machine of a table, as fast as this one.
+
+    Attributes:
+        machine: of the table.
+        device: this one, as it is assumed to be.
+        settled: whether the look was in proportion; if not, other programs disturbed it.
+    """
+
+    machine: Machine
+    device: DeviceModel
+    settled: bool
+    _arithmetic: dict[str, float]
+    _launch: float
+    _python: float
+
+    def rates(self, backend: str, version: str) -> BackendRates | None:
+        """Rates of a backend, ``None`` where the table has none."""
+        entry = self.machine.entry(backend)
+        if entry is None:
+            return None
+        same = major(entry.version) == major(version)
+        rates = entry.rates
+        return replace(
+            rates,
+            entry_s=rates.entry_s * self._python,
+            crossing_s=rates.crossing_s * self._python,
+            switch_s=rates.switch_s * self._python,
+            rates=tuple((row, dtype, self._rate(rate, dtype)) for row, dtype, rate in rates.rates),
+            host=None if rates.host is None else self._host(rates.host),
+            error=entry.error * (1.0 if same else OTHER_VERSION_ERROR),
+        )
+
+    def _rate(self, rate: OpRate, dtype: str) -> OpRate:
+        arithmetic = self._arithmetic.get(dtype, self._arithmetic["float32"])
+        beside = self.device.place.type != "cpu"
+        # On an accelerator the pause between kernels is its own, whatever the processor is like.
+        overhead = rate.overhead_s * (1.0 if beside else self._launch)
+        return replace(rate, overhead_s=overhead, flops_per_s=rate.flops_per_s * arithmetic)
+
+    def _host(self, host: HostRates) -> HostRates:
+        rows = tuple((row, seconds * self._launch) for row, seconds in host.rows)
+        return HostRates(host.entry_s * self._python, host.crossing_s * self._python, host.op_s * self._launch, rows)
+
+
+def nearest(machines: Sequence[Machine], device_name: str, maker: str, threads: int) -> Machine | None:
+    """The machine of a family whose rates hold best here: this very product, one that was measured, the same maker's,
+    about as many threads."""
+    product = device_name.partition(" ")[2]
+
+    def distance(machine: Machine) -> tuple[bool, bool, bool, float]:
+        steps = abs(math.log(max(machine.device.threads, 1) / max(threads, 1)))
+        return machine.product != product, machine.mark != "measured", machine.maker != maker, steps
+
+    return min(machines, key=distance, default=None)
+
+
+def scaled(machine: Machine, look: Look, device_name: str, threads: int) -> Scaled:
+    """A machine of a table as this one.
+
+    Args:
+        machine: see ``nearest``.
+        look: at this machine.
+        device_name, threads: of this machine.
+    """
+    then = machine.look
+    python = look.python_s / then.python_s
+    arithmetic, settled = _arithmetic(look, then, look.cores / then.cores / python)
+    memory = look.copy_bytes_per_s / then.copy_bytes_per_s if settled else 1.0
+    launch = look.launch_s / then.launch_s
+    device = machine.device
+    flops = tuple((dtype, rate * arithmetic.get(dtype, arithmetic["float32"])) for dtype, rate in device.flops_per_s)
+    here = replace(
+        device,
+        device=device_name,
+        flops_per_s=flops,
+        bytes_per_s=device.bytes_per_s * memory,
+        cache_bytes_per_s=device.cache_bytes_per_s * memory,
+        launch_s=device.launch_s * launch,
+        threads=threads,
+        provenance="prior",
+    )
+    return Scaled(machine, here, settled, arithmetic, launch, python)
+
+
+def _arithmetic(look: Look, then: Look, expected: float) -> tuple[dict[str, float], bool]:
+    """How many times as fast products are, by dtype, and whether that can be."""
+    seen = {dtype: rate / then.products[dtype] for dtype, rate in look.products.items() if dtype in then.products}
+    if max(seen["float32"] / expected, expected / seen["float32"]) > _DISTURBED:
+        return {"float32": expected}, False
+    return seen, True
