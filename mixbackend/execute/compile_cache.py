@@ -143,7 +143,7 @@ class CompileCache:
 
     def _share_cores(self, pools: Iterable[str]) -> None:
         """Keep the pools of these regions from fighting while this cache lives."""
-        done = sharing.use(self, pools, rested=True)
+        done = sharing.use(self, pools, parked=True)
         if done.outcome != "alone":
             self._events.append(Event("threads", "", "", "", str(done)))
 

@@ -139,7 +139,7 @@ class RegionExecutor(Answers):
 
     def _prepared(self, run: RunFunction) -> RunFunction:
         """The backend's code as it is called: in turn, while torch's threads do not take the cores from its own."""
-        run = self.code.serialised(run, lambda inner: sharing.rested(self._traits.thread_pool, inner))
+        run = self.code.serialised(run, lambda inner: sharing.parked(self._traits.thread_pool, inner))
         return run if self._traits.reference or self._traits.fixed_outputs else looked_at(self.region, run)
 
     # --- calls -------------------------------------------------------------------------------------------------------

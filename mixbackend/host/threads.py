@@ -8,9 +8,9 @@ Input: names of pools (``Traits.thread_pool``). Output: a ``Sharing`` that says 
   ``torch.set_num_threads`` rule them all; fingerprints contain the number.
 - Spinning: backends' own pools do not spin after a region (the contract's rule). Torch's pool does, by default of its
   OpenMP runtime, for milliseconds. The command line settles that before torch is loaded (``thread_environment``). In a
-  process that loaded torch with nothing set, torch's threads rest while a region runs on another pool (``resting``) and
-  spin before and after it. Where that cannot be had (other runtimes), and where no region is in sight (blocks that are
-  timed), they are kept from spinning altogether as long as something runs on another pool.
+  process that loaded torch with nothing set, torch's threads are parked while a region runs on another pool
+  (``thread_parking``) and spin before and after it. Where that cannot be had (other runtimes), and where no region is
+  in sight (blocks that are timed), they are kept from spinning altogether as long as something runs on another pool.
 
 Invariants: nothing happens in a process whose regions all run on torch's pool, where spinning is what makes kernels
 start quickly; nor if the user decided (environment); nor if all pools together have cores enough. What was done is
@@ -30,10 +30,10 @@ from typing import Literal
 from mixbackend.contracts.threads import TORCH_POOL, thread_policy
 from mixbackend.host.openmp import Quiet, cores, keep_quiet, kind_of, loaded_runtimes, runtime_of_torch
 from mixbackend.host.process_facts import on_reset
-from mixbackend.host.resting import Code, Resting
 from mixbackend.host.thread_environment import decided_by_user
+from mixbackend.host.thread_parking import Code, ThreadParking
 
-Outcome = Literal["alone", "environment", "enough cores", "resting", "quiet", "unknown runtime"]
+Outcome = Literal["alone", "environment", "enough cores", "parked", "quiet", "unknown runtime"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Sharing:
         pools: their names, torch's included, in order.
         threads: of each.
         outcome: ``alone`` (torch's pool only), ``environment`` (decided there), ``enough cores`` (for all pools at
-            once), ``resting`` (torch's pool sleeps during regions of others), ``quiet`` (it does not spin any more),
+            once), ``parked`` (torch's pool sleeps during regions of others), ``quiet`` (it does not spin any more),
             ``unknown runtime`` (it could not be stopped).
         detail: in words.
     """
@@ -64,17 +64,17 @@ class ThreadSharing:
     Args:
         runtimes: finds the OpenMP runtimes of the process.
         quieten: keeps one of them from spinning.
-        rest: makes the threads of torch's own sleep while code runs.
+        park: makes the threads of torch's own sleep while code runs.
     """
 
     def __init__(
         self,
         runtimes: Callable[[], Sequence[str]] = loaded_runtimes,
         quieten: Callable[[str], Quiet] = keep_quiet,
-        rest: Callable[[str], Resting] = Resting,
+        park: Callable[[str], ThreadParking] = ThreadParking,
     ) -> None:
-        self._means = self._usual_means = (runtimes, quieten, rest)
-        self._found: tuple[Resting | None] | None = None
+        self._means = self._usual_means = (runtimes, quieten, park)
+        self._found: tuple[ThreadParking | None] | None = None
         # Reentrant: an owner may be collected, and so released, by the very thread that holds the lock.
         self._lock = threading.RLock()
         self._owners: set[int] = set()
@@ -82,11 +82,14 @@ class ThreadSharing:
         self._outcome: tuple[Outcome, str] | None = None
 
     def act_through(
-        self, runtimes: Callable[[], Sequence[str]], quieten: Callable[[str], Quiet], rest: Callable[[str], Resting]
+        self,
+        runtimes: Callable[[], Sequence[str]],
+        quieten: Callable[[str], Quiet],
+        park: Callable[[str], ThreadParking],
     ) -> None:
         """Act through other means, until ``forget``: tests have none of the runtimes that they tell of."""
         self.forget()
-        self._means = (runtimes, quieten, rest)
+        self._means = (runtimes, quieten, park)
 
     def forget(self) -> None:
         """As if nobody had asked: what was done is undone, owners and runtimes are not known any more."""
@@ -101,13 +104,13 @@ class ThreadSharing:
         """Whether torch's pool is being kept from spinning by this object."""
         return bool(self._quiet)
 
-    def use(self, owner: object, pools: Iterable[str], *, rested: bool = False) -> Sharing:
+    def use(self, owner: object, pools: Iterable[str], *, parked: bool = False) -> Sharing:
         """Say that an object's code runs on these pools, until it is collected.
 
         Args:
             owner: weakly referenced; asking again for the same owner adds pools and takes none away.
             pools: names; torch's own is always there, since the user's code around the regions runs on it.
-            rested: whether all code on other pools is called as ``rested`` gives it.
+            parked: whether all code on other pools is called as ``parked`` gives it.
         """
         names = tuple(sorted({TORCH_POOL, *pools}))
         threads = thread_policy().threads
@@ -115,17 +118,17 @@ class ThreadSharing:
             return Sharing(names, threads, "alone", "there is only torch's pool, which waits as it always does")
         if not _crowded(len(names)):
             return Sharing(names, threads, "enough cores", "all of them have cores of their own")
-        resting = self._resting() if rested else None
-        if resting is not None:
-            detail = f"{resting.means} lets torch's threads sleep while a region runs on another pool"
-            return Sharing(names, threads, "resting", detail)
+        parking = self._parking() if parked else None
+        if parking is not None:
+            detail = f"{parking.means} lets torch's threads sleep while a region runs on another pool"
+            return Sharing(names, threads, "parked", detail)
         outcome, detail = self._hold(owner)
         return Sharing(names, threads, outcome, detail)
 
-    def rested(self, pool: str, code: Code) -> Code:
-        """Code of a region on a pool as it is to be called: while others work, torch's threads rest where they can."""
-        resting = self._resting() if pool != TORCH_POOL and _crowded(2) else None
-        return code if resting is None else resting.around(code)
+    def parked(self, pool: str, code: Code) -> Code:
+        """Code of a region on a pool as it is to be called: torch's threads are parked meanwhile, where they can be."""
+        parking = self._parking() if pool != TORCH_POOL and _crowded(2) else None
+        return code if parking is None else parking.around(code)
 
     @contextmanager
     def during(self, pools: Iterable[str]) -> Iterator[Sharing]:
@@ -134,20 +137,20 @@ class ThreadSharing:
         yield self.use(block, pools)
         del block
 
-    def _resting(self) -> Resting | None:
-        """How torch's threads rest; ``None`` if nobody knows, or if the user decided how they wait."""
+    def _parking(self) -> ThreadParking | None:
+        """How torch's threads are parked; ``None`` if that is not known, or if the user decided how they wait."""
         with self._lock:
             if self._found is None:
-                self._found = (self._find_resting(),)
+                self._found = (self._find_parking(),)
             return self._found[0]
 
-    def _find_resting(self) -> Resting | None:
-        runtimes, _, rest = self._means
+    def _find_parking(self) -> ThreadParking | None:
+        runtimes, _, park = self._means
         path = runtime_of_torch(runtimes())
         if path is None or kind_of(path) != "gnu" or decided_by_user("gnu", os.environ):
             return None
         try:
-            return rest(path)
+            return park(path)
         except (OSError, AttributeError):
             return None
 

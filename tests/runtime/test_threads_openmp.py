@@ -114,18 +114,18 @@ RESTING = """
 
 
 def test_torchs_threads_rest_while_code_of_another_pool_runs_and_wait_as_always_before_and_after() -> None:
-    plain, resting, after, right = run(
+    plain, parking, after, right = run(
         RESTING
         + """
-    rested = sharing.rested("onnxruntime", sleep)
-    assert rested is not sleep and sharing.rested("torch", sleep) is sleep
+    parked = sharing.parked("onnxruntime", sleep)
+    assert parked is not sleep and sharing.parked("torch", sleep) is sleep
     threads = len(os.listdir("/proc/self/task"))
-    found = [waiting_s(sleep), waiting_s(rested), waiting_s(sleep)]
+    found = [waiting_s(sleep), waiting_s(parked), waiting_s(sleep)]
     assert len(os.listdir("/proc/self/task")) == threads and torch.get_num_threads() == 2
-    print(*found, torch.equal(rested([0.0])[0], value * 2))
+    print(*found, torch.equal(parked([0.0])[0], value * 2))
         """
     ).split()
-    assert float(resting) < 0.2 * min(float(plain), float(after)), (plain, resting, after)
+    assert float(parking) < 0.2 * min(float(plain), float(after)), (plain, parking, after)
     assert right == "True"
 
 
@@ -137,8 +137,8 @@ def test_threads_that_rested_work_again_whatever_the_code_did() -> None:
     def raises(inputs):
         raise ValueError("of the code")
     def nested(inputs):
-        return sharing.rested("openvino", sleep)(inputs)
-    failing, inner = (sharing.rested("onnxruntime", code) for code in (raises, nested))
+        return sharing.parked("openvino", sleep)(inputs)
+    failing, inner = (sharing.parked("onnxruntime", code) for code in (raises, nested))
     problems = []
     def work():
         for _ in range(30):
@@ -152,7 +152,7 @@ def test_threads_that_rested_work_again_whatever_the_code_did() -> None:
     for worker in workers: worker.start()
     work()
     for worker in workers: worker.join(60)
-    doubled = sharing.rested("onnxruntime", lambda inputs: [inputs[0] + inputs[0]])
+    doubled = sharing.parked("onnxruntime", lambda inputs: [inputs[0] + inputs[0]])
     child = os.fork()
     if child == 0:
         torch.set_num_threads(1)

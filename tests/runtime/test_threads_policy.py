@@ -14,8 +14,8 @@ from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import Traits, thread_policy
 from mixbackend.host import threads as threads_module
 from mixbackend.host.openmp import kind_of, runtime_of_torch
-from mixbackend.host.resting import Code
 from mixbackend.host.thread_environment import decided_by_user, make_threads_sleep, without_decisions
+from mixbackend.host.thread_parking import Code
 from mixbackend.host.threads import ThreadSharing, sharing
 
 from .conftest import Loopback
@@ -34,8 +34,8 @@ class Quiet:
         self.ended += 1
 
 
-class Rest:
-    """Stands for ``Resting``: says where code was called."""
+class Parking:
+    """Stands for ``ThreadParking``: says where code was called."""
 
     means = "a stand-in"
 
@@ -53,17 +53,17 @@ class Owner:
 class Made:
     """A policy object over runtimes that are not there, and what it did to them."""
 
-    def __init__(self, *paths: str, problem: Exception | None = None, rests: bool = True) -> None:
+    def __init__(self, *paths: str, problem: Exception | None = None, parks: bool = True) -> None:
         self.quiet: dict[str, Quiet] = {}
         self._problem = problem
-        self._rests = rests
+        self._parks = parks
         self.means = (lambda: paths, self._quieten, self._rest)
         self.sharing = ThreadSharing(*self.means)
 
     def _rest(self, path: str) -> Any:
-        if not self._rests:
+        if not self._parks:
             raise AttributeError("no such function")
-        return Rest(path)
+        return Parking(path)
 
     def _quieten(self, path: str) -> Quiet:
         if self._problem is not None:
@@ -155,24 +155,24 @@ def code(inputs: Sequence[Any]) -> list[Any]:
 
 def test_code_on_other_pools_is_called_while_torchs_threads_rest() -> None:
     made = Made(GNU)
-    done = made.sharing.use(Owner(), ["onnxruntime"], rested=True)
-    assert (done.outcome, made.quiet, made.sharing.active) == ("resting", {}, False) and "a stand-in" in done.detail
-    assert made.sharing.rested("onnxruntime", code)([1]) == [GNU, 1]
-    assert made.sharing.rested("torch", code) is code
+    done = made.sharing.use(Owner(), ["onnxruntime"], parked=True)
+    assert (done.outcome, made.quiet, made.sharing.active) == ("parked", {}, False) and "a stand-in" in done.detail
+    assert made.sharing.parked("onnxruntime", code)([1]) == [GNU, 1]
+    assert made.sharing.parked("torch", code) is code
 
 
 def test_threads_rest_only_where_that_is_known_and_nobody_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     owner = Owner()
-    for made in (Made(INTEL), Made(GNU, rests=False), Made(GNU, "/elsewhere/libgomp.so.1")):
-        assert made.sharing.rested("openvino", code) is code
-        assert made.sharing.use(owner, ["openvino"], rested=True).outcome == "quiet"
+    for made in (Made(INTEL), Made(GNU, parks=False), Made(GNU, "/elsewhere/libgomp.so.1")):
+        assert made.sharing.parked("openvino", code) is code
+        assert made.sharing.use(owner, ["openvino"], parked=True).outcome == "quiet"
     monkeypatch.setattr(threads_module, "cores", lambda: 3)
-    assert Made(GNU).sharing.rested("openvino", code) is code
+    assert Made(GNU).sharing.parked("openvino", code) is code
     monkeypatch.setattr(threads_module, "cores", lambda: 2)
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     decided = Made(GNU)
-    assert decided.sharing.rested("openvino", code) is code
-    assert decided.sharing.use(owner, ["openvino"], rested=True).outcome == "environment"
+    assert decided.sharing.parked("openvino", code) is code
+    assert decided.sharing.use(owner, ["openvino"], parked=True).outcome == "environment"
 
 
 def test_of_several_runtimes_torchs_own_is_the_one_that_it_brought_along() -> None:
@@ -220,26 +220,28 @@ class Foreign(Loopback):
 
 
 @pytest.mark.parametrize(("backend", "acts"), [(Foreign, True), (Loopback, False)])
-@pytest.mark.parametrize("rests", [True, False])
+@pytest.mark.parametrize("parks", [True, False])
 def test_an_environment_says_which_pools_it_uses(
     backend: type[Loopback],
     acts: bool,
-    rests: bool,
+    parks: bool,
     monkeypatch: pytest.MonkeyPatch,
     fresh_process: None,
     make_mixture: Callable[..., Mixture],
 ) -> None:
-    made = Made(GNU, rests=rests)
-    rested: list[str] = []
-    monkeypatch.setattr(Rest, "around", lambda self, code: lambda inputs: (rested.append(self.path), code(inputs))[1])
+    made = Made(GNU, parks=parks)
+    parked: list[str] = []
+    monkeypatch.setattr(
+        Parking, "around", lambda self, code: lambda inputs: (parked.append(self.path), code(inputs))[1]
+    )
     sharing.act_through(*made.means)
     mixture = make_mixture(backend())
     value = torch.randn(4, 8)
     compiled = torch.compile(lambda x: x.sin() + 1, backend=mixture)
     for _ in range(2):
         assert torch.equal(compiled(value), value.sin() + 1)
-    assert sharing.active is (acts and not rests)
-    assert rested == [GNU] * 2 * (acts and rests)
+    assert sharing.active is (acts and not parks)
+    assert parked == [GNU] * 2 * (acts and parks)
     told = [event.detail for event in mixture.report().events if event.kind == "threads"]
     assert len(told) == acts and all("foreign, torch" in detail for detail in told)
     del compiled

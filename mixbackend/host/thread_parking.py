@@ -1,4 +1,4 @@
-"""Torch's idle threads rest while a region runs on another pool, and wait as they always do otherwise.
+"""Torch's idle threads are parked while a region runs on another pool, and wait as they always do otherwise.
 
 Place: below ``host.threads``, which decides where; around the run functions of ``execute.region_executor``.
 Input: the OpenMP runtime that torch runs on (GNU's), the code of a region. Output: the same code, with torch's threads
@@ -28,8 +28,8 @@ _SEMAPHORE_BYTES = 64
 """At least what a ``sem_t`` takes."""
 
 
-class Resting:
-    """Torch's threads at rest while others work; see the module's docstring.
+class ThreadParking:
+    """Parks torch's threads while others work; see the module's docstring.
 
     Args:
         path: of the runtime's library.
@@ -58,14 +58,14 @@ class Resting:
         self._mine = threading.local()
 
     def around(self, code: Code) -> Code:
-        """The same code, while whose calls torch's threads rest."""
+        """The same code, during whose calls torch's threads are parked."""
 
-        def rested(inputs: Sequence[Any]) -> Sequence[Any]:
+        def parked(inputs: Sequence[Any]) -> Sequence[Any]:
             others = thread_policy().threads - 1
             if others < 1 or os.getpid() != self._process or self._inside():
                 return code(inputs)
             semaphore = self._semaphore()
-            # Whoever was woken early by a signal has left the count of the last time behind.
+            # A thread that a signal woke early has left the count of the last time behind.
             self._set(semaphore, 0, 0)
             self._begin(self._wait, semaphore, others + 1)
             try:
@@ -75,7 +75,7 @@ class Resting:
                     self._let_go(semaphore)
                 self._end()
 
-        return rested
+        return parked
 
     def _semaphore(self) -> int:
         """Address of the calling thread's own."""
