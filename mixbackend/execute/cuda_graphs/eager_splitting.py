@@ -1,4 +1,4 @@
-"""Apart: regions of eager cut where a CUDA graph would end, so that the rest of them can be recorded.
+"""Eager splitting: regions of eager cut where a CUDA graph would end, so that the rest of them can be recorded.
 
 Place: between the plan and the cut, where calls are recorded. Input: a graph and a legal plan. Output: a legal plan.
 Eager runs every operator on every device: what the processor computes in a graph on a GPU may lie in the middle of a
@@ -18,7 +18,7 @@ from mixbackend.execute.cuda_graphs.pieces import why_not_recorded
 from mixbackend.partitioner.judging import GETITEM
 
 
-def set_apart(graph: OpGraph, plan: Plan, references: Collection[str], device: int) -> Plan:
+def split_eager_regions(graph: OpGraph, plan: Plan, references: Collection[str], device: int) -> Plan:
     """The plan with what cannot be recorded in regions of its own.
 
     Args:

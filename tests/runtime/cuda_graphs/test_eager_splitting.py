@@ -9,7 +9,7 @@ import torch
 
 from mixbackend.contracts import Plan, PlannedRegion, check_plan
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.execute.cuda_graphs.apart import set_apart
+from mixbackend.execute.cuda_graphs.eager_splitting import split_eager_regions
 from mixbackend.graph.trace import trace_graph
 
 aten = torch.ops.aten
@@ -31,7 +31,7 @@ def _mixed(value, host):
 
 def test_what_the_processor_computes_is_a_region_of_its_own():
     graph, plan = _planned(_mixed)
-    made = set_apart(graph, plan, {"eager"}, 0)
+    made = split_eager_regions(graph, plan, {"eager"}, 0)
     check_plan(graph, made)
     assert [region.id for region in made.regions] == [f"r{place}" for place in range(len(made.regions))]
     assert [name for region in made.regions for name in region.nodes] == list(plan.regions[0].nodes)
@@ -45,19 +45,19 @@ def test_what_the_processor_computes_is_a_region_of_its_own():
 
 def test_regions_of_others_stay_whole():
     graph, plan = _planned(_mixed, backend="inductor")
-    assert set_apart(graph, plan, {"eager"}, 0) is plan
+    assert split_eager_regions(graph, plan, {"eager"}, 0) is plan
 
 
 def test_regions_that_can_be_recorded_stay_whole():
     graph, plan = _planned(lambda value, host: aten.relu(aten.sigmoid(value)))
-    assert set_apart(graph, plan, {"eager"}, 0) is plan
+    assert split_eager_regions(graph, plan, {"eager"}, 0) is plan
 
 
 def test_regions_with_patterns_stay_whole():
     graph, plan = _planned(_mixed)
     names = plan.regions[0].nodes
     matched = replace(plan, regions=(replace(plan.regions[0], matches=(("all", names),)),))
-    assert set_apart(graph, matched, {"eager"}, 0) is matched
+    assert split_eager_regions(graph, matched, {"eager"}, 0) is matched
 
 
 def test_results_that_are_taken_apart_stay_with_what_made_them():
@@ -66,7 +66,7 @@ def test_results_that_are_taken_apart_stay_with_what_made_them():
         return aten.relu(value), values, places
 
     graph, plan = _planned(function)
-    made = set_apart(graph, plan, {"eager"}, 0)
+    made = split_eager_regions(graph, plan, {"eager"}, 0)
     check_plan(graph, made)
     homes = {name: region.id for region in made.regions for name in region.nodes}
     ops = {node.op: node.name for node in graph.placed_nodes}
