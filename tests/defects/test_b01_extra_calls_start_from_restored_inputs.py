@@ -20,7 +20,7 @@ from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.execute.cuda_graphs.recording import RecordedPiece
+from mixbackend.execute.cuda_graphs.recording import RecordedSegment
 from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
@@ -178,12 +178,12 @@ def test_a_call_whose_recording_fails_is_answered_from_inputs_as_they_were() -> 
         inputs[0].add_(1.0)
         return [inputs[0].clone()]
 
-    def piece() -> RecordedPiece:
-        return RecordedPiece(
+    def segment() -> RecordedSegment:
+        return RecordedSegment(
             warm_up, guarded, lambda: None, lambda error: told.append(str(error)), written={0: "counter"}
         )
 
-    assert piece()([counter])[0].tolist() == counter.tolist() == [1.0, 1.0]
+    assert segment()([counter])[0].tolist() == counter.tolist() == [1.0, 1.0]
     assert told == ["in the middle"]
 
 

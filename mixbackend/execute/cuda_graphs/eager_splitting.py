@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from mixbackend.contracts import OpGraph, Plan, PlannedRegion
-from mixbackend.execute.cuda_graphs.pieces import why_not_recorded
+from mixbackend.execute.cuda_graphs.graph_segments import why_not_recorded
 from mixbackend.partitioner.judging import GETITEM
 
 

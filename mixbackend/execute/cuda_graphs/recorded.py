@@ -9,7 +9,7 @@ and graph breaks, know which results still live, and record again if weights hav
 its own, up to ``MOST_SIZES``. What cannot be recorded runs between them.
 Invariants: results are those of the regions' code; as with torch's own mode, those of a forward are valid until the
 model is called again. Gradients that are kept over calls have memory of their own, see ``gradients``. A region whose
-recording fails is left out of the graphs from then on, with an event, and that call is answered by running the piece
+recording fails is left out of the graphs from then on, with an event, and that call is answered by running the segment
 without a graph.
 Inputs are copied into the graphs' memory; weights and constants are read where they lie.
 """
@@ -28,8 +28,8 @@ import torch.fx
 from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
 from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
-from mixbackend.execute.cuda_graphs.pieces import GraphPiece, cut_pieces, obstacle_of, told
-from mixbackend.execute.cuda_graphs.recording import RecordedPiece, Recording, Tell
+from mixbackend.execute.cuda_graphs.graph_segments import GraphSegment, cut_segments, describe_segments, obstacle_of
+from mixbackend.execute.cuda_graphs.recording import RecordedSegment, Recording, Tell
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.stitch import Stitched, call_text, function_text, load_function, stitch
@@ -118,22 +118,24 @@ class RecordedGraph:
         return self._subject.stitched.run(arguments)
 
     def _recording(self) -> Run:
-        """The stitched function of pieces."""
+        """The stitched function of segments."""
         subject = self._subject
-        pieces = self._pieces()
-        self._tell("", told(pieces, subject.regions))
-        count = sum(piece.is_recorded for piece in pieces)
+        segments = self._segments()
+        self._tell("", describe_segments(segments, subject.regions))
+        count = sum(segment.is_recorded for segment in segments)
         if count == 0:
             return self._plain
         recording = Recording(count, self._device, self._tell)
-        calls = [self._recorded(piece, recording) if piece.is_recorded else self._as_is(piece) for piece in pieces]
+        calls = [
+            self._recorded(segment, recording) if segment.is_recorded else self._as_is(segment) for segment in segments
+        ]
         try:
-            run = stitch(subject.module, subject.graph, pieces, calls).run
+            run = stitch(subject.module, subject.graph, segments, calls).run
         except PlacementError as error:
-            # Regions that run in order one by one cannot do so in these pieces.
+            # Regions that run in order one by one cannot do so in these segments.
             self._tell_failure("", f"runs without CUDA graphs: {error.what}")
             return self._plain
-        if self._backward and not pieces[0].is_recorded:
+        if self._backward and not segments[0].is_recorded:
             run = self._after_entering(run)
         return Guarded(run, self._plain, self._device, self._giver, self._backward)
 
@@ -144,7 +146,7 @@ class RecordedGraph:
 
         return entered
 
-    def _pieces(self) -> tuple[GraphPiece, ...]:
+    def _segments(self) -> tuple[GraphSegment, ...]:
         subject = self._subject
         static = frozenset(item.name for item in subject.graph.inputs if item.role.is_weight)
         obstacles = [
@@ -152,43 +154,47 @@ class RecordedGraph:
             or obstacle_of(bound, executor.backend.name, executor.backend.traits(), static, self._device)
             for number, (bound, executor) in enumerate(zip(subject.regions, subject.executors, strict=True))
         ]
-        return cut_pieces(subject.graph, subject.regions, obstacles, frozenset(subject.constants))
+        return cut_segments(subject.graph, subject.regions, obstacles, frozenset(subject.constants))
 
-    def _as_is(self, piece: GraphPiece) -> Run:
+    def _as_is(self, segment: GraphSegment) -> Run:
         """A region, or views, without a recording."""
-        if piece.views:
-            return _repeated(self._subject.module, piece)
-        (number,) = piece.regions
+        if segment.views:
+            return _repeated(self._subject.module, segment)
+        (number,) = segment.regions
         return self._subject.executors[number]
 
-    def _recorded(self, piece: GraphPiece, recording: Recording) -> RecordedPiece:
+    def _recorded(self, segment: GraphSegment, recording: Recording) -> RecordedSegment:
         subject = self._subject
         roles = {item.name: item.role for item in subject.graph.inputs}
         given = {name for name, role in roles.items() if self._trial or role.is_weight}
-        static = [place for place, name in enumerate(piece.inputs) if name in given]
-        constants = {name: subject.constants[name] for name in piece.constants}
-        regions = [subject.regions[number] for number in piece.regions]
-        executors = [subject.executors[number] for number in piece.regions]
+        static = [place for place, name in enumerate(segment.inputs) if name in given]
+        constants = {name: subject.constants[name] for name in segment.constants}
+        regions = [subject.regions[number] for number in segment.regions]
+        executors = [subject.executors[number] for number in segment.regions]
         filename = f"<mixbackend {subject.graph.id}, CUDA graph of {regions[0].planned.id}>"
-        bare = _joined(piece, regions, [executor.unguarded for executor in executors], constants, filename)
-        guarded = _joined(piece, regions, executors, constants, filename)
+        bare = _joined(segment, regions, [executor.unguarded for executor in executors], constants, filename)
+        guarded = _joined(segment, regions, executors, constants, filename)
         graph = cuda_graph_recorded(
             bare,
-            piece.inputs,
-            len(piece.outputs),
+            segment.inputs,
+            len(segment.outputs),
             static,
             self._device,
             subject.graph.phase,
             tuple(constants.values()),
         )
-        return RecordedPiece(
-            graph, guarded, recording.done, lambda error: self._failed(piece, filename, error), _written(piece, regions)
+        return RecordedSegment(
+            graph,
+            guarded,
+            recording.done,
+            lambda error: self._failed(segment, filename, error),
+            _written(segment, regions),
         )
 
-    def _failed(self, piece: GraphPiece, filename: str, error: Exception) -> None:
-        """Leave the region that cannot be recorded out; all of the piece if it is not known which."""
+    def _failed(self, segment: GraphSegment, filename: str, error: Exception) -> None:
+        """Leave the region that cannot be recorded out; all of the segment if it is not known which."""
         place = _called_in(filename, error)
-        guilty = piece.regions if place is None else (piece.regions[place],)
+        guilty = segment.regions if place is None else (segment.regions[place],)
         text = f"recording failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         with self._lock:
             self._refused.update(dict.fromkeys(guilty, text))
@@ -199,35 +205,35 @@ class RecordedGraph:
 
 
 def _joined(
-    piece: GraphPiece,
+    segment: GraphSegment,
     regions: Sequence[BoundRegion],
     calls: Sequence[Callable[[list[Any]], Sequence[Any]]],
     constants: Mapping[str, torch.Tensor],
     filename: str,
 ) -> Run:
-    """The regions of a piece as one function."""
+    """The regions of a segment as one function."""
     steps = [(call_text(number, region), region.inputs) for number, region in enumerate(regions)]
-    result = f"[{', '.join(piece.outputs)}]"
-    source = function_text(piece.inputs, steps, result, piece.outputs, frozenset(constants))
+    result = f"[{', '.join(segment.outputs)}]"
+    source = function_text(segment.inputs, steps, result, segment.outputs, frozenset(constants))
     namespace: dict[str, Any] = dict(constants)
     namespace.update({f"region_{number}": call for number, call in enumerate(calls)})
     return load_function(source, namespace, filename)
 
 
-def _written(piece: GraphPiece, regions: Sequence[BoundRegion]) -> dict[int, str]:
-    """Names of the inputs of a piece that its regions write into, by position."""
+def _written(segment: GraphSegment, regions: Sequence[BoundRegion]) -> dict[int, str]:
+    """Names of the inputs of a segment that its regions write into, by position."""
     names = {region.inputs[place] for region in regions for place in region.region.written}
-    return {place: name for place, name in enumerate(piece.inputs) if name in names}
+    return {place: name for place, name in enumerate(segment.inputs) if name in names}
 
 
-def _repeated(module: torch.fx.GraphModule, piece: GraphPiece) -> Run:
-    """The nodes of a captured graph that a piece names, run by torch."""
+def _repeated(module: torch.fx.GraphModule, segment: GraphSegment) -> Run:
+    """The nodes of a captured graph that a segment names, run by torch."""
     nodes = {node.name: node for node in module.graph.nodes}
     graph = torch.fx.Graph()
-    copies = {nodes[name]: graph.placeholder(name) for name in piece.inputs}
-    for name in piece.views:
+    copies = {nodes[name]: graph.placeholder(name) for name in segment.inputs}
+    for name in segment.views:
         copies[nodes[name]] = graph.node_copy(nodes[name], copies.__getitem__)
-    graph.output([copies[nodes[name]] for name in piece.outputs])
+    graph.output([copies[nodes[name]] for name in segment.outputs])
     forward = torch.fx.GraphModule(module, graph).forward
     return lambda inputs: forward(*inputs)
 

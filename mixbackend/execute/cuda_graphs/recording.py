@@ -1,6 +1,6 @@
-"""Recording: pieces of a graph while they become CUDA graphs, and when recording one fails.
+"""Recording: segments of a graph while they become CUDA graphs, and when recording one fails.
 
-Place: below ``recorded``. Input: a piece as a CUDA graph of torch's, and the same without. Output: what runs it.
+Place: below ``recorded``. Input: a segment as a CUDA graph of torch's, and the same without. Output: what runs it.
 Invariants: after a failure torch is not asked again, and the call is answered without a graph, once the error and the
 memory that it holds are gone, from what inputs held before; where copies of what is written would take too much memory,
 the call raises.
@@ -21,38 +21,38 @@ Tell = Callable[[str, str], None]
 """Takes the id of a region (empty for the whole graph) and what happened."""
 
 _RECORDED_AFTER = 2
-"""Calls of a piece until it is replayed: one to warm up, one to record."""
+"""Calls of a segment until it is replayed: one to warm up, one to record."""
 
 _MOST_COPIED = 1 << 30
-"""Bytes of the inputs that a piece writes into, for copies of them to be made while it warms up."""
+"""Bytes of the inputs that a segment writes into, for copies of them to be made while it warms up."""
 
 
 class Recording:
-    """Counts the pieces of one set of sizes, and tells what memory their graphs took."""
+    """Counts the segments of one set of sizes, and tells what memory their graphs took."""
 
-    def __init__(self, pieces: int, device: int, tell: Tell) -> None:
-        self._left = pieces
+    def __init__(self, segments: int, device: int, tell: Tell) -> None:
+        self._left = segments
         self._device = device
         self._tell = tell
         self._before = torch.cuda.memory_reserved(device)
 
     def done(self) -> None:
-        """One more piece is recorded."""
+        """One more segment is recorded."""
         self._left -= 1
         if self._left == 0:
             taken = max(0, torch.cuda.memory_reserved(self._device) - self._before)
             self._tell("", f"recorded; torch holds {taken / 2**20:.0f} MiB more on the GPU than before")
 
 
-class RecordedPiece:
-    """A piece while it becomes a CUDA graph.
+class RecordedSegment:
+    """A segment while it becomes a CUDA graph.
 
     Args:
         graph: see ``cuda_graph_recorded``.
         guarded: the same without a graph, where failing regions are answered by eager.
         on_recorded: told when only replays come from now on.
         on_failure: told what recording raised.
-        written: names of the inputs that the piece writes into, by position.
+        written: names of the inputs that the segment writes into, by position.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class RecordedPiece:
         self._run: Run = self._first_calls
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        """Run the piece; empties the list."""
+        """Run the segment; empties the list."""
         return self._run(inputs)
 
     def _first_calls(self, inputs: list[Any]) -> Sequence[Any]:
         kept = list(inputs)
-        # Warming up runs the piece; recording it does not.
+        # Warming up runs the segment; recording it does not.
         written = self._written if self._calls == 0 else {}
         fits = sum(inputs[place].nbytes for place in written) <= _MOST_COPIED
         again = RepeatedCall(kept, Changes(tuple(written))) if fits else None

@@ -11,7 +11,7 @@ import torch
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import InputRole, NodeRef, OpNode, Plan, PlannedRegion, SymbolicSize
 from mixbackend.contracts.torch_compat import fresh_fake_mode
-from mixbackend.execute.cuda_graphs.pieces import cut_pieces, device_of, obstacle_of, told
+from mixbackend.execute.cuda_graphs.graph_segments import cut_segments, describe_segments, device_of, obstacle_of
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
@@ -42,21 +42,21 @@ def _obstacles(regions, static=frozenset(), **traits):
 def test_neighbours_become_one_piece():
     (value,) = _tensors((8, 8))
     graph, regions = _cut(lambda x: aten.relu(aten.sigmoid(aten.neg(x))), [value])
-    (piece,) = cut_pieces(graph, regions, _obstacles(regions), frozenset())
-    assert piece.regions == (0, 1, 2)
-    assert piece.inputs == (graph.inputs[0].name,)
-    assert piece.outputs == tuple(graph.outputs)
-    assert told([piece], regions) == "3 of 3 regions in 1 CUDA graphs"
+    (segment,) = cut_segments(graph, regions, _obstacles(regions), frozenset())
+    assert segment.regions == (0, 1, 2)
+    assert segment.inputs == (graph.inputs[0].name,)
+    assert segment.outputs == tuple(graph.outputs)
+    assert describe_segments([segment], regions) == "3 of 3 regions in 1 CUDA graphs"
 
 
 def test_an_obstacle_splits_the_graph_and_keeps_the_order():
     (value,) = _tensors((8, 8))
     graph, regions = _cut(lambda x: aten.relu(aten.sigmoid(aten.neg(x))) + aten.neg(x), [value])
     obstacles = ["", "no", "", ""]
-    pieces = cut_pieces(graph, regions, obstacles, frozenset())
-    assert [piece.regions for piece in pieces] == [(0,), (1,), (2, 3)]
-    assert set(pieces[2].inputs) == {regions[0].outputs[0], regions[1].outputs[0]}
-    assert told(pieces, regions) == "3 of 4 regions in 2 CUDA graphs; r1 between them: no"
+    segments = cut_segments(graph, regions, obstacles, frozenset())
+    assert [segment.regions for segment in segments] == [(0,), (1,), (2, 3)]
+    assert set(segments[2].inputs) == {regions[0].outputs[0], regions[1].outputs[0]}
+    assert describe_segments(segments, regions) == "3 of 4 regions in 2 CUDA graphs; r1 between them: no"
 
 
 def test_constants_are_no_inputs():
@@ -64,9 +64,9 @@ def test_constants_are_no_inputs():
     roles = {1: PlaceholderRole(InputRole.CONSTANT)}
     graph, regions = _cut(lambda x, w: aten.relu(aten.mm(x, w)), [value, weight], roles)
     given, constant = (item.name for item in graph.inputs)
-    (piece,) = cut_pieces(graph, regions, ["", ""], frozenset({constant}))
-    assert piece.inputs == (given,)
-    assert piece.constants == (constant,)
+    (segment,) = cut_segments(graph, regions, ["", ""], frozenset({constant}))
+    assert segment.inputs == (given,)
+    assert segment.constants == (constant,)
 
 
 def test_a_size_that_is_read_off_a_result_begins_a_new_piece():
@@ -80,10 +80,10 @@ def test_a_size_that_is_read_off_a_result_begins_a_new_piece():
     )
     graph = replace(graph, nodes=(graph.nodes[0], *numbers, *graph.nodes[1:]))
     sized = replace(regions[1], inputs=(*regions[1].inputs, "twice"))
-    pieces = cut_pieces(graph, (regions[0], sized), ["", ""], frozenset())
-    assert [piece.regions for piece in pieces] == [(0,), (1,)]
-    assert "twice" in pieces[1].inputs
-    assert len(cut_pieces(graph, regions, ["", ""], frozenset())) == 1
+    segments = cut_segments(graph, (regions[0], sized), ["", ""], frozenset())
+    assert [segment.regions for segment in segments] == [(0,), (1,)]
+    assert "twice" in segments[1].inputs
+    assert len(cut_segments(graph, regions, ["", ""], frozenset())) == 1
 
 
 def test_tensors_of_the_processor_are_an_obstacle():
@@ -118,38 +118,38 @@ def test_results_that_are_views_of_what_comes_in_are_made_beside_the_recording()
     (value,) = _tensors((8, 8))
     graph, regions = _cut(lambda x: (aten.relu(x), aten.select(aten.t(x), 0, 1)), [value], phase="backward")
     assert _obstacles(regions) == [""] * len(regions)
-    recorded, views = cut_pieces(graph, regions, _obstacles(regions), frozenset())
+    recorded, views = cut_segments(graph, regions, _obstacles(regions), frozenset())
     result, view = graph.outputs
     assert recorded.is_recorded and recorded.outputs == (result,)
     assert not views.is_recorded and views.outputs == (view,)
     assert views.inputs == recorded.inputs
     assert len(views.views) == 2 and views.views[-1] == view
-    assert told([recorded, views], regions) == "3 of 3 regions in 1 CUDA graphs"
+    assert describe_segments([recorded, views], regions) == "3 of 3 regions in 1 CUDA graphs"
 
 
 def test_views_of_what_a_recording_makes_and_of_weights_are_its_own():
     value, weight = _tensors((8, 8), (8, 8))
     roles = {1: PlaceholderRole(InputRole.BUFFER)}
     graph, regions = _cut(lambda x, w: (aten.t(aten.relu(x)), aten.t(w)), [value, weight], roles, phase="backward")
-    (piece,) = cut_pieces(graph, regions, _obstacles(regions), frozenset())
-    assert set(piece.outputs) == set(graph.outputs)
+    (segment,) = cut_segments(graph, regions, _obstacles(regions), frozenset())
+    assert set(segment.outputs) == set(graph.outputs)
 
 
 def test_nothing_is_recorded_where_all_results_are_views():
     (value,) = _tensors((8, 8))
     graph, regions = _cut(lambda x: aten.t(x), [value], phase="backward")
-    (piece,) = cut_pieces(graph, regions, [""], frozenset())
-    assert not piece.is_recorded and piece.outputs == tuple(graph.outputs)
+    (segment,) = cut_segments(graph, regions, [""], frozenset())
+    assert not segment.is_recorded and segment.outputs == tuple(graph.outputs)
 
 
 def test_views_that_leave_the_graph_are_in_no_piece():
     """They are made of what comes in, by the stitched function: somebody may write into them."""
     (value,) = _tensors((8, 8))
     graph, regions = _cut(lambda x: aten.t(x), [value])
-    assert cut_pieces(graph, regions, [""], frozenset()) == ()
+    assert cut_segments(graph, regions, [""], frozenset()) == ()
     graph, regions = _cut(lambda x: (aten.relu(x), aten.select(aten.t(x), 0, 1)), [value])
-    (piece,) = cut_pieces(graph, regions, _obstacles(regions), frozenset())
-    assert piece.is_recorded and piece.outputs == graph.outputs[:1]
+    (segment,) = cut_segments(graph, regions, _obstacles(regions), frozenset())
+    assert segment.is_recorded and segment.outputs == graph.outputs[:1]
 
 
 def test_what_is_written_as_well_is_recorded_though_all_results_are_views():
@@ -161,9 +161,9 @@ def test_what_is_written_as_well_is_recorded_though_all_results_are_views():
         return aten.view(x, [2, 4])
 
     graph, regions = _cut(function, [value, buffer], roles, each=9, phase="backward")
-    pieces = cut_pieces(graph, regions, [""], frozenset())
-    assert [piece.is_recorded for piece in pieces] == [True, False]
-    assert pieces[0].outputs == ()
+    segments = cut_segments(graph, regions, [""], frozenset())
+    assert [segment.is_recorded for segment in segments] == [True, False]
+    assert segments[0].outputs == ()
 
 
 @pytest.mark.skipif(torch.cuda.device_count() == 1, reason="torch makes no fake tensor on a second GPU where one is")

@@ -1,12 +1,12 @@
-"""Pieces: which regions of a graph are recorded together as one CUDA graph, and why the others are not.
+"""Graph segments: which regions of a graph are recorded together as one CUDA graph, and why the others are not.
 
 Place: below ``recorded``. Input: a captured graph, its regions in execution order, who owns them.
-Output: pieces in execution order: runs of neighbouring regions that can be recorded, and single ones that cannot.
+Output: segments in execution order: runs of neighbouring regions that can be recorded, and single ones that cannot.
 A recording replays kernels with the very pointers that they had: so all memory must be the GPU's, sizes must be those
-of the recording, and nobody may wait for a result on the way. What cannot be recorded splits the graph. Results that
+of the recording, and nothing may wait for a result on the way. What cannot be recorded splits the graph. Results that
 are views of what comes into a recording are not its own: they are made beside it, of the tensors of the call.
-Invariants: every region is in one piece, unless nothing is to run in it; the order stays; numbers that a piece takes
-are known before it runs.
+Invariants: every region is in one segment, unless nothing is to run in it; the order stays; numbers that a segment
+takes are known before it runs.
 Non-goals: recording.
 """
 
@@ -29,13 +29,13 @@ _OBSTACLES = {
 
 
 @dataclass(frozen=True)
-class GraphPiece:
+class GraphSegment:
     """Neighbouring regions that run as one.
 
     Attributes:
         regions: their positions among the graph's regions.
         inputs: names of captured nodes that they read and do not compute, constants left out.
-        outputs: names of captured nodes that they compute and somebody else reads.
+        outputs: names of captured nodes that they compute and something outside reads.
         members: names of captured nodes that they run, copies included.
         constants: names of constant inputs of the graph that they read.
         obstacle: why it cannot be recorded; empty if it can.
@@ -56,9 +56,9 @@ class GraphPiece:
         return not self.obstacle and not self.views
 
 
-def cut_pieces(
+def cut_segments(
     graph: OpGraph, regions: Sequence[BoundRegion], obstacles: Sequence[str], constants: frozenset[str]
-) -> tuple[GraphPiece, ...]:
+) -> tuple[GraphSegment, ...]:
     """Join neighbouring regions without obstacles.
 
     Args:
@@ -76,26 +76,26 @@ def cut_pieces(
             groups.append([number])
     returned = returned_views(graph).outputs
     whole = (_piece(graph, regions, group, obstacles[group[0]], constants, returned) for group in groups)
-    running = (piece for piece in whole if piece.outputs or not only_views(graph, piece.members))
-    return tuple(part for piece in running for part in _without_views(graph, regions, piece))
+    running = (segment for segment in whole if segment.outputs or not only_views(graph, segment.members))
+    return tuple(part for segment in running for part in _without_views(graph, regions, segment))
 
 
-def _without_views(graph: OpGraph, regions: Sequence[BoundRegion], piece: GraphPiece) -> list[GraphPiece]:
-    """A piece that is to be recorded, and a second one for its results that are views of what comes in."""
-    if piece.obstacle:
-        return [piece]
-    moving = {name for name in piece.inputs if name not in graph.input_by_name or not _is_weight(graph, name)}
-    chains = {name: chain for name in piece.outputs if (chain := _views_from(graph, name, moving)) is not None}
+def _without_views(graph: OpGraph, regions: Sequence[BoundRegion], segment: GraphSegment) -> list[GraphSegment]:
+    """A segment that is to be recorded, and a second one for its results that are views of what comes in."""
+    if segment.obstacle:
+        return [segment]
+    moving = {name for name in segment.inputs if name not in graph.input_by_name or not _is_weight(graph, name)}
+    chains = {name: chain for name in segment.outputs if (chain := _views_from(graph, name, moving)) is not None}
     if not chains:
-        return [piece]
+        return [segment]
     made = {name for chain in chains.values() for name in chain}
     nodes = [node for node in graph.nodes if node.name in made]
     read = dict.fromkeys(name for node in nodes for name in node.references() if name not in made)
     names = tuple(node.name for node in nodes)
-    views = GraphPiece((), tuple(read), tuple(chains), names, views=names)
-    outputs = tuple(name for name in piece.outputs if name not in chains)
-    runs = bool(outputs) or any(regions[number].region.written for number in piece.regions)
-    return [replace(piece, outputs=outputs), views] if runs else [views]
+    views = GraphSegment((), tuple(read), tuple(chains), names, views=names)
+    outputs = tuple(name for name in segment.outputs if name not in chains)
+    runs = bool(outputs) or any(regions[number].region.written for number in segment.regions)
+    return [replace(segment, outputs=outputs), views] if runs else [views]
 
 
 def _is_weight(graph: OpGraph, name: str) -> bool:
@@ -122,7 +122,7 @@ def _piece(
     obstacle: str,
     constants: frozenset[str],
     returned: frozenset[str],
-) -> GraphPiece:
+) -> GraphSegment:
     made = dict.fromkeys(name for number in group for name in regions[number].outputs)
     read = dict.fromkeys(name for number in group for name in regions[number].inputs if name not in made)
     members = set(group)
@@ -130,7 +130,7 @@ def _piece(
     elsewhere.update(returned)
     elsewhere.update(name for node in graph.nodes if node.is_symbolic for name in node.references())
     given = () if obstacle else tuple(name for name in read if name in constants)
-    return GraphPiece(
+    return GraphSegment(
         tuple(group),
         tuple(name for name in read if name not in given),
         tuple(name for name in made if name in elsewhere),
@@ -210,14 +210,14 @@ def device_of(graph: OpGraph) -> int | None:
     return numbers.pop() if len(numbers) == 1 else None
 
 
-def told(pieces: Sequence[GraphPiece], regions: Sequence[BoundRegion]) -> str:
+def describe_segments(segments: Sequence[GraphSegment], regions: Sequence[BoundRegion]) -> str:
     """How a graph is recorded, in words."""
-    recorded = [piece for piece in pieces if piece.is_recorded]
-    inside = sum(len(piece.regions) for piece in recorded)
+    recorded = [segment for segment in segments if segment.is_recorded]
+    inside = sum(len(segment.regions) for segment in recorded)
     parts = [f"{inside} of {len(regions)} regions in {len(recorded)} CUDA graphs"]
-    reasons: Mapping[str, list[str]] = {piece.obstacle: [] for piece in pieces if piece.obstacle}
-    for piece in pieces:
-        if piece.obstacle:
-            reasons[piece.obstacle] += [regions[number].planned.id for number in piece.regions]
+    reasons: Mapping[str, list[str]] = {segment.obstacle: [] for segment in segments if segment.obstacle}
+    for segment in segments:
+        if segment.obstacle:
+            reasons[segment.obstacle] += [regions[number].planned.id for number in segment.regions]
     parts += [f"{', '.join(names)} between them: {reason}" for reason, names in reasons.items()]
     return "; ".join(parts)
