@@ -29,7 +29,7 @@ from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import named_layout
 from mixbackend.reporting import Event
 from mixbackend.select.by_range import RangedDecisions
-from mixbackend.select.comparison import Candidate, Ground, compare, failed_trial, ground_of, shown, simplest_first
+from mixbackend.select.comparison import Candidate, Ground, compare, failed_trial, ground_of, simplest_first, trial_text
 from mixbackend.select.decision import Decision, Trial, decide
 from mixbackend.select.elsewhere import slower_elsewhere
 
@@ -110,8 +110,8 @@ class _FirstCall:
         planned = replace(
             winner.choice, plan=canonical_plan(entry.plan, entry.graph), layout=layout, name=str(winner.choice)
         )
-        self.ranged.show(self.row.sized.regime(self.bucket), replace(decision, choice=planned))
-        trials = ", ".join(f"{trial.choice} {shown(trial)}" for trial in decision.trials)
+        self.ranged.keep_compared(self.row.sized.regime(self.bucket), replace(decision, choice=planned))
+        trials = ", ".join(f"{trial.choice} {trial_text(trial)}" for trial in decision.trials)
         self._tell(f"took {decision.choice} at the first call ({trials})")
         self._as_entry(winner).settle(decision)
 

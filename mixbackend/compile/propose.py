@@ -138,7 +138,7 @@ def _known(ranged: RangedDecisions) -> Decision | None:
     known = ranged.tuned()
     if known is UNTUNED and ranged.measuring:
         return None
-    return ranged.shown() if known is UNTUNED else known
+    return ranged.compared() if known is UNTUNED else known
 
 
 def _sized(prepared: Prepared, decision: Decision, outlook: Outlook, environment: Environment) -> SizedGraph:

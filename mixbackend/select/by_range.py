@@ -6,7 +6,8 @@ Which ranges there are follows from estimates (``plan.regime_search``). Each is 
 values of that call: indices and masks among them have the sizes and contents that really come. The decision for a range
 is remembered under a key that holds its bounds; a graph with one plan for all sizes has the key of its subject alone.
 The plan that runs the sizes of the graph's first call is among the candidates of every other range: where a range is
-not worth a plan of its own after all, measuring says so. Where nothing was tuned, what first calls showed counts.
+not worth a plan of its own after all, measuring says so. Where nothing was tuned, what was compared at first calls
+counts.
 Invariants: a decision never reaches sizes outside of the range that it was measured in.
 Non-goals: moving the bounds by what was measured; values made up for sizes that did not come.
 """
@@ -33,7 +34,7 @@ from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.plan.regime_search import Ladder, Regime
 from mixbackend.plan.size_buckets import ladder_of
-from mixbackend.select import shown, tuner
+from mixbackend.select import decision_store, tuner
 from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.select.tuner import Subject
 
@@ -58,7 +59,7 @@ class RangedDecisions:
         self._environment = environment
         # ``None`` where nothing was decided before and nothing shall be tuned, or it cannot be.
         self._subject = tuner.subject_if_any(captured, environment)
-        self._shown: dict[str, Decision] = {}
+        self._compared: dict[str, Decision] = {}
 
     @cached_property
     def ladder(self) -> Ladder | None:
@@ -97,45 +98,45 @@ class RangedDecisions:
         """What was tuned for the sizes that the graph was captured at; ``UNTUNED`` if nothing."""
         return UNTUNED if self._subject is None else self._tuned(self._subject, self.home)
 
-    def shown(self) -> Decision:
-        """What the first call at these sizes showed; ``UNTUNED`` if nothing."""
-        return UNTUNED if self._subject is None else self._seen(self._subject, self.home)
+    def compared(self) -> Decision:
+        """What the comparison at the first call at these sizes decided; ``UNTUNED`` if nothing."""
+        return UNTUNED if self._subject is None else self._compared_in(self._subject, self.home)
 
     def at_first_call(self, values: Sequence[Any]) -> Decision:
         """Measure the graph at the sizes that it was captured at, with the values of its first call."""
         assert self._subject is not None, "it is measuring"
         return tuner.tune_if_possible(self._captured, _in_range(self._subject, self.home), values, self._environment)
 
-    def show(self, regime: Regime | None, decision: Decision) -> None:
-        """Remember what the first call in a range showed.
+    def keep_compared(self, regime: Regime | None, decision: Decision) -> None:
+        """Remember what the comparison at the first call in a range decided.
 
         What no other process could measure, no other process finds again; a graph without a text has no key.
         """
-        self._shown[str(regime)] = decision
+        self._compared[str(regime)] = decision
         if tuner.why_untunable(self._environment):
             return
         with contextlib.suppress(RegionTextError):
             subject = self._subject or tuner.subject_of(self._captured, self._environment)
-            shown.remember(_in_range(subject, regime), decision, self._environment)
+            decision_store.remember(_in_range(subject, regime), decision, self._environment)
 
     def _tuned(self, subject: Subject, regime: Regime | None) -> Decision:
         return tuner.remembered(_in_range(subject, regime), self._environment)
 
-    def _seen(self, subject: Subject, regime: Regime | None) -> Decision:
-        return shown.remembered(_in_range(subject, regime), self._environment)
+    def _compared_in(self, subject: Subject, regime: Regime | None) -> Decision:
+        return decision_store.remembered(_in_range(subject, regime), self._environment)
 
     def decide(self, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
         """For another range, whose first call has these values; the plan that runs other sizes is a candidate.
 
         ``UNTUNED`` to go by estimates.
         """
-        subject, seen = self._subject, self._shown.get(str(regime), UNTUNED)
-        if subject is None or seen is not UNTUNED:
-            return seen
+        subject, compared = self._subject, self._compared.get(str(regime), UNTUNED)
+        if subject is None or compared is not UNTUNED:
+            return compared
         known = self._tuned(subject, regime)
         if known is not UNTUNED:
             return known
-        return self._tune(subject, regime, values, other) if self.measuring else self._seen(subject, regime)
+        return self._tune(subject, regime, values, other) if self.measuring else self._compared_in(subject, regime)
 
     def _tune(self, subject: Subject, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
         given = [values[place] for place in subject.inputs]

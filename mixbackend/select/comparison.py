@@ -185,7 +185,7 @@ def failed_trial(choice: Choice, estimated_s: float, error: Exception) -> Trial:
     return Trial(choice, estimated_s, "failed", f"{type(error).__name__}: {error}")
 
 
-def shown(trial: Trial) -> str:
+def trial_text(trial: Trial) -> str:
     """What a candidate did, in a word or two."""
     if trial.median_s is None:
         return trial.status

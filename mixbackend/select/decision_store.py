@@ -1,4 +1,4 @@
-"""What first calls showed: decisions of ``comparison``, remembered for the processes that follow.
+"""Decision store: what was decided at first calls, kept for later processes.
 
 Place: beside ``tuner``, whose decisions come before these; written and read by ``by_range``.
 Invariants: kept under the key of the graph and its range of sizes, apart from what tuning decided, and apart for calls
@@ -13,12 +13,12 @@ from mixbackend.select.tuner import Subject
 
 
 def remembered(subject: Subject, environment: Environment) -> Decision:
-    """What the first call of this graph showed before; ``UNTUNED`` if nothing."""
+    """What was decided at the first call of this graph before; ``UNTUNED`` if nothing."""
     return Decision.read(environment.storage.database.decision(_key(subject, environment)))
 
 
 def remember(subject: Subject, decision: Decision, environment: Environment) -> None:
-    """Keep what a first call showed; tuning does not take it for a decision of its own."""
+    """Keep what was decided at a first call; tuning does not take it for a decision of its own."""
     environment.storage.database.set_decision(
         _key(subject, environment), decision.to_dict(), device=subject.device, fingerprints=environment.fingerprints
     )
