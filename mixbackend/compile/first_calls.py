@@ -30,8 +30,8 @@ from mixbackend.plan.layout_choice import named_layout
 from mixbackend.reporting import Event
 from mixbackend.select.by_range import RangedDecisions
 from mixbackend.select.comparison import Candidate, Ground, compare, failed_trial, ground_of, simplest_first, trial_text
+from mixbackend.select.cross_size_check import checked_across_sizes
 from mixbackend.select.decision import Decision, Trial, decide
-from mixbackend.select.elsewhere import slower_elsewhere
 
 
 def quickest(
@@ -99,7 +99,7 @@ class _FirstCall:
         sizes = self.ranged.ends(self.row.sized.regime(self.bucket))
         planner = self.environment.planner
         left = [
-            slower_elsewhere(candidate.entry, trial, self.home, home, sizes, planner)
+            checked_across_sizes(candidate.entry, trial, self.home, home, sizes, planner)
             for candidate, trial in zip(candidates, trials, strict=False)
         ]
         return decide(simplest_first((*left, home, *failed), self.home.plan))

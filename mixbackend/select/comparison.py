@@ -5,7 +5,7 @@ Input: candidates, the values of the first call. Output: what each of them took.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
 ``comparison_gpu`` choose, are compiled as well, and all take turns in this process, until the quickest is told from the
 others or they have had enough. Of a graph with symbolic sizes the quickest here must not promise to be slower at the
-other sizes that it will run (``elsewhere``).
+other sizes that it will run (``cross_size_check``).
 Where: on processors; on GPUs in modes whose first call may take longer. Inference, forward and backward.
 Invariants: nothing is called more often than the user asked unless that can be put back, before each run; the time of
 compiling and that of running are bounded, but for one compilation and one round. Candidates verify their regions like
@@ -34,8 +34,8 @@ from mixbackend.plan.environment import Environment
 from mixbackend.plan.planner import Planner
 from mixbackend.select.comparison_gpu import GpuGround
 from mixbackend.select.comparison_processor import ProcessorGround
+from mixbackend.select.cross_size_check import SLOWER_ELSEWHERE
 from mixbackend.select.decision import MEASURED, NO_TIME, Trial
-from mixbackend.select.elsewhere import SLOWER_ELSEWHERE
 from mixbackend.select.runnable import Runnable
 from mixbackend.select.turns import take_turns
 

@@ -13,7 +13,7 @@ from torch import nn
 from mixbackend.cost import costs as costs_module
 from mixbackend.partitioner.placement import Placements
 from mixbackend.plan.choice import DEFAULT
-from mixbackend.select import elsewhere, tuner
+from mixbackend.select import cross_size_check, tuner
 from mixbackend.select.decision import MEASURED, Trial
 
 from .regime_cases import WIDTH, BySize, regimes_of
@@ -165,7 +165,7 @@ def test_who_may_win_as_the_equal_of_the_plan_is_asked_about_other_sizes(
     monkeypatch: pytest.MonkeyPatch, took_s: float, is_asked: bool
 ) -> None:
     """Among equals one backend alone wins, so a tie here must not hide what it takes elsewhere."""
-    monkeypatch.setattr(elsewhere, "with_hints", lambda graph, hints: graph)
+    monkeypatch.setattr(cross_size_check, "with_hints", lambda graph, hints: graph)
     estimates = {"home": 1.0, "rival": 10.0}
     planner: Any = SimpleNamespace(reprice=lambda graph, plans: SimpleNamespace(seconds=(estimates[graph],)))
 
@@ -173,7 +173,7 @@ def test_who_may_win_as_the_equal_of_the_plan_is_asked_about_other_sizes(
         return SimpleNamespace(graph=name, plan=SimpleNamespace(estimated_s=1.0))
 
     home, rival = (Trial(DEFAULT, 1.0, MEASURED, rounds_s=(seconds,)) for seconds in (1.0, took_s))
-    reason = elsewhere.why_slower(placed("rival"), rival, placed("home"), home, [{}], planner)
+    reason = cross_size_check.why_slower_elsewhere(placed("rival"), rival, placed("home"), home, [{}], planner)
     assert bool(reason) is is_asked
 
 

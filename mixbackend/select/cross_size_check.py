@@ -1,10 +1,10 @@
-"""Whether a plan that was the quickest at the sizes of a first call promises to be so at the other sizes it will run.
+"""Cross-size check: whether the quickest plan at a first call is estimated to be so at the other sizes it will run.
 
 Place: below ``comparison``, for graphs with symbolic sizes. Input: what candidates took, their plans, sizes at the ends
 of the range that the decision is for. Output: why a candidate is not to win, in words.
 Method: a plan's estimate at other sizes is scaled by what its call took beside its estimate here. Estimates of a
 library err together, so this says more than the estimate alone.
-Invariants: only who was quicker than the plan by estimates, or nearly as quick, is asked about: others do not win.
+Invariants: only a candidate that was quicker than the baseline, or nearly as quick, is checked: others do not win.
 Units: seconds.
 """
 
@@ -22,13 +22,14 @@ from mixbackend.select.runnable import Runnable
 SLOWER_ELSEWHERE = "slower_elsewhere"
 """Quicker at the sizes of the first call, but not at others that it would run as well."""
 MARGIN = 1.0 + WORTH
-"""Who promises to be no slower than the plan by more is kept; who is slower here by more does not win anyway."""
+"""A candidate that is estimated to be slower than the baseline by no more is kept; one that is slower here by more does
+not win anyway."""
 
 
-def slower_elsewhere(
+def checked_across_sizes(
     rival: Runnable, trial: Trial, home: Runnable, home_trial: Trial, sizes: Sequence[Hints], planner: Planner
 ) -> Trial:
-    """What a rival did; one that promises to be slower at other sizes does not win.
+    """What a rival did; one that is estimated to be slower at other sizes does not win.
 
     Args:
         rival, trial: another placement of the graph, and what it did.
@@ -36,14 +37,14 @@ def slower_elsewhere(
         sizes: that the decision is for, beside those of the trials.
         planner: prices plans.
     """
-    detail = why_slower(rival, trial, home, home_trial, sizes, planner)
+    detail = why_slower_elsewhere(rival, trial, home, home_trial, sizes, planner)
     return replace(trial, status=SLOWER_ELSEWHERE, detail=detail) if detail else trial
 
 
-def why_slower(
+def why_slower_elsewhere(
     rival: Runnable, trial: Trial, home: Runnable, home_trial: Trial, sizes: Sequence[Hints], planner: Planner
 ) -> str:
-    """Where a rival that may win here promises to be slower than the plan; empty if nowhere.
+    """Where a rival that may win here is estimated to be slower than the baseline; empty if nowhere.
 
     Args:
         rival, trial: another placement of the graph, and what it did.
