@@ -1,4 +1,4 @@
-"""A decision: which choice was taken for a graph, and what every candidate did.
+"""Decision: which choice was taken for a graph, and what every candidate did.
 
 Place: made by ``tuner``, kept in the database as JSON, shown by the report.
 Invariants: reading checks every field; what does not fit counts as missing and is measured again.
@@ -35,7 +35,7 @@ class Trial:
         status: ``measured``, ``slower``, or what went wrong (``crash``, ``timeout``, ``out_of_memory``,
             ``wrong``, ``failed``, ``no_time``).
         detail: in words.
-        rounds_s: median seconds of one call in each of its turns: those of the final, for who came so far.
+        rounds_s: median seconds of one call in each of its turns: those of the final, for candidates that came so far.
     """
 
     choice: Choice
@@ -127,21 +127,21 @@ def decide(trials: Sequence[Trial]) -> Decision:
     """The fastest; among equals, the one that was started first; the default if nothing was measured.
 
     The machine's speed drifts by more than candidates differ, so they are compared within each round, with the one of
-    the least median: the median of these ratios counts. Who left early was behind somebody and cannot win, nor be what
-    others are compared with. One round less is not early, for time may end within a round.
+    the least median: the median of these ratios counts. A candidate that left early was slower than another one and
+    cannot win, nor be what others are compared with. One round less is not early, for time may end within a round.
     """
     most = max((len(trial.rounds_s) for trial in trials if trial.status == MEASURED), default=0)
     finished = [trial for trial in trials if trial.status == MEASURED and len(trial.rounds_s) >= max(most - 1, 1)]
     if not finished:
         return Decision(DEFAULT, tuple(trials))
     leader = min(finished, key=lambda trial: statistics.median(trial.rounds_s))
-    ratios = [statistics.median(beside(trial.rounds_s, leader.rounds_s)) for trial in finished]
+    ratios = [statistics.median(round_ratios(trial.rounds_s, leader.rounds_s)) for trial in finished]
     best = min(ratios)
     chosen = next(trial for trial, ratio in zip(finished, ratios, strict=True) if ratio <= best * (1.0 + TIE))
     return Decision(chosen.choice, tuple(trials))
 
 
-def beside(rounds: Sequence[float], others: Sequence[float]) -> list[float]:
+def round_ratios(rounds: Sequence[float], others: Sequence[float]) -> list[float]:
     """What each turn took, as a multiple of another's of the same round; over the rounds that both ran."""
     return [mine / other for mine, other in zip(rounds, others, strict=False)]
 

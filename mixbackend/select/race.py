@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from mixbackend.host.processes import Answer
 from mixbackend.plan.choice import Choice
-from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial, beside
+from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, TIE, Trial, round_ratios
 
 HEATS, ROUNDS = 3, 9
 """Turns before the final, and in it."""
@@ -289,13 +289,14 @@ def _is_decided(lanes: Sequence[_Lane]) -> bool:
     leader = min(running, key=lambda lane: statistics.median(lane.rounds_s))
     near = [lane for lane in running if not _is_behind(lane.rounds_s, leader.rounds_s)]
     return all(
-        statistics.median(abs(ratio - 1.0) for ratio in beside(lane.rounds_s, leader.rounds_s)) <= TIE for lane in near
+        statistics.median(abs(ratio - 1.0) for ratio in round_ratios(lane.rounds_s, leader.rounds_s)) <= TIE
+        for lane in near
     )
 
 
 def _is_behind(rounds: Sequence[float], leaders: Sequence[float]) -> bool:
     """Whether every round took longer than the leader's, by more than what is as quick."""
-    return all(ratio > 1.0 + 2.0 * TIE for ratio in beside(rounds, leaders))
+    return all(ratio > 1.0 + 2.0 * TIE for ratio in round_ratios(rounds, leaders))
 
 
 def _rotated(lanes: Sequence[_Lane], number: int) -> list[_Lane]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from mixbackend.select.decision import beside
+from mixbackend.select.decision import round_ratios
 
 FAR_BEHIND = 1.3
 """Who is so many times slower than the leader in both of the first two rounds has no third."""
@@ -54,7 +54,7 @@ def take_turns(
 def still_racing(rounds: Mapping[int, Sequence[float]], fewest: int) -> list[int]:
     """Who may be the quickest, of those that took the same turns; one alone if others are behind it, or as quick."""
     leader = _leader(rounds)
-    ratios = {number: beside(found, rounds[leader]) for number, found in rounds.items()}
+    ratios = {number: round_ratios(found, rounds[leader]) for number, found in rounds.items()}
     if len(rounds[leader]) < fewest:
         return [number for number, found in ratios.items() if min(found) <= FAR_BEHIND]
     left = [number for number, found in ratios.items() if not _is_behind(found)]
@@ -65,7 +65,7 @@ def still_racing(rounds: Mapping[int, Sequence[float]], fewest: int) -> list[int
 def _leader(rounds: Mapping[int, Sequence[float]]) -> int:
     """The one that comes nearest to the quickest of each round, by the median."""
     best = [min(turns) for turns in zip(*rounds.values(), strict=True)]
-    return min(rounds, key=lambda number: statistics.median(beside(rounds[number], best)))
+    return min(rounds, key=lambda number: statistics.median(round_ratios(rounds[number], best)))
 
 
 def _is_behind(ratios: Sequence[float]) -> bool:
