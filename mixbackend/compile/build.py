@@ -27,7 +27,7 @@ from mixbackend.execute.cuda_graphs import split_eager_regions
 from mixbackend.execute.faults import Faults
 from mixbackend.execute.region_errors import describe_region
 from mixbackend.execute.region_executor import RegionExecutor
-from mixbackend.execute.repeating import written_inputs
+from mixbackend.execute.state_restore import written_inputs
 from mixbackend.execute.stitch import Stitched, stitch
 from mixbackend.graph.aliases import only_views
 from mixbackend.graph.regions import BoundRegion, cut_regions

@@ -16,7 +16,7 @@ from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import Region, SymbolicSize, TensorMeta, hint_of
 from mixbackend.contracts.region_text import read_region_text
-from mixbackend.execute.repeating import Changes, RepeatedCall
+from mixbackend.execute.state_restore import Changes, RepeatedCall
 
 
 def replay(folder: Path) -> str:

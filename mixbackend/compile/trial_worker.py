@@ -23,7 +23,7 @@ from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.torch_compat import ask_deterministic
-from mixbackend.execute.repeating import Again, Changes, RepeatedCall
+from mixbackend.execute.state_restore import Again, Changes, RepeatedCall
 from mixbackend.execute.timed_calls import TIMED_CALLS
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.host.processes import Answer, begin_answering, limit_memory

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 import torch
 
 from mixbackend.contracts import Plan
-from mixbackend.execute.repeating import RepeatedCall
 from mixbackend.execute.run_function import Run
+from mixbackend.execute.state_restore import RepeatedCall
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment

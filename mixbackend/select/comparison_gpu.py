@@ -25,8 +25,8 @@ from mixbackend.calibrate.timing import seconds_by_marks
 from mixbackend.contracts import OpGraph, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.execute.cuda_graphs import device_of
-from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.execute.run_function import Run
+from mixbackend.execute.state_restore import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners

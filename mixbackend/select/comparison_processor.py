@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from mixbackend.contracts import Backend, OpGraph, TensorMeta
-from mixbackend.execute.repeating import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.execute.run_function import Run
+from mixbackend.execute.state_restore import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.host.processes import memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.execute.repeating import Changes, RepeatedCall
+from mixbackend.execute.state_restore import Changes, RepeatedCall
 from mixbackend.select import comparison_gpu
 from mixbackend.select.comparison_gpu import GpuGround
 

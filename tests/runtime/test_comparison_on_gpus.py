@@ -16,7 +16,7 @@ from mixbackend.configuration import load_config
 from mixbackend.contracts import BuildSeconds, Plan, PlannedRegion, Traits
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.execute.repeating import Changes, RepeatedCall, repeated, written_inputs
+from mixbackend.execute.state_restore import Changes, RepeatedCall, repeated, written_inputs
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import Choice

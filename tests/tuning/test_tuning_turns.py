@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mixbackend.execute.repeating import Changes, RepeatedCall
+from mixbackend.execute.state_restore import Changes, RepeatedCall
 from mixbackend.plan.choice import Choice
 from mixbackend.select.comparison import Candidate, compare
 from mixbackend.select.decision import decide

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from mixbackend.contracts import RegionRunError
-from mixbackend.execute.repeating import Changes, RepeatedCall
 from mixbackend.execute.run_function import Run
+from mixbackend.execute.state_restore import Changes, RepeatedCall
 
 Tell = Callable[[str, str], None]
 """Takes the id of a region (empty for the whole graph) and what happened."""

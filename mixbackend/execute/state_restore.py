@@ -1,8 +1,8 @@
-"""Calling a graph more often than the user asked, as if it had not been: the one place that holds the values of a call.
+"""State restore: calls of a graph beyond those that the user asked for, with inputs and random states put back.
 
 Place: below ``select.comparison``, ``compile.trial_worker``, ``cuda_graphs.recording`` and ``replay``.
-Input: what graphs change, the values of one call. Output: ``RepeatedCall``, which is handed to whoever times; the
-values themselves are not.
+Input: what graphs change, the values of one call. Output: ``RepeatedCall``, the one place that holds these values; code
+that times is handed it, not the values.
 Invariants: every run starts from what the inputs held and where random numbers stood before the first, and so does
 what comes after the context of ``repeated``; versions of inputs count no run of ours. So a cursor that a graph moves on
 is at the user's place in every run. What cannot be put back is told by ``may_repeat``, what is not worth it by
