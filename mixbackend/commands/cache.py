@@ -30,7 +30,7 @@ from mixbackend.commands.output import console, print_json, quiet_stdout
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import StorageError
 from mixbackend.host.devices import devices_here
-from mixbackend.storage import ArtifactStore, Database, Here, private_folder
+from mixbackend.storage import ArtifactStore, Database, ThisMachine, private_folder
 from mixbackend.storage.archive import Brought, read_archive, write_archive
 from mixbackend.storage.inventory import NATIVE_CODE, Inventory, take_stock
 from mixbackend.storage.upkeep import KINDS, clear_folder
@@ -48,7 +48,7 @@ class Cache:
     folder: Path
     database: Database
     store: ArtifactStore
-    here: Here
+    machine: ThisMachine
     config: Config
 
 
@@ -56,7 +56,7 @@ def info(config: str | None, dir: str | None, as_json: bool) -> None:
     """Tell what lies in the cache."""
     cache = _open(config, dir)
     limit = cache.config.cache.max_gb * 1e9
-    found = take_stock(cache.folder, cache.database, cache.store, cache.here, limit, cache.config.cache.remote)
+    found = take_stock(cache.folder, cache.database, cache.store, cache.machine, limit, cache.config.cache.remote)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -70,7 +70,7 @@ def clear(
     cache = _open(config, dir)
     named = [option for option, wanted in only.items() if wanted]
     kinds = {kind for option in named for kind in _OF_OPTION.get(option, (option,))} if named else set(KINDS)
-    gone = clear_cache(cache.database, cache.store, cache.here, kinds & set(KINDS), stale, dry_run)
+    gone = clear_cache(cache.database, cache.store, cache.machine, kinds & set(KINDS), stale, dry_run)
     native = usual_cache_folder() / NATIVE_CODE
     # What lies in the folder goes with it; what lies elsewhere only if it was asked for.
     if "native" in named or (not named and not stale and native.parent == cache.folder):
@@ -86,7 +86,7 @@ def export(target: str, config: str | None, dir: str | None, as_json: bool) -> N
     """Write rows and artifacts into one file."""
     cache = _open(config, dir)
     with _destination(target) as file, _bar("exporting") as show:
-        written = write_archive(file, cache.database, cache.store, cache.here, _versions(), show)
+        written = write_archive(file, cache.database, cache.store, cache.machine, _versions(), show)
         size = file.tell()
     if as_json:
         print_json({"archive": target, "bytes": size, "written": dict(written)})
@@ -99,7 +99,7 @@ def bring(source: str, config: str | None, dir: str | None, trust: bool, as_json
     cache = _open(config, dir)
     with _source(source) as (file, no_code_because), _bar("importing") as show:
         reason = "" if trust and "://" in source else no_code_because
-        brought = read_archive(file, cache.database, cache.store, cache.here, no_code_because=reason, show=show)
+        brought = read_archive(file, cache.database, cache.store, cache.machine, no_code_because=reason, show=show)
     if as_json:
         refused = [asdict(refusal) for refusal in brought.refused]
         print_json({"taken": dict(brought.taken), "kept": dict(brought.kept), "refused": refused})
@@ -123,7 +123,7 @@ def _open(config: str | None, dir: str | None) -> Cache:
         folder,
         Database.open(folder),
         ArtifactStore.open(folder, max_gb=loaded.cache.max_gb),
-        Here(fingerprints, devices_here()),
+        ThisMachine(fingerprints, devices_here()),
         loaded,
     )
 

@@ -10,19 +10,19 @@ from mixbackend.storage.database import Database, Measurement, QuarantineEntry
 from mixbackend.storage.entry import Label
 from mixbackend.storage.events import StorageEvent, log_event
 from mixbackend.storage.folder import private_folder
-from mixbackend.storage.here import Here
 from mixbackend.storage.storage import Storage
 from mixbackend.storage.upkeep import tidy
+from mixbackend.storage.validity import ThisMachine
 
 __all__ = [
     "ArtifactStore",
     "Database",
-    "Here",
     "Label",
     "Measurement",
     "QuarantineEntry",
     "Storage",
     "StorageEvent",
+    "ThisMachine",
     "artifact_key",
     "log_event",
     "private_folder",

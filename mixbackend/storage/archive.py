@@ -29,9 +29,9 @@ import mixbackend.storage.entry as entry
 from mixbackend.contracts import CONTRACT_VERSION, StorageError
 from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import Database
-from mixbackend.storage.here import Here, conflicting
 from mixbackend.storage.members import ARTIFACT, ROWS, Member, Unpacker
 from mixbackend.storage.tables import TABLES, Row, Table
+from mixbackend.storage.validity import ThisMachine, conflicting
 
 _MANIFEST = "manifest.json"
 _LONGEST_MANIFEST = 1 << 24
@@ -98,7 +98,7 @@ def write_archive(
     file: IO[bytes],
     database: Database,
     store: ArtifactStore,
-    here: Here,
+    machine: ThisMachine,
     versions: Mapping[str, str],
     show: Show = lambda done, total: None,
 ) -> Counter[str]:
@@ -107,7 +107,7 @@ def write_archive(
     Args:
         file: where to; needs no seeking.
         database, store: of the cache.
-        here: this machine.
+        machine: this machine.
         versions: of libraries, for people.
         show: told of progress.
     """
@@ -133,8 +133,8 @@ def write_archive(
         manifest = Manifest(
             made_at=time.time(),
             versions=dict(versions),
-            devices=list(here.devices),
-            fingerprints=dict(here.fingerprints),
+            devices=list(machine.devices),
+            fingerprints=dict(machine.fingerprints),
             members=members,
         )
         archive.writestr(_MANIFEST, manifest.model_dump_json())
@@ -145,7 +145,7 @@ def read_archive(
     file: IO[bytes],
     database: Database,
     store: ArtifactStore,
-    here: Here,
+    machine: ThisMachine,
     *,
     no_code_because: str = "",
     show: Show = lambda done, total: None,
@@ -155,14 +155,14 @@ def read_archive(
     Args:
         file: the archive; must be able to seek.
         database, store: of the cache.
-        here: this machine, all of its backends named.
+        machine: this machine, all of its backends named.
         no_code_because: why artifacts are refused, whatever they are; empty if they may be taken.
         show: told of progress.
 
     Raises:
         StorageError: the file is no archive of a cache.
     """
-    taker = _Taker(database, store, here, no_code_because)
+    taker = _Taker(database, store, machine, no_code_because)
     try:
         with zipfile.ZipFile(file) as archive:
             manifest = _manifest(archive)
@@ -202,7 +202,7 @@ class _Taker:
 
     database: Database
     store: ArtifactStore
-    here: Here
+    machine: ThisMachine
     no_code_because: str
     brought: Brought = field(default_factory=Brought)
 
@@ -222,7 +222,7 @@ class _Taker:
 
     def _take_rows(self, table: Table, name: str, content: BinaryIO, manifest: Manifest) -> None:
         for place, row in enumerate(_rows(content.read())):
-            why = table.problem_of(row) or _foreign(table, row, manifest, self.here)
+            why = table.problem_of(row) or _foreign(table, row, manifest, self.machine)
             if why:
                 self.brought.refuse(f"{name}, row {place + 1}", why)
             else:
@@ -232,9 +232,9 @@ class _Taker:
         found = entry.read(key, content)
         if isinstance(found, str):
             return found
-        if found.label.device and found.label.device not in self.here.devices:
-            return f"was made on {found.label.device}, here is {', '.join(self.here.devices)}"
-        stale = self.here.stale_label(found.label)
+        if found.label.device and found.label.device not in self.machine.devices:
+            return f"was made on {found.label.device}, here is {', '.join(self.machine.devices)}"
+        stale = self.machine.stale_label(found.label)
         if stale:
             return stale
         is_here = self.store.read(key) is not None
@@ -276,11 +276,11 @@ def _behind(text: str, place: int) -> int:
     return place if found is None else found.end()
 
 
-def _foreign(table: Table, row: Row, manifest: Manifest, here: Here) -> str:
+def _foreign(table: Table, row: Row, manifest: Manifest, machine: ThisMachine) -> str:
     """Why a row does not hold on this machine; ``""`` if it does."""
-    elsewhere = here.elsewhere(table.name, row)
+    elsewhere = machine.other_device(table.name, row)
     if not elsewhere and "device" not in table.names and table.name != "rates":
-        elsewhere = conflicting(tuple(manifest.devices), here.devices)
+        elsewhere = conflicting(tuple(manifest.devices), machine.devices)
     if elsewhere:
-        return f"was made on {elsewhere}, here is {', '.join(here.devices)}"
-    return here.stale(table.name, row)
+        return f"was made on {elsewhere}, here is {', '.join(machine.devices)}"
+    return machine.stale(table.name, row)

@@ -15,9 +15,9 @@ from typing import Any
 from mixbackend.backends.common.private_folder import usual_cache_folder
 from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import Database
-from mixbackend.storage.here import Here
 from mixbackend.storage.tables import TABLES
 from mixbackend.storage.upkeep import DATABASE_BYTES, left_by_races
+from mixbackend.storage.validity import ThisMachine
 
 NATIVE_CODE = "codegen-cpp"
 """Folder of the code generator's shared objects, in the user's cache."""
@@ -102,54 +102,54 @@ class Inventory:
 
 
 def take_stock(
-    folder: Path, database: Database, store: ArtifactStore, here: Here, limit: float, remote: str | None
+    folder: Path, database: Database, store: ArtifactStore, machine: ThisMachine, limit: float, remote: str | None
 ) -> Inventory:
     """Look at everything.
 
     Args:
         folder: of the cache.
         database, store: in it.
-        here: this machine, all of its backends named.
+        machine: this machine, all of its backends named.
         limit, remote: of the configuration.
     """
     races = [_folder("left by a race", path) for path in left_by_races(folder)]
     return Inventory(
         folder=str(folder),
-        artifacts=_artifacts(store, here),
+        artifacts=_artifacts(store, machine),
         artifact_limit=limit,
         database=str(database.path),
         database_bytes=database.used_bytes(),
         database_limit=DATABASE_BYTES,
         set_aside=[str(path) for path in database.set_aside()],
-        rows=_rows(database, here),
+        rows=_rows(database, machine),
         quarantines=[
-            Quarantined(row["backend"], row["region"], row["reason"], row["since"], here.stale("quarantine", row))
+            Quarantined(row["backend"], row["region"], row["reason"], row["since"], machine.stale("quarantine", row))
             for row in database.rows("quarantine")
         ],
         folders=[*(_folder(what, usual_cache_folder() / name) for what, name in _BESIDE), *races],
         remote=remote,
-        devices=here.devices,
-        fingerprints=dict(here.fingerprints),
+        devices=machine.devices,
+        fingerprints=dict(machine.fingerprints),
     )
 
 
-def _artifacts(store: ArtifactStore, here: Here) -> list[Artifacts]:
+def _artifacts(store: ArtifactStore, machine: ThisMachine) -> list[Artifacts]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     stale: Counter[str] = Counter()
     for artifact in store.artifacts():
         counts[artifact.label.backend] += 1
         sizes[artifact.label.backend] += artifact.size
-        stale[artifact.label.backend] += bool(here.stale_label(artifact.label))
+        stale[artifact.label.backend] += bool(machine.stale_label(artifact.label))
     return [Artifacts(name, counts[name], sizes[name], stale[name]) for name in sorted(counts)]
 
 
-def _rows(database: Database, here: Here) -> list[Rows]:
+def _rows(database: Database, machine: ThisMachine) -> list[Rows]:
     found = []
     for table in TABLES.values():
         rows = database.rows(table.name)
-        stale = sum(bool(here.stale(table.name, row)) for row in rows)
-        elsewhere = sum(bool(here.elsewhere(table.name, row)) for row in rows)
+        stale = sum(bool(machine.stale(table.name, row)) for row in rows)
+        elsewhere = sum(bool(machine.other_device(table.name, row)) for row in rows)
         found.append(Rows(table.name, len(rows), stale, elsewhere))
     return found
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import FILE, Database
-from mixbackend.storage.here import Here
 from mixbackend.storage.tables import TABLES, Row, TableName
+from mixbackend.storage.validity import ThisMachine
 
 DATABASE_BYTES = 100_000_000
 """Size above which the database loses rows."""
@@ -31,31 +31,31 @@ _SHRINK_TO = 0.8
 _PIECE = 50
 
 
-def tidy(database: Database, here: Callable[[], Here]) -> None:
+def tidy(database: Database, machine: Callable[[], ThisMachine]) -> None:
     """What is done once when a database is opened: the database stays in bounds, and killed races leave nothing.
 
     Args:
         database: that was opened.
-        here: what is true of this machine; asked only where rows have to go.
+        machine: what is true of this machine; asked only where rows have to go.
     """
     sweep_races(database)
     if database.used_bytes() > DATABASE_BYTES:
-        keep_in_bounds(database, here(), DATABASE_BYTES)
+        keep_in_bounds(database, machine(), DATABASE_BYTES)
 
 
-def keep_in_bounds(database: Database, here: Here, most_bytes: float) -> int:
+def keep_in_bounds(database: Database, machine: ThisMachine, most_bytes: float) -> int:
     """Remove rows of a database that has grown too large; how many.
 
     Args:
         database: looked at; nothing happens while it is small.
-        here: which rows go first.
+        machine: which rows go first.
         most_bytes: size that is too large.
     """
     if database.used_bytes() <= most_bytes:
         return 0
     removed = 0
     with database.alone("upkeep"):
-        order = _in_order(database, here)
+        order = _in_order(database, machine)
         while database.used_bytes() > most_bytes * _SHRINK_TO:
             piece = [item for _, item in zip(range(_PIECE), order, strict=False)]
             if not piece:
@@ -66,13 +66,18 @@ def keep_in_bounds(database: Database, here: Here, most_bytes: float) -> int:
 
 
 def clear(
-    database: Database, store: ArtifactStore, here: Here, kinds: Collection[str], stale_only: bool, dry_run: bool
+    database: Database,
+    store: ArtifactStore,
+    machine: ThisMachine,
+    kinds: Collection[str],
+    stale_only: bool,
+    dry_run: bool,
 ) -> Counter[str]:
     """Remove what was learned and compiled; how many of each kind.
 
     Args:
         database, store: of the cache.
-        here: what is out of date; asked only with ``stale_only``.
+        machine: what is out of date; asked only with ``stale_only``.
         kinds: of ``KINDS``.
         stale_only: leave what can still be asked for.
         dry_run: only count.
@@ -82,11 +87,11 @@ def clear(
         if name not in kinds:
             continue
         for row in database.rows(table.name):
-            if not stale_only or here.stale(name, row):
+            if not stale_only or machine.stale(name, row):
                 gone[name] += dry_run or database.remove(table.name, row)
     if "artifacts" in kinds:
         for artifact in list(store.artifacts()):
-            if not stale_only or here.stale_label(artifact.label):
+            if not stale_only or machine.stale_label(artifact.label):
                 gone["artifacts"] += dry_run or store.remove(artifact.key)
     if "left over" in kinds:
         gone["left over"] += _clear_left_over(database, [] if stale_only else _former(database), dry_run)
@@ -126,10 +131,10 @@ def clear_folder(folder: Path, dry_run: bool) -> int:
     return len(files)
 
 
-def _in_order(database: Database, here: Here) -> Iterator[tuple[TableName, Row]]:
+def _in_order(database: Database, machine: ThisMachine) -> Iterator[tuple[TableName, Row]]:
     """All rows: those that can never be asked for again, then the oldest of all tables first."""
     rows = [(table.name, row) for table in TABLES.values() for row in database.rows(table.name)]
-    yield from sorted(rows, key=lambda item: (not here.stale(*item), item[1][TABLES[item[0]].time]))
+    yield from sorted(rows, key=lambda item: (not machine.stale(*item), item[1][TABLES[item[0]].time]))
 
 
 def left_by_races(folder: Path) -> list[Path]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend.storage import ArtifactStore, Database, Here, Label, artifact_key
+from mixbackend.storage import ArtifactStore, Database, Label, ThisMachine, artifact_key
 from mixbackend.storage.archive import Brought, read_archive, write_archive
 
-HERE = Here({"fast": "fast 1"}, ("cpu of one make",))
+HERE = ThisMachine({"fast": "fast 1"}, ("cpu of one make",))
 HUGE = 100 << 20
 PIECE = bytes(1 << 20)
 KEY = "0" * 64

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from mixbackend.contracts import StorageError
-from mixbackend.storage import ArtifactStore, Database, Here, Label, Measurement, artifact_key
+from mixbackend.storage import ArtifactStore, Database, Label, Measurement, ThisMachine, artifact_key
 from mixbackend.storage.archive import Brought, read_archive, write_archive
 from mixbackend.storage.tables import TABLES
 
 DEVICE, OTHER = "cpu of one make", "cpu of another make"
 PRINT = {"fast": "fast 1", "eager": "eager 1"}
-HERE = Here(PRINT, (DEVICE,))
+HERE = ThisMachine(PRINT, (DEVICE,))
 KEY = artifact_key("region", "fast", "fast 1", "live", DEVICE)
 
 
@@ -42,13 +42,13 @@ class Cache:
         self.store.put(KEY, b"native code", Label("fast", fingerprint, device))
         return self
 
-    def archive(self, here: Here = HERE) -> io.BytesIO:
+    def archive(self, machine: ThisMachine = HERE) -> io.BytesIO:
         file = io.BytesIO()
-        write_archive(file, self.database, self.store, here, {"torch": "1"})
+        write_archive(file, self.database, self.store, machine, {"torch": "1"})
         return file
 
-    def bring(self, file: io.BytesIO, here: Here = HERE, **how: Any) -> Brought:
-        return read_archive(file, self.database, self.store, here, **how)
+    def bring(self, file: io.BytesIO, machine: ThisMachine = HERE, **how: Any) -> Brought:
+        return read_archive(file, self.database, self.store, machine, **how)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_clock_that_is_ahead_makes_nothing_newer_than_now(one: Cache, two: Cac
 
 def test_nothing_of_another_device_is_taken(tmp_path: Path, two: Cache) -> None:
     there = Cache(tmp_path / "there").fill(device=OTHER)
-    brought = two.bring(there.archive(Here(PRINT, (OTHER,))))
+    brought = two.bring(there.archive(ThisMachine(PRINT, (OTHER,))))
     assert not brought.taken
     assert len(brought.refused) == 7
     assert {refusal.why for refusal in brought.refused} == {f"was made on {OTHER}, here is {DEVICE}"}
@@ -135,9 +135,9 @@ def test_nothing_of_another_device_is_taken(tmp_path: Path, two: Cache) -> None:
 
 
 def test_a_machine_with_a_further_device_is_no_other_machine(one: Cache, two: Cache) -> None:
-    brought = two.bring(one.archive(Here(PRINT, (DEVICE, "cuda:0 big"))))
+    brought = two.bring(one.archive(ThisMachine(PRINT, (DEVICE, "cuda:0 big"))))
     assert not brought.refused
-    brought = two.bring(one.archive(), Here(PRINT, (DEVICE, "cuda:0 big")))
+    brought = two.bring(one.archive(), ThisMachine(PRINT, (DEVICE, "cuda:0 big")))
     assert not brought.refused
 
 
@@ -146,7 +146,7 @@ def test_nothing_of_another_build_is_taken(tmp_path: Path, two: Cache) -> None:
     brought = two.bring(there.archive())
     assert brought.taken == {"rates": 1}, "the device's own rates know no backend"
     assert {refusal.why for refusal in brought.refused} == {"fast is another one now"}
-    brought = two.bring(there.archive(), Here({"eager": "eager 1"}, (DEVICE,)))
+    brought = two.bring(there.archive(), ThisMachine({"eager": "eager 1"}, (DEVICE,)))
     assert {refusal.why for refusal in brought.refused} == {"backend fast is not here"}
 
 

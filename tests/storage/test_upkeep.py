@@ -6,12 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend.storage import ArtifactStore, Database, Here, Label, Measurement, StorageEvent, artifact_key, tidy
+from mixbackend.storage import (
+    ArtifactStore,
+    Database,
+    Label,
+    Measurement,
+    StorageEvent,
+    ThisMachine,
+    artifact_key,
+    tidy,
+)
 from mixbackend.storage.tables import TABLES
 from mixbackend.storage.upkeep import KINDS, clear, clear_folder, keep_in_bounds, left_by_races, sweep_races
 
 DEVICE = "cpu of one make"
-HERE = Here({"fast": "fast 2 threads=2"}, (DEVICE,))
+HERE = ThisMachine({"fast": "fast 2 threads=2"}, (DEVICE,))
 
 
 @pytest.fixture
@@ -93,7 +102,7 @@ def test_what_is_out_of_date(fingerprint: str, device: str, stale: bool, folder:
     for kind in ("measurements", "rates", "decisions"):
         (row,) = database.rows(kind)
         assert bool(HERE.stale(kind, row)) == stale
-        assert HERE.elsewhere(kind, row) == ("" if device == DEVICE else device)
+        assert HERE.other_device(kind, row) == ("" if device == DEVICE else device)
     (artifact,) = store.artifacts()
     assert bool(HERE.stale_label(artifact.label)) == stale
 
@@ -101,8 +110,8 @@ def test_what_is_out_of_date(fingerprint: str, device: str, stale: bool, folder:
 def test_a_backend_that_is_gone_is_out_of_date_where_all_are_known(folder: Path) -> None:
     database, _ = everything(folder, "fast 1")
     (row,) = database.rows("decisions")
-    assert Here({"eager": "1"}, (DEVICE,)).stale("decisions", row) == "backend fast is not here"
-    assert Here({"eager": "1"}, (DEVICE,), complete=False).stale("decisions", row) == ""
+    assert ThisMachine({"eager": "1"}, (DEVICE,)).stale("decisions", row) == "backend fast is not here"
+    assert ThisMachine({"eager": "1"}, (DEVICE,), complete=False).stale("decisions", row) == ""
 
 
 def left(database: Database, store: ArtifactStore) -> set[str]:
@@ -155,16 +164,16 @@ def test_what_a_killed_race_left_goes_unless_a_race_runs(database: Database, fol
 
 def test_opening_cares_for_bounds(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(database, 300, "fast 1", 1.0)
-    asked: list[Here] = []
+    asked: list[ThisMachine] = []
 
-    def here() -> Here:
+    def machine() -> ThisMachine:
         asked.append(HERE)
         return HERE
 
-    tidy(database, here)
+    tidy(database, machine)
     assert not asked and len(prints(database)) == 300
     monkeypatch.setattr("mixbackend.storage.upkeep.DATABASE_BYTES", 50_000)
-    tidy(database, here)
+    tidy(database, machine)
     assert asked and database.used_bytes() <= 50_000
 
 

@@ -1,4 +1,4 @@
-"""What is true of this machine now, and which rows and artifacts that leaves out.
+"""Validity: which rows and artifacts can still be asked for on this machine.
 
 Place: between storage and its cleaning, telling and archives. Input: fingerprints of the backends and names of the
 devices. Output: for a row, the device that it is about and why it is out of date.
@@ -26,7 +26,7 @@ _SET_BY_PROCESS = re.compile(r"\b(threads|width|precision)[= ]\w+")
 
 
 @dataclass(frozen=True)
-class Here:
+class ThisMachine:
     """See the module's docstring.
 
     Attributes:
@@ -39,14 +39,14 @@ class Here:
     devices: tuple[str, ...] = ()
     complete: bool = True
 
-    def elsewhere(self, table: str, row: Mapping[str, Any]) -> str:
+    def other_device(self, table: str, row: Mapping[str, Any]) -> str:
         """The device of another machine that a row is about; ``""`` if it is about one of this machine, or none."""
         device = device_of(table, row)
         return "" if not device or device in self.devices or not self.devices else device
 
     def stale(self, table: str, row: Mapping[str, Any]) -> str:
         """Why a row can never be asked for again; ``""`` if it can."""
-        if self.elsewhere(table, row):
+        if self.other_device(table, row):
             return ""
         if table == "decisions":
             made_by = read_object(row["fingerprints"]) or {}
