@@ -32,7 +32,7 @@ from mixbackend.select.decision import Decision
 from mixbackend.select.request import TrialRequest
 from mixbackend.select.timings import RegionTiming, timings_of
 from mixbackend.select.values import read_values
-from mixbackend.storage.behind import finish
+from mixbackend.storage.background_io import finish
 
 _WARM_CALLS, _WARM_S = 5, 1.0
 _SHARING_S = 5.0

@@ -17,7 +17,7 @@ from fsspec.core import url_to_fs
 
 import mixbackend.storage.entry as entry
 from mixbackend.contracts import StorageError
-from mixbackend.storage.behind import Behind, within
+from mixbackend.storage.background_io import BackgroundQueue, within_time
 from mixbackend.storage.events import Report, StorageEvent
 
 _FAILURES_BEFORE_GIVING_UP = 3
@@ -36,7 +36,7 @@ class Remote:
     """
 
     def __init__(self, url: str, report: Report) -> None:
-        self.behind = Behind()
+        self.background = BackgroundQueue()
         self._report = report
         self._failures = 0
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Remote:
             return None
         place = self._place(path)
         try:
-            data = within(timeout_s, lambda: self._system.cat_file(place))
+            data = within_time(timeout_s, lambda: self._system.cat_file(place))
         except FileNotFoundError:
             self._failures = 0
             return None
@@ -79,11 +79,11 @@ class Remote:
 
     def put_later(self, path: str, key: str, content: bytes, label: entry.Label = entry.UNKNOWN) -> None:
         """Store an entry, soon; other machines see it whole or not at all."""
-        if self.behind.stuck_s() > _LONGEST_WRITE_S:
+        if self.background.stuck_s() > _LONGEST_WRITE_S:
             self._failed("writing", TimeoutError(f"not done within {_LONGEST_WRITE_S:g} s"), _FAILURES_BEFORE_GIVING_UP)
         if self.given_up:
             return
-        if not self.behind.add(path, lambda: self.put(path, key, content, label), len(content)):
+        if not self.background.add(path, lambda: self.put(path, key, content, label), len(content)):
             self._report(StorageEvent("remote", f"{path} is not shared: too much waits to be written to {self._url}"))
 
     def put(self, path: str, key: str, content: bytes, label: entry.Label = entry.UNKNOWN) -> None:

@@ -77,7 +77,7 @@ class SharedRows:
             if merged != theirs:
                 self.remote.put(_path(MEASUREMENTS, name), _key(MEASUREMENTS, name), _text(newest))
 
-        self.remote.behind.add(_path(MEASUREMENTS, name), merge)
+        self.remote.background.add(_path(MEASUREMENTS, name), merge)
 
     def _first_time(self, question: object) -> bool:
         with self._lock:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mixbackend.contracts import StorageError
 from mixbackend.storage import ArtifactStore, StorageEvent, artifact_key, entry
-from mixbackend.storage.behind import finish
+from mixbackend.storage.background_io import finish
 
 KEY = artifact_key("region", "onnxruntime", "ort 1.31", "live", "cpu")
 

@@ -13,7 +13,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from mixbackend.storage import ArtifactStore, Database, Measurement, StorageEvent, artifact_key
-from mixbackend.storage.behind import Behind, finish, within
+from mixbackend.storage.background_io import BackgroundQueue, finish, within_time
 
 PLACE = ("region", "fast", "fast 1", "cpu of one make", 2)
 KEY = artifact_key("region", "fast", "fast 1", "live", "cpu of one make")
@@ -69,7 +69,7 @@ def test_a_question_is_asked_once(machine: Callable[[str], Database], monkeypatc
 
     def count(timeout_s: float, work: Callable[[], Any]) -> Any:
         asked.append(timeout_s)
-        return within(timeout_s, work)
+        return within_time(timeout_s, work)
 
     monkeypatch.setattr("mixbackend.storage.remote.within", count)
     two = machine("two")
@@ -215,33 +215,33 @@ def test_a_remote_that_fails_is_told_of_and_left_alone(
 
 
 def test_work_is_done_in_order_and_once_per_name() -> None:
-    behind, done, hold = Behind(), [], threading.Event()
-    assert behind.add("first", lambda: hold.wait(10) and done.append("first"))
+    queue, done, hold = BackgroundQueue(), [], threading.Event()
+    assert queue.add("first", lambda: hold.wait(10) and done.append("first"))
     for name in ("second", "third", "second"):
-        assert behind.add(name, lambda name=name: done.append(name))  # type: ignore[misc]
-    assert not behind.flush(0.05)
+        assert queue.add(name, lambda name=name: done.append(name))  # type: ignore[misc]
+    assert not queue.flush(0.05)
     hold.set()
-    assert behind.flush(10) and done == ["first", "second", "third"]
-    assert behind.add("again", lambda: done.append("again")) and behind.flush(10) and done[-1] == "again"
+    assert queue.flush(10) and done == ["first", "second", "third"]
+    assert queue.add("again", lambda: done.append("again")) and queue.flush(10) and done[-1] == "again"
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mixbackend.storage.behind._MOST_BYTES", 100)
-    behind, hold = Behind(), threading.Event()
-    assert behind.add("first", lambda: hold.wait(10) and None)
+    monkeypatch.setattr("mixbackend.storage.background_io._MOST_BYTES", 100)
+    queue, hold = BackgroundQueue(), threading.Event()
+    assert queue.add("first", lambda: hold.wait(10) and None)
     time.sleep(0.2)
-    assert behind.add("second", lambda: None, 90)
-    assert not behind.add("third", lambda: None, 20)
+    assert queue.add("second", lambda: None, 90)
+    assert not queue.add("third", lambda: None, 20)
     hold.set()
-    assert behind.flush(10) and behind.add("third", lambda: None, 20)
+    assert queue.flush(10) and queue.add("third", lambda: None, 20)
 
 
 def test_answers_and_errors_come_through() -> None:
-    assert within(10, lambda: 7) == 7
+    assert within_time(10, lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        within(10, lambda: 1 // 0)
+        within_time(10, lambda: 1 // 0)
     with pytest.raises(TimeoutError, match=r"0\.05 s"):
-        within(0.05, lambda: time.sleep(1))
+        within_time(0.05, lambda: time.sleep(1))
 
 
 def test_what_waits_is_written_before_the_process_ends(tmp_path: Path) -> None:

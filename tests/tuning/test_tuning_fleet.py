@@ -15,7 +15,7 @@ from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.select import tuner
 from mixbackend.select.decision import MEASURED, UNTUNED, Decision, Trial
-from mixbackend.storage.behind import finish
+from mixbackend.storage.background_io import finish
 
 DECISION = Decision(Choice(single="onednn"), (Trial(DEFAULT, 1.0, MEASURED, "", (2.0,)),))
 

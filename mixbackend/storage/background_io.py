@@ -1,4 +1,4 @@
-"""Work that nobody waits for, and work that nobody waits for longer than so.
+"""Background I/O: work of storage that nothing waits for, and calls that are waited for no longer than a limit.
 
 Place: under the remote level of storage. Input: functions. Output: their effects, later; or their answers, in time.
 Invariants: pending work is done in order by one thread, which ends when there is none; what waits is bounded in bytes;
@@ -28,7 +28,7 @@ class _Job:
     size: int
 
 
-class Behind:
+class BackgroundQueue:
     """See the module's docstring. Work must not raise."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Behind:
             # A thread of before a fork is not alive in the child.
             if self._thread is None or not self._thread.is_alive():
                 self._busy = True
-                self._thread = threading.Thread(target=self._work, daemon=True, name="mixbackend-behind")
+                self._thread = threading.Thread(target=self._work, daemon=True, name="mixbackend-background-io")
                 self._thread.start()
             return True
 
@@ -81,7 +81,7 @@ class Behind:
             job.work()
 
 
-_all: weakref.WeakSet[Behind] = weakref.WeakSet()
+_all: weakref.WeakSet[BackgroundQueue] = weakref.WeakSet()
 
 
 @atexit.register
@@ -92,11 +92,11 @@ def _finish_at_exit() -> None:
 def finish(timeout_s: float) -> None:
     """Wait until nothing is pending anywhere in this process, but no longer than that."""
     end = time.monotonic() + timeout_s
-    for behind in list(_all):
-        behind.flush(max(0.0, end - time.monotonic()))
+    for background in list(_all):
+        background.flush(max(0.0, end - time.monotonic()))
 
 
-def within(timeout_s: float, work: Callable[[], Any]) -> Any:
+def within_time(timeout_s: float, work: Callable[[], Any]) -> Any:
     """What a function returns.
 
     Raises:
@@ -111,7 +111,7 @@ def within(timeout_s: float, work: Callable[[], Any]) -> Any:
         except BaseException as error:  # it is raised where it is waited for
             answers.put((False, error))
 
-    threading.Thread(target=run, daemon=True, name="mixbackend-within").start()
+    threading.Thread(target=run, daemon=True, name="mixbackend-within-time").start()
     try:
         done, answer = answers.get(timeout=timeout_s)
     except queue.Empty:
