@@ -32,9 +32,9 @@ from mixbackend.contracts import StorageError
 from mixbackend.host.devices import devices_here
 from mixbackend.storage import ArtifactStore, Database, ThisMachine, private_folder
 from mixbackend.storage.archive import Brought, read_archive, write_archive
+from mixbackend.storage.eviction import KINDS, clear_folder
+from mixbackend.storage.eviction import clear as clear_cache
 from mixbackend.storage.inventory import NATIVE_CODE, Inventory, take_stock
-from mixbackend.storage.upkeep import KINDS, clear_folder
-from mixbackend.storage.upkeep import clear as clear_cache
 
 _MOST_REASONS = 20
 """Rows of refusals as text; JSON has all."""

@@ -42,7 +42,7 @@ from mixbackend.select.refine import Refiner
 from mixbackend.select.request import MODULE, TrialRequest
 from mixbackend.select.values import write_values
 from mixbackend.storage import private_folder
-from mixbackend.storage.upkeep import TUNING_PREFIX
+from mixbackend.storage.eviction import TUNING_PREFIX
 
 MOST_AT_ONCE = 4
 """So many candidates compile side by side; each holds the model in its memory."""

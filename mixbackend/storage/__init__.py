@@ -9,9 +9,9 @@ from mixbackend.storage.artifacts import ArtifactStore, artifact_key
 from mixbackend.storage.database import Database, Measurement, QuarantineEntry
 from mixbackend.storage.entry import Label
 from mixbackend.storage.events import StorageEvent, log_event
+from mixbackend.storage.eviction import evict
 from mixbackend.storage.folder import private_folder
 from mixbackend.storage.storage import Storage
-from mixbackend.storage.upkeep import tidy
 from mixbackend.storage.validity import ThisMachine
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "StorageEvent",
     "ThisMachine",
     "artifact_key",
+    "evict",
     "log_event",
     "private_folder",
-    "tidy",
 ]

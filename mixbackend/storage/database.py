@@ -5,7 +5,7 @@ Form: one SQLite file in WAL mode, shared by threads and processes.
 Invariants: no method raises over the state of the file; a damaged, foreign or newer file is set aside and a new one
 begun. Facts about a backend hold for one fingerprint only: a new driver, library or flag starts afresh. What a remote
 folder adds is asked for only where the file has nothing, and never waited for when it is written.
-Non-goals: artifacts (see ``artifacts``); what is kept and what is cleaned up (see ``upkeep``).
+Non-goals: artifacts (see ``artifacts``); what is kept and what is cleaned up (see ``eviction``).
 """
 
 from __future__ import annotations

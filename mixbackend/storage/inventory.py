@@ -15,8 +15,8 @@ from typing import Any
 from mixbackend.backends.common.private_folder import usual_cache_folder
 from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import Database
+from mixbackend.storage.eviction import DATABASE_BYTES, left_by_races
 from mixbackend.storage.tables import TABLES
-from mixbackend.storage.upkeep import DATABASE_BYTES, left_by_races
 from mixbackend.storage.validity import ThisMachine
 
 NATIVE_CODE = "codegen-cpp"

@@ -14,7 +14,7 @@ from mixbackend.host.devices import devices_here
 from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import Database
 from mixbackend.storage.events import Report, log_event
-from mixbackend.storage.upkeep import tidy
+from mixbackend.storage.eviction import evict
 from mixbackend.storage.validity import ThisMachine
 
 
@@ -47,7 +47,7 @@ class Storage:
     def database(self) -> Database:
         """Measurements, rates, decisions, quarantines of this machine, and what its fleet shares."""
         database = Database.open(self._folder, remote=self._remote, report=self._report)
-        tidy(database, lambda: ThisMachine(self._fingerprints, devices_here(), complete=False))
+        evict(database, lambda: ThisMachine(self._fingerprints, devices_here(), complete=False))
         return database
 
     @cached_property

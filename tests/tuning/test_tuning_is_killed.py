@@ -20,7 +20,7 @@ import pytest
 
 from mixbackend.calibrate.calibration import SWITCH
 from mixbackend.storage import ArtifactStore, Database, StorageEvent
-from mixbackend.storage.upkeep import left_by_races
+from mixbackend.storage.eviction import left_by_races
 
 NIGHTLY = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
 KILLS = 50 if NIGHTLY else 1

@@ -1,4 +1,4 @@
-"""Keeping the cache folder in bounds, and clearing it.
+"""Eviction: the cache folder stays in bounds, and is cleared.
 
 Place: above store and database; asked once per environment, and by ``mixbackend cache``.
 Input: a database, what is true of this machine. Output: fewer rows and files, and how many.
@@ -31,7 +31,7 @@ _SHRINK_TO = 0.8
 _PIECE = 50
 
 
-def tidy(database: Database, machine: Callable[[], ThisMachine]) -> None:
+def evict(database: Database, machine: Callable[[], ThisMachine]) -> None:
     """What is done once when a database is opened: the database stays in bounds, and killed races leave nothing.
 
     Args:
@@ -155,7 +155,7 @@ def sweep_races(database: Database) -> list[Path]:
 
 @contextlib.contextmanager
 def _without_waiting(path: Path) -> Iterator[bool]:
-    """Hold a file lock if nobody else does; whether we do."""
+    """Hold a file lock if it is free; whether it was."""
     if os.name != "posix":
         yield False
         return
@@ -167,6 +167,6 @@ def _without_waiting(path: Path) -> Iterator[bool]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             free = True
         except OSError:
-            # Somebody holds it, or there can be none.
+            # Another process holds it, or there can be none.
             free = False
         yield free

@@ -14,10 +14,10 @@ from mixbackend.storage import (
     StorageEvent,
     ThisMachine,
     artifact_key,
-    tidy,
+    evict,
 )
+from mixbackend.storage.eviction import KINDS, clear, clear_folder, keep_in_bounds, left_by_races, sweep_races
 from mixbackend.storage.tables import TABLES
-from mixbackend.storage.upkeep import KINDS, clear, clear_folder, keep_in_bounds, left_by_races, sweep_races
 
 DEVICE = "cpu of one make"
 HERE = ThisMachine({"fast": "fast 2 threads=2"}, (DEVICE,))
@@ -156,7 +156,7 @@ def test_what_a_killed_race_left_goes_unless_a_race_runs(database: Database, fol
     (folder / "tuning-abc" / "values.bin").write_bytes(b"x" * 1000)
     (folder / "tuning-link").symlink_to(folder)
     with database.alone("tuning"):
-        tidy(Database(folder / "test.sqlite"), lambda: HERE)
+        evict(Database(folder / "test.sqlite"), lambda: HERE)
         assert left_by_races(folder)
     assert [path.name for path in sweep_races(database)] == ["tuning-abc"]
     assert not left_by_races(folder) and (folder / "test.sqlite").exists()
@@ -170,10 +170,10 @@ def test_opening_cares_for_bounds(database: Database, monkeypatch: pytest.Monkey
         asked.append(HERE)
         return HERE
 
-    tidy(database, machine)
+    evict(database, machine)
     assert not asked and len(prints(database)) == 300
-    monkeypatch.setattr("mixbackend.storage.upkeep.DATABASE_BYTES", 50_000)
-    tidy(database, machine)
+    monkeypatch.setattr("mixbackend.storage.eviction.DATABASE_BYTES", 50_000)
+    evict(database, machine)
     assert asked and database.used_bytes() <= 50_000
 
 
