@@ -1,11 +1,11 @@
 """A backend as the rest of the system sees it: asked once, guarded, typed.
 
-Place: between a plug-in and everybody who asks it; ``registry.resolve`` gives out nothing else, and the planner wraps
-what it is given by hand. Input: a ``Backend`` that somebody wrote. Output: an ``AskedBackend``.
+Place: between a plug-in and everything that asks it; ``registry.resolve`` gives out nothing else, and the planner wraps
+what it is given by hand. Input: a ``Backend`` as its vendor wrote it. Output: an ``AskedBackend``.
 What a plug-in says of itself (``Stated``) is asked when it is resolved, held against the types of the contract, and
-kept: who fails there is no backend of this session (``ContractError``, with all that is wrong). What it is asked about
-an op or a region later is guarded one by one: an answer that is none costs it that op or region, or its own price, and
-is told once per question (``Fault``).
+kept: a plug-in that fails there is no backend of this session (``ContractError``, with all that is wrong). What it is
+asked about an op or a region later is guarded one by one: an answer that is none costs it that op or region, or its own
+price, and is emitted once per question (``Fault``).
 Invariants: no question of the planner raises because of a plug-in; equal questions to ``traits``, ``patterns``,
 ``conditions``, ``fingerprint`` have the very same answer. ``compile`` and ``load`` raise what the plug-in raises, which
 quarantines a region, and ``TypeError`` where it returns something else; never ``SystemExit``.
@@ -154,22 +154,22 @@ class AskedBackend(Backend):
     """See the module's docstring.
 
     Args:
-        plugin: who is asked.
+        plugin: the backend that is asked.
         stated: its answers about itself.
-        tell: hears of every fault, once per question and kind of fault; without it the log does.
+        emit: called with every fault, once per question and kind of fault; without it, it is logged.
     """
 
-    def __init__(self, plugin: Backend, stated: Stated, tell: Callable[[Fault], None] | None = None) -> None:
+    def __init__(self, plugin: Backend, stated: Stated, emit: Callable[[Fault], None] | None = None) -> None:
         self.name = plugin.name  # type: ignore[misc]
         self.contract_version = plugin.contract_version  # type: ignore[misc]
         self.plugin = plugin
         self.stated = stated
-        self._tell = tell or _log
-        self._told: set[tuple[str, str]] = set()
+        self._emit = emit or _log
+        self._emitted: set[tuple[str, str]] = set()
 
-    def telling(self, tell: Callable[[Fault], None]) -> AskedBackend:
-        """The same, with somebody else who hears of faults."""
-        return AskedBackend(self.plugin, self.stated, tell)
+    def emitting_to(self, emit: Callable[[Fault], None]) -> AskedBackend:
+        """The same, with faults given to another function."""
+        return AskedBackend(self.plugin, self.stated, emit)
 
     # --- about itself: answered before ---------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class AskedBackend(Backend):
         except ContractError as error:
             self._fault("for_measuring", f"returned a backend with faults: {error.what}", "form", "")
             return self
-        return AskedBackend(asked.plugin, replace(asked.stated, fingerprint=self.stated.fingerprint), self._tell)
+        return AskedBackend(asked.plugin, replace(asked.stated, fingerprint=self.stated.fingerprint), self._emit)
 
     # --- what may raise ------------------------------------------------------------------------------------------
 
@@ -276,14 +276,14 @@ class AskedBackend(Backend):
         return (None if fault or cost is None else float(cost)), fault
 
     def _ask(self, question: str, call: Callable[[], object], hint: Any, about: str) -> tuple[Any, str]:
-        """An answer, or what is wrong with it, which is told."""
+        """An answer, or what is wrong with it, which is emitted."""
         answer, fault = _guarded(call, hint)
         return answer, self._fault(question, fault, fault.partition(":")[0], about) if fault else ""
 
     def _fault(self, question: str, detail: str, kind: str, about: str) -> str:
-        if (question, kind) not in self._told:
-            self._told.add((question, kind))
-            self._tell(Fault(self.name, question, detail, about))
+        if (question, kind) not in self._emitted:
+            self._emitted.add((question, kind))
+            self._emit(Fault(self.name, question, detail, about))
         return detail
 
 

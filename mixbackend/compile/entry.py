@@ -38,7 +38,7 @@ class Entry:
 
     Args:
         program: what runs.
-        environment: where repairs are planned, compiled and told.
+        environment: where repairs are planned, compiled and emitted as events.
     """
 
     def __init__(self, program: Program, environment: Environment) -> None:
@@ -165,7 +165,7 @@ class Entry:
         if fault.is_news:
             environment.compile_cache.quarantine(executor.backend, executor.region, fault.text)
             where = f"{fault.text} ({describe_region(executor.region)})"
-            self._tell(_EVENTS[fault.kind], region_name(executor), executor.backend.name, where)
+            self._emit(_EVENTS[fault.kind], region_name(executor), executor.backend.name, where)
         failed = self.program.planned(executor)
         if failed is None:  # a repair has replaced it meanwhile
             return
@@ -173,7 +173,7 @@ class Entry:
         self.program = repaired(self.program, moved, environment)
         nodes = frozenset(name for planned in moved for name in planned.nodes)
         owners = sorted({item.backend for item in self.plan.regions if nodes & set(item.nodes)})
-        self._tell("repair", failed.planned.id, executor.backend.name, f"now on {', '.join(owners)}")
+        self._emit("repair", failed.planned.id, executor.backend.name, f"now on {', '.join(owners)}")
 
-    def _tell(self, kind: Any, region: str, backend: str, detail: str) -> None:
+    def _emit(self, kind: Any, region: str, backend: str, detail: str) -> None:
         self._environment.events.append(Event(kind, self.graph.id, region, backend, detail))

@@ -156,7 +156,7 @@ class Executable:
     def _live(self, reason: str) -> Binding:
         """Weights are inputs from now on."""
         captured, environment = self._outlook.captured, self._environment
-        self._tell("fallback", f"weights are live inputs from now on: {reason}")
+        self._emit("fallback", f"weights are live inputs from now on: {reason}")
         sized = by_estimates(captured, prepare(captured, frozenset()), environment)
         row = Row.begun(sized, f"{captured.id}+live", environment)
         self._bindings, self.state = None, State.LIVE
@@ -249,7 +249,7 @@ class Executable:
                 hint="this is a fault of ours or of a backend; report it with MIXBACKEND_DUMP",
             )
         detail = f"eager runs the graph from now on, its results shared memory otherwise: {problem}"
-        self._tell("verify_failed", detail)
+        self._emit("verify_failed", detail)
         return [_copied(value) if place in problems else value for place, value in enumerate(results)]
 
     def run_eager(self, arguments: list[Any]) -> Sequence[Any]:
@@ -301,7 +301,7 @@ class Executable:
             for entry in row.built:
                 entry.time_regions()
 
-    def _tell(self, kind: Any, detail: str) -> None:
+    def _emit(self, kind: Any, detail: str) -> None:
         self._environment.events.append(Event(kind, self.id, "", "", detail))
 
 

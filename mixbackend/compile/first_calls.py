@@ -68,7 +68,7 @@ class _FirstCall:
     def winner(self, ground: Ground, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
         reason = ground.why_not(self.home, values, len(choices))
         if reason:
-            self._tell(f"not compared at the first call: {reason}")
+            self._emit(f"not compared at the first call: {reason}")
             return self.home
         rivals, failed = self._rivals(choices, ground.compiling_s)
         candidates = [*rivals, Candidate(DEFAULT, self.home, self.home.plan.estimated_s)]
@@ -77,7 +77,7 @@ class _FirstCall:
             winner = next(item for item in candidates if item.choice == decision.choice)
             self._keep(winner, decision)
         except torch.OutOfMemoryError as error:
-            self._tell(f"not compared at the first call: {error}")
+            self._emit(f"not compared at the first call: {error}")
             winner = candidates[-1]
         for candidate in candidates:
             if candidate is not winner:
@@ -112,7 +112,7 @@ class _FirstCall:
         )
         self.ranged.keep_compared(self.row.sized.regime(self.bucket), replace(decision, choice=planned))
         trials = ", ".join(f"{trial.choice} {trial_text(trial)}" for trial in decision.trials)
-        self._tell(f"took {decision.choice} at the first call ({trials})")
+        self._emit(f"took {decision.choice} at the first call ({trials})")
         self._as_entry(winner).settle(decision)
 
     def _rivals(self, choices: Sequence[Choice], compiling_s: float) -> tuple[list[Candidate], list[Trial]]:
@@ -136,5 +136,5 @@ class _FirstCall:
         regime = None if at_home else sized.regime(self.bucket)
         return self.row.build(sized.proposal_for(Decision(choice), name, self.environment, regime))
 
-    def _tell(self, detail: str) -> None:
+    def _emit(self, detail: str) -> None:
         self.environment.events.append(Event("tuning", self.home.graph.id, "", "", detail))

@@ -36,9 +36,9 @@ def open_environment(config: Config, records: bool = False) -> Environment:
     keep_freed_memory()
     events, debug = EventLog(), DebugSettings.from_environment()
     found = registry.resolution(config.backends, config.required_backends())
-    told = tuple(item.telling(partial(_note_fault, events)) for item in found.backends)
+    asked = tuple(item.emitting_to(partial(_note_fault, events)) for item in found.backends)
     measures = config.search.mode == "measure"
-    backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in told)
+    backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in asked)
     reference = next(backend for backend in backends if backend.traits().reference)
     fingerprints = {backend.name: backend.fingerprint() for backend in backends}
     storage = Storage(

@@ -111,7 +111,7 @@ def with_runner(program: Program, environment: Environment, trial: bool = False)
     """The program with what is called: the stitched function, or new recordings of it where they are wanted.
 
     Args:
-        trial: calls come with the same tensors, and nothing is told but what cannot be recorded.
+        trial: calls come with the same tensors, and no event is emitted but for what cannot be recorded.
     """
     device = recorded_device(program.graph, environment)
     if device is None:
@@ -129,7 +129,7 @@ def with_runner(program: Program, environment: Environment, trial: bool = False)
         program.constants,
     )
     recorder = Recorder(environment, program.graph.id)
-    return replace(program, run=RecordedGraph(subject, device, recorder.tell, trial=trial))
+    return replace(program, run=RecordedGraph(subject, device, recorder.emit, trial=trial))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Recorder:
     environment: Environment
     graph_id: str
 
-    def tell(self, region: str, detail: str) -> None:
+    def emit(self, region: str, detail: str) -> None:
         """What is recorded, or why it is not."""
         self.environment.events.append(Event("cuda_graphs", self.graph_id, region, "", detail))
 

@@ -179,11 +179,11 @@ class WeightBindings:
             return variant.binding
         if variant.restless:
             raise RestlessWeightsError(f"weights change too often for constants to pay, last through {change}")
-        self._tell("weights_rebuilt", f"constants were made again after {change}")
+        self._emit("weights_rebuilt", f"constants were made again after {change}")
         variant.rebinds += change != _CODE_IS_READY
         binding, behind = self._bind(variant, weights, patient=True)
         if behind:
-            self._tell("weights_rebuilt", f"eager runs {behind} regions until the code for them is ready")
+            self._emit("weights_rebuilt", f"eager runs {behind} regions until the code for them is ready")
         return binding
 
     def _bind(self, variant: _Variant, weights: Sequence[torch.Tensor], patient: bool = False) -> tuple[Binding, int]:
@@ -217,10 +217,10 @@ class WeightBindings:
         try:
             return FileBackedWeights(weights)
         except OSError as error:
-            self._tell("fallback", f"the model's own weights stay in memory beside the constants: {error}")
+            self._emit("fallback", f"the model's own weights stay in memory beside the constants: {error}")
             return None
 
-    def _tell(self, kind: Any, detail: str) -> None:
+    def _emit(self, kind: Any, detail: str) -> None:
         self._environment.events.append(Event(kind, self._graph_id, "", "", detail))
 
 

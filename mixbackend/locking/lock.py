@@ -30,7 +30,7 @@ class Lock:
         path: of the file.
         frozen: whether any difference is an error.
         backends: that may be used.
-        events: told of what differs, unless that is an error.
+        events: receives what differs, unless that is an error.
     """
 
     def __init__(self, path: str, frozen: bool, backends: Sequence[Backend], events: EventLog) -> None:
@@ -77,7 +77,7 @@ class Lock:
         try:
             entry = self.file.joint(key)
         except LockError:
-            return None  # told when the first graph asks
+            return None  # emitted when the first graph asks
         return JointDecision(entry.layout, entry.saved, entry.recomputed) if entry is not None else None
 
     def choice(
@@ -103,7 +103,7 @@ class Lock:
         except LockError as error:
             if self.frozen:
                 raise
-            self._tell(graph_id, f"placed without the lock file: {error.what}")
+            self._emit(graph_id, f"placed without the lock file: {error.what}")
             return None
         entry = file.find(identity.key)
         if entry is None:
@@ -131,7 +131,7 @@ class Lock:
         if self.frozen:
             raise LockDifferencesError(self.path, found, [entry.made_by] if entry is not None else ())
         instead = "placed as usual" if problems else "placed as locked all the same"
-        self._tell(base, f"{instead}: " + "; ".join(map(str, found)))
+        self._emit(base, f"{instead}: " + "; ".join(map(str, found)))
 
     def check(self, made_by: str) -> None:
         """Raise if anything differed for any graph so far, or if entries were not used.
@@ -155,7 +155,7 @@ class Lock:
             self._differences[graph_id] = found
         if self.frozen:
             raise LockDifferencesError(self.path, found, [entry.made_by for entry in self.file.graphs])
-        self._tell(graph_id, "placed as usual: " + "; ".join(map(str, found)))
+        self._emit(graph_id, "placed as usual: " + "; ".join(map(str, found)))
 
-    def _tell(self, graph_id: str, detail: str) -> None:
+    def _emit(self, graph_id: str, detail: str) -> None:
         self._events.append(Event("lock", graph_id, "", "", f"{self.path}: {detail}"))

@@ -99,14 +99,14 @@ def _names(joint: torch.fx.GraphModule) -> list[str]:
 
 def _mark(joint: torch.fx.GraphModule, decision: JointDecision) -> None:
     by_name = dict(zip(_names(joint), joint.graph.nodes, strict=True))
-    _tell(CheckpointPolicy.MUST_SAVE, (by_name[name] for name in decision.saved))
+    _set_policy(CheckpointPolicy.MUST_SAVE, (by_name[name] for name in decision.saved))
     again = [by_name[name] for name in decision.recomputed]
-    _tell(CheckpointPolicy.MUST_RECOMPUTE, (node for node in again if not is_softmax(node)))
+    _set_policy(CheckpointPolicy.MUST_RECOMPUTE, (node for node in again if not is_softmax(node)))
     write_out(joint, [node for node in again if is_softmax(node)])
 
 
-def _tell(policy: CheckpointPolicy, nodes: Iterable[torch.fx.Node]) -> None:
-    """Torch's split what to do with values; a user's own checkpointing decides before we do."""
+def _set_policy(policy: CheckpointPolicy, nodes: Iterable[torch.fx.Node]) -> None:
+    """Say to torch's split what to do with values; a user's own checkpointing takes precedence."""
     for node in nodes:
         node.meta.setdefault(RECOMPUTATION_POLICY, policy)
 

@@ -229,7 +229,7 @@ def test_only_what_it_was_asked_about_is_lost(question: str, nth: int, way: str,
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_what_only_costs_are_made_of_has_a_default(question: str, way: Misbehave) -> None:
     faults: list[Fault] = []
-    backend = ask(Moody(question, 1, way)).telling(faults.append)
+    backend = ask(Moody(question, 1, way)).emitting_to(faults.append)
     device = DeviceModel("cpu", (("float32", 1e11),), 1e10, 1e6, 1e11, 1e-6, 1)
     for _ in range(2):
         assert backend.prior(device) is None

@@ -1,14 +1,14 @@
-"""Gradients that are handed out of the memory of CUDA graphs themselves, as long as nobody keeps them.
+"""Gradients that are handed out of the memory of CUDA graphs themselves, as long as no caller keeps them.
 
 Place: around what ``recorded`` replays. Input: a recorded run, and the same without graphs. Output: a callable like
 it. Gradients may be kept over calls, to be added up, while replays write over their memory. So a backward's are copied
-at first, and the copies watched: if nobody holds them any more when the next path of torch's tree begins,
+at first, and the copies watched: if none is held any more when the next path of torch's tree begins,
 ``QUIET_STEPS`` times in succession, later ones are not copied.
 Invariants: before any run of ours that may write over gradients that were handed out, they are looked at. If one of
 them is held, the run and its backward do without graphs, which touch nothing of theirs, as long as that lasts; whose
 gradients those are copies from then on for good. Results that share memory among themselves or with others are always
 copied. Code of others in the same tree, inductor's, does without graphs just so while gradients of ours are held.
-Non-goals: streams. Who reads gradients on another stream has to be done before the model is called again.
+Non-goals: streams. What reads gradients on another stream has to be done before the model is called again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from mixbackend.contracts.torch_compat import (
 from mixbackend.execute.run_function import Run
 
 QUIET_STEPS = 3
-"""So many steps in succession nobody may have kept gradients until they are not copied any more."""
+"""After so many steps in succession without gradients that were kept they are not copied any more."""
 _LOUD_STEPS = 32
-"""After so many steps in which somebody kept copies they are not watched any more."""
+"""After so many steps in which copies were kept they are not watched any more."""
 
 _MOST_WATCHED = 64
 """Backwards whose copies are watched at once."""
@@ -47,7 +47,7 @@ class Turns:
         self.without_graphs: int | None = None
 
     def may_replay(self, tree: GraphTree, backward: bool) -> bool:
-        """Whether a run may use graphs now: nothing that somebody holds will be written over."""
+        """Whether a run may use graphs now: nothing that a caller holds will be written over."""
         if backward and self.without_graphs == tree.generation:
             return False
         if not (self.copied or self.lent) or not tree.begins_anew:
@@ -60,11 +60,11 @@ class Turns:
         return True
 
     def copy(self, giver: Giver, storages: Any) -> None:
-        """Watch what somebody has."""
+        """Watch copies that a caller has."""
         self.copied = [*self.copied[1 - _MOST_WATCHED :], (giver, storages)]
 
     def lend(self, giver: Giver, results: ResultsOfGraph) -> None:
-        """Look at what somebody has before it may be written over."""
+        """Have what was lent looked at before it may be written over."""
         if not any(results is other for _, other in self.lent):
             self.lent.append((giver, results))
 
@@ -91,11 +91,11 @@ class Giver:
     """What one backward's results may be; see the module's docstring.
 
     Args:
-        tell: told when somebody kept gradients.
+        emit: called when a caller has kept gradients.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, emit: Callable[[str], None]) -> None:
+        self._emit = emit
         self._quiet = 0
         self._loud = 0
         self._lends = False
@@ -109,10 +109,10 @@ class Giver:
         self._copies = self._copies or self._loud >= _LOUD_STEPS
 
     def kept(self) -> None:
-        """Say that somebody holds what was lent."""
+        """Say that a caller holds what was lent."""
         if not self._copies:
             self._copies = True
-            self._tell("gradients are kept into the next call: they are copied out of the graphs from now on")
+            self._emit("gradients are kept into the next call: they are copied out of the graphs from now on")
 
     def give(self, results: Sequence[Any], tree: GraphTree | None, turns: Turns | None) -> Sequence[Any]:
         """Results as the caller may have them."""

@@ -29,7 +29,7 @@ from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
 from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.execute.cuda_graphs.graph_segments import GraphSegment, cut_segments, describe_segments, obstacle_of
-from mixbackend.execute.cuda_graphs.recording import RecordedSegment, Recording, Tell
+from mixbackend.execute.cuda_graphs.recording import Emit, RecordedSegment, Recording
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.stitch import Stitched, call_text, function_text, load_function, stitch
@@ -67,15 +67,15 @@ class RecordedGraph:
     Args:
         subject: what is recorded.
         device: number of its GPU, see ``device_of``.
-        tell: told what is recorded, and what fails; only the latter in a trial.
+        emit: receives what is recorded, and what fails; only the latter in a trial.
         trial: whether all inputs are the same memory at every call, so that none needs to be copied.
     """
 
-    def __init__(self, subject: Subject, device: int, tell: Tell, trial: bool = False) -> None:
+    def __init__(self, subject: Subject, device: int, emit: Emit, trial: bool = False) -> None:
         self._subject = subject
         self._device = device
-        self._tell_failure = tell
-        self._tell: Tell = tell if not trial else lambda region, detail: None
+        self._emit_failure = emit
+        self._emit: Emit = emit if not trial else lambda region, detail: None
         self._trial = trial
         self._lock = threading.RLock()
         self._sizes = _size_reader(subject)
@@ -84,7 +84,7 @@ class RecordedGraph:
         self._refused: dict[int, str] = {}
         self._backward = subject.graph.phase == "backward"
         # What is recorded for a trial ends before anybody could be done with its gradients.
-        self._giver = Giver(lambda detail: tell("", detail)) if self._backward and not trial else None
+        self._giver = Giver(lambda detail: emit("", detail)) if self._backward and not trial else None
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -96,7 +96,7 @@ class RecordedGraph:
         """What runs calls of these sizes from now on; the stitched function where it is too early for a recording."""
         with self._lock:
             if sizes not in self._runs and len(self._runs) >= MOST_SIZES:
-                self._tell("", f"further sizes run without CUDA graphs: those of {MOST_SIZES} are recorded")
+                self._emit("", f"further sizes run without CUDA graphs: those of {MOST_SIZES} are recorded")
                 return self._plain
             if not self._are_prepared(sizes) or not all(executor.settled for executor in self._subject.executors):
                 return self._plain
@@ -121,11 +121,11 @@ class RecordedGraph:
         """The stitched function of segments."""
         subject = self._subject
         segments = self._segments()
-        self._tell("", describe_segments(segments, subject.regions))
+        self._emit("", describe_segments(segments, subject.regions))
         count = sum(segment.is_recorded for segment in segments)
         if count == 0:
             return self._plain
-        recording = Recording(count, self._device, self._tell)
+        recording = Recording(count, self._device, self._emit)
         calls = [
             self._recorded(segment, recording) if segment.is_recorded else self._as_is(segment) for segment in segments
         ]
@@ -133,7 +133,7 @@ class RecordedGraph:
             run = stitch(subject.module, subject.graph, segments, calls).run
         except PlacementError as error:
             # Regions that run in order one by one cannot do so in these segments.
-            self._tell_failure("", f"runs without CUDA graphs: {error.what}")
+            self._emit_failure("", f"runs without CUDA graphs: {error.what}")
             return self._plain
         if self._backward and not segments[0].is_recorded:
             run = self._after_entering(run)
@@ -201,7 +201,7 @@ class RecordedGraph:
             self._runs.clear()
         where = " in a trial" if self._trial else ""
         for number in guilty:
-            self._tell_failure(self._subject.regions[number].planned.id, f"runs without a CUDA graph{where}, {text}")
+            self._emit_failure(self._subject.regions[number].planned.id, f"runs without a CUDA graph{where}, {text}")
 
 
 def _joined(

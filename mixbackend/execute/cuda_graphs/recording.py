@@ -17,7 +17,7 @@ from mixbackend.contracts import RegionRunError
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.state_restore import Changes, RepeatedCall
 
-Tell = Callable[[str, str], None]
+Emit = Callable[[str, str], None]
 """Takes the id of a region (empty for the whole graph) and what happened."""
 
 _RECORDED_AFTER = 2
@@ -30,10 +30,10 @@ _MOST_COPIED = 1 << 30
 class Recording:
     """Counts the segments of one set of sizes, and tells what memory their graphs took."""
 
-    def __init__(self, segments: int, device: int, tell: Tell) -> None:
+    def __init__(self, segments: int, device: int, emit: Emit) -> None:
         self._left = segments
         self._device = device
-        self._tell = tell
+        self._emit = emit
         self._before = torch.cuda.memory_reserved(device)
 
     def done(self) -> None:
@@ -41,7 +41,7 @@ class Recording:
         self._left -= 1
         if self._left == 0:
             taken = max(0, torch.cuda.memory_reserved(self._device) - self._before)
-            self._tell("", f"recorded; torch holds {taken / 2**20:.0f} MiB more on the GPU than before")
+            self._emit("", f"recorded; torch holds {taken / 2**20:.0f} MiB more on the GPU than before")
 
 
 class RecordedSegment:
@@ -50,8 +50,8 @@ class RecordedSegment:
     Args:
         graph: see ``cuda_graph_recorded``.
         guarded: the same without a graph, where failing regions are answered by eager.
-        on_recorded: told when only replays come from now on.
-        on_failure: told what recording raised.
+        on_recorded: called when only replays come from now on.
+        on_failure: called with what recording raised.
         written: names of the inputs that the segment writes into, by position.
     """
 
