@@ -150,6 +150,16 @@ def switches() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
+def test_graph_task() -> None:
+    seen: list[int | None] = []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda gradient: seen.append(compat.graph_task()))
+    y.sum().backward()
+    assert compat.graph_task() is None
+    assert len(seen) == 1 and seen[0] is not None
+
+
 def test_deterministic_asked() -> None:
     try:
         for wanted in (True, False):

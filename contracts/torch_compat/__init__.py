@@ -5,6 +5,7 @@ Invariants: no other module of the project imports a name with a leading undersc
 path has one; ``tests/test_torch_compat.py`` exercises every name here, so a new torch release is this folder's work.
 """
 
+from mixbackend.contracts.torch_compat.backward import graph_task
 from mixbackend.contracts.torch_compat.capture import (
     RECOMPUTATION_POLICY,
     aot_compile,
@@ -138,6 +139,7 @@ __all__ = [
     "fresh_symbol",
     "gpu_allocator",
     "graph_module_of",
+    "graph_task",
     "has_fast_bfloat16",
     "held_by_nobody_else",
     "in_compile_process",

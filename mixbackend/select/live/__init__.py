@@ -1,0 +1,1 @@
+"""Live selection: programs of a graph are compared by the user's own calls."""

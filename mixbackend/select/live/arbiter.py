@@ -1,0 +1,63 @@
+"""Arbiter: one entry of the process is tried at a time, the one whose calls took the most seconds first.
+
+Place: below ``selection``; a fact of the process. Input: who asks, and what its calls took. Output: whether it may.
+Method: whoever wants to try asks at its calls. The one that took most of all that asked lately is let in and stays
+until it leaves, or has not been called for ``STALE_S``. An entry that is called no more keeps nobody waiting.
+Invariants: safe for threads; an answer takes no more than a look at those who ask, a handful.
+Units: seconds, by the caller's clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from mixbackend.host.process_facts import process_fact
+
+STALE_S = 5.0
+"""Who has not asked for so long, nor for ``_STALE_CALLS`` of its calls, is called no more."""
+_STALE_CALLS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    seconds: float
+    until: float
+
+
+class Arbiter:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: dict[int, _Asked] = {}
+        self._holder: int | None = None
+
+    def may(self, entry: int, seconds: float, now: float, call_s: float = 0.0) -> bool:
+        """Whether an entry may try something now.
+
+        Args:
+            entry: who asks, by a number of its own.
+            seconds: that its calls took.
+            now: by a clock that all who ask share.
+            call_s: of its calls: who takes long is not called often.
+        """
+        with self._lock:
+            self._asked[entry] = _Asked(seconds, now + max(STALE_S, _STALE_CALLS * call_s))
+            self._asked = {who: asked for who, asked in self._asked.items() if asked.until >= now}
+            if self._holder not in self._asked:
+                self._holder = max(self._asked, key=lambda who: self._asked[who].seconds)
+            return self._holder == entry
+
+    def leave(self, entry: int) -> None:
+        """An entry wants no more for now."""
+        with self._lock:
+            self._asked.pop(entry, None)
+            if self._holder == entry:
+                self._holder = None
+
+
+@process_fact
+def arbiter() -> Arbiter:
+    """The one of this process."""
+    return Arbiter()

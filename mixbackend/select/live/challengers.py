@@ -1,0 +1,51 @@
+"""Challengers: who may take the champion's place, and in which order they are built and tried.
+
+Place: below ``selection``. Input: candidates with their estimates, what the champion takes. Output: those that are
+worth a try, the cheapest build first.
+Method: an estimate is right to a factor, its error. Who would be slower than the champion even if its estimate were
+too high by that factor is not tried; the whole graph on one compiler is, always, where the caller says so: mixtures
+are made of estimates, and that one is the measure of them all.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mixbackend.plan.choice import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Challenger:
+    """One way to run the graph that is not built yet.
+
+    Attributes:
+        choice: what tells it from the others.
+        estimated_s: of a call.
+        error: factor that the estimate is right to, at least 1.
+        build_s: estimate of what building takes.
+        always: whether it is tried whatever its estimate.
+    """
+
+    choice: Choice
+    estimated_s: float
+    error: float
+    build_s: float
+    always: bool = False
+
+    @property
+    def least_s(self) -> float:
+        """What a call may take at best."""
+        return self.estimated_s / self.error
+
+    @property
+    def most_s(self) -> float:
+        """What a call may take at worst."""
+        return self.estimated_s * self.error
+
+
+def worth_trying(challengers: Sequence[Challenger], champion_s: float) -> tuple[Challenger, ...]:
+    """Those that may be faster than a champion that takes so long, the cheapest build first, then the best estimate."""
+    able = (item for item in challengers if item.always or item.least_s < champion_s)
+    return tuple(sorted(able, key=lambda item: (item.build_s, item.estimated_s)))

@@ -1,0 +1,335 @@
+"""Selection: which program runs the next call of an entry, while challengers are tried against the champion.
+
+Place: the top of ``select.live``, asked by whoever runs calls: ``begin`` before, ``end`` after each. Input: times by
+the caller's clock, sizes, what holds the program (``steps``). Output: ``Ticket``: who runs the call; ``Standing``.
+Method: nothing happens before the entry's calls pay for it (``allowance``). Then challengers are wanted, one at a
+time, the cheapest build first (``challengers``); once one is built, ``turns`` gives both calls, ``paired_decision``
+says who stays. Where no challenger is left, the entry is settled.
+Invariants: safe for threads. Every call has one program; it is never changed while something holds it; a round begins
+only where it may be paid for. Numbers tell contenders apart: 0 is the plan by estimates, then challengers as they
+were given.
+Non-goals: building, running and letting go of programs, which the caller does; a challenger's seconds at other sizes
+than the champion's are charged as if they were at its own.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mixbackend.plan.choice import DEFAULT
+from mixbackend.select.decision import MEASURED, Decision, Trial
+from mixbackend.select.live.allowance import TURNS_IN_ROUND, Allowance, turns_s
+from mixbackend.select.live.arbiter import Arbiter
+from mixbackend.select.live.challengers import Challenger, worth_trying
+from mixbackend.select.live.overlaps import Overlaps
+from mixbackend.select.live.paired_decision import Outcome, Verdict, decide
+from mixbackend.select.live.standing import Change, Happened, Standing
+from mixbackend.select.live.steps import Hold
+from mixbackend.select.live.turns import TURN_S, Call, Side, Turns
+from mixbackend.select.turns import FAR_AWAY
+
+_LATEST = 9
+"""Calls of a program that say what it takes now."""
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Who runs a call.
+
+    Attributes:
+        number: of the entry's calls, from 1.
+        contender: who runs it.
+        tries: how often this contender ran before.
+        start: when it began.
+        overlap: see ``Overlaps``.
+        symbols, stream: of the call.
+        duel: the comparison that it is part of; ``None`` if it is of none.
+    """
+
+    number: int
+    contender: int
+    tries: int
+    start: float
+    overlap: int
+    symbols: tuple[int, ...] = ()
+    stream: int = 0
+    duel: _Duel | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Duel:
+    """The champion against one challenger."""
+
+    contender: int
+    challenger: Challenger
+    turns: Turns = field(default_factory=Turns)
+    looked_at: int = 0
+
+
+class Selection:
+    """See the module's docstring.
+
+    Args:
+        estimated_s: of the plan that runs first.
+        challengers: in any order.
+        arbiter, overlaps: of the process.
+        born: when the entry was made.
+        tell: told what became of challengers, in the call that follows; not while a lock is held.
+    """
+
+    def __init__(
+        self,
+        estimated_s: float,
+        challengers: Sequence[Challenger],
+        arbiter: Arbiter,
+        overlaps: Overlaps,
+        born: float,
+        tell: Callable[[Happened], None] = lambda happened: None,
+    ) -> None:
+        self._me = next(_numbers)
+        self._arbiter, self._overlaps, self._born, self._tell = arbiter, overlaps, born, tell
+        self._lock = threading.Lock()
+        self._settled = threading.Event()
+        self._numbered = {challenger: number for number, challenger in enumerate(challengers, 1)}
+        self._waiting = tuple(challengers)
+        self._building: Challenger | None = None
+        self._names = {0: str(DEFAULT), **{number: str(item.choice) for item, number in self._numbered.items()}}
+        self._choices = {0: DEFAULT, **{number: item.choice for item, number in self._numbered.items()}}
+        self._estimates = {0: estimated_s, **{number: item.estimated_s for item, number in self._numbered.items()}}
+        self._champion = 0
+        self._duel: _Duel | None = None
+        self._last = 0
+        self._pending: tuple[Ticket, float] | None = None
+        self._allowance = Allowance()
+        self._latest: dict[int, deque[float]] = {}
+        self._tries: dict[int, int] = {}
+        self._trials: list[Trial] = []
+        self._happened: list[Happened] = []
+        self._untold: list[Happened] = []
+        self._rounds = 0
+        self._first_s: float | None = None
+        self._best_s: float | None = None
+        if not challengers:
+            self._settled.set()
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float, symbols: tuple[int, ...] = (), stream: int = 0, hold: Hold | None = None) -> Ticket:
+        """A call begins: who runs it."""
+        with self._lock:
+            self._look_back(now, hold)
+            contender, duel = self._turn(now, hold)
+            self._last = contender
+            tries = self._tries.get(contender, 0)
+            self._tries[contender] = tries + 1
+            number = sum(self._tries.values())
+            told, self._untold = self._untold, []
+            ticket = Ticket(number, contender, tries, now, self._overlaps.begin(), symbols, stream, duel)
+        for happened in told:
+            self._tell(happened)
+        return ticket
+
+    def end(self, ticket: Ticket, now: float, error: str = "") -> None:
+        """A call has ended; ``error`` where its program failed, whoever answered."""
+        alone = self._overlaps.end(ticket.overlap)
+        call_s = now - ticket.start
+        with self._lock:
+            self._took(ticket, call_s, now)
+            duel = ticket.duel
+            if error and duel is not None and duel is self._duel and ticket.contender == duel.contender:
+                self._conclude(duel, Outcome(Verdict.SLOWER, len(duel.turns.rounds)), ticket.number, error)
+            elif duel is not None and duel is self._duel:
+                if alone:
+                    self._pending = ticket, call_s
+                else:
+                    # What follows it is not told from what runs beside it.
+                    duel.turns = duel.turns.after(_call(ticket, duel, call_s, call_s, False))
+
+    def charge(self, seconds: float) -> None:
+        """Trying took so much of the user's time beside calls."""
+        with self._lock:
+            self._allowance = self._allowance.charged(seconds)
+
+    # --- challengers -------------------------------------------------------------------------------------------------
+
+    def wanted(self, now: float) -> Challenger | None:
+        """Who is to be built now; ``None`` if nobody is. Once it is told, ``built`` or ``unbuilt`` must follow."""
+        with self._lock:
+            if self._duel is not None or self._building is not None or not self._allowance.is_open:
+                return None
+            self._waiting = worth_trying(self._waiting, self._seconds(self._champion))
+            if not self._waiting:
+                self._settle()
+                return None
+            if not self._arbiter.may(self._me, self._allowance.spent_s, now, self._seconds(self._champion)):
+                return None
+            self._building, *waiting = self._waiting
+            self._waiting = tuple(waiting)
+            return self._building
+
+    def number(self, challenger: Challenger) -> int:
+        """Of a challenger, as tickets name it."""
+        return self._numbered[challenger]
+
+    def built(self, challenger: Challenger) -> None:
+        """The challenger that was wanted can run."""
+        with self._lock:
+            assert challenger is self._building, "only who is wanted is built"
+            self._building = None
+            self._duel = _Duel(self._numbered[challenger], challenger)
+
+    def unbuilt(self, challenger: Challenger, why: str) -> None:
+        """The challenger that was wanted cannot be built."""
+        with self._lock:
+            assert challenger is self._building, "only who is wanted is built"
+            self._building = None
+            duel = _Duel(self._numbered[challenger], challenger)
+            self._conclude(duel, Outcome(Verdict.SLOWER), self._allowance.calls, why)
+
+    def settled(self, timeout: float | None = None) -> bool:
+        """Whether nobody is left to be tried, waiting for that so long."""
+        return self._settled.wait(timeout)
+
+    def stop(self) -> None:
+        """Nothing is tried any more; the champion stays."""
+        with self._lock:
+            self._duel, self._pending, self._waiting = None, None, ()
+            self._settle()
+
+    @property
+    def champion(self) -> int:
+        """Number of who runs."""
+        return self._champion
+
+    def decision(self) -> Decision:
+        """What was found, for the store."""
+        with self._lock:
+            return Decision(self._choices[self._champion], tuple(self._trials))
+
+    def standing(self) -> Standing:
+        """What was done so far."""
+        with self._lock:
+            allowance, duel = self._allowance, self._duel
+            return Standing(
+                champion=self._names[self._champion],
+                trying="" if duel is None else self._names[duel.contender],
+                waiting=len(self._waiting) + (self._building is not None),
+                calls=allowance.calls,
+                spent_s=allowance.spent_s,
+                tried_s=allowance.tried_s,
+                turns=self._rounds + (0 if duel is None else len(duel.turns.rounds)),
+                first_result_s=self._first_s,
+                best_result_s=self._best_s,
+                happened=tuple(self._happened),
+            )
+
+    # --- under the lock ----------------------------------------------------------------------------------------------
+
+    def _look_back(self, now: float, hold: Hold | None) -> None:
+        """Count the call that ended last, now that the next one begins; decide if that ends a round."""
+        pending, self._pending, duel = self._pending, None, self._duel
+        if duel is None or hold is not None:
+            return
+        if pending is not None and pending[0].duel is duel:
+            ticket, call_s = pending
+            duel.turns = duel.turns.after(_call(ticket, duel, call_s, now - ticket.start, True))
+        if len(duel.turns.rounds) > duel.looked_at:
+            duel.looked_at = len(duel.turns.rounds)
+            outcome = decide(duel.turns.rounds)
+        elif duel.turns.hopeless:
+            outcome = Outcome(Verdict.NO_DIFFERENCE, duel.looked_at, reason="since calls always overlap")
+        elif duel.turns.turn_begins and duel.turns.side is Side.CHALLENGER:
+            outcome = self._next_turn_of(duel)
+        else:
+            return
+        if outcome.verdict is not Verdict.OPEN:
+            self._conclude(duel, outcome, self._allowance.calls + 1)
+
+    def _next_turn_of(self, duel: _Duel) -> Outcome:
+        """A further turn of a challenger must be paid for, too, now that it is seen what one takes."""
+        turns, still_open = duel.turns, Outcome(Verdict.OPEN)
+        if turns.ratio is None or self._fits(duel, 1):
+            return still_open
+        duel.turns = turns.given_up()
+        if turns.ratio < FAR_AWAY:
+            return still_open
+        return Outcome(Verdict.SLOWER, len(turns.rounds), turns.ratio, reason="far behind in its first turn")
+
+    def _turn(self, now: float, hold: Hold | None) -> tuple[int, _Duel | None]:
+        if hold in (Hold.IN_BACKWARD, Hold.AWAITING):
+            # It goes on as it began; a program that is gone by now lost between two steps, by what it raised.
+            return (self._last if self._is_here(self._last) else self._champion), None
+        duel = self._duel
+        if hold is not None or duel is None:
+            return self._champion, None
+        if duel.turns.between_rounds and not self._fits(duel, TURNS_IN_ROUND):
+            self._arbiter.leave(self._me)
+            return self._champion, None
+        if not self._arbiter.may(self._me, self._allowance.spent_s, now, self._seconds(self._champion)):
+            duel.turns = duel.turns.given_up()
+            return self._champion, None
+        side = duel.turns.side
+        return (duel.contender if side is Side.CHALLENGER else self._champion), duel
+
+    def _is_here(self, contender: int) -> bool:
+        return contender == self._champion or (self._duel is not None and contender == self._duel.contender)
+
+    def _fits(self, duel: _Duel, turns: int) -> bool:
+        """Whether so many turns of the challenger may be paid for."""
+        challenger_s = self._seconds(duel.contender) if duel.contender in self._latest else duel.challenger.most_s
+        return self._allowance.fits(turns_s(challenger_s, self._seconds(self._champion), TURN_S, turns))
+
+    def _took(self, ticket: Ticket, call_s: float, now: float) -> None:
+        champion_s = self._seconds(self._champion)
+        tried = ticket.contender != self._champion
+        self._allowance = self._allowance.after(call_s, call_s - champion_s if tried else 0.0)
+        self._latest.setdefault(ticket.contender, deque(maxlen=_LATEST)).append(call_s)
+        if self._first_s is None:
+            self._first_s = now - self._born
+        if self._best_s is None and not tried:
+            self._best_s = now - self._born
+
+    def _seconds(self, contender: int) -> float:
+        latest = self._latest.get(contender)
+        return statistics.median(latest) if latest else self._estimates[contender]
+
+    def _conclude(self, duel: _Duel, outcome: Outcome, call: int, error: str = "") -> None:
+        change: Change = "out" if error else "switched" if outcome.verdict is Verdict.FASTER else "kept"
+        names = self._names[self._champion], self._names[duel.contender]
+        lost = self._champion if change == "switched" else duel.contender
+        happened = Happened(change, call, *names, duel.contender, lost, outcome, error)
+        self._happened.append(happened)
+        self._untold.append(happened)
+        self._rounds += len(duel.turns.rounds)
+        self._trials.append(_trial(duel, error))
+        if duel is self._duel:
+            self._duel = self._pending = None
+        if change == "switched":
+            self._champion, self._best_s = duel.contender, None
+        if not self._waiting:
+            self._settle()
+
+    def _settle(self) -> None:
+        self._arbiter.leave(self._me)
+        self._settled.set()
+
+
+def _call(ticket: Ticket, duel: _Duel, call_s: float, step_s: float, alone: bool) -> Call:
+    side = Side.CHALLENGER if ticket.contender == duel.contender else Side.CHAMPION
+    return Call(side, call_s, max(step_s, call_s), ticket.symbols, ticket.stream, alone)
+
+
+def _trial(duel: _Duel, error: str) -> Trial:
+    """Rounds of a challenger, as decisions keep them: seconds of a call."""
+    challenger = duel.challenger
+    if error:
+        return Trial(challenger.choice, challenger.estimated_s, "failed", error)
+    seconds = tuple(found.challenger.call_s for found in duel.turns.rounds)
+    return Trial(challenger.choice, challenger.estimated_s, MEASURED, rounds_s=seconds)
