@@ -55,12 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     make_threads_sleep(os.environ)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="mixbackend")
-    except Exception as error:  # the outermost border: whatever a model or backend raises is told, not dumped
-        _tell(error)
+    except Exception as error:  # the outermost border: whatever a model or backend raises is printed, not dumped
+        _print_error(error)
         raise SystemExit(1) from None
 
 
-def _tell(error: Exception) -> None:
+def _print_error(error: Exception) -> None:
     if os.environ.get("MIXBACKEND_DEBUG", "0") not in ("", "0"):
         traceback.print_exception(type(error), error, error.__traceback__)
         return
@@ -254,8 +254,8 @@ def _add_benchmarks() -> None:
 
 def _no_benchmarks() -> None:
     """Benchmarks: not in this installation; they run from a source tree."""
-    told = "mixbackend bench runs from a source tree (python -m mixbackend bench): this installation has no benchmarks"
-    print(told, file=sys.stderr)
+    text = "mixbackend bench runs from a source tree (python -m mixbackend bench): this installation has no benchmarks"
+    print(text, file=sys.stderr)
     raise typer.Exit(2)
 
 

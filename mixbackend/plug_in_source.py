@@ -40,7 +40,7 @@ def source_digest(backend: Backend) -> str:
 @cache
 def _digest_of(kind: type) -> str:
     digest = hashlib.sha256()
-    told = False
+    found = False
     for item in kind.__mro__:
         module = item.__module__
         if (
@@ -56,8 +56,8 @@ def _digest_of(kind: type) -> str:
         else:
             for part in _files_beside(place):
                 digest.update(f"{part.name} {_content(part)}\n".encode())
-        told = True
-    return digest.hexdigest()[:_DIGITS] if told else ""
+        found = True
+    return digest.hexdigest()[:_DIGITS] if found else ""
 
 
 on_reset(_digest_of.cache_clear)
@@ -74,7 +74,7 @@ def _text_of(kind: type) -> str:
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):
-        # Typed at a prompt: nobody can tell two of them apart, and they are gone with the process.
+        # Typed at a prompt: two of them cannot be told apart, and they are gone with the process.
         return kind.__qualname__
 
 

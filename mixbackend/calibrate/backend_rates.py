@@ -108,15 +108,15 @@ def measure_rates(
     timed, failed = _time(compiled.probes, device.place, clock)
     trusted = {key: item for key, item in timed.items() if item.settled}
     known = {name: trusted[id(probe)] for name, probe in structural.items() if id(probe) in trusted}
-    telling = [trusted[id(probe)] for probe in stated.values() if id(probe) in trusted]
+    stated_timed = [trusted[id(probe)] for probe in stated.values() if id(probe) in trusted]
     if earlier is None:
         fixed = fixed_seconds(_seconds(known), assumed_seconds(prior, device))
         rates = RatesFromProbes(device, prior, fixed, known.get("stream"), "entry" in known).rates(
-            _telling(backend, telling)
+            _informative(backend, stated_timed)
         )
     else:
         fixed = earlier.fixed
-        rates = RatesFromProbes(device, earlier.rates, fixed).rates(_telling(backend, telling))
+        rates = RatesFromProbes(device, earlier.rates, fixed).rates(_informative(backend, stated_timed))
     if device.place.type != "cpu":
         rates = _beside_processor(backend, device, rates, known, clock)
     if reference is not None:
@@ -132,7 +132,7 @@ def measure_rates(
     return Calibration(rates, notes, middle - begin, end - middle, settled, fixed, left, build_s)
 
 
-def _telling(backend: Backend, timed: Sequence[Timed]) -> list[Timed]:
+def _informative(backend: Backend, timed: Sequence[Timed]) -> list[Timed]:
     """Of a backend that knows one layout alone, a probe in another times the copy on its border, a price of its own."""
     return [item for item in timed if not backend.traits().row_major or CHANNELS_LAST not in item.done.row]
 

@@ -53,7 +53,7 @@ class Cache:
 
 
 def info(config: str | None, dir: str | None, as_json: bool) -> None:
-    """Tell what lies in the cache."""
+    """Print what lies in the cache."""
     cache = _open(config, dir)
     limit = cache.config.cache.max_gb * 1e9
     found = take_stock(cache.folder, cache.database, cache.store, cache.machine, limit, cache.config.cache.remote)
@@ -78,8 +78,8 @@ def clear(
     if as_json:
         print_json({"folder": str(cache.folder), "dry_run": dry_run, "removed": dict(gone)})
         return
-    told = ", ".join(f"{count} {kind}" for kind, count in gone.items() if count) or "nothing"
-    print(f"{cache.folder}: {'would remove' if dry_run else 'removed'} {told}")
+    counts = ", ".join(f"{count} {kind}" for kind, count in gone.items() if count) or "nothing"
+    print(f"{cache.folder}: {'would remove' if dry_run else 'removed'} {counts}")
 
 
 def export(target: str, config: str | None, dir: str | None, as_json: bool) -> None:
@@ -118,7 +118,7 @@ def _open(config: str | None, dir: str | None) -> Cache:
         infos = registry.backends()
     fingerprints = {item.name: item.fingerprint for item in infos if item.available}
     folder = private_folder(named)
-    # Opened without the remote level: what is told, cleared and carried is what lies here.
+    # Opened without the remote level: what is printed, cleared and carried is what lies here.
     return Cache(
         folder,
         Database.open(folder),
@@ -189,7 +189,7 @@ def _system(url: str) -> tuple[AbstractFileSystem, str]:
         raise StorageError(f"{url} cannot be used: {error}", hint="install the fsspec plug-in of its kind") from error
 
 
-# --- telling ---------------------------------------------------------------------------------------------------------
+# --- printing --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

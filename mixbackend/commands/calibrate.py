@@ -80,7 +80,7 @@ def run(wanted: Wanted, as_json: bool) -> int:
         "device": wanted.device,
         "seconds": seconds,
         "busy": busy,
-        "backends": [_told(item, wanted.device, database, notes) for item in backends],
+        "backends": [_record_of(item, wanted.device, database, notes) for item in backends],
         "exported": written,
     }
     if as_json:
@@ -100,7 +100,9 @@ def _export(wanted: Wanted, backends: Sequence[Backend], database: Database) -> 
     return str(wanted.export)
 
 
-def _told(backend: Backend, device_type: str, database: Database, notes: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _record_of(
+    backend: Backend, device_type: str, database: Database, notes: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
     row = rates_row(backend, device_model(device_type, database), database)
     unfinished = read_unfinished(row)
     return {

@@ -134,8 +134,8 @@ def _check(wanted: Wanted, lock: Path | None, given: Config, as_json: bool) -> i
             if not as_json:
                 raise
             found = getattr(error, "differences", None)
-            told = {"graph": "", "what": error.what, "locked": "", "here": ""}
-            differences = [told] if found is None else [item.to_dict() for item in found]
+            row = {"graph": "", "what": error.what, "locked": "", "here": ""}
+            differences = [row] if found is None else [item.to_dict() for item in found]
     if as_json:
         print_json({**mixture.report().to_dict(), "lock": {"path": path, "differences": differences}})
         return 1 if differences else 0
@@ -148,7 +148,7 @@ def _check(wanted: Wanted, lock: Path | None, given: Config, as_json: bool) -> i
 
 
 def _writable(lock: Path) -> None:
-    """Tell before anything is measured that a file cannot be written, or holds what is no lock file."""
+    """Say before anything is measured that a file cannot be written, or holds what is no lock file."""
     from mixbackend.locking.reading import read_lock
 
     if not lock.resolve().parent.is_dir() or lock.is_dir():

@@ -78,7 +78,7 @@ def checked_call(subject: Subject, run: RunFunction, inputs: list[Any], depth: D
     try:
         kept, states = KeptInputs(subject.region, inputs, subject.moving), random_states(subject.region)
     except Exception as error:
-        return Outcome(unchecked=_told("what the inputs hold cannot be kept", error))
+        return Outcome(unchecked=_error_text("what the inputs hold cannot be kept", error))
     try:
         outputs = tuple(run(inputs))
     except Exception as error:
@@ -86,7 +86,7 @@ def checked_call(subject: Subject, run: RunFunction, inputs: list[Any], depth: D
     try:
         return _looked_at(subject, kept, states, inputs, outputs, depth)
     except Exception as error:
-        return Outcome(outputs, unchecked=_told("the check failed", error))
+        return Outcome(outputs, unchecked=_error_text("the check failed", error))
 
 
 def _raised(kept: KeptInputs, states: RandomStates, error: Exception) -> Outcome:
@@ -96,7 +96,7 @@ def _raised(kept: KeptInputs, states: RandomStates, error: Exception) -> Outcome
         set_random_states(states)
         return Outcome(error=error, lost=kept.undeclared().lost)
     except Exception as second:
-        return Outcome(error=error, unchecked=_told("what the inputs held cannot be put back", second))
+        return Outcome(error=error, unchecked=_error_text("what the inputs held cannot be put back", second))
 
 
 def _looked_at(
@@ -189,7 +189,7 @@ def _proves(region: Region, inputs: Sequence[Any], outputs: Sequence[Any]) -> bo
         for item, value in zip(region.inputs, inputs, strict=True)
         if isinstance(value, torch.Tensor) and value.numel() and item.role is not InputRole.CONSTANT
     ]
-    told = [
+    activations = [
         value
         for item, value in zip(region.inputs, inputs, strict=True)
         if isinstance(value, torch.Tensor) and value.numel() and not item.role.is_weight
@@ -197,7 +197,7 @@ def _proves(region: Region, inputs: Sequence[Any], outputs: Sequence[Any]) -> bo
     if not given:
         # There is but one result.
         return True
-    if told and not any(bool(value.any()) for value in told):
+    if activations and not any(bool(value.any()) for value in activations):
         return False
     several = [value for value in outputs if value.numel() > 1]
     return not several or not all(map(_is_constant, several))
@@ -221,5 +221,5 @@ def _written_in_words(names: Sequence[str]) -> str:
     return f"it wrote into {', '.join(names)}, which it had not declared" if names else ""
 
 
-def _told(what: str, error: Exception) -> str:
+def _error_text(what: str, error: Exception) -> str:
     return f"{what}: {type(error).__name__}: {error}"

@@ -31,19 +31,19 @@ def failure(backend: Backend, region: Region, kind: FailureKind, text: str) -> M
 
 def half_written(backend: Backend, region: Region, names: Sequence[str], text: str) -> RegionRunError:
     """A backend failed when it may have written inputs already: eager cannot answer, for it would write them twice."""
-    told = ", ".join(names)
+    listed = ", ".join(names)
     return RegionRunError(
-        what=f"backend {backend.name!r} failed while running a region that writes into {told}: {text}",
+        what=f"backend {backend.name!r} failed while running a region that writes into {listed}: {text}",
         where=describe_region(region),
-        hint=f"{told} may hold the new values or the old ones: set them again, then repeat the call",
+        hint=f"{listed} may hold the new values or the old ones: set them again, then repeat the call",
     )
 
 
 def inputs_lost(backend: Backend, region: Region, names: Sequence[str]) -> VerificationError:
     """A backend wrote into what it must only read, and nobody has a copy."""
-    told = ", ".join(names)
+    listed = ", ".join(names)
     return VerificationError(
-        what=f"backend {backend.name!r} wrote into {told}, which it had not declared; the values cannot be put back",
+        what=f"backend {backend.name!r} wrote into {listed}, which it had not declared; the values cannot be put back",
         where=describe_region(region),
         hint="load the weights again; mend the backend, or forbid it for these ops",
     )

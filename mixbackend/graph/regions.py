@@ -220,7 +220,7 @@ class _Cutter:
             for source in self._nodes[name].all_input_nodes:
                 if source.name not in members and not self._is_subgraph(source):
                     names[source.name] = None
-        return (*names, *self._telling(ordered, tuple(names)))
+        return (*names, *self._inputs_with_sizes(ordered, tuple(names)))
 
     def _symbols_of_inputs(self) -> dict[sympy.Expr, str]:
         """The graph's input that shows a symbol: a number rather than a tensor."""
@@ -231,7 +231,7 @@ class _Cutter:
                 found.setdefault(size, node.name)
         return found
 
-    def _telling(self, ordered: Sequence[str], inputs: Sequence[str]) -> tuple[str, ...]:
+    def _inputs_with_sizes(self, ordered: Sequence[str], inputs: Sequence[str]) -> tuple[str, ...]:
         """Inputs of the graph that show what sizes of a region are made of, where its own inputs do not."""
         shown = {size for name in inputs for size in _plain_sizes(self._val(name))}
         used = set[sympy.Symbol]().union(*(_symbols(self._val(name)) for name in (*inputs, *ordered)))

@@ -171,22 +171,22 @@ class _Warden:
             if self._owner != os.getpid():
                 self._owner, self._groups, self._process = os.getpid(), set(), None
             self._groups.add(group)
-            if not self._tell(f"+{group}"):
+            if not self._send(f"+{group}"):
                 self._start()
 
     def discard(self, group: int) -> None:
         with self._lock:
             self._groups.discard(group)
-            self._tell(f"-{group}")
+            self._send(f"-{group}")
 
     def _start(self) -> None:
         command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("process_warden.py")), str(os.getpid())]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/", start_new_session=True
         )
-        self._tell("\n".join(f"+{group}" for group in sorted(self._groups)))
+        self._send("\n".join(f"+{group}" for group in sorted(self._groups)))
 
-    def _tell(self, text: str) -> bool:
+    def _send(self, text: str) -> bool:
         if self._process is None or self._process.stdin is None or self._owner != os.getpid():
             return False
         try:

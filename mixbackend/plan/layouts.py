@@ -199,8 +199,8 @@ class _Rewriter:
     ) -> torch.fx.Node:
         with self._graph.inserting_before(reader):
             node = self._graph.call_function(target, arguments, options or {})
-        told = reader if reader.op == "call_function" else origin
-        node.meta = {key: told.meta[key] for key in _ORIGIN if key in told.meta}
+        donor = reader if reader.op == "call_function" else origin
+        node.meta = {key: donor.meta[key] for key in _ORIGIN if key in donor.meta}
         node.meta["val"] = _rerun(target, node.args, node.kwargs)
         return node
 

@@ -156,8 +156,8 @@ def print_unavailable(backends: Sequence[BackendInfo], console: Console) -> None
     for info in backends:
         names.setdefault(info.reason, []).append(info.name)
     if names:
-        told = "; ".join(f"{', '.join(of_reason)}: {reason}" for reason, of_reason in names.items())
-        print_line(console, f"not available here: {told}")
+        reasons = "; ".join(f"{', '.join(of_reason)}: {reason}" for reason, of_reason in names.items())
+        print_line(console, f"not available here: {reasons}")
 
 
 def plain_table(

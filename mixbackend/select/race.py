@@ -72,7 +72,7 @@ class Showing:
     Attributes:
         entrant: the candidate.
         seconds: of a call in the quickest of its turns, their median.
-        regions: what its regions took at least, as its process told it.
+        regions: what its regions took at least, as its process answered.
     """
 
     entrant: Entrant
@@ -85,7 +85,7 @@ class _Lane:
     """One candidate on its way."""
 
     entrant: Entrant
-    told: Callable[[Trial], None]
+    on_trial: Callable[[Trial], None]
     runner: Runner | None = None
     regions: Sequence[Mapping[str, Any]] = ()
     status: str = ""
@@ -103,7 +103,7 @@ class _Lane:
         if self.runner is not None:
             self.runner.close()
             self.runner = None
-        self.told(self.trial())
+        self.on_trial(self.trial())
 
     def turn(self, longest_s: float, *, heat: bool) -> None:
         """One turn; before its first a candidate warms up, and in heats it tells what its regions take."""
@@ -129,7 +129,7 @@ class _Lane:
 
 
 def _least(regions: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Of the same regions, told twice, the shorter times; of a plan that was repaired meanwhile, what is told now."""
+    """Of the same regions, timed twice, the shorter times; of a plan that was repaired meanwhile, the later ones."""
     if len(regions) != len(others):
         return others or regions
     pairs = zip(regions, others, strict=True)
@@ -142,7 +142,7 @@ def race(
     budget_s: float,
     show: Callable[[str, float], None] = lambda text, share: None,
     further: Callable[[Sequence[Showing]], Entrant | None] = lambda showings: None,
-    told: Callable[[Trial], None] = lambda trial: None,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
     clock: Callable[[], float] = time.monotonic,
     at_once: int = 1,
 ) -> tuple[Trial, ...]:
@@ -152,13 +152,14 @@ def race(
         entrants: the first is the one to beat.
         start: begins a process for a choice.
         budget_s: after it no further turn begins.
-        show: told what is being done, and which share of the work is behind.
+        show: called with what is being done, and which share of the work is behind.
         further: asked for one more candidate, once all were started, until it has none.
-        told: of each candidate that leaves, at once, so that a run that is interrupted need not try it again.
+        on_trial: called with each candidate that leaves, at once, so that a run that is interrupted need not try it
+            again.
         clock: seconds.
         at_once: so many candidates compile side by side.
     """
-    running = _Race(start, budget_s, show, told, clock)
+    running = _Race(start, budget_s, show, on_trial, clock)
     try:
         for place in range(0, len(entrants), at_once):
             running.begin(entrants[place : place + at_once], len(entrants))
@@ -181,14 +182,14 @@ class _Race:
         start: Callable[[Choice], Runner],
         budget_s: float,
         show: Callable[[str, float], None],
-        told: Callable[[Trial], None],
+        on_trial: Callable[[Trial], None],
         clock: Callable[[], float],
     ) -> None:
         self.lanes: list[_Lane] = []
         self._start_one = start
         self._budget_s = budget_s
         self._show = show
-        self._told = told
+        self._on_trial = on_trial
         self._clock = clock
         self._begun = clock()
 
@@ -200,7 +201,7 @@ class _Race:
         """Let some compile side by side, then each take its first turn; ``expected`` candidates there will be."""
         names = ", ".join(str(entrant.choice) for entrant in group)
         self._show(f"starting {names}", STARTING_SHARE * len(self.lanes) / (max(expected, len(self.lanes)) + 1))
-        starting = [_Lane(entrant, self._told) for entrant in group]
+        starting = [_Lane(entrant, self._on_trial) for entrant in group]
         self.lanes.extend(starting)
         longest_s = min(self.left(STARTING_SHARE), LONGEST_START * self._budget_s)
         if longest_s <= 0.0:

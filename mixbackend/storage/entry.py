@@ -48,8 +48,10 @@ class Entry:
 
 def encode(key: str, content: bytes, label: Label = UNKNOWN) -> bytes:
     """Bytes of the file for this key."""
-    told = json.dumps(asdict(label)).encode()
-    return _HEADER.pack(MAGIC, _digest(key, told, content), len(told), len(content)) + told + content
+    label_bytes = json.dumps(asdict(label)).encode()
+    return (
+        _HEADER.pack(MAGIC, _digest(key, label_bytes, content), len(label_bytes), len(content)) + label_bytes + content
+    )
 
 
 def decode(key: str, data: bytes) -> Entry | str:
@@ -65,12 +67,12 @@ def read(key: str, file: BinaryIO) -> Entry | str:
     magic, digest, label_length, length = _HEADER.unpack(header)
     if magic != MAGIC or label_length > _LONGEST_LABEL:
         return "is not an entry of this version"
-    told, content = file.read(label_length), file.read()
-    if (len(told), len(content)) != (label_length, length):
-        return f"has {len(told) + len(content)} of {label_length + length} bytes behind its header"
-    if _digest(key, told, content) != digest:
+    label_bytes, content = file.read(label_length), file.read()
+    if (len(label_bytes), len(content)) != (label_length, length):
+        return f"has {len(label_bytes) + len(content)} of {label_length + length} bytes behind its header"
+    if _digest(key, label_bytes, content) != digest:
         return "does not have the bytes that were written"
-    label = read_label(header + told)
+    label = read_label(header + label_bytes)
     return "does not say who made it" if label is None else Entry(content, label)
 
 
@@ -82,11 +84,11 @@ def read_label(data: bytes) -> Label | None:
     if magic != MAGIC or length > _LONGEST_LABEL:
         return None
     try:
-        told = json.loads(data[_HEADER.size : _HEADER.size + length])
-        label = Label(**told)
+        fields = json.loads(data[_HEADER.size : _HEADER.size + length])
+        label = Label(**fields)
     except (ValueError, TypeError):
         return None
-    return label if all(isinstance(value, str) for value in told.values()) else None
+    return label if all(isinstance(value, str) for value in fields.values()) else None
 
 
 HEAD_BYTES = _HEADER.size + _LONGEST_LABEL

@@ -287,7 +287,7 @@ def test_who_leaves_is_told_at_once() -> None:
         [Entrant(Choice(single=name), 1.0) for name in names],
         lambda choice: fakes[choice.single].started(),
         1000.0,
-        told=lambda trial: told.append((trial.choice.single, trial.status)),
+        on_trial=lambda trial: told.append((trial.choice.single, trial.status)),
         clock=lambda: track.now,
     )
     assert told == [("slow", SLOWER), ("bad", "crash"), ("near", SLOWER)]
