@@ -125,10 +125,10 @@ template <int vectors, class Ending> MB_INLINE i64 multiply(const Team& team, Pr
         for (i64 point = begin; point < end; ++point) {
             const i64 number = point % panels, block = point / panels;
             const i64 first = start_of(block), last = start_of(block + 1);
-            if ((number + 1) * width > given.columns) {
+            if (whole_panels == Columns::first || (number + 1) * width > given.columns) {
                 fill_panel<vectors, Columns::first>(given, ending, number, first, last);
             } else {
-                fill_panel<vectors, Columns::whole>(given, ending, number, first, last);
+                fill_panel<vectors, whole_panels>(given, ending, number, first, last);
             }
         }
     });

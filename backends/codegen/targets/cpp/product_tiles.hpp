@@ -59,8 +59,16 @@ struct Row {
     }
 };
 
-// Which columns of a panel are written: all, or the first ones.
+// Which columns of a panel are written: all, or the first ones, which may be all.
 enum class Columns { whole, first };
+
+// Where registers have masks, code for the first columns runs whole panels as fast as code of their own would, which
+// the compiler would take as long for once more. Elsewhere what is written in part is long, and slows small products.
+#ifdef MB_MASKED_REGISTERS
+constexpr Columns whole_panels = Columns::first;
+#else
+constexpr Columns whole_panels = Columns::whole;
+#endif
 
 MB_INLINE Vec<float> columns_at(const float* start, i64 step, i64 count) {
     if (step == 1) return count >= lanes ? load<float>(start) : load_partial<float>(start, most(0, count));
@@ -72,6 +80,7 @@ template <int vectors, Columns kind> struct Panel {
     const Product& given;
     i64 first, columns;
 
+    MB_INLINE_MEMBER bool is_whole() const { return kind == Columns::whole || columns == vectors * lanes; }
     MB_INLINE_MEMBER i64 left_over(int place) const { return most(0, least(columns - place * lanes, lanes)); }
     MB_INLINE_MEMBER float* at(float* row, int place) const { return row + first + place * lanes; }
     MB_INLINE_MEMBER Vec<float> start(int place) const {
@@ -80,11 +89,11 @@ template <int vectors, Columns kind> struct Panel {
         return columns_at(given.bias + (first + place * lanes) * step, step, left_over(place));
     }
     MB_INLINE_MEMBER Vec<float> get(float* row, int place) const {
-        if constexpr (kind == Columns::whole) return load<float>(at(row, place));
+        if (is_whole()) return load<float>(at(row, place));
         return load_partial<float>(at(row, place), left_over(place));
     }
     MB_INLINE_MEMBER void put(float* row, int place, Vec<float> value) const {
-        if constexpr (kind == Columns::whole) {
+        if (is_whole()) {
             store(at(row, place), value);
         } else {
             store_partial(at(row, place), value, left_over(place));
