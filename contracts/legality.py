@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import networkx as nx
-
 from mixbackend.contracts.graph import OpGraph
 from mixbackend.contracts.ops import OpNode, OpTag
 from mixbackend.contracts.plan import Plan, PlannedRegion
@@ -122,14 +120,17 @@ def _order_problems(graph: OpGraph, regions: Sequence[PlannedRegion], owner: dic
     for region in regions:
         for name in region.copies:
             homes[name].append(region.id)
-    quotient: nx.DiGraph = nx.DiGraph()
-    quotient.add_nodes_from(region.id for region in regions)
+    after: dict[str, dict[str, None]] = {region.id: {} for region in regions}
     for earlier, later in dependencies(graph):
-        quotient.add_edges_from((owner[earlier], home) for home in homes[later] if home not in homes[earlier])
+        after[owner[earlier]].update((home, None) for home in homes[later] if home not in homes[earlier])
     rank = {region.id: index for index, region in enumerate(regions)}
-    late = [f"{a} is listed after {b}, which needs it" for a, b in quotient.edges if rank[a] > rank[b]]
+    late = [f"{a} is listed after {b}, which needs it" for a, ends in after.items() for b in ends if rank[a] > rank[b]]
     if not late:
         return []
+    # Only here: most plans are legal, and importing it takes as long as planning a small graph.
+    import networkx as nx
+
+    quotient: nx.DiGraph = nx.DiGraph(after)
     if nx.is_directed_acyclic_graph(quotient):
         return late
     cycle = " -> ".join(edge[0] for edge in nx.find_cycle(quotient))

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import networkx as nx
-
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.quotient import Quotient
@@ -83,11 +81,7 @@ def _joined(size: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
 
 def _tangled(problem: Problem, components: Sequence[int]) -> dict[int, int]:
     """For every component that depends on itself through others: the circle it belongs to."""
-    quotient: nx.DiGraph = nx.DiGraph()
-    quotient.add_edges_from((components[a], components[b]) for a, b in problem.edges if components[a] != components[b])
-    if nx.is_directed_acyclic_graph(quotient):
-        return {}
-    circles = (circle for circle in nx.strongly_connected_components(quotient) if len(circle) > 1)
+    circles = circles_of((components[a], components[b]) for a, b in problem.edges if components[a] != components[b])
     return {component: number for number, circle in enumerate(circles) for component in circle}
 
 
@@ -110,13 +104,43 @@ def _levels(
     inside = [atom for atom in range(problem.size) if components[atom] in tangled]
     level_by_group = _longest_paths({groups[atom] for atom in inside}, steps)
     if level_by_group is None:
-        circles = (circle for circle in nx.strongly_connected_components(nx.DiGraph(steps.keys())) if len(circle) > 1)
-        stuck = {problem.labels[atom][labels[atom]].claim for circle in circles for atom in circle}
+        stuck = {problem.labels[atom][labels[atom]].claim for circle in circles_of(steps) for atom in circle}
         raise EntangledClaimsError(frozenset(stuck - {-1}))
     levels = [0] * problem.size
     for atom in inside:
         levels[atom] = level_by_group[groups[atom]]
     return levels
+
+
+def circles_of(edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """The places that depend on themselves through others, circle by circle: strongly connected, more than one."""
+    after: dict[int, dict[int, None]] = {}
+    for first, second in edges:
+        after.setdefault(first, {})[second] = None
+        after.setdefault(second, {})
+    begun: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    open_places: dict[int, None] = {}
+    circles: list[list[int]] = []
+    for root in after:
+        path = [] if root in begun else [(root, iter(after[root]))]
+        while path:
+            place, rest = path[-1]
+            if place not in begun:
+                begun[place] = lowest[place] = len(begun)
+                open_places[place] = None
+            new = next((item for item in rest if item not in begun), None)
+            if new is not None:
+                path.append((new, iter(after[new])))
+                continue
+            path.pop()
+            lowest[place] = min(lowest[item] for item in (place, *after[place]) if item in open_places)
+            if lowest[place] == begun[place]:
+                circle = []
+                while not circle or circle[-1] != place:
+                    circle.append(open_places.popitem()[0])
+                circles += [circle] if len(circle) > 1 else []
+    return circles
 
 
 def _longest_paths(places: Iterable[int], steps: Mapping[tuple[int, int], int]) -> dict[int, int] | None:

@@ -13,7 +13,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -33,13 +33,14 @@ from mixbackend.graph.capture import capture
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
 from mixbackend.host.full_collections import full_collections_later
-from mixbackend.locking.differences import made_with
-from mixbackend.locking.model import MadeWith
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.plan.rematerialization import joint_key, mark_as_decided, mark_saved
 from mixbackend.reporting import Event, Report
 from mixbackend.select.decision import UNTUNED, Decision
+
+if TYPE_CHECKING:
+    from mixbackend.locking.model import MadeWith
 
 logger = logging.getLogger("mixbackend")
 
@@ -173,6 +174,8 @@ class Mixture:
 
     def made_with(self) -> MadeWith:
         """What plans of this object are made with, for a lock file."""
+        from mixbackend.locking.differences import made_with
+
         return made_with(self.environment(self.config).backends)
 
     def check_lock(self, made_by: str) -> None:

@@ -6,6 +6,7 @@ Place: asked once per configuration by ``mixture``. Input: a configuration. Outp
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mixbackend import registry
 from mixbackend.calibrate.session_costs import CalibratedCosts
@@ -16,11 +17,13 @@ from mixbackend.execute.compile_cache import CompileCache
 from mixbackend.execute.failures import Failures
 from mixbackend.host.debug import DebugSettings, Fuel
 from mixbackend.host.memory import keep_freed_memory
-from mixbackend.locking.lock import Lock
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.planner import Planner
 from mixbackend.reporting import Event, EventLog
 from mixbackend.storage import Storage, StorageEvent
+
+if TYPE_CHECKING:
+    from mixbackend.locking.lock import Lock
 
 
 def open_environment(config: Config, records: bool = False) -> Environment:
@@ -44,7 +47,7 @@ def open_environment(config: Config, records: bool = False) -> Environment:
     storage = Storage(
         config.cache.dir, config.cache.remote, config.cache.max_gb, fingerprints, partial(_note_storage, events)
     )
-    lock = None if config.lock.path is None else Lock(config.lock.path, config.lock.frozen, backends, events)
+    lock = _lock(config, backends, events)
     costs = CalibratedCosts(config, backends, storage, records)
     failures = Failures(storage, fingerprints)
     return Environment(
@@ -62,6 +65,15 @@ def open_environment(config: Config, records: bool = False) -> Environment:
         CompileCache(reference, fingerprints, storage, failures, events, Fuel(debug.fuel)),
         lock,
     )
+
+
+def _lock(config: Config, backends: tuple[Backend, ...], events: EventLog) -> Lock | None:
+    """The lock file of a configuration, ``None`` if there is none: then nothing of it is loaded."""
+    if config.lock.path is None:
+        return None
+    from mixbackend.locking.lock import Lock
+
+    return Lock(config.lock.path, config.lock.frozen, backends, events)
 
 
 def _note_fault(events: EventLog, fault: Fault) -> None:

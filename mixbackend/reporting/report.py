@@ -12,25 +12,18 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from mixbackend.contracts.preferences import Preference
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting.events import Event
-from mixbackend.reporting.node_answer import NodeAnswer
 from mixbackend.reporting.records import GraphRecord
 from mixbackend.reporting.summary import unmatched_rules
-from mixbackend.reporting.text import (
-    captured,
-    plain_console,
-    print_events,
-    print_graphs,
-    print_line,
-    print_unavailable,
-)
-from mixbackend.reporting.why import answers
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mixbackend.reporting.node_answer import NodeAnswer
 
 SCHEMA = 1
 WIDTH = 140
@@ -92,6 +85,8 @@ class Report:
         Raises:
             MixbackendError: a pattern means no node; names the nearest.
         """
+        from mixbackend.reporting.why import answers
+
         return answers(self.graphs, patterns, placed=placed)
 
     def to_text(self, *, width: int = WIDTH, color: bool = False) -> str:
@@ -101,12 +96,16 @@ class Report:
             width: columns.
             color: with terminal escape codes; leave it off unless the text goes to a terminal.
         """
+        from mixbackend.reporting.text import captured, plain_console
+
         console = plain_console(width, color)
         print_report(self, console)
         return captured(console)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write one self-contained HTML file with the same tables."""
+        from rich.console import Console
+
         console = Console(file=io.StringIO(), width=WIDTH, record=True, legacy_windows=False, color_system="truecolor")
         print_report(self, console)
         Path(path).write_text(console.export_html(), encoding="utf-8")
@@ -117,6 +116,8 @@ class Report:
 
 def print_report(report: Report, console: Console) -> None:
     """Print everything on a rich console, as ``Report.to_text`` does."""
+    from mixbackend.reporting.text import print_events, print_graphs, print_line, print_unavailable
+
     print_graphs(report.graphs, console)
     for warning in report.warnings():
         print_line(console, f"warning: {warning}", "yellow")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 
 @contextmanager
 def tuning_bar() -> Iterator[Callable[[str, float], None]]:
     """Gives a function that takes what is being done and the share that is behind, between 0 and 1."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("tuning {task.description}"),
         BarColumn(),

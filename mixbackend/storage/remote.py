@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import secrets
 import threading
-
-import fsspec
-from fsspec.core import url_to_fs
+from typing import TYPE_CHECKING
 
 import mixbackend.storage.entry as entry
 from mixbackend.contracts import StorageError
 from mixbackend.storage.background_io import BackgroundQueue, within_time
 from mixbackend.storage.events import Report, StorageEvent
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _FAILURES_BEFORE_GIVING_UP = 3
 _LONGEST_WRITE_S = 60.0
@@ -36,13 +37,15 @@ class Remote:
     """
 
     def __init__(self, url: str, report: Report) -> None:
+        from fsspec.core import url_to_fs
+
         self.background = BackgroundQueue()
         self._report = report
         self._failures = 0
         self._lock = threading.Lock()
         self._url = url
         try:
-            self._system: fsspec.AbstractFileSystem
+            self._system: AbstractFileSystem
             self._system, self._root = url_to_fs(url)
         except (ValueError, ImportError, OSError) as error:
             raise StorageError(
