@@ -2,8 +2,8 @@
 
 Place: third step of ``compile.driver``; asked again by ``compile.entry`` when a region failed.
 Input: a ``Proposal``, the values of constants as far as they are known. Output: a ``Program``.
-Method: one loop. A region that does not compile, or cannot be bound, is excluded together with its twins, and the
-graph is placed once more; everything else stays where it is.
+Method: one loop. A region that does not compile, or cannot be bound, is excluded together with all that run the same
+code, and the graph is placed once more; everything else stays where it is.
 Invariants: what is built was checked legal; only the reference's failure, or the policy, ends the loop with an error.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.program import Program, Proposal, recorded_device, twins, with_runner
+from mixbackend.compile.program import Program, Proposal, recorded_device, same_key_regions, with_runner
 from mixbackend.compile.replay_script import write_replay
 from mixbackend.compile.stages import StageDriver
 from mixbackend.contracts import Backend, OpGraph, Plan, PlannedRegion, RegionCompileError, check_plan
@@ -102,7 +102,7 @@ def bound_anew(
     if failed is None:
         # A recording holds the addresses of what was bound before.
         return with_runner(replace(program, constants=constants), environment)
-    proposal = excluded(program.proposal, program.plan, twins(program.regions, failed), environment)
+    proposal = excluded(program.proposal, program.plan, same_key_regions(program.regions, failed), environment)
     return build(proposal, environment, constants)
 
 
@@ -138,14 +138,14 @@ class _Builder:
         regions = run("cut", self._cut, proposal, plan, show=_show_regions)
         compiled, failed = run("compile", self._compile, proposal.graph, regions, show=_show_compiled)
         if failed is not None:
-            return twins(regions, failed)
+            return same_key_regions(regions, failed)
         faults = Faults(layout.graph.id, self.environment.events)
         executors = self._executors(proposal, regions, compiled, faults)
         stitched = run("stitch", stitch, layout.module, layout.graph, regions, executors, show=_show_source)
         program = Program(proposal, plan, regions, compiled, executors, stitched, constants, faults, stitched.run)
         failed = self.bind(regions, program.jobs(constants))
         if failed is not None:
-            return twins(regions, failed)
+            return same_key_regions(regions, failed)
         if self.driver.settings.dump is not None:
             write_replay(self.driver, layout.module, layout.graph, self.environment.config)
         return with_runner(program, self.environment)

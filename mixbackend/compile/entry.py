@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mixbackend.compile.build import bound_anew, repaired
-from mixbackend.compile.program import Program, twins, with_runner
+from mixbackend.compile.program import Program, same_key_regions, with_runner
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.execute.bindings import Patience
@@ -169,7 +169,7 @@ class Entry:
         failed = self.program.planned(executor)
         if failed is None:  # a repair has replaced it meanwhile
             return
-        moved = twins(self.program.regions, failed)
+        moved = same_key_regions(self.program.regions, failed)
         self.program = repaired(self.program, moved, environment)
         nodes = frozenset(name for planned in moved for name in planned.nodes)
         owners = sorted({item.backend for item in self.plan.regions if nodes & set(item.nodes)})

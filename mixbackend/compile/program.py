@@ -144,7 +144,7 @@ class Recorder:
         self.environment.events.append(Event("cuda_graphs", self.graph_id, region, "", detail))
 
 
-def twins(regions: Sequence[BoundRegion], failed: BoundRegion) -> list[PlannedRegion]:
+def same_key_regions(regions: Sequence[BoundRegion], failed: BoundRegion) -> list[PlannedRegion]:
     """All regions that run the same code as the failed one: repeated layers fail together."""
     wanted = (failed.planned.backend, failed.region.key)
     return [item.planned for item in regions if (item.planned.backend, item.region.key) == wanted]
