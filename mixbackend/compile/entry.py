@@ -18,7 +18,7 @@ from mixbackend.compile.build import bound_anew, repaired
 from mixbackend.compile.program import Program, same_key_regions, with_runner
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.contracts.torch_compat import without_dispatch_modes
-from mixbackend.execute.bindings import Patience
+from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.faults import Fault, region_name
 from mixbackend.execute.region_errors import FailureKind, describe_region
 from mixbackend.partitioner.counterfactuals import Counterfactuals
@@ -77,19 +77,20 @@ class Entry:
         """Text of the stitched function."""
         return self.program.stitched.source
 
-    def bind(self, constants: Mapping[str, torch.Tensor], patience: Patience | None = None) -> int:
+    def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:
         """Run code for these values of the constant inputs from now on.
 
         Args:
             constants: by name of the placeholder; what is passed for them in later calls must be these very tensors.
-            patience: where given, code that takes long to make is made behind; eager runs these regions meanwhile.
+            rebind: where given, code that takes long to make is made in the background; eager runs these regions
+                meanwhile.
 
         Returns:
             How many regions eager runs meanwhile.
         """
         with self._turn:
             jobs = self.program.jobs(constants)
-            now = jobs if patience is None else [job for job in jobs if not job.begun_behind(patience)]
+            now = jobs if rebind is None else [job for job in jobs if not job.begun_in_background(rebind)]
             self.program = bound_anew(self.program, constants, now, self._environment)
             return len(jobs) - len(now)
 

@@ -20,7 +20,7 @@ from mixbackend.compile.build import build
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.program import Proposal
 from mixbackend.contracts import OpGraph
-from mixbackend.execute.bindings import Patience
+from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.graph.prepared import Prepared
 from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import DEFAULT, Choice
@@ -145,10 +145,10 @@ class Row:
         """Seconds that holding code for changed constants against eager has taken."""
         return sum(entry.program.rechecked_s for entry in self.built)
 
-    def bind(self, constants: Mapping[str, torch.Tensor], patience: Patience | None = None) -> int:
+    def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:
         """Bind what is built, and what will be, to constants; see ``Entry.bind``."""
         self.constants = constants
-        return sum(entry.bind(constants, patience) for entry in self.built)
+        return sum(entry.bind(constants, rebind) for entry in self.built)
 
     def release(self) -> None:
         """Nobody will call it again; see ``Entry.release``."""

@@ -22,7 +22,7 @@ import torch
 
 from mixbackend.compile.program import Proposal
 from mixbackend.compile.sized_graph import Row, SizedGraph
-from mixbackend.execute.bindings import Patience
+from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.weights.file_backed import FileBackedWeights
 from mixbackend.execute.weights.watch import WeightWatch
 from mixbackend.plan.environment import Environment
@@ -181,12 +181,14 @@ class WeightBindings:
             raise RestlessWeightsError(f"weights change too often for constants to pay, last through {change}")
         self._emit("weights_rebuilt", f"constants were made again after {change}")
         variant.rebinds += change != _CODE_IS_READY
-        binding, behind = self._bind(variant, weights, patient=True)
-        if behind:
-            self._emit("weights_rebuilt", f"eager runs {behind} regions until the code for them is ready")
+        binding, pending = self._bind(variant, weights, in_background=True)
+        if pending:
+            self._emit("weights_rebuilt", f"eager runs {pending} regions until the code for them is ready")
         return binding
 
-    def _bind(self, variant: _Variant, weights: Sequence[torch.Tensor], patient: bool = False) -> tuple[Binding, int]:
+    def _bind(
+        self, variant: _Variant, weights: Sequence[torch.Tensor], in_background: bool = False
+    ) -> tuple[Binding, int]:
         """Bind a row; and how many regions eager runs until they are bound again."""
         begin = time.monotonic()
         # Before their values are read: what is written meanwhile will be seen as a change. Frozen weights were
@@ -194,24 +196,24 @@ class WeightBindings:
         watch = variant.wanted = WeightWatch(weights, self._split.weights, content=not self._frozen)
         # Detached twice over: what the graph of constants returns may be its input itself.
         constants = [value.detach() for value in self._split.constants.forward(*map(torch.detach, weights))]
-        patience = self._patience(variant, watch) if patient else None
-        behind = variant.row.bind(dict(zip(self._sized.prepared.constants, constants, strict=True)), patience)
+        rebind = self._rebind(variant, watch) if in_background else None
+        pending = variant.row.bind(dict(zip(self._sized.prepared.constants, constants, strict=True)), rebind)
         if any(value.is_cuda for value in constants):
             # Later calls may come on other streams, which do not wait for this one.
             torch.cuda.current_stream().synchronize()
         watch.settle()
         variant.binding = Binding(variant.row, watch, tuple(constants), self._others)
         variant.binding_s += time.monotonic() - begin
-        return variant.binding, behind
+        return variant.binding, pending
 
-    def _patience(self, variant: _Variant, watch: WeightWatch) -> Patience:
+    def _rebind(self, variant: _Variant, watch: WeightWatch) -> BackgroundRebind:
         """Wait for code as long as its values are the latest; the next call after it is ready binds again."""
 
         def ready(seconds: float) -> None:
             variant.binding_s += seconds
             watch.expire(_CODE_IS_READY)
 
-        return Patience(lambda: variant.wanted is watch, ready)
+        return BackgroundRebind(lambda: variant.wanted is watch, ready)
 
     def _move_to_file(self, weights: Sequence[torch.Tensor]) -> FileBackedWeights | None:
         try:

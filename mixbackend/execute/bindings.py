@@ -33,13 +33,13 @@ Ready = Callable[[float], None]
 
 MOST_AT_ONCE = 8
 """So many regions are bound side by side; a backend may take fewer."""
-_behind = threading.Semaphore(2)
-"""So many pieces of code are made behind running models: those that wait longer may be wanted no more."""
+_in_background = threading.Semaphore(2)
+"""So many pieces of code are made beside running models: those that wait longer may be wanted no more."""
 
 
 @dataclass(frozen=True)
-class Patience:
-    """What makes code for changed values behind the running model, instead of at once."""
+class BackgroundRebind:
+    """How code for changed values is made in the background, instead of at once."""
 
     waiting: Waiting
     ready: Ready
@@ -64,7 +64,7 @@ class StoredBinder:
         self._label = label
         self._lock = threading.Lock()
         self._making: dict[str, threading.Lock] = {}
-        self._made: dict[str, tuple[bytes | Exception, Patience]] = {}
+        self._made: dict[str, tuple[bytes | Exception, BackgroundRebind]] = {}
 
     def __call__(self, constants: Sequence[torch.Tensor | None]) -> BoundRun:
         """Code for these values."""
@@ -84,31 +84,31 @@ class StoredBinder:
             self._store.put(key, code, self._label)
             return binding.load(code)
 
-    def behind(self, constants: Sequence[torch.Tensor | None], patience: Patience) -> bool:
-        """Make code for these values in a thread, unless it is there; whether somebody is at it now."""
+    def in_background(self, constants: Sequence[torch.Tensor | None], rebind: BackgroundRebind) -> bool:
+        """Make code for these values in a thread, unless it is there; whether it is being made now."""
         binding = self._prepare(constants)
         key = self._key(binding.digest)
         if self._is_there(key):
             return False
 
         def work() -> None:
-            with _behind, self._one_at_a_time(key):
+            with _in_background, self._one_at_a_time(key):
                 begin = time.monotonic()
-                if not patience.waiting():
+                if not rebind.waiting():
                     return
                 if not self._is_there(key):
-                    self._make(key, binding, patience)
-                patience.ready(time.monotonic() - begin)
+                    self._make(key, binding, rebind)
+                rebind.ready(time.monotonic() - begin)
 
         # It is not waited for when the program ends.
-        threading.Thread(target=work, name="mixbackend-behind", daemon=True).start()
+        threading.Thread(target=work, name="mixbackend-rebind", daemon=True).start()
         return True
 
     def _is_there(self, key: str) -> bool:
         return key in self._made or self._store.get(key) is not None
 
-    def _make(self, key: str, binding: Binding, patience: Patience) -> None:
-        """Build, and keep what the store does not: a failure is told when it is asked for."""
+    def _make(self, key: str, binding: Binding, rebind: BackgroundRebind) -> None:
+        """Build, and keep what the store does not: a failure is raised when it is asked for."""
         made: bytes | Exception
         try:
             made = binding.build()
@@ -116,9 +116,9 @@ class StoredBinder:
                 return
         except Exception as error:
             made = error
-        # What nobody waits for any more is forgotten.
+        # What is not waited for any more is forgotten.
         self._made = {name: item for name, item in self._made.items() if item[1].waiting()}
-        self._made[key] = (made, patience)
+        self._made[key] = (made, rebind)
 
     def _one_at_a_time(self, key: str) -> threading.Lock:
         """Layers that share code and values wait for one another instead of making the same twice."""
@@ -133,10 +133,10 @@ class BindingJob:
     executor: RegionExecutor
     constants: Sequence[torch.Tensor | None]
 
-    def begun_behind(self, patience: Patience) -> bool:
+    def begun_in_background(self, rebind: BackgroundRebind) -> bool:
         """Whether its code is being made in a thread now; eager runs the region until it is bound again."""
         bind = self.executor.compiled.bind
-        if not isinstance(bind, StoredBinder) or not bind.behind(self.constants, patience):
+        if not isinstance(bind, StoredBinder) or not bind.in_background(self.constants, rebind):
             return False
         self.executor.run_eager()
         return True
