@@ -46,7 +46,7 @@ class Entry:
         self._environment = environment
         self._turn = threading.RLock()  # of those that replace the program; calls never wait for it
         self._decision = program.proposal.decision
-        self._ledger: Counterfactuals | None = None
+        self._counterfactuals: Counterfactuals | None = None
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -135,7 +135,7 @@ class Entry:
             advice=tuple(item for item in found if item.seconds > WORTH_TELLING * plan.estimated_s),
             layout=self.layout.record,
             tuning=self._decision.record(),
-            ledger=self._ledger_of(program),
+            counterfactuals=self._counterfactuals_of(program),
         )
 
     def _with_refusals(self) -> Program:
@@ -146,14 +146,14 @@ class Entry:
                 self.program = replace(self.program, plan=plan)
             return self.program
 
-    def _ledger_of(self, program: Program) -> Counterfactuals:
-        """The ledger of a plan: one for all reports, since what it found is kept in it."""
-        if self._ledger is None or self._ledger.question.plan is not program.plan:
+    def _counterfactuals_of(self, program: Program) -> Counterfactuals:
+        """Of a plan: one object for all reports, since what it found is kept in it."""
+        if self._counterfactuals is None or self._counterfactuals.question.plan is not program.plan:
             exclusions = program.proposal.exclusions
-            self._ledger = self._environment.planner.ledger(
+            self._counterfactuals = self._environment.planner.counterfactuals(
                 program.graph, program.plan, exclusions, self._decision.choice
             )
-        return self._ledger
+        return self._counterfactuals
 
     def _repair(self, program: Program) -> None:
         """Place anew what failed in a call; raises nothing into it."""

@@ -97,10 +97,10 @@ class Planner:
         groups = savings(question)
         return (*groups, *(item for item in single_savings(question, groups) if item not in groups))
 
-    def ledger(
+    def counterfactuals(
         self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]], choice: Choice
     ) -> Counterfactuals:
-        """What every alternative to a plan would cost; nothing is asked before somebody reads it."""
+        """What every alternative to a plan would cost; nothing is asked before it is read."""
         fewer = choice.allowed(self.backends)
         return Counterfactuals(
             self._question(graph, plan, exclusions), fewer if len(fewer) < len(self.backends) else ()

@@ -97,7 +97,7 @@ class GraphRecord:
         tuning: what was measured before it was placed, ``None`` if nothing was.
         regimes: ranges of sizes, ascending, where the graph has a plan for each; ``()`` if one plan serves all sizes.
         identity: for a lock file; ``None`` where nobody asked, and of graphs that have no text.
-        ledger: what every alternative would cost; asked when somebody reads it, ``None`` if nobody knows.
+        counterfactuals: what every alternative would cost; asked when it is read, ``None`` if nothing is known.
     """
 
     graph: OpGraph
@@ -108,13 +108,14 @@ class GraphRecord:
     tuning: TuningRecord | None = None
     regimes: tuple[RegimeRecord, ...] = ()
     identity: IdentityRecord | None = None
-    ledger: Counterfactuals | None = field(default=None, compare=False, repr=False)
+    counterfactuals: Counterfactuals | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def alternatives(self) -> dict[str, RegionAlternatives]:
         """By region id, for the costliest regions; empty where the plan cannot be priced any more."""
         try:
-            return {item.region: item for item in self.ledger.regions} if self.ledger is not None else {}
+            found = self.counterfactuals.regions if self.counterfactuals is not None else ()
+            return {item.region: item for item in found}
         except PlacementError:
             return {}
 

@@ -106,7 +106,7 @@ def _of_graph(record: GraphRecord, nodes: Sequence[OpNode], placed: int) -> list
 
 def _rows(record: GraphRecord, names: Sequence[str], placed: int) -> dict[str, NodeAlternatives]:
     try:
-        found = record.ledger.nodes(names, placed) if record.ledger is not None else ()
+        found = record.counterfactuals.nodes(names, placed) if record.counterfactuals is not None else ()
     except PlacementError:
         found = ()
     return {row.node: row for row in found}

@@ -1,4 +1,4 @@
-"""The ledger: alternatives of regions and nodes, margins, refusals, what estimates are made of."""
+"""Counterfactuals: alternatives of regions and nodes, margins, refusals, what estimates are made of."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fast(**more: object) -> TableBackend:
     return TableBackend("fast", costs={"": 0.1}, **more)  # type: ignore[arg-type]
 
 
-def ledger_of(case: Case) -> Counterfactuals:
+def counterfactuals_of(case: Case) -> Counterfactuals:
     return Counterfactuals(Question(case.graph, case.backends, case.costs, case.plan))
 
 
@@ -59,7 +59,7 @@ def three() -> Case:
 
 
 def test_a_region_tells_of_every_other_backend() -> None:
-    (region,) = ledger_of(three()).regions
+    (region,) = counterfactuals_of(three()).regions
     other, last = region.alternatives
     # Two products on the other backend, and what it refuses stays: three regions instead of one.
     assert (other.backend, other.nodes) == ("other", 2) and other.change_s == pytest.approx(2 * 0.3 + 2 * 0.5)
@@ -70,14 +70,14 @@ def test_a_region_tells_of_every_other_backend() -> None:
 
 def test_who_refuses_everything_has_no_price() -> None:
     useless = TableBackend("other", refused=frozenset({"m.0", "m.1", "m.2"}))
-    (region,) = ledger_of(priced(CHAIN, [fast(), useless, eager(costs={"": 1.0})], FREE)).regions
+    (region,) = counterfactuals_of(priced(CHAIN, [fast(), useless, eager(costs={"": 1.0})], FREE)).regions
     refused = region.alternatives[0].refused
     assert region.alternatives[0].change_s is None and refused is not None and refused.node == "a"
 
 
 def test_a_region_that_is_too_small_elsewhere_is_refused_there() -> None:
     picky = TableBackend("other", costs={"": 0.2}, wanted=RegionConditions(minimum_ops=9))
-    (region,) = ledger_of(priced(CHAIN, [fast(), picky, eager(costs={"": 1.0})], FREE)).regions
+    (region,) = counterfactuals_of(priced(CHAIN, [fast(), picky, eager(costs={"": 1.0})], FREE)).regions
     assert region.alternatives[0] == Alternative(
         "other", None, 4, Refusal("a", "other", "region-too-small", "3 ops, needed 9")
     )
@@ -104,7 +104,9 @@ def test_costliest_regions_come_first_and_work_is_bounded() -> None:
     ((first, rows),) = region_alternatives(case.problem, case.placement, case.rules, work=0).items()
     costliest = max(case.plan.regions, key=lambda region: region.estimated_s)
     assert case.plan.regions[first].estimated_s == costliest.estimated_s and rows == everything[first]
-    assert [item.region for item in ledger_of(case).all_regions()] == [region.id for region in case.plan.regions]
+    assert [item.region for item in counterfactuals_of(case).all_regions()] == [
+        region.id for region in case.plan.regions
+    ]
 
 
 @common
@@ -121,7 +123,7 @@ def test_parts_say_where_each_figure_comes_from() -> None:
     matching = TableBackend("fast", costs={"": 0.1}, claims=(pair,), declared=Traits(fused=frozenset()))
     costs = TableCosts(3, entries={"fast": 0.6, "eager": 0.2}, ops={("eager", ""): 4.0}, writes=0.0)
     case = priced(CHAIN, [matching, eager()], costs)
-    a, b, v, _ = ledger_of(case).nodes(["a", "b", "v", "c"])
+    a, b, v, _ = counterfactuals_of(case).nodes(["a", "b", "v", "c"])
     assert (a.parts.pattern, a.parts.origin, a.parts.op_s) == ("pair", "backend", 0.0)
     assert (b.parts.pattern, b.parts.op_s) == ("pair", 0.05)
     assert b.parts.entry_s == pytest.approx(0.6 / 3)
@@ -130,18 +132,18 @@ def test_parts_say_where_each_figure_comes_from() -> None:
     assert option.parts is not None and (option.parts.op_s, option.parts.origin) == (4.0, "prior")
 
 
-def test_preferences_and_refusals_show_in_the_ledger() -> None:
+def test_preferences_and_refusals_show_in_counterfactuals() -> None:
     rules = [Preference(NodeMatch(module="m.1"), "forbid", "other"), Preference(NodeMatch(), "prefer", "eager", 0.5)]
     backends = [fast(), TableBackend("other", costs={"": 0.2}), eager(costs={"": 1.0})]
     plan = place(CHAIN, backends, FREE, preferences=rules)
-    ledger = Counterfactuals(Question(CHAIN, backends, FREE, plan, preferences=rules))
-    (b,) = ledger.nodes(["b"])
+    counterfactuals = Counterfactuals(Question(CHAIN, backends, FREE, plan, preferences=rules))
+    (b,) = counterfactuals.nodes(["b"])
     forbidden, preferred = b.options
     assert forbidden.alternative.refused is not None and forbidden.alternative.refused.code == "preference"
     assert forbidden.parts is None and preferred.parts is not None
     # The rule for m.1 is the first that matches b, so that eager's preference does not count there.
     assert preferred.parts.op_s == 1.0
-    (c,) = ledger.nodes(["c"])
+    (c,) = counterfactuals.nodes(["c"])
     assert c.options[1].parts is not None and c.options[1].parts.op_s == 0.5
 
 
@@ -149,7 +151,7 @@ def test_a_node_that_only_a_match_can_run_takes_its_partners_along() -> None:
     pair = Pattern("pair", Op((POINTWISE,), (Op((MATMUL,), (Any("x"), Any("w"))),)), cost=lambda match: 0.3)
     matching = TableBackend("other", refused=frozenset({"m.0", "m.1", "m.2"}), claims=(pair,))
     case = priced(CHAIN, [fast(), matching, eager(costs={"": 1.0})], FREE)
-    (a,) = ledger_of(case).nodes(["a"])
+    (a,) = counterfactuals_of(case).nodes(["a"])
     option = a.options[0]
     assert option.alternative.nodes == 3 and option.alternative.refused is None  # a, b and b's view
     assert option.along == ("b",)
@@ -163,10 +165,10 @@ def test_a_match_that_cannot_be_dissolved_goes_or_stays_as_a_whole() -> None:
     nodes = [*CHAIN.nodes[:3], node("c", BINARY, "v", "v", module="m.2")]
     case = priced(graph(nodes, ["c"]), [only_matched, takes_products, eager(costs={"": 1.0})], FREE)
     assert [names for region in case.plan.regions for _, names in region.matches] == [("a", "b")]
-    (b,) = ledger_of(case).nodes(["b"])
+    (b,) = counterfactuals_of(case).nodes(["b"])
     assert b.options[0].alternative.refused is not None
     assert (b.options[1].alternative.nodes, b.options[1].alternative.change_s) == (3, pytest.approx(1.9 + 0.5))
-    (region,) = ledger_of(case).regions
+    (region,) = counterfactuals_of(case).regions
     # The other backend could run the product and the sum, but the product is held by its match.
     assert region.alternatives[0].nodes == 1
     assert region.alternatives[0].change_s == pytest.approx(0.3 + 0.5)
@@ -177,7 +179,7 @@ def test_the_rest_may_follow_a_pinned_node() -> None:
     """Moved alone, a node pays two borders; with the rest free, the neighbours come along."""
     near = TableBackend("other", costs={"": 0.11})
     case = priced(CHAIN, [fast(), near, eager(costs={"": 1.0})], FREE)
-    (b,) = ledger_of(case).nodes(["b"], placed=1)
+    (b,) = counterfactuals_of(case).nodes(["b"], placed=1)
     assert b.options[0].alternative.change_s == pytest.approx(0.01 + 2 * 0.5)
     assert b.options[0].adapted_s == pytest.approx(3 * 0.01)
     assert b.options[1].adapted_s is None  # one placement was allowed
@@ -189,8 +191,8 @@ def test_adapted_plans_against_brute_force(block: int) -> None:
     for seed in range(15 * block, 15 * block + 15):
         op_graph, backends, costs = random_case(seed, most=6)
         case = priced(op_graph, backends, costs)
-        ledger = ledger_of(case)
-        for row in ledger.nodes(case.problem.atoms.cores, placed=99):
+        counterfactuals = counterfactuals_of(case)
+        for row in counterfactuals.nodes(case.problem.atoms.cores, placed=99):
             for option in row.options:
                 if option.adapted_s is None:
                     assert option.parts is None
@@ -217,9 +219,13 @@ def test_a_plan_of_fewer_backends_is_priced_with_those_where_more_tear_it_apart(
     assert [region.copies for region in plan.regions] == [(), (), ("t",)]
     more = [*few[:1], TableBackend("other", refused=frozenset({"t"}), costs={"": 9.0}), few[1]]
     op_graph = graph(nodes, ["c"])
-    ledger = Counterfactuals(Question(op_graph, more, FREE, plan), planned_with=few)
-    assert {item.backend for region in ledger.regions for item in region.alternatives} <= {"fast", "other", "eager"}
-    assert [region.region for region in ledger.regions] == ["r0", "r1", "r2"]
+    counterfactuals = Counterfactuals(Question(op_graph, more, FREE, plan), planned_with=few)
+    assert {item.backend for region in counterfactuals.regions for item in region.alternatives} <= {
+        "fast",
+        "other",
+        "eager",
+    }
+    assert [region.region for region in counterfactuals.regions] == ["r0", "r1", "r2"]
 
 
 def test_a_plan_that_nobody_can_run_any_more_is_an_error() -> None:

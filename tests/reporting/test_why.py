@@ -57,7 +57,7 @@ class KnownCounterfactuals:
 
 @pytest.fixture
 def known(record: GraphRecord) -> GraphRecord:
-    return replace(record, ledger=KnownCounterfactuals())
+    return replace(record, counterfactuals=KnownCounterfactuals())
 
 
 def tuned(record: GraphRecord) -> GraphRecord:
@@ -215,7 +215,7 @@ def test_the_report_shows_margins_and_alternatives(known: GraphRecord) -> None:
 
 
 def test_a_plan_without_prices_still_tells_who_refuses(record: GraphRecord) -> None:
-    for unknown in (record, replace(record, ledger=KnownCounterfactuals(failing=True))):
+    for unknown in (record, replace(record, counterfactuals=KnownCounterfactuals(failing=True))):
         report = Report((unknown,))
         assert report.to_dict()["graphs"][0]["regions"][0]["alternatives"] == []
         (answer,) = report.why("mm_1")

@@ -1,4 +1,4 @@
-"""The ledger of graphs that run: asked when read, about the plan of now, and measurements before estimates."""
+"""Counterfactuals of graphs that run: asked when read, about the plan of now, and measurements before estimates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def three_ops(value: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def priced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows whenever a plan is priced for a ledger."""
+    """Grows whenever a plan is priced for counterfactuals."""
     calls: list[int] = []
     make = counterfactuals_module.make_problem
     monkeypatch.setattr(counterfactuals_module, "make_problem", lambda *given: calls.append(1) or make(*given))
@@ -56,7 +56,7 @@ def test_why_tells_refusals_and_prices_of_a_compiled_graph(make_mixture, loopbac
     assert option.adapted_s == pytest.approx(option.alternative.change_s)
 
 
-def test_after_a_repair_the_ledger_is_that_of_the_present_plan(make_mixture, faulty):
+def test_after_a_repair_counterfactuals_are_those_of_the_present_plan(make_mixture, faulty):
     mixture = make_mixture(faulty(run_error=ValueError("boom"), only="aten.sin.default"), on_failure="repair")
     torch.compile(three_ops, backend=mixture)(torch.randn(4))
     (answer,) = mixture.report().why("sin")
