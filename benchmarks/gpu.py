@@ -37,17 +37,20 @@ from mixbackend.benchmarks.machine_rates import FROZEN_RATES
 from mixbackend.benchmarks.row_process import RowProcess
 from mixbackend.benchmarks.row_records import Part, keep, merged, read
 
-_LEAST_S = 45.0
-"""Rows are not begun with less time left."""
 _TIMING_S = 20.0
 """Seconds in which a row that is ready can be timed, even if its time to compile is over."""
 _JOBS = 5
 """Rows side by side on the only GPU."""
-_WORKER = tuple(module_command("mixbackend.benchmarks.gpu_worker"))
+WORKER = tuple(module_command("mixbackend.benchmarks.gpu_worker"))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the rows that are missing; 0 if none failed."""
+def main(arguments: Sequence[str] | None = None, worker: Sequence[str] = WORKER) -> int:
+    """Run the rows that are missing; 0 if none failed.
+
+    Args:
+        arguments: of the command line.
+        worker: the command that measures a row, or the machine's rates.
+    """
     given = _parser().parse_args(arguments)
     if given.table:
         print(table(list(merged(read(given.output)).values())))
@@ -56,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {name for name, record in merged(read(given.output)).items() if TIMED in record}
     left = [name for name in given.rows if name not in done]
     if left:
-        calibrate(min(given.calibration, end - time.monotonic()))
+        calibrate(min(given.calibration, end - time.monotonic()), worker)
     gpus = visible_gpus()
     jobs = given.jobs or (1 if len(gpus) > 1 else _JOBS)
     batches = iter([left[place : place + jobs] for place in range(0, len(left), jobs)])
@@ -65,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def serve(gpu: str) -> bool:
         """Measure batches on one GPU while there are any, and time; whether all went well."""
         measured = True
-        while end - time.monotonic() > _LEAST_S:
+        while end - time.monotonic() > given.least:
             with lock:
                 batch = next(batches, None)
             if batch is None:
                 break
-            measured &= _run(batch, given, end, gpu)
+            measured &= _run(batch, given, end, gpu, worker)
         return measured
 
     with ThreadPoolExecutor(len(gpus)) as lanes:
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=_names(ROWS), default=list(ROWS), help="names with commas between")
     parser.add_argument("--ways", type=_names(WAYS), default=list(DEFAULT_WAYS), help="names with commas between")
     parser.add_argument("--minutes", type=float, default=9.0, help="no row is begun that cannot end by then")
+    parser.add_argument("--least", type=float, default=45.0, help="no row is begun with less seconds left")
     parser.add_argument("--timeout", type=float, default=200.0, help="seconds for the rows that compile side by side")
     parser.add_argument("--jobs", type=int, help=f"rows at once on each GPU (default: 1, on the only one {_JOBS})")
     parser.add_argument("--turns", type=int, default=12, help="samples of each way")
@@ -110,20 +114,20 @@ def _names(known: Iterable[str]) -> Any:
     return parse
 
 
-def calibrate(budget_s: float) -> None:
+def calibrate(budget_s: float, worker: Sequence[str] = WORKER) -> None:
     """Measure the GPU's rates in a process of its own, as its first graph would; rates that are known take no time."""
     try:
-        command = [*_WORKER, CALIBRATE, f"{max(budget_s, 0.0):.0f}"]
+        command = [*worker, CALIBRATE, f"{max(budget_s, 0.0):.0f}"]
         subprocess.run(command, check=True, timeout=max(1.5 * budget_s, 30.0))
     except (subprocess.SubprocessError, OSError) as error:
         print(f"rates were not measured: {error}", file=sys.stderr, flush=True)
 
 
-def _run(names: Sequence[str], given: argparse.Namespace, end: float, gpu: str) -> bool:
+def _run(names: Sequence[str], given: argparse.Namespace, end: float, gpu: str, worker: Sequence[str]) -> bool:
     """Compile side by side, then measure one after the other; returns whether all were measured."""
     end = min(end, time.monotonic() + given.timeout)
     with contextlib.ExitStack() as stack:
-        rows = {name: stack.enter_context(_started(name, given, gpu)) for name in names}
+        rows = {name: stack.enter_context(_started(name, given, gpu, worker)) for name in names}
         ready = [row.wait_for(lambda part: READY in part, end - time.monotonic()) for row in rows.values()]
         for row, is_ready in zip(rows.values(), ready, strict=True):
             if is_ready:
@@ -137,8 +141,8 @@ def _run(names: Sequence[str], given: argparse.Namespace, end: float, gpu: str) 
     return not silent
 
 
-def _started(name: str, given: argparse.Namespace, gpu: str) -> RowProcess:
-    command = [*_WORKER, name, ",".join(given.ways), str(given.turns)]
+def _started(name: str, given: argparse.Namespace, gpu: str, worker: Sequence[str]) -> RowProcess:
+    command = [*worker, name, ",".join(given.ways), str(given.turns)]
     environment = {**os.environ, **FROZEN_RATES, "CUDA_VISIBLE_DEVICES": gpu}
     return RowProcess(command, environment, lambda part: keep(part, given.output))
 

@@ -37,28 +37,40 @@ from mixbackend.benchmarks.tensorrt_row import BUILT, MIXED, WAYS, marker
 
 MODELS = ("resnet50", "mobilenetv3-large", "convnext-tiny", "vit-b16", "bert", "swin-tiny")
 """The rows of ``docs/tensorrt.md``: one figure each."""
-_ROW_MODULE = "mixbackend.benchmarks.tensorrt_row"
-_LEAST_S = 60.0
-"""Nothing is begun with less left."""
-_PREPARING_S, _TIMING_S = 75.0, 8.0
-"""Kept for measuring: for all rows side by side, and for each of those that share a GPU."""
-_AGAIN_S = 25.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True)
+class RowSettings:
+    """What a row runs, and the seconds that are kept for it.
+
+    Attributes:
+        module: that does a stage of a row.
+        least_s: nothing is begun with less left.
+        preparing_s, timing_s: kept for measuring: for all rows side by side, and for each of those that share a GPU.
+        again_s: for a start from stored engines.
+    """
+
+    module: str = "mixbackend.benchmarks.tensorrt_row"
+    least_s: float = 60.0
+    preparing_s: float = 75.0
+    timing_s: float = 8.0
+    again_s: float = 25.0
+
+
+def main(arguments: Sequence[str] | None = None, rows: RowSettings = RowSettings()) -> int:
     """Run what is missing; 0 if nothing failed and nothing is missing then."""
     given = _parser().parse_args(arguments)
     if given.table:
         print(table(merged(read(given.output))))
         return 0
     end = time.monotonic() + 60.0 * given.minutes
-    if end - time.monotonic() <= _LEAST_S:
+    if end - time.monotonic() <= rows.least_s:
         return 0
     with contextlib.ExitStack() as stack:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         gpus = dict(zip(given.rows, itertools.cycle(visible_gpus()), strict=False))
-        _run(_Run(folder.resolve(), given.output, given.inductor, end, gpus), given)
+        _run(_Run(folder.resolve(), given.output, given.inductor, end, gpus, rows), given)
     return 0 if not missing(merged(read(given.output)), given.rows) else 1
 
 
@@ -70,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=3, help="rows that build side by side on each GPU")
     parser.add_argument("--minutes", type=float, default=9.0, help="for everything")
     parser.add_argument("--inductor", choices=("max-autotune", "reduce-overhead"), default="max-autotune")
-    parser.add_argument("--calibration", type=float, default=120.0, help="seconds for rates that are not known yet")
+    parser.add_argument(
+        "--calibration", type=float, default=120.0, help="seconds for rates that are not known; 0: none"
+    )
     parser.add_argument("--only-build", action="store_true", help="measure nothing: a later run does")
     parser.add_argument("--table", action="store_true", help="print the file as a table, and run nothing")
     return parser
@@ -86,6 +100,7 @@ class _Run:
         inductor: its mode.
         end: of the time, in seconds of the monotonic clock.
         gpus: of each row, as ``CUDA_VISIBLE_DEVICES`` names it.
+        rows: what each runs.
     """
 
     folder: Path
@@ -93,6 +108,7 @@ class _Run:
     inductor: str
     end: float
     gpus: Mapping[str, str]
+    rows: RowSettings
 
     @property
     def left_s(self) -> float:
@@ -101,7 +117,7 @@ class _Run:
 
     def process(self, stage: str, name: str, ways: Sequence[str] = ()) -> RowProcess:
         """Start a stage of a row; what it tells is kept as it comes."""
-        command = module_command(_ROW_MODULE, stage, name, "--folder", str(self.folder))
+        command = module_command(self.rows.module, stage, name, "--folder", str(self.folder))
         command += ["--inductor", self.inductor, *(("--ways", ",".join(ways)) if ways else ())]
         kept = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"), "CUDA_VISIBLE_DEVICES": self.gpus[name]}
         return RowProcess(command, {**os.environ, **FROZEN_RATES, **kept}, lambda part: keep(dict(part), self.output))
@@ -116,13 +132,14 @@ class _Run:
 
 
 def _run(run: _Run, given: argparse.Namespace) -> None:
-    known = merged(read(run.output))
+    known, rows = merged(read(run.output)), run.rows
     unready = [name for name in given.rows if any(not marker(run.folder, name, way).exists() for way in BUILT)]
     untimed = [name for name in given.rows if "ms" not in _way(known, name, "ours")]
     if unready:
-        calibrate(min(given.calibration, run.left_s))
+        if given.calibration:
+            calibrate(min(given.calibration, run.left_s))
         most = max(Counter(run.gpus[name] for name in untimed or unready).values())
-        reserve = 0.0 if given.only_build else _PREPARING_S + (_TIMING_S + _AGAIN_S) * most
+        reserve = 0.0 if given.only_build else rows.preparing_s + (rows.timing_s + rows.again_s) * most
         _build(run, unready, given.jobs, run.end - reserve)
     if given.only_build:
         return
@@ -180,7 +197,7 @@ def _start_again(run: _Run, names: Sequence[str]) -> None:
     def start(name: str) -> None:
         for way in MIXED:
             ready = marker(run.folder, name, way).exists()
-            if ready and way not in known.get(name, {}).get("again", {}) and run.left_s > _AGAIN_S:
+            if ready and way not in known.get(name, {}).get("again", {}) and run.left_s > run.rows.again_s:
                 with run.process("again", name, [way]) as process:
                     process.wait(run.left_s)
 

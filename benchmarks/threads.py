@@ -76,6 +76,7 @@ def measure(
     parts: Sequence[str] = PARTS,
     settings: Sequence[str] = SETTINGS,
     progress: Callable[[str], None] = lambda text: None,
+    start: Callable[[Sequence[str], Mapping[str, str]], ThreadsProcess] | None = None,
 ) -> tuple[list[Outcome], dict[str, str]]:
     """Measure all settings.
 
@@ -85,6 +86,7 @@ def measure(
         parts: what runs in turns.
         settings: see ``SETTINGS``.
         progress: told what is being done.
+        start: a process for parts in an environment; ``ThreadsProcess`` by default.
 
     Returns:
         The outcomes, and for each part that could not be built the reason.
@@ -94,15 +96,13 @@ def measure(
     """
     with ExitStack() as stack:
         progress("starting processes")
-        start = lambda names, environment: stack.enter_context(_Process(names, environment))  # noqa: E731
-        together = {setting: start(parts, _environment(setting)) for setting in settings}
+        begin = lambda names, kind: stack.enter_context((start or ThreadsProcess)(names, environment_of(kind)))  # noqa: E731
+        together = {setting: begin(parts, setting) for setting in settings}
         problems: dict[str, str] = next(iter(together.values())).ready["problems"]
         usable = [name for name in parts if name not in problems]
         if len(usable) < 2:
             raise RuntimeError(f"fewer than two parts can be built here: {problems}")
-        alone = {
-            kind: {name: start([name], _environment(kind)).required() for name in usable} for kind in _ENVIRONMENTS
-        }
+        alone = {kind: {name: begin([name], kind).required() for name in usable} for kind in _ENVIRONMENTS}
         samples = _Samples()
         for number in range(rounds):
             progress(f"round {number + 1} of {rounds}")
@@ -112,8 +112,8 @@ def measure(
 
 def _round(
     samples: _Samples,
-    together: Mapping[str, _Process],
-    alone: Mapping[str, Mapping[str, _Process]],
+    together: Mapping[str, ThreadsProcess],
+    alone: Mapping[str, Mapping[str, ThreadsProcess]],
     calls: int,
 ) -> None:
     for kind, processes in alone.items():
@@ -157,15 +157,21 @@ def _median(rounds: Rounds) -> float:
     return statistics.median(itertools.chain.from_iterable(rounds))
 
 
-def _environment(setting: str) -> dict[str, str]:
+def environment_of(setting: str) -> dict[str, str]:
+    """Of the processes of a setting."""
     environment = without_decisions(os.environ)
     if setting == "command":
         make_threads_sleep(environment)
     return environment
 
 
-class _Process:
-    """One worker; see ``benchmarks.threads_worker``."""
+class ThreadsProcess:
+    """One worker; see ``benchmarks.threads_worker``.
+
+    Args:
+        parts: that take turns in it.
+        environment: of the process.
+    """
 
     def __init__(self, parts: Sequence[str], environment: Mapping[str, str]) -> None:
         self._parts = parts
@@ -178,7 +184,7 @@ class _Process:
         )
         self.ready = self._read()
 
-    def __enter__(self) -> _Process:
+    def __enter__(self) -> ThreadsProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -189,7 +195,7 @@ class _Process:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def required(self) -> _Process:
+    def required(self) -> ThreadsProcess:
         """Itself, if all of its parts could be built.
 
         Raises:

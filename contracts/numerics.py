@@ -15,8 +15,9 @@ import torch
 
 from mixbackend.contracts.backend import ErrorBudget
 
-_COMPARED_AT_ONCE = 1 << 22
-"""So many elements are compared at a time: the comparison has a dozen values of each in float64."""
+ELEMENTS_AT_ONCE = 1 << 22
+"""So many elements are compared at a time: the comparison has a dozen values of each in float64, so this bounds its
+memory at about 400 MB. Larger results are compared piece by piece, with the same verdict."""
 
 
 class _Distances(NamedTuple):
@@ -200,10 +201,10 @@ def _distances(
 
 def _slices(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A tensor along its longest dimension, so that what is computed of it in float64 takes little memory."""
-    if values.numel() <= _COMPARED_AT_ONCE:
+    if values.numel() <= ELEMENTS_AT_ONCE:
         return (values,)
     longest = max(range(values.dim()), key=lambda axis: values.shape[axis])
-    return values.split(max(1, values.shape[longest] * _COMPARED_AT_ONCE // values.numel()), longest)
+    return values.split(max(1, values.shape[longest] * ELEMENTS_AT_ONCE // values.numel()), longest)
 
 
 def _tally(

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from threading import Lock
 
@@ -43,15 +42,30 @@ def forget_unused_results() -> None:
     _KEPT.forget_unused()
 
 
+Advise = Callable[[int, int, int], int]
+"""The system's call: an address, bytes, and what is advised."""
+
+
+def system_advice() -> Advise | None:
+    """``madvise``, where there is one; it is advice, and an error changes nothing."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return advise
+
+
 class KeptMemory:
     """Pieces of memory that results lie in, or have lain in.
 
     Args:
         most: bytes that are kept, those in use counted: all of them may be dropped at once.
+        advise: asks the system for large pages, where it can be asked: fewer faults, if there must be faults.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, advise: Advise | None) -> None:
         self._most = most
+        self._advise = advise
         self._pieces: list[torch.Tensor] = []
         """The last taken is the last: the likeliest to be in a cache still."""
         self._lock = Lock()
@@ -63,7 +77,7 @@ class KeptMemory:
             found = next(filter(held_by_nobody_else, fitting), None)
             # Older ones whose room it needs are gone before it is made.
             self._pieces = _newest([piece for piece in self._pieces if piece is not found], self._most - size)
-            taken = _new_piece(size) if found is None else found
+            taken = self._new_piece(size) if found is None else found
             if size <= self._most:
                 self._pieces.append(taken)
             # Within the lock: to other threads it is in use from here on.
@@ -74,8 +88,16 @@ class KeptMemory:
         with self._lock:
             self._pieces = [piece for piece in self._pieces if not held_by_nobody_else(piece)]
 
+    def _new_piece(self, size: int) -> torch.Tensor:
+        fresh = torch.empty(size, dtype=torch.uint8, device="cpu")
+        if self._advise is not None:
+            # The rest of the first page is the allocator's, and in use.
+            first = -(-fresh.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._advise(first, fresh.data_ptr() + size - first, mmap.MADV_HUGEPAGE)
+        return fresh
 
-_KEPT = KeptMemory(MOST_UNUSED_BYTES)
+
+_KEPT = KeptMemory(MOST_UNUSED_BYTES, system_advice())
 
 
 def _newest(pieces: Sequence[torch.Tensor], most: int) -> list[torch.Tensor]:
@@ -96,23 +118,3 @@ def _spanned(shape: Sequence[int], stride: Sequence[int]) -> int:
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-
-
-def _new_piece(size: int) -> torch.Tensor:
-    """For which the system is asked for large pages: fewer faults, if there must be faults."""
-    fresh, advise = torch.empty(size, dtype=torch.uint8, device="cpu"), _advise()
-    if advise is not None:
-        # The rest of the first page is the allocator's, and in use.
-        first = -(-fresh.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        advise(first, fresh.data_ptr() + size - first, mmap.MADV_HUGEPAGE)
-    return fresh
-
-
-@lru_cache(maxsize=1)
-def _advise() -> Callable[[int, int, int], int] | None:
-    """The system's call, where there is one; it is advice, and an error changes nothing."""
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return advise

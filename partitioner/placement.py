@@ -174,8 +174,7 @@ class _Priced:
     def plan(self, margin: float) -> Plan:
         """The best plan; a mixture must save the margin."""
         solved = self._solved
-        with self._clock.measure("search"):
-            best = chosen(self.problem, solved, self.rules, self._orders, margin)
+        best = chosen(self.problem, solved, self.rules, self._orders, margin, self._clock)
         with self._clock.measure("assemble"):
             singles = tuple(item.seconds + self._starting(item.placement) for item in solved.singles)
             best, placement = self._gathered(best, singles)

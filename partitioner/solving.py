@@ -66,13 +66,14 @@ def solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, ord
     return Solved(labelling, bound, found, singles)
 
 
-def chosen(problem: Problem, solved: Solved, rules: RegionRules, orders: Orders, margin: float) -> Found:
+def chosen(problem: Problem, solved: Solved, rules: RegionRules, orders: Orders, margin: float, clock: Stages) -> Found:
     """The best placement; one of fewer backends unless more of them save the margin."""
-    simple = min(solved.singles, key=lambda item: item.seconds)
-    best = solved.found if solved.found.seconds <= simple.seconds else _improved(problem, simple, rules)
+    with clock.measure("single"):
+        simple = min(solved.singles, key=lambda item: item.seconds)
+        best = solved.found if solved.found.seconds <= simple.seconds else _improved(problem, simple, rules)
     if simple.seconds < best.seconds * (1.0 + margin):
         return simple  # Mixtures of fewer backends are not searched for: they save less still.
-    fewer = _with_fewer(problem, best, rules, orders, margin)
+    fewer = _with_fewer(problem, best, rules, orders, margin, clock)
     return simple if simple.seconds < fewer.seconds * (1.0 + margin) else fewer
 
 
@@ -96,7 +97,9 @@ def _search(
     return searched[0][0], min(bound for _, bound, _ in searched), found
 
 
-def _with_fewer(problem: Problem, found: Found, rules: RegionRules, orders: Orders, margin: float) -> Found:
+def _with_fewer(
+    problem: Problem, found: Found, rules: RegionRules, orders: Orders, margin: float, clock: Stages
+) -> Found:
     """The placement without backends that save less than the margin together; those that do least are tried first.
 
     A mixture of many is chosen among more than one of few, so its estimate is more likely to be too good.
@@ -113,7 +116,8 @@ def _with_fewer(problem: Problem, found: Found, rules: RegionRules, orders: Orde
         undecided -= {least}
         without = dropped | {least}
         view = without_backends(problem, without)
-        _, _, again = _search(view, rules.modelled(without), Neighbourhood(view), orders, limit)
+        with clock.measure("fewer"):
+            _, _, again = _search(view, rules.modelled(without), Neighbourhood(view), orders, limit)
         if again.seconds <= limit and without.isdisjoint(_seconds_by_backend(problem, again)):
             dropped, found = without, again
     return found

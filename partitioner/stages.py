@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,14 +16,16 @@ LARGE = 2000
 
 
 class Stages:
-    """Collects wall-clock seconds by stage name, in order of first use."""
+    """Collects wall-clock seconds by stage name, in order of first use, and how often each stage was gone through."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.times: Counter[str] = Counter()
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Add the time of a block to a stage."""
+        self.times[name] += 1
         start = time.perf_counter()
         try:
             yield

@@ -26,29 +26,44 @@ _WARM_RUNS = 2
 _RUNS = 7
 
 Way = Callable[[], torch.Tensor]
-_lock = threading.Lock()
-_known = FastestWays(lambda: private_cache_folder("gpu-trials"))
 
 
-def fastest(names: Sequence[str], question: Sequence[object], make: Callable[[], Sequence[Way]]) -> int:
-    """Place of the fastest of several ways; 0 where nothing can be run.
+class Trials:
+    """Ways run against one another, one question at a time.
 
     Args:
-        names: of the ways.
-        question: what the answer depends on beside them, the GPU and torch; texts of it are compared.
-        make: makes the ways, and the values that they run on. A way that raises loses.
+        known: answers so far.
+        gpu: tells this GPU from others.
     """
-    if not torch.cuda.is_available():
-        return 0
-    whole = "\0".join(map(str, (torch.__version__, gpu_fingerprint(), *names, *question)))
-    with _lock:
-        place = _known.place(whole, len(names))
-        if place is None:
-            with outside_compilation(), torch.autocast("cuda", enabled=False):
-                seconds = [_seconds(way) for way in make()]
-            place = min(range(len(seconds)), key=seconds.__getitem__)
-            _known.remember(whole, place, seconds)
-        return place
+
+    def __init__(self, known: FastestWays, gpu: Callable[[], str] = gpu_fingerprint) -> None:
+        self._known = known
+        self._gpu = gpu
+        self._lock = threading.Lock()
+
+    def fastest(self, names: Sequence[str], question: Sequence[object], make: Callable[[], Sequence[Way]]) -> int:
+        """Place of the fastest of several ways; 0 where nothing can be run.
+
+        Args:
+            names: of the ways.
+            question: what the answer depends on beside them, the GPU and torch; texts of it are compared.
+            make: makes the ways, and the values that they run on. A way that raises loses.
+        """
+        if not torch.cuda.is_available():
+            return 0
+        whole = "\0".join(map(str, (torch.__version__, self._gpu(), *names, *question)))
+        with self._lock:
+            place = self._known.place(whole, len(names))
+            if place is None:
+                with outside_compilation(), torch.autocast("cuda", enabled=False):
+                    seconds = [_seconds(way) for way in make()]
+                place = min(range(len(seconds)), key=seconds.__getitem__)
+                self._known.remember(whole, place, seconds)
+            return place
+
+
+fastest = Trials(FastestWays(lambda: private_cache_folder("gpu-trials"))).fastest
+"""By this process's GPU; answers are kept in the user's cache."""
 
 
 def _seconds(way: Way) -> float:

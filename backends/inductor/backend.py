@@ -76,10 +76,22 @@ _DTYPES = frozenset(
 
 
 class InductorBackend(Backend):
-    """Torch's inductor."""
+    """Torch's inductor.
+
+    Args:
+        device_types: where regions may lie; by default where inductor has what it needs.
+    """
 
     name: ClassVar[str] = "inductor"
     contract_version: ClassVar[str] = "1.0"
+
+    def __init__(self, device_types: frozenset[str] | None = None) -> None:
+        self._given_types = device_types
+
+    @property
+    def device_types(self) -> frozenset[str]:
+        """Where regions may lie; what is here is looked up when it is first asked for."""
+        return _usable_device_types() if self._given_types is None else self._given_types
 
     def availability(self) -> Availability:
         """It needs a C++ compiler and Python's headers, which its kernels are built with."""
@@ -93,13 +105,13 @@ class InductorBackend(Backend):
 
     def fingerprint(self) -> str:
         """Torch, its inductor settings, the compiler and the vector instructions it compiles for."""
-        gpu = gpu_fingerprint() if "cuda" in _device_types() else "none"
+        gpu = gpu_fingerprint() if "cuda" in self.device_types else "none"
         return f"{_fingerprint(hashlib.sha256(inductor_settings().encode()).hexdigest()[:16])} gpu={gpu}"
 
     def traits(self) -> Traits:
         """Live weights; regions are re-traced with inductor's own decompositions."""
         return Traits(
-            device_types=_device_types(),
+            device_types=self.device_types,
             decomposition="inductor",
             capturable=True,
             exact_input_strides=True,
@@ -117,7 +129,7 @@ class InductorBackend(Backend):
             return special
         if OpTag.STRIDE_SENSITIVE in view.node.tags:
             return Unsupported("layout", f"{view.op} reads memory by position, and decompositions change layouts")
-        return _refuse_values(view) or _handling(view.op)
+        return _refuse_values(view, self.device_types) or _handling(view.op)
 
     def conditions(self) -> RegionConditions:
         """A lone op has nothing to fuse with and would cost a C++ compilation."""
@@ -225,14 +237,14 @@ def _expression(size: Any) -> Any:
     return size.expression if isinstance(size, SymbolicSize) else size
 
 
-def _refuse_values(view: OpView) -> Unsupported | None:
+def _refuse_values(view: OpView, device_types: frozenset[str]) -> Unsupported | None:
     """Refuse values that inductor would not compile: odd dtypes, other devices, sizes that depend on data."""
     metas: list[ValueMeta] = [*(item.meta for item in view.inputs), *view.outputs]
     for meta in metas:
         if isinstance(meta, TensorMeta) and meta.dtype not in _DTYPES and not _is_random_state(meta, view):
             return Unsupported("dtype", f"inductor does not compile {meta.dtype}")
-        if isinstance(meta, TensorMeta) and meta.device.type not in _device_types():
-            return Unsupported("device", f"{meta} is not on {', '.join(sorted(_device_types()))}")
+        if isinstance(meta, TensorMeta) and meta.device.type not in device_types:
+            return Unsupported("device", f"{meta} is not on {', '.join(sorted(device_types))}")
         sizes = (*meta.shape, *meta.stride) if isinstance(meta, TensorMeta) else (meta,)
         for size in sizes:
             if isinstance(size, SymbolicSize) and not size.expression.is_integer:
@@ -271,7 +283,7 @@ def _compiler() -> str | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _device_types() -> frozenset[str]:
+def _usable_device_types() -> frozenset[str]:
     """The CPU; CUDA too where there is a GPU and Triton to write its kernels with."""
     has_gpu = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
     return frozenset({"cpu", "cuda"} if has_gpu else {"cpu"})

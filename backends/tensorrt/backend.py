@@ -36,6 +36,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.gpu import gpu_fingerprint
 
 if TYPE_CHECKING:
+    from mixbackend.backends.tensorrt.building import RunBuild
     from mixbackend.backends.tensorrt.support import Support
 
 _WRITING = 3
@@ -44,11 +45,18 @@ _PROBED = frozenset({"matmul", "convolution", "attention", "normalization", "poi
 
 
 class TensorRtBackend(Backend):
-    """Regions built into engines by NVIDIA's TensorRT, versions 8.6 to 11."""
+    """Regions built into engines by NVIDIA's TensorRT, versions 8.6 to 11.
+
+    Args:
+        run_build: builds engines; by default in another process.
+    """
 
     name: ClassVar[str] = "tensorrt"
     contract_version: ClassVar[str] = "1.0"
     device_types: ClassVar[frozenset[str]] = frozenset({"cuda"})
+
+    def __init__(self, run_build: RunBuild | None = None) -> None:
+        self._run_build = run_build
 
     def availability(self) -> Availability:
         """Whether the package, a GPU and its driver are here and fit together."""
@@ -119,13 +127,13 @@ class TensorRtBackend(Backend):
         """Build the region's engine."""
         from mixbackend.backends.tensorrt.compilation import compile_region
 
-        return compile_region(region, self._release, self._place())
+        return compile_region(region, self._release, self._place(), self._run_build)
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
         """Take up an engine that was built before."""
         from mixbackend.backends.tensorrt.compilation import load_region
 
-        return load_region(region, self._release, self._place(), artifact)
+        return load_region(region, self._release, self._place(), artifact, self._run_build)
 
     @property
     def _weights_inside(self) -> bool:

@@ -30,9 +30,21 @@ from mixbackend.backends.tensorrt.profiles import Profile
 
 MODEL, REQUEST, ENGINE, RESULT = "model.onnx", "request.json", "engine.plan", "result.json"
 """Files of a build: two that go in beside the weights, two that come out."""
-_WORKER = "mixbackend.backends.tensorrt.worker"
+WORKER = "mixbackend.backends.tensorrt.worker"
 
 Values = Callable[[Weight], torch.Tensor]
+RunBuild = Callable[[Path, float], None]
+"""Builds what a folder asks for, within so many seconds."""
+
+
+def in_another_process(folder: Path, seconds: float, worker: str = WORKER) -> None:
+    """Build what a folder asks for in a process that runs a module.
+
+    Raises:
+        BuildError: the process died, or time ran out.
+    """
+    with builder(worker) as process:
+        process.build(folder, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,15 @@ class Built:
     seconds: float
 
 
-def build(prepared: Prepared, profiles: Sequence[Profile], settings: Settings, values: Values, key: str) -> Built:
-    """Build an engine in another process.
+def build(
+    prepared: Prepared,
+    profiles: Sequence[Profile],
+    settings: Settings,
+    values: Values,
+    key: str,
+    run: RunBuild = in_another_process,
+) -> Built:
+    """Build an engine.
 
     Args:
         prepared: what to build.
@@ -59,6 +78,7 @@ def build(prepared: Prepared, profiles: Sequence[Profile], settings: Settings, v
         settings: see ``Settings``.
         values: gives the values of a weight.
         key: of everything that timings of tactics depend on.
+        run: builds.
 
     Raises:
         BuildError: TensorRT refused, the process died, or time ran out.
@@ -68,7 +88,7 @@ def build(prepared: Prepared, profiles: Sequence[Profile], settings: Settings, v
         folder = Path(name)
         _write(folder, prepared, profiles, settings, values, key)
         start = time.monotonic()
-        _run(folder, allowed.seconds)
+        run(folder, allowed.seconds)
         result = json.loads((folder / RESULT).read_text())
         if result["error"]:
             raise BuildError(f"TensorRT builds no engine: {result['error']}")
@@ -103,11 +123,6 @@ def timings_file(key: str) -> Path:
     """Where timings of tactics are kept."""
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     return private_cache_folder("tensorrt") / f"timings-{digest}.bin"
-
-
-def _run(folder: Path, seconds: float) -> None:
-    with builder(_WORKER) as process:
-        process.build(folder, seconds)
 
 
 class _Turns:

@@ -16,7 +16,7 @@ import onnx
 
 from mixbackend.backends.tensorrt.artifact import EngineArtifact
 from mixbackend.backends.tensorrt.binding import AnyValues, OwnValues
-from mixbackend.backends.tensorrt.building import placeholder
+from mixbackend.backends.tensorrt.building import RunBuild, placeholder
 from mixbackend.backends.tensorrt.limits import why_weights_inside
 from mixbackend.backends.tensorrt.plan import EnginePlan
 from mixbackend.backends.tensorrt.profiles import conditions
@@ -27,19 +27,20 @@ from mixbackend.contracts import CompiledRegion, Region
 _LONGEST_TEXT = 200_000
 
 
-def compile_region(region: Region, release: Release, key: str) -> CompiledRegion:
+def compile_region(region: Region, release: Release, key: str, run_build: RunBuild | None = None) -> CompiledRegion:
     """Build a region's engine, unless it waits for the values of its weights.
 
     Args:
         region: all of whose ops are supported.
         release: of TensorRT.
         key: of everything that timings of tactics depend on.
+        run_build: builds engines; by default in another process.
 
     Raises:
         LoweringError: the region has no ONNX form although its ops were claimed.
         BuildError: TensorRT refused, the process died, or time ran out.
     """
-    plan = EnginePlan.of(region, release, key)
+    plan = EnginePlan.of(region, release, key, run_build)
     weights = plan.prepared.weights
     if weights and why_weights_inside(release):
         artifact = EngineArtifact(plan.prepared.digest, plan.sizes, frozenset(), 0.0, b"")
@@ -51,13 +52,15 @@ def compile_region(region: Region, release: Release, key: str) -> CompiledRegion
     return _compiled(plan, release, artifact)
 
 
-def load_region(region: Region, release: Release, key: str, stored: bytes) -> CompiledRegion:
-    """Take up a stored engine.
+def load_region(
+    region: Region, release: Release, key: str, stored: bytes, run_build: RunBuild | None = None
+) -> CompiledRegion:
+    """Take up a stored engine; for other arguments see ``compile_region``.
 
     Raises:
         ValueError: the engine is damaged, or one of another region, release or GPU.
     """
-    plan, artifact = EnginePlan.of(region, release, key), EngineArtifact.from_bytes(stored)
+    plan, artifact = EnginePlan.of(region, release, key, run_build), EngineArtifact.from_bytes(stored)
     artifact.check(plan.prepared.digest, plan.sizes)
     return _compiled(plan, release, artifact, plan.open(artifact.engine) if artifact.engine else None)
 

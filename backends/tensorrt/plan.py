@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 
 from mixbackend.backends.tensorrt.api import Api, Settings
-from mixbackend.backends.tensorrt.building import Built, Values, build
+from mixbackend.backends.tensorrt.building import Built, RunBuild, Values, build, in_another_process
 from mixbackend.backends.tensorrt.limits import limits
 from mixbackend.backends.tensorrt.model import Prepared, prepare
 from mixbackend.backends.tensorrt.profiles import Profile, profiles
@@ -32,6 +32,7 @@ class EnginePlan:
         tf32: whether float32 products may be computed in TF32.
         device: where tensors are.
         key: of everything that timings of tactics depend on.
+        run_build: builds engines.
     """
 
     prepared: Prepared
@@ -39,9 +40,10 @@ class EnginePlan:
     tf32: bool
     device: torch.device
     key: str
+    run_build: RunBuild
 
     @staticmethod
-    def of(region: Region, release: Release, key: str) -> EnginePlan:
+    def of(region: Region, release: Release, key: str, run_build: RunBuild | None = None) -> EnginePlan:
         """The plan of a region.
 
         Raises:
@@ -49,7 +51,8 @@ class EnginePlan:
         """
         prepared = prepare(region, release)
         device = region.outputs[0].meta.device
-        return EnginePlan(prepared, profiles(prepared.entrances), _may_round(region), device, key)
+        run = run_build or in_another_process
+        return EnginePlan(prepared, profiles(prepared.entrances), _may_round(region), device, key, run)
 
     @property
     def sizes(self) -> str:
@@ -60,7 +63,7 @@ class EnginePlan:
         """Build an engine, see ``building.build``."""
         allowed = limits()
         settings = Settings(allowed.workspace_mb << 20, allowed.level, refit, self.tf32, self.prepared.halves)
-        return build(self.prepared, self.profiles, settings, values, self.key)
+        return build(self.prepared, self.profiles, settings, values, self.key, self.run_build)
 
     def open(self, engine: bytes | memoryview) -> Engine:
         """Open an engine that was built so.

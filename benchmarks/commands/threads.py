@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -18,16 +18,28 @@ if TYPE_CHECKING:
 
 
 def run(rounds: int, calls: int, as_json: bool) -> None:
-    """Measure and print one row per setting, then each part."""
+    """Measure and print."""
     from mixbackend.benchmarks import threads
 
     before = _load()
     with quiet_stdout(), Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("threads", total=None)
         outcomes, problems = threads.measure(
-            rounds, calls, threads.PARTS, progress=lambda text: progress.update(task, description=text)
+            rounds, calls, progress=lambda text: progress.update(task, description=text)
         )
-    load = {"before": before, "after": _load()}
+    show(outcomes, problems, {"before": before, "after": _load()}, as_json)
+
+
+def show(outcomes: Sequence[Outcome], problems: Mapping[str, str], load: Mapping[str, Any], as_json: bool) -> None:
+    """Print one row per setting, then each part.
+
+    Args:
+        outcomes, problems: what ``threads.measure`` returned.
+        load: of the machine, before and after.
+        as_json: for programs.
+    """
+    from mixbackend.benchmarks import threads
+
     if as_json:
         rows = [{**vars(outcome), "bar": threads.BARS.get(outcome.setting)} for outcome in outcomes]
         print_json({"load": load, "problems": problems, "settings": rows})

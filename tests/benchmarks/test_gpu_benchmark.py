@@ -15,6 +15,9 @@ from mixbackend.benchmarks.row_records import merged, read
 _WORKER = """
 import json, os, sys, time
 from pathlib import Path
+if sys.argv[1] == "calibrate":
+    Path(os.environ["CALIBRATED"]).write_text(sys.argv[2])
+    sys.exit()
 name, ways, turns = sys.argv[1:]
 if name == "bert":
     sys.exit(3)
@@ -40,14 +43,13 @@ tell(ways={way: {"ms": len(way)} for way in ways.split(",")}, timed=True)
 
 @pytest.fixture
 def command(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "_WORKER", (sys.executable, "-c", _WORKER))
-    calibrated = tmp_path / "calibrated.txt"
-    monkeypatch.setattr(gpu, "calibrate", lambda budget_s: calibrated.write_text(f"{budget_s:.0f}"))
-    monkeypatch.setattr(gpu, "_LEAST_S", 0.0)
+    monkeypatch.setenv("CALIBRATED", str(tmp_path / "calibrated.txt"))
+    worker = (sys.executable, "-c", _WORKER)
     path = tmp_path / "rows.jsonl"
 
     def run(rows, *more):
-        status = gpu.main(["--output", str(path), "--rows", rows, "--ways", "inductor,ours", *more])
+        arguments = ["--output", str(path), "--rows", rows, "--ways", "inductor,ours", "--least", "0", *more]
+        status = gpu.main(arguments, worker)
         return status, merged(read(path))
 
     return run
@@ -108,6 +110,7 @@ def test_rates_get_their_time_before_rows(command, tmp_path):
 
 def test_no_row_is_begun_without_time(command):
     assert command("resnet50", "--minutes", "0") == (0, {})
+    assert command("resnet50", "--minutes", "1", "--least", "70") == (0, {})
 
 
 def test_the_table_compares_like_with_like():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,10 @@ from mixbackend.benchmarks import threads
 from mixbackend.benchmarks.commands import threads as bench_threads
 
 
-class Stand:
+class Stand(threads.ThreadsProcess):
     """Stands in for a worker process: a known time per part, slower in turns and where threads spin."""
 
-    def __init__(self, parts: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(self, parts: Sequence[str], environment: Mapping[str, str]) -> None:
         self.parts = [name for name in parts if name != "absent"]
         self.sleeps = environment.get("GOMP_SPINCOUNT") == "0"
         self.ready = {"problems": {"absent": "not installed"} if "absent" in parts else {}}
@@ -29,7 +30,7 @@ class Stand:
         assert len(self.parts) == 1 and not self.ready["problems"]
         return self
 
-    def ask(self, calls: int, policy: bool) -> dict[str, object]:
+    def ask(self, calls: int, policy: bool) -> dict[str, Any]:
         first = 1.0 if len(self.parts) == 1 else 1.1 if policy else 5.0
         seconds = {"onednn": first, "codegen": 0.5 if self.sleeps else 0.25}
         return {
@@ -38,9 +39,8 @@ class Stand:
         }
 
 
-def test_time_in_turns_is_divided_by_the_faster_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_Process", Stand)
-    outcomes, problems = threads.measure(2, 3, parts=("onednn", "codegen", "absent"))
+def test_time_in_turns_is_divided_by_the_faster_time_alone() -> None:
+    outcomes, problems = threads.measure(2, 3, parts=("onednn", "codegen", "absent"), start=Stand)
     first, command, without = outcomes
     assert problems == {"absent": "not installed"}
     assert [outcome.setting for outcome in outcomes] == list(threads.SETTINGS)
@@ -51,35 +51,34 @@ def test_time_in_turns_is_divided_by_the_faster_time_alone(monkeypatch: pytest.M
     assert command.alone_s == {"onednn": 1.0, "codegen": 0.5} and command.ratio_spread == 0.0
 
 
-def test_one_part_is_no_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_Process", Stand)
+def test_one_part_is_no_mixture() -> None:
     with pytest.raises(RuntimeError, match="not installed"):
-        threads.measure(1, 1, parts=("onednn", "absent"))
+        threads.measure(1, 1, parts=("onednn", "absent"), start=Stand)
 
 
-def test_the_command_prints_every_setting(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(threads, "_Process", Stand)
-    monkeypatch.setattr(threads, "PARTS", ("onednn", "codegen"))
-    bench_threads.run(1, 2, as_json=True)
+def test_the_command_prints_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes, problems = threads.measure(1, 2, parts=("onednn", "codegen"), start=Stand)
+    load = {"before": 0.5, "after": 0.25}
+    bench_threads.show(outcomes, problems, load, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert [row["bar"] for row in told["settings"]] == [1.15, 1.10, None]
-    bench_threads.run(1, 2, as_json=False)
+    bench_threads.show(outcomes, problems, load, as_json=False)
     text = capsys.readouterr().out
     assert all(setting in text for setting in threads.SETTINGS) and "1000000 -> 1100000" in text
 
 
 def test_a_worker_takes_turns() -> None:
-    environment = threads._environment("imported first")
-    with threads._Process(["torch", "onnxruntime"], environment) as worker:
+    environment = threads.environment_of("imported first")
+    with threads.ThreadsProcess(["torch", "onnxruntime"], environment) as worker:
         assert worker.required().ready["parts"] == {"torch": "torch", "onnxruntime": "onnxruntime"}
         for policy in (True, False):
             answer = worker.ask(2, policy=policy)
             assert {name: len(seconds) for name, seconds in answer["seconds"].items()} == {"torch": 2, "onnxruntime": 2}
             assert (answer["policy"] == "off") is not policy
-    assert threads._environment("command")["GOMP_SPINCOUNT"] == "0"
+    assert threads.environment_of("command")["GOMP_SPINCOUNT"] == "0"
     assert "GOMP_SPINCOUNT" not in environment
 
 
 def test_a_worker_that_dies_is_named() -> None:
     with pytest.raises(RuntimeError, match="unheard"):
-        threads._Process(["unheard"], threads._environment("command"))
+        threads.ThreadsProcess(["unheard"], threads.environment_of("command"))

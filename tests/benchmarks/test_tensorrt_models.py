@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from mixbackend.benchmarks import tensorrt_models
 from mixbackend.benchmarks.gpu_models import ROWS
 from mixbackend.benchmarks.gpu_timing import alone, beside_others
 from mixbackend.benchmarks.row_records import merged, read
-from mixbackend.benchmarks.tensorrt_models import MODELS, main, missing, table
+from mixbackend.benchmarks.tensorrt_models import MODELS, RowSettings, main, missing, table
 
 
 def _record(row: str, ours: float | None, **others: float) -> dict[str, object]:
@@ -76,17 +75,14 @@ def test_nothing_is_begun_without_time(tmp_path) -> None:
 @pytest.fixture
 def odd_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Runs the benchmark with rows that take as long as is wished, in one folder; gives what was found so far."""
-    monkeypatch.setattr(tensorrt_models, "_ROW_MODULE", "odd_row")
-    monkeypatch.setattr(tensorrt_models, "calibrate", lambda seconds: None)
-    for name, seconds in {"_LEAST_S": 0.1, "_PREPARING_S": 4.0, "_TIMING_S": 0.0, "_AGAIN_S": 0.5}.items():
-        monkeypatch.setattr(tensorrt_models, name, seconds)
+    settings = RowSettings("odd_row", least_s=0.1, preparing_s=4.0, timing_s=0.0, again_s=0.5)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
     def run(wishes: str = "", seconds: float = 30.0, *more: str) -> dict[str, Any]:
         monkeypatch.setenv("ODD_ROW", wishes)
         output = tmp_path / "rows.jsonl"
         time_given = ["--minutes", str(seconds / 60.0), "--rows", "one,two", "--output", str(output)]
-        code = main([*time_given, "--keep", str(tmp_path / "kept"), *more])
+        code = main([*time_given, "--calibration", "0", "--keep", str(tmp_path / "kept"), *more], settings)
         records = merged(read(output))
         assert code == (1 if missing(records, ["one", "two"]) else 0)
         return records

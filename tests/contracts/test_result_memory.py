@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,8 +18,11 @@ SIZE = ROWS * COLUMNS * 4
 
 
 @pytest.fixture(autouse=True)
-def _no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_memory, "_KEPT", KeptMemory(4 * SIZE))
+def _no_others() -> Iterator[None]:
+    """Nothing that earlier results lay in is taken, and nothing of these is left."""
+    forget_unused_results()
+    yield
+    forget_unused_results()
 
 
 def result() -> torch.Tensor:
@@ -77,9 +80,17 @@ def test_new_results_take_few_faults_where_pages_are_large() -> None:
     assert faults(lambda: result().fill_(1)) < SIZE / mmap.PAGESIZE / 8, "but for what is left at both ends"
 
 
-def test_without_advice_results_are_made_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_memory, "_advise", lambda: None)
-    assert (result().fill_(1) == 1).all()
+def test_without_advice_memory_is_made_as_well() -> None:
+    piece = torch.empty(0, dtype=torch.uint8).set_(KeptMemory(SIZE, None).take(SIZE))
+    assert len(piece) == SIZE and (piece.fill_(1) == 1).all()
+
+
+def test_what_is_advised_is_within_the_piece() -> None:
+    asked: list[tuple[int, int, int]] = []
+    taken = KeptMemory(SIZE, lambda *given: asked.append(given) or 0).take(SIZE)
+    ((first, length, _),) = asked
+    assert first % mmap.PAGESIZE == 0 and first >= taken.data_ptr()
+    assert first + length == taken.data_ptr() + SIZE
 
 
 HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -129,7 +140,7 @@ def test_a_result_that_was_resized_is_no_result_of_its_old_size() -> None:
 
 
 def test_no_more_is_kept_than_the_limit_even_if_all_results_are_dropped_at_once() -> None:
-    kept = KeptMemory(2 * SIZE)
+    kept = KeptMemory(2 * SIZE, None)
     pieces = [kept.take(SIZE + 64 * place) for place in range(5)]
     del pieces
     assert [piece.nbytes for piece in kept._pieces] == [SIZE + 64 * 4], "two would be above the limit by some bytes"
@@ -141,7 +152,7 @@ def test_no_more_is_kept_than_the_limit_even_if_all_results_are_dropped_at_once(
 
 
 def test_what_is_larger_than_the_limit_is_not_kept() -> None:
-    kept = KeptMemory(2 * SIZE)
+    kept = KeptMemory(2 * SIZE, None)
     small = kept.take(SIZE)
     assert kept.take(2 * SIZE + 1).nbytes() == 2 * SIZE + 1
     assert not kept._pieces and small.nbytes() == SIZE

@@ -13,7 +13,13 @@ from mixbackend.contracts import TensorMeta
 
 
 @pytest.fixture
-def gpu_of_fakes(monkeypatch, tmp_path):
+def process(tmp_path):
+    """Begins like a new process: it knows what is in the folder."""
+    return lambda gpu="a GPU": trials.Trials(FastestWays(lambda: tmp_path), lambda: gpu)
+
+
+@pytest.fixture
+def gpu_of_fakes(monkeypatch):
     """CUDA events that count, instead of a GPU: a way adds to the clock what it takes."""
     clock = itertools.count()
     now = [0.0]
@@ -33,8 +39,6 @@ def gpu_of_fakes(monkeypatch, tmp_path):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(trials, "_known", FastestWays(lambda: tmp_path))
-    monkeypatch.setattr(trials, "gpu_fingerprint", lambda: "a GPU")
 
     def way(milliseconds):
         def run():
@@ -48,34 +52,34 @@ def gpu_of_fakes(monkeypatch, tmp_path):
     return way
 
 
-def test_the_fastest_way_that_runs_wins(gpu_of_fakes):
-    assert trials.fastest("xyz", ["a"], lambda: [gpu_of_fakes(3), gpu_of_fakes(1), gpu_of_fakes(2)]) == 1
-    assert trials.fastest("xy", ["b"], lambda: [gpu_of_fakes(None), gpu_of_fakes(5)]) == 1
-    assert trials.fastest("xy", ["c"], lambda: [gpu_of_fakes(None), gpu_of_fakes(None)]) == 0
+def test_the_fastest_way_that_runs_wins(gpu_of_fakes, process):
+    fastest = process().fastest
+    assert fastest("xyz", ["a"], lambda: [gpu_of_fakes(3), gpu_of_fakes(1), gpu_of_fakes(2)]) == 1
+    assert fastest("xy", ["b"], lambda: [gpu_of_fakes(None), gpu_of_fakes(5)]) == 1
+    assert fastest("xy", ["c"], lambda: [gpu_of_fakes(None), gpu_of_fakes(None)]) == 0
 
 
-def test_a_question_is_asked_once(gpu_of_fakes):
-    asked = []
+def test_a_question_is_asked_once(gpu_of_fakes, process):
+    asked, one = [], process()
     for _ in range(3):
-        trials.fastest("x", ["once"], lambda: asked.append(1) or [gpu_of_fakes(1)])
+        one.fastest("x", ["once"], lambda: asked.append(1) or [gpu_of_fakes(1)])
     assert len(asked) == 1
 
 
-def test_later_processes_know_the_answer_and_run_nothing(gpu_of_fakes, monkeypatch, tmp_path):
-    assert trials.fastest("xy", ["a", None], lambda: [gpu_of_fakes(2), gpu_of_fakes(1)]) == 1
-    monkeypatch.setattr(trials, "_known", FastestWays(lambda: tmp_path))
-    assert trials.fastest("xy", ["a", None], lambda: pytest.fail("known")) == 1
+def test_later_processes_know_the_answer_and_run_nothing(gpu_of_fakes, process):
+    assert process().fastest("xy", ["a", None], lambda: [gpu_of_fakes(2), gpu_of_fakes(1)]) == 1
+    later = process()
+    assert later.fastest("xy", ["a", None], lambda: pytest.fail("known")) == 1
     # Other ways, another question, another GPU: nothing is known.
-    assert trials.fastest("xz", ["a", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
-    assert trials.fastest("xy", ["b", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
-    monkeypatch.setattr(trials, "gpu_fingerprint", lambda: "another GPU")
-    assert trials.fastest("xy", ["a", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
+    assert later.fastest("xz", ["a", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
+    assert later.fastest("xy", ["b", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
+    other = process("another GPU")
+    assert other.fastest("xy", ["a", None], lambda: [gpu_of_fakes(1), gpu_of_fakes(2)]) == 0
 
 
-def test_ways_none_of_which_ran_are_tried_again_by_later_processes(gpu_of_fakes, monkeypatch, tmp_path):
-    assert trials.fastest("xy", ["a"], lambda: [gpu_of_fakes(None), gpu_of_fakes(None)]) == 0
-    monkeypatch.setattr(trials, "_known", FastestWays(lambda: tmp_path))
-    assert trials.fastest("xy", ["a"], lambda: [gpu_of_fakes(None), gpu_of_fakes(1)]) == 1
+def test_ways_none_of_which_ran_are_tried_again_by_later_processes(gpu_of_fakes, process):
+    assert process().fastest("xy", ["a"], lambda: [gpu_of_fakes(None), gpu_of_fakes(None)]) == 0
+    assert process().fastest("xy", ["a"], lambda: [gpu_of_fakes(None), gpu_of_fakes(1)]) == 1
 
 
 def test_without_a_gpu_the_first_way_counts_and_nothing_is_made(monkeypatch):

@@ -55,22 +55,36 @@ def values():
 
 
 @pytest.fixture
-def kernel(monkeypatch):
-    """A stand-in that runs here, in place of all kernels; it remembers what it was given."""
+def kernel():
+    """Torch's kernels for GPUs on the processor, where torch has none; what they were given is remembered."""
     given = []
 
-    def stand_in(query, key, value, bias, causal, scale):
+    def stand_in(query, key, value, bias, scale):
         scores = query.float() @ key.float().mT * scale
         scores = scores if bias is None else scores + bias
         made = aten._safe_softmax(scores, -1) @ value.float()
         # As kernels have it: rows of heads.
         made = made.to(query.dtype).transpose(1, 2).contiguous().transpose(1, 2)
         given.append((query, key, value, bias, made))
-        return (made,)
+        return made
 
-    monkeypatch.setattr(written_attention, "_PLAIN", (stand_in,))
-    monkeypatch.setattr(written_attention, "_BIASED", (stand_in,))
-    return given
+    none = torch.empty(0, dtype=torch.int64)
+
+    def flash(query, key, value, *rest, scale):
+        return stand_in(query, key, value, None, scale), none, none, none, 0, 0, none, none, none
+
+    def efficient(query, key, value, bias, *rest, scale):
+        return stand_in(query, key, value, bias, scale), none, none, none
+
+    def cudnn(query, key, value, bias, *rest, scale):
+        return stand_in(query, key, value, bias, scale), none, none, none, 0, 0, none, none, none
+
+    # They are there until it goes.
+    library = torch.library.Library("aten", "IMPL")
+    for function in (flash, efficient, cudnn):
+        library.impl(f"_scaled_dot_product_{function.__name__}_attention", function, "CPU")
+    yield given
+    del library
 
 
 def _fakes(bench, values):

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import TableBackend, TableCosts, eager, graph, node, random_case
 
 from mixbackend.contracts import NodeMatch, OpGraph, Plan, Preference, RegionSketch
-from mixbackend.partitioner import place, solving
+from mixbackend.partitioner import place
+from mixbackend.partitioner.stages import Stages
 
-MOST_SEARCHES = 12
-"""One for the best plan, and one for each backend that it might do without: there are four at most."""
+BACKENDS = 4
+"""A plan might do without each of them, which is searched for once."""
+
+
+class Bounded(Stages):
+    """Too many searches are an error."""
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        with super().measure(name):
+            assert self.times["fewer"] <= BACKENDS, "the planner does not end"
+            yield
 
 
 class Pricing(TableBackend):
@@ -23,26 +34,11 @@ class Pricing(TableBackend):
         return 0.25
 
 
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One entry per search since it was cleared; too many are an error."""
-    made: list[None] = []
-    original = solving._search
-
-    def counted(*given: Any) -> Any:
-        made.append(None)
-        assert len(made) < MOST_SEARCHES, "the planner does not end"
-        return original(*given)
-
-    monkeypatch.setattr(solving, "_search", counted)
-    return made
-
-
 def owners(plan: Plan) -> dict[str, str]:
     return {name: region.backend for region in plan.regions for name in region.nodes}
 
 
-def test_a_backend_that_prices_its_regions_and_is_required(searches: list[None]) -> None:
+def test_a_backend_that_prices_its_regions_and_is_required() -> None:
     nodes = [node(f"n{place}", "aten.relu.default", f"n{place - 1}" if place else "x0") for place in range(3)]
     nodes = [node(item.name, item.op, *item.references(), module_class=f"C{item.name}") for item in nodes]
     rule = Preference(NodeMatch(module_class="Cn1"), "require", "priced")
@@ -56,6 +52,7 @@ def test_a_backend_that_prices_its_regions_and_is_required(searches: list[None])
         costs,
         preferences=[rule],
         margin=0.04,
+        stages=Bounded(),
     )
     assert owners(plan) == {"n0": "one", "n1": "priced", "n2": "two"}
 
@@ -69,15 +66,13 @@ def pricing_case(seed: int) -> tuple[OpGraph, list[TableBackend], TableCosts]:
     return op_graph, [*listed, eager()], costs
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), margin=st.sampled_from([0.04, 0.5]))
-def test_it_ends_and_what_is_required_stays(searches: list[None], seed: int, margin: float) -> None:
+def test_it_ends_and_what_is_required_stays(seed: int, margin: float) -> None:
     op_graph, backends, costs = pricing_case(seed)
     able = [item for item in op_graph.placed_nodes if item.module_class and item.name not in backends[0].refused][:1]
     rules = [Preference(NodeMatch(module_class=item.module_class), "require", "b0") for item in able]
-    searches.clear()
     best = place(op_graph, backends, costs, preferences=rules)
-    searches.clear()
-    plan = place(op_graph, backends, costs, preferences=rules, margin=margin)
+    plan = place(op_graph, backends, costs, preferences=rules, margin=margin, stages=Bounded())
     assert plan.estimated_s <= best.estimated_s * (1.0 + margin) ** 2 + 1e-9
     assert all(owners(plan)[item.name] == "b0" for item in able)

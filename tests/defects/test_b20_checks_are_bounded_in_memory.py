@@ -54,7 +54,7 @@ def _is_tensor(item):
 def _checked(region, inputs, results, cap, monkeypatch):
     """The check, and the bytes that it took."""
     monkeypatch.setattr(verify, "BYTE_CAP", cap)
-    monkeypatch.setattr(numerics, "_COMPARED_AT_ONCE", 1 << 12)
+    monkeypatch.setattr(numerics, "ELEMENTS_AT_ONCE", 1 << 12)
     with _Peak() as peak:
         check = check_region(region, inputs, results, BUDGET)
     return check, peak.bytes

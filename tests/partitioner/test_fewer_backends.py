@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import pytest
 from partitioner_cases import MATMUL, POINTWISE, SOFTMAX, TableBackend, TableCosts, eager, graph, node, random_case
 
 from mixbackend.contracts import OpGraph, Plan
-from mixbackend.partitioner import place, solving
+from mixbackend.partitioner import place
+from mixbackend.partitioner.stages import Stages
 
 NAMES = ("first", "second", "third")
 
@@ -23,12 +20,12 @@ def chain() -> OpGraph:
     return graph(nodes, ["c"])
 
 
-def placed(margin: float, **seconds: tuple[float, float, float]) -> Plan:
+def placed(margin: float, stages: Stages | None = None, /, **seconds: tuple[float, float, float]) -> Plan:
     """Seconds of the three ops on each backend; nothing else costs anything."""
     ops = {(name, op): spent for name in NAMES for op, spent in zip("ABC", seconds[name], strict=True)}
     ops |= {("eager", op): 100.0 for op in "ABC"}
     costs = TableCosts(0, dict.fromkeys((*NAMES, "eager"), 0.0), {}, ops, reads=0.0, writes=0.0, crossings=0.0)
-    return place(chain(), [*map(TableBackend, NAMES), eager()], costs, margin=margin)
+    return place(chain(), [*map(TableBackend, NAMES), eager()], costs, margin=margin, stages=stages)
 
 
 def owners(plan: Plan) -> list[str]:
@@ -71,18 +68,12 @@ def test_random_graphs_lose_no_more_than_the_margin() -> None:
         assert plan.lower_bound_s <= best.estimated_s + 1e-9
 
 
-def test_nothing_more_is_searched_for_where_one_backend_is_taken_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches: list[float] = []
-    original = solving._search
-
-    def counted(*given: Any) -> Any:
-        searches.append(given[4] if len(given) > 4 else math.inf)
-        return original(*given)
-
-    monkeypatch.setattr(solving, "_search", counted)
+def test_nothing_more_is_searched_for_where_one_backend_is_taken_anyway() -> None:
+    stages = Stages()
     simple = {"first": (10.0, 10.0, 10.0), "second": (20.0, 9.9, 20.0), "third": (20.0, 20.0, 9.8)}
-    assert owners(placed(0.04, **simple)) == ["first"] and searches == [math.inf]
-    searches.clear()
+    assert owners(placed(0.04, stages, **simple)) == ["first"]
+    assert stages.times["search"] == 1 and not stages.times["fewer"]
+    stages = Stages()
     mixed = {"first": (10.0, 10.0, 10.0), "second": (20.0, 4.0, 20.0), "third": (20.0, 20.0, 5.0)}
-    assert owners(placed(0.04, **mixed)) == ["first", "second", "third"]
-    assert searches == [math.inf, *[19.0 * 1.04] * 3]
+    assert owners(placed(0.04, stages, **mixed)) == ["first", "second", "third"]
+    assert stages.times["search"] == 1 and stages.times["fewer"] == 3

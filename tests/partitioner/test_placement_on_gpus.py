@@ -21,7 +21,6 @@ from mixbackend.backends.cublaslt import CublasLtBackend
 from mixbackend.backends.cudnn import CudnnBackend
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.backends.inductor import InductorBackend
-from mixbackend.backends.inductor import backend as inductor_module
 from mixbackend.calibrate.blocks import HALF, Block, accelerator_blocks
 from mixbackend.contracts import Backend, BackendRates, DeviceModel, InputRole, OpGraph, Plan
 from mixbackend.contracts.torch_compat import fresh_fake_mode
@@ -42,10 +41,10 @@ MARGIN = 0.04
 
 
 @pytest.fixture
-def backends(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
-    monkeypatch.setattr(inductor_module, "_device_types", lambda: frozenset({"cpu", "cuda"}))
+def backends() -> list[Backend]:
     triton = TritonTarget(Hardware(Architecture("cuda", "90", 32), 132))
-    return [EagerBackend(), CudnnBackend(), CublasLtBackend(), CodegenBackend(triton), InductorBackend()]
+    inductor = InductorBackend(frozenset({"cpu", "cuda"}))
+    return [EagerBackend(), CudnnBackend(), CublasLtBackend(), CodegenBackend(triton), inductor]
 
 
 @pytest.fixture(autouse=True)

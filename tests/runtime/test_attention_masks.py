@@ -175,28 +175,32 @@ def test_causal_with_fewer_queries_than_keys_stays() -> None:
     assert mask is not None and not causal
 
 
+def _calls_with(mask, calls=1):
+    """A graph of attention calls that share a mask, made by a function of torch that is given its arguments."""
+    graph = torch.fx.Graph()
+    query = graph.placeholder("query")
+    query.meta["example_value"] = _heads()[0]
+    made = graph.call_function(*mask)
+    made.meta["example_value"] = torch.zeros(_LENGTH, _LENGTH)
+    lower = graph.call_method("tril", (made,))
+    lower.meta["example_value"] = torch.zeros(_LENGTH, _LENGTH)
+    attention = functional.scaled_dot_product_attention
+    graph.output([graph.call_function(attention, (query,) * 3, {"attn_mask": lower}) for _ in range(calls)])
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
 def test_a_mask_is_computed_once(monkeypatch) -> None:
     computed = []
-    original = attention_masks._computed
-    monkeypatch.setattr(attention_masks, "_computed", lambda *given: computed.append(1) or original(*given))
-
-    def model(query, key, value):
-        mask = _packed_and_causal(query)
-        for _ in range(3):
-            query = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        return query
-
-    assert _simplified(model, *_heads()) == [(None, True)] * 3
+    original = torch.Tensor.tril
+    monkeypatch.setattr(torch.Tensor, "tril", lambda *given: computed.append(1) or original(*given))
+    assert simplify_attention_masks(_calls_with((torch.zeros, (_LENGTH, _LENGTH)), calls=3)) == 3
     assert len(computed) == 1
 
 
-def test_a_mask_without_memory_for_it_stays(monkeypatch) -> None:
-    def fail(*given):
-        raise torch.OutOfMemoryError("no memory")
-
-    monkeypatch.setattr(attention_masks, "_computed", fail)
-    ((mask, _),) = _simplified(_attention(_zeros), *_heads())
-    assert mask is not None
+def test_a_mask_that_cannot_be_computed_stays() -> None:
+    """No memory for it, say."""
+    assert simplify_attention_masks(_calls_with((torch.zeros, (_LENGTH, _LENGTH)))) == 1
+    assert simplify_attention_masks(_calls_with((torch.zeros, (_LENGTH, -1)))) == 0
 
 
 @pytest.mark.parametrize(("dtype", "copied"), [(torch.bfloat16, True), (torch.float32, False)])

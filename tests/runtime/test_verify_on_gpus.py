@@ -58,12 +58,12 @@ def test_states_of_attention_are_not_compared(monkeypatch):
 
     inputs = _fake(*[(1, 2, 16, 8)] * 3, dtype=torch.float16)
     region = trace_region(attend, inputs)
-    monkeypatch.setattr(verify, "_gpus", lambda values: [])
+    values = [torch.ones(1, 2, 16, 8, dtype=torch.float16)] * 3
     result, state = torch.ones(4), torch.zeros(2, dtype=torch.int64)
     monkeypatch.setattr(verify, "eager_result", lambda *_: (result, state))
     monkeypatch.setattr(verify, "wide_results", lambda *_: (result, state))
-    assert verify.check_region(region, inputs, [result, state + 5], ErrorBudget()).right
-    assert verify.check_region(region, inputs, [result + 1, state], ErrorBudget()).deviation.output == 0
+    assert verify.check_region(region, values, [result, state + 5], ErrorBudget()).right
+    assert verify.check_region(region, values, [result + 1, state], ErrorBudget()).deviation.output == 0
 
 
 def test_without_float64_the_coarsest_type_of_a_region_says_how_near_is_near(monkeypatch):
@@ -110,9 +110,7 @@ def test_eager_and_the_reference_draw_what_the_region_drew(monkeypatch):
     def drop(x):
         return aten.native_dropout(x, 0.5, True)[0]
 
-    inputs = _fake((4, 8))
-    region = trace_region(drop, inputs)
-    monkeypatch.setattr(verify, "_gpus", lambda values: [])
+    region = trace_region(drop, _fake((4, 8)))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: torch.tensor([gpu]))
     states = verify.random_states(region)
@@ -124,7 +122,7 @@ def test_eager_and_the_reference_draw_what_the_region_drew(monkeypatch):
     result = torch.ones(4, 8)
     monkeypatch.setattr(verify, "eager_result", lambda *_: order.append("eager") or (result,))
     monkeypatch.setattr(verify, "wide_results", lambda *_: order.append("reference") or (result,))
-    assert verify.check_region(region, inputs, [result], ErrorBudget(), states=states).right
+    assert verify.check_region(region, [torch.ones(4, 8)], [result], ErrorBudget(), states=states).right
     assert order == ["state", "eager", "state", "reference"]
 
 
@@ -148,12 +146,14 @@ def test_memory_that_only_verifying_took_is_given_back(grown, given_back, monkey
     region = trace_region(aten.relu, [torch.ones(4)])
     reserved = iter((1 << 30, (1 << 30) + grown))
     calls = []
-    monkeypatch.setattr(verify, "_gpus", lambda values: [0])
+    state = torch.zeros(1)
     monkeypatch.setattr(torch.random, "fork_rng", lambda gpus: torch.no_grad())
-    monkeypatch.setattr(verify, "_checked", lambda *_: verify.Check())
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: state)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, gpu: None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: next(reserved))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(1))
-    assert verify.check_region(region, [torch.ones(4)], [torch.ones(4)], ErrorBudget()).right
+    # It draws on a GPU, and so works on one.
+    assert verify.check_region(region, [torch.ones(4)], [torch.ones(4)], ErrorBudget(), states=[(0, state)]).right
     assert len(calls) == given_back
 
 

@@ -63,7 +63,7 @@ def test_large_results_are_compared_piece_by_piece_with_the_same_verdict(shape, 
     if spoiled == "a NaN":
         mine.view(-1)[123] = math.nan
     whole = find_deviation(0, mine, eager, exact, BUDGET)
-    monkeypatch.setattr(numerics, "_COMPARED_AT_ONCE", 30)
+    monkeypatch.setattr(numerics, "ELEMENTS_AT_ONCE", 30)
     pieces = find_deviation(0, mine, eager, exact, BUDGET)
     assert (whole is None) == (spoiled == "nothing") == (pieces is None)
     if whole is not None:
@@ -72,7 +72,7 @@ def test_large_results_are_compared_piece_by_piece_with_the_same_verdict(shape, 
 
 
 def test_pieces_are_small_and_no_copies(monkeypatch):
-    monkeypatch.setattr(numerics, "_COMPARED_AT_ONCE", 30)
+    monkeypatch.setattr(numerics, "ELEMENTS_AT_ONCE", 30)
     value = torch.arange(24.0 * 10).view(10, 24).t()
     pieces = numerics._slices(value)
     assert max(piece.numel() for piece in pieces) <= 30
@@ -107,7 +107,7 @@ def test_finite_results_are_compared_with_few_kinds_of_kernels(dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
 def test_finite_results_are_told_the_same_either_way(dtype, pieces, monkeypatch):
     if pieces:
-        monkeypatch.setattr(numerics, "_COMPARED_AT_ONCE", 16)
+        monkeypatch.setattr(numerics, "ELEMENTS_AT_ONCE", 16)
     generator = torch.Generator().manual_seed(3)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     exact, noise = (torch.randn(7, 11, dtype=wide, generator=generator) for _ in range(2))

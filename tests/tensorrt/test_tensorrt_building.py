@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from mixbackend.backends.tensorrt import builders, building
 from mixbackend.backends.tensorrt.api import Settings
-from mixbackend.backends.tensorrt.building import BuildError, build, placeholder
+from mixbackend.backends.tensorrt.building import BuildError, RunBuild, build, in_another_process, placeholder
 from mixbackend.backends.tensorrt.limits import Limits
 from mixbackend.backends.tensorrt.model import Prepared, prepare
 from mixbackend.backends.tensorrt.profiles import profiles
@@ -34,15 +35,18 @@ def _prepared(release: str = NEWEST, rows: int = 2) -> Prepared:
     return prepare(region, Release.of(release))
 
 
-def _build(prepared: Prepared, key: str = "key") -> building.Built:
-    return build(prepared, profiles(prepared.entrances), SETTINGS, placeholder, key)
+def _build(prepared: Prepared, run: RunBuild = in_another_process) -> building.Built:
+    return build(prepared, profiles(prepared.entrances), SETTINGS, placeholder, "key", run)
+
+
+def _build_oddly() -> building.Built:
+    return _build(_prepared(), partial(in_another_process, worker="odd_worker"))
 
 
 @pytest.fixture
 def odd(monkeypatch: pytest.MonkeyPatch, stand_in: Any, tmp_path: Path) -> Any:
-    """Builds through a worker that does what the folder of timings is called."""
+    """Says what the odd worker does: what the folder of timings is called."""
     stand_in()
-    monkeypatch.setattr(building, "_WORKER", "odd_worker")
 
     def name(wish: str) -> None:
         monkeypatch.setattr(building, "private_cache_folder", lambda _: tmp_path / wish)
@@ -70,7 +74,7 @@ def test_a_process_ends_with_the_one_that_asked(stand_in, tmp_path) -> None:
     stand_in(OLDEST, fault="hang")
     prepared = _prepared(OLDEST)
     building._write(tmp_path, prepared, (), SETTINGS, placeholder, "key")
-    command = [sys.executable, "-m", building._WORKER]
+    command = [sys.executable, "-m", building.WORKER]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
     try:
@@ -89,53 +93,53 @@ def test_time_that_runs_out_is_told_with_the_last_phase(odd, monkeypatch) -> Non
     monkeypatch.setenv("MIXBACKEND_TENSORRT_SECONDS", "1")
     start = time.monotonic()
     with pytest.raises(BuildError, match="no engine within 1 s, at last in: autotuning Conv_3"):
-        _build(_prepared())
+        _build_oddly()
     assert time.monotonic() - start < 5
 
 
 def test_what_a_process_said_before_it_left_is_told(odd) -> None:
     odd("leaves")
     with pytest.raises(BuildError, match=r"exit code 3: out of device memory"):
-        _build(_prepared())
+        _build_oddly()
 
 
 def test_a_process_builds_one_engine_after_the_other(odd) -> None:
     odd("works")
-    assert _build(_prepared()).engine == _build(_prepared()).engine, "they tell their process"
+    assert _build_oddly().engine == _build_oddly().engine, "they tell their process"
 
 
 def test_a_process_serves_the_environment_that_it_was_started_in(odd, monkeypatch) -> None:
     odd("works")
-    before = _build(_prepared()).engine
+    before = _build_oddly().engine
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert _build(_prepared()).engine != before
+    assert _build_oddly().engine != before
 
 
 @pytest.mark.parametrize("end", ["leaves", "hangs"])
 def test_a_process_that_fails_is_not_used_again(odd, monkeypatch, end) -> None:
     odd("works")
-    before = _build(_prepared()).engine
+    before = _build_oddly().engine
     odd(end)
     monkeypatch.setattr(building, "limits", lambda: Limits(seconds=1))
     with pytest.raises(BuildError):
-        _build(_prepared())
+        _build_oddly()
     odd("works")
-    assert _build(_prepared()).engine != before
+    assert _build_oddly().engine != before
 
 
 def test_a_process_that_died_while_it_was_idle_is_replaced(odd) -> None:
     odd("works")
-    before = _build(_prepared()).engine
+    before = _build_oddly().engine
     process = int(before.split()[-1])
     os.kill(process, signal.SIGKILL)
     _wait(lambda: not any(item.alive for item in builders._idle if item._process.pid == process))
-    assert _build(_prepared()).engine != before
+    assert _build_oddly().engine != before
 
 
 def test_idle_processes_end_after_a_while(odd, monkeypatch) -> None:
     odd("works")
     monkeypatch.setattr(builders, "IDLE_S", 0.1)
-    process = int(_build(_prepared()).engine.split()[-1])
+    process = int(_build_oddly().engine.split()[-1])
     _wait(lambda: not Path(f"/proc/{process}").exists())
 
 
@@ -152,18 +156,18 @@ def test_no_more_builds_at_once_than_allowed(odd, monkeypatch, most, least_secon
     monkeypatch.setenv("MIXBACKEND_TENSORRT_BUILDS", most)
     prepared = _prepared()
     running, seen = [], []
-    original = building._run
 
-    def counted(*arguments: Any) -> None:
+    def counted(folder: Path, seconds: float) -> None:
         running.append(None)
         seen.append(len(running))
-        original(*arguments)
+        in_another_process(folder, seconds, "odd_worker")
         running.pop()
 
-    monkeypatch.setattr(building, "_run", counted)
     start = time.monotonic()
     with ThreadPoolExecutor(3) as pool:
-        assert all(item.engine.startswith(b"engine of ") for item in pool.map(lambda _: _build(prepared), range(3)))
+        assert all(
+            item.engine.startswith(b"engine of ") for item in pool.map(lambda _: _build(prepared, counted), range(3))
+        )
     assert max(seen) <= int(most)
     assert time.monotonic() - start >= least_seconds
 
@@ -174,14 +178,14 @@ def test_timings_of_other_places_are_apart() -> None:
 
 @pytest.mark.parametrize("release", [OLDEST, NEWEST])
 def test_timings_are_joined_and_damaged_ones_measured_again(bench, tmp_path, release) -> None:
-    bench(release)
-    _build(_prepared(release))
-    _build(_prepared(release, rows=3))
-    _build(_prepared(release))
+    made = bench(release)
+    _build(_prepared(release), made.build)
+    _build(_prepared(release, rows=3), made.build)
+    _build(_prepared(release), made.build)
     (timings,) = tmp_path.glob("timings-*.bin")
     assert len(timings.read_bytes().split()) == 3, "two models"
     timings.write_bytes(b"damaged")
-    _build(_prepared(release))
+    _build(_prepared(release), made.build)
     assert timings.read_bytes().startswith(b"timings ") and len(timings.read_bytes().split()) == 2
 
 

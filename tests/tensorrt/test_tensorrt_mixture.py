@@ -80,7 +80,7 @@ def compiled(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     def make(made: Any, model: torch.nn.Module | None = None, dynamic: bool | None = None, **options: Any) -> Compiled:
         torch._dynamo.reset()
-        context = isolated_registry(type(made.backend)(), OnnxRuntimeBackend(), EagerBackend())
+        context = isolated_registry(made.another_backend(), OnnxRuntimeBackend(), EagerBackend())
         context.__enter__()
         contexts.append(context)
         settings = {
@@ -155,18 +155,18 @@ def _until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_nobody_waits_for_an_engine_with_changed_weights(bench, compiled, monkeypatch) -> None:
+def test_nobody_waits_for_an_engine_with_changed_weights(bench, compiled) -> None:
     made, image = bench(OLDEST), torch.randn(2, 3, 8, 8)
     run = compiled(made)
     run.check(image)
-    begun, go_on, build = threading.Event(), threading.Event(), building._run
+    begun, go_on, build = threading.Event(), threading.Event(), made.run_build
 
     def slow(folder: Path, seconds: float) -> None:
         begun.set()
         assert go_on.wait(20)
         build(folder, seconds)
 
-    monkeypatch.setattr(building, "_run", slow)
+    made.run_build = slow
     weight = run.model.first.weight
     with torch.no_grad():
         weight.mul_(2)
@@ -184,9 +184,7 @@ def test_nobody_waits_for_an_engine_with_changed_weights(bench, compiled, monkey
     assert not any("verify_failed" in event or "quarantine" in event for event in run.events)
 
 
-def test_an_engine_that_cannot_be_built_for_changed_weights_gives_its_region_to_others(
-    bench, compiled, monkeypatch
-) -> None:
+def test_an_engine_that_cannot_be_built_for_changed_weights_gives_its_region_to_others(bench, compiled) -> None:
     made, image = bench(OLDEST), torch.randn(2, 3, 8, 8)
     run = compiled(made)
     run.check(image)
@@ -194,7 +192,7 @@ def test_an_engine_that_cannot_be_built_for_changed_weights_gives_its_region_to_
     def refuse(folder: Path, seconds: float) -> None:
         raise building.BuildError("no memory is left")
 
-    monkeypatch.setattr(building, "_run", refuse)
+    made.run_build = refuse
     with torch.no_grad():
         run.model.first.weight.mul_(2)
     run.check(image)
@@ -259,15 +257,15 @@ class _Apart(torch.nn.Module):
         return torch.relu(self.second(value))
 
 
-def test_regions_with_weights_inside_are_built_side_by_side(bench, compiled, monkeypatch) -> None:
+def test_regions_with_weights_inside_are_built_side_by_side(bench, compiled) -> None:
     made = bench(OLDEST)
-    both, build = threading.Barrier(2, timeout=20), building._run
+    both, build = threading.Barrier(2, timeout=20), made.run_build
 
     def meet(folder: Path, seconds: float) -> None:
         both.wait()
         build(folder, seconds)
 
-    monkeypatch.setattr(building, "_run", meet)
+    made.run_build = meet
     run = compiled(made, _Apart())
     run.check(torch.randn(4, 16))
     assert [region["backend"] for region in run.regions].count("tensorrt") == 2 and made.builds == 2, run.events
