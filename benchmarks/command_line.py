@@ -133,6 +133,18 @@ def bench_costs(
     body.run(models, phase, costs, blocks, options, minutes, file, label, as_json)
 
 
+@bench_app.command("behind")
+def bench_behind(
+    rounds: Annotated[int, typer.Option(help="Rounds in which each way takes its turn.")] = 5,
+    seconds: Annotated[float, typer.Option(help="Of a turn.")] = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """Time calls of a process beside one that compiles behind it, with one core busy and with all."""
+    from mixbackend.benchmarks.commands import behind as body
+
+    body.run(rounds, seconds, as_json)
+
+
 @bench_app.command("threads")
 def bench_threads(
     rounds: Annotated[int, typer.Option(help="Rounds in which each process takes its turn.")] = 15,

@@ -137,6 +137,7 @@ class CodegenBackend(Backend):
             raises_before_writing=True,
             fixed_outputs=True,
             concurrent_compile=True,
+            compiles_behind=frozenset({"cpu"} & self.targets.keys()),
             gathers="cuda" in self.targets,
         )
 

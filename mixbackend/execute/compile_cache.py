@@ -25,7 +25,7 @@ from mixbackend.host.debug import Fuel
 from mixbackend.host.devices import device_name
 from mixbackend.host.threads import sharing
 from mixbackend.reporting import Event, EventLog
-from mixbackend.storage import Label, Storage, artifact_key
+from mixbackend.storage import ArtifactStore, Label, Storage, artifact_key
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,11 @@ class CompileCache:
                 future = futures.pop((backend.name, region.key), None)
                 yield self.compile(backend, region) if future is None else future.result()
 
+    @property
+    def store(self) -> ArtifactStore:
+        """Where artifacts are looked for."""
+        return self._storage.store
+
     def quarantine(self, backend: Backend, region: Region, reason: str) -> None:
         """Forget what a backend compiled for a region, and let it compile none like it; see ``Failures.quarantine``."""
         self._failures.quarantine(backend, region, reason)
@@ -150,9 +155,7 @@ class CompileCache:
     def _compile_and_keep(self, backend: Backend, region: Region) -> _Made:
         compiled = backend.compile(region)
         if compiled.artifact is not None and not region.is_local:
-            self._storage.store.put(
-                self._artifact_key(backend, region), compiled.artifact, self._label(backend, region)
-            )
+            self._storage.store.put(self.artifact_key(backend, region), compiled.artifact, self.label(backend, region))
         return _Made(compiled)
 
     def _with_stored_bindings(self, backend: Backend, region: Region, made: _Made) -> _Made:
@@ -160,15 +163,15 @@ class CompileCache:
         prepare = made.region.prepare_binding
         if prepare is None or region.is_local:
             return made
-        key = partial(self._artifact_key, backend, region)
-        binder = StoredBinder(prepare, self._storage.store, key, self._label(backend, region))
+        key = partial(self.artifact_key, backend, region)
+        binder = StoredBinder(prepare, self._storage.store, key, self.label(backend, region))
         return replace(made, region=replace(made.region, bind=binder))
 
     def _load(self, backend: Backend, region: Region) -> _Made | None:
         """A region compiled by an earlier process; an artifact that its backend cannot use is thrown away."""
         if backend.traits().reference or region.is_local:
             return None
-        key, store = self._artifact_key(backend, region), self._storage.store
+        key, store = self.artifact_key(backend, region), self._storage.store
         artifact = store.get(key)
         if artifact is None:
             return None
@@ -181,13 +184,14 @@ class CompileCache:
             store.discard(key, f"backend {backend.name!r} cannot load it: {error}")
             return None
 
-    def _artifact_key(self, backend: Backend, region: Region, values: str = "") -> str:
-        """Of a region, or of the region with values inside that have this digest."""
+    def artifact_key(self, backend: Backend, region: Region, values: str = "") -> str:
+        """Name in the store of a region, or of the region with values inside that have this digest."""
         fingerprint, weights = self._fingerprints[backend.name], backend.traits().weights
         key = f"{region.key} with {values}" if values else region.key
         return artifact_key(key, backend.name, fingerprint, weights, _device_of(region))
 
-    def _label(self, backend: Backend, region: Region) -> Label:
+    def label(self, backend: Backend, region: Region) -> Label:
+        """Who makes an artifact, and for which device."""
         return Label(backend.name, self._fingerprints[backend.name], _device_of(region))
 
 

@@ -120,7 +120,7 @@ class ArtifactStore:
 
     def discard(self, key: str, reason: str) -> None:
         """Remove an entry that its backend could not load."""
-        self._remove(self._path(key), "corrupt", reason)
+        self._remove(self.path(key), "corrupt", reason)
 
     def clear(self) -> int:
         """Remove every local entry; returns how many."""
@@ -132,7 +132,7 @@ class ArtifactStore:
 
     def remove(self, key: str) -> bool:
         """Remove one local entry; whether it is gone."""
-        return self._unlink(self._path(key))
+        return self._unlink(self.path(key))
 
     def artifacts(self) -> Iterator[Artifact]:
         """What lies in the local level, in order of keys."""
@@ -149,14 +149,15 @@ class ArtifactStore:
         entries = self._entries()
         return len(entries), sum(status.st_size for _, status in entries)
 
-    def _path(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
+        """The file of a key, which need not be there."""
         return self.folder / key[:2] / f"{key}{_SUFFIX}"
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, key: str) -> Entry | None:
         """The verified entry of the local level."""
-        path = self._path(key)
+        path = self.path(key)
         try:
             found = self._read_trusted(path, lambda file: entry.read(key, file))
         except FileNotFoundError:
@@ -206,7 +207,7 @@ class ArtifactStore:
 
     def _write(self, key: str, content: bytes, label: Label) -> bool:
         data = entry.encode(key, content, label)
-        path = self._path(key)
+        path = self.path(key)
         if len(data) > self._max_bytes:
             self._report(StorageEvent("unwritable", f"artifact of {len(data)} bytes is over the limit of the store"))
             return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 
 from mixbackend.host.devices import devices_here
 from mixbackend.storage.artifacts import ArtifactStore
@@ -54,3 +55,8 @@ class Storage:
     def store(self) -> ArtifactStore:
         """Compiled regions."""
         return ArtifactStore.open(self._folder, remote=self._remote, max_gb=self._max_gb, report=self._report)
+
+    @property
+    def builder_lock(self) -> Path:
+        """The file that the one process holds which builds for this folder behind the user's calls."""
+        return self.store.folder.parent / "builder.lock"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import re
 import subprocess
 import tempfile
@@ -28,6 +27,7 @@ from pathlib import Path
 from mixbackend.backends.codegen.targets.cpp.compiler import Compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features
 from mixbackend.backends.common.private_folder import distrust
+from mixbackend.backends.common.side_by_side import side_by_side
 from mixbackend.backends.common.whole_file import replacing
 from mixbackend.contracts import CodegenError
 
@@ -275,7 +275,7 @@ def _open(path: Path, object_hash: str) -> ctypes.CDLL:
 
 def _pieces(texts: dict[str, str]) -> list[dict[str, str]]:
     """Texts for compilers that run side by side, about equally long."""
-    count = min(len(texts), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, _MOST_PIECES)
+    count = min(len(texts), side_by_side(), _MOST_PIECES)
     pieces: list[dict[str, str]] = [{} for _ in range(count)]
     for key in sorted(texts, key=lambda key: (-len(texts[key]), key)):
         shortest = min(pieces, key=lambda piece: sum(map(len, piece.values())))

@@ -1,0 +1,312 @@
+"""Work behind the user's calls: what is given here is done by other processes, at lowest priority and within a budget.
+
+Place: the door to ``behind_governor`` and its workers; whoever has something to prepare for later calls gives it here.
+Input: jobs as values, and what the calls of their entries came to. Output: answers, when somebody asks for them.
+Invariants: no thread of this process works or wakes up for it, and no question waits: what runs here is a write to a
+pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it. A fork
+has nothing behind; it may give jobs of its own. The end of the process kills what is behind, and waits at most a fifth
+of a second for it. Ctrl-C ends the user's call alone. Nothing is unpickled.
+Non-goals: what the jobs are; loading what they made, see ``small_steps``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mixbackend.backends.common.process_folder import process_folder
+from mixbackend.host.behind_budget import Figures, Limits
+from mixbackend.host.behind_connection import GovernorProcess, Pipe
+from mixbackend.host.behind_orders import UNPAID
+from mixbackend.host.small_steps import SmallSteps
+
+SWITCH = "MIXBACKEND_BACKGROUND"
+"""Set to ``off`` or ``0``, this environment variable forbids work behind, whatever the configuration says."""
+
+_ASK_EVERY_S = 0.02
+_TELL_EVERY_S = 0.25
+_KEEP_GOVERNOR_S = 10.0
+
+
+def allowed_here() -> bool:
+    """Whether the environment and the system let anything be done behind."""
+    return os.name == "posix" and os.environ.get(SWITCH, "").lower() not in ("0", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to do in another process.
+
+    Attributes:
+        work: ``module:function``, which is called with ``data`` as named arguments.
+        data: as JSON has it.
+        entry: whose calls pay for it.
+        made: a file that exists when it is done, by whomever; ``""`` if there is none.
+        urgent: whether half of the cores may be used for it.
+    """
+
+    work: str
+    data: Mapping[str, Any]
+    entry: str
+    made: str = ""
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a job.
+
+    Attributes:
+        number: what ``submit`` gave for it.
+        status: ``pass``, or ``failed``, ``crash``, ``timeout``, ``out_of_memory``, ``budget``, ``refused``.
+        detail: why, in words.
+        result: what the function returned; ``None`` where somebody else had done it.
+    """
+
+    number: int
+    status: str
+    detail: str = ""
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is behind at present.
+
+    Attributes:
+        unpaid: jobs that wait for calls to pay for them.
+        behind: jobs that were begun, or could be.
+        used_s: processor seconds that jobs have used.
+        state: why nothing is done at present; ``""`` if something is, or there is nothing to do.
+    """
+
+    unpaid: int
+    behind: int
+    used_s: float
+    state: str
+
+
+@dataclass
+class _Entry:
+    figures: Figures = field(default_factory=lambda: Figures(0, 0.0))
+    told_at: float = 0.0
+    waiting: list[tuple[int, Job]] = field(default_factory=list)
+
+
+class Background:
+    """See the module's docstring.
+
+    Args:
+        limits: what this process may have behind; ``None`` for nothing at all.
+        lock: file that the one builder of the cache folder holds; its folder exists.
+        start: starts a governor.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None,
+        lock: Path,
+        start: Callable[[Limits, Path], Pipe] = GovernorProcess,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits, self._lock_file, self._start, self._clock = limits, lock, start, clock
+        self._numbers = itertools.count(1)
+        self._guard = threading.RLock()
+        self.steps = SmallSteps()
+        self._empty()
+        _all.add(self)
+
+    def _empty(self) -> None:
+        self._governor: Pipe | None = None
+        self._entries: dict[str, _Entry] = {}
+        self._behind: dict[int, Path] = {}
+        self._answers: list[Done] = []
+        self._asked_at = self._quiet_since = self._clock()
+        self._used_s, self._state = 0.0, ""
+
+    @property
+    def on(self) -> bool:
+        """Whether anything may be done behind."""
+        return self._limits is not None and allowed_here()
+
+    def submit(self, job: Job) -> int | None:
+        """Do it behind, once its entry has paid for it; its number, or ``None`` where nothing is done behind."""
+        if not self.on:
+            return None
+        with self._guard:
+            number = next(self._numbers)
+            entry = self._entries.setdefault(job.entry, _Entry())
+            entry.waiting.append((number, job))
+            self._begin(job.entry, entry)
+            return number
+
+    def paid(self, entry: str, figures: Figures) -> None:
+        """Say what the calls of an entry came to so far; quick, may be said after every call."""
+        known = self._entries.get(entry)
+        if known is None:
+            return
+        known.figures = figures
+        if figures.paid and (known.waiting or self._clock() - known.told_at > _TELL_EVERY_S):
+            with self._guard:
+                self._begin(entry, known)
+
+    def poll(self) -> tuple[Done, ...]:
+        """What was done since; quick, may be asked after every call, and never waits."""
+        if (not self._behind and self._governor is None) or self._clock() - self._asked_at < _ASK_EVERY_S:
+            return self._taken()
+        if not self._guard.acquire(blocking=False):
+            return ()
+        try:
+            self._listen()
+            return self._taken()
+        finally:
+            self._guard.release()
+
+    def standing(self) -> Standing:
+        """What is behind at present, for reports."""
+        unpaid = sum(len(entry.waiting) for entry in self._entries.values())
+        return Standing(unpaid, len(self._behind), self._used_s, self._state if self._behind else "")
+
+    def settled(self, timeout_s: float) -> bool:
+        """Wait until nothing is behind, and nothing is left to be loaded; whether that is so.
+
+        What only further calls can pay for is not waited for.
+        """
+        end = self._clock() + timeout_s
+        while True:
+            loading = self.steps.drain()
+            with self._guard:
+                self._listen()
+                waits = self._state == UNPAID or not self._behind
+                left = bool(self._behind) or any(entry.waiting for entry in self._entries.values())
+            if not loading and waits:
+                return not left
+            if self._clock() >= end:
+                return False
+            if not loading:
+                time.sleep(_ASK_EVERY_S)
+
+    def close(self) -> None:
+        """End what is behind; jobs that were not done are forgotten."""
+        with self._guard:
+            governor, files = self._governor, list(self._behind.values())
+            self._empty()
+            if governor is not None:
+                governor.end()
+            for file in files:
+                file.unlink(missing_ok=True)
+
+    def _begin(self, name: str, entry: _Entry) -> None:
+        """Give what waits to the governor, if the calls have paid."""
+        if not entry.figures.paid or self._limits is None:
+            return
+        if self._governor is None:
+            if not entry.waiting:
+                return
+            self._governor = self._start(self._limits, self._lock_file)
+        entry.told_at = self._clock()
+        self._governor.tell({"allow": name, "seconds": entry.figures.allowance_s})
+        for number, job in entry.waiting:
+            file = process_folder() / f"behind-{os.getpid()}-{number}.json"
+            file.write_text(json.dumps({"work": job.work, "data": dict(job.data)}), "utf-8")
+            self._behind[number] = file
+            order = {"job": number, "entry": name, "file": str(file), "made": job.made, "urgent": job.urgent}
+            self._governor.tell(order)
+        entry.waiting.clear()
+
+    def _listen(self) -> None:
+        now = self._asked_at = self._clock()
+        if self._governor is None:
+            return
+        messages = self._governor.hear()
+        if messages is None:
+            self._governor.end()
+            self._governor = None
+            messages = [{"job": number, "status": "crash", "detail": "its governor ended"} for number in self._behind]
+        for message in messages:
+            if "job" in message:
+                self._take(message)
+            self._state = message.get("state", self._state)
+        if self._behind:
+            self._quiet_since = now
+        elif self._governor is not None and now - self._quiet_since > _KEEP_GOVERNOR_S:
+            self._governor.end()
+            self._governor = None
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        file = self._behind.pop(message["job"], None)
+        if file is None:
+            return
+        file.unlink(missing_ok=True)
+        self._used_s = message.get("used_s", self._used_s)
+        detail = message.get("detail", "")
+        self._answers.append(Done(message["job"], message["status"], detail, message.get("result")))
+
+    def _taken(self) -> tuple[Done, ...]:
+        if not self._answers:
+            return ()
+        with self._guard:
+            answers, self._answers = tuple(self._answers), []
+        return answers
+
+    # --- forks -------------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Nobody is in the middle of anything when the process forks."""
+        self._guard.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Everything goes on."""
+        self._guard.release()
+
+    def after_fork_in_child(self) -> None:
+        """What is behind belongs to the parent."""
+        governor = self._governor
+        self._guard = threading.RLock()
+        self._empty()
+        self.steps.forget()
+        if governor is not None:
+            governor.leave()
+
+
+_all: weakref.WeakSet[Background] = weakref.WeakSet()
+_of_thread = threading.local()
+"""``held``: what the thread that forks has made wait."""
+
+
+def _before_fork() -> None:
+    _of_thread.held = sorted(_all, key=id)
+    for background in _of_thread.held:
+        background.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for background in reversed(_of_thread.held):
+        background.after_fork_in_parent()
+    _of_thread.held = []
+
+
+def _after_fork_in_child() -> None:
+    for background in _of_thread.held:
+        background.after_fork_in_child()
+    _of_thread.held = []
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+@atexit.register
+def _end_all() -> None:
+    for background in list(_all):
+        background.close()

@@ -1,0 +1,126 @@
+"""What work behind may take: processor seconds, for all and for each entry, as they are earned.
+
+Place: kept by ``background``, which knows what calls took, and by ``behind_governor``, which knows what workers used.
+Input: times and figures as values; no clock is read here. Output: whether work may go on.
+
+- Nothing is done for an entry before its calls came 20 times and took two seconds in sum.
+- What is done for an entry takes at most a quarter of what its calls took.
+- All work together takes at most a share of the cores, earned second by second; half a processor second is kept for
+  later at most, so that the share holds for any ten seconds, too. For an urgent job half of the cores are earned.
+- A process has so many processor seconds in all.
+
+Invariants: what was used counts even where it was not allowed (a worker is looked at every few hundredths of a
+second), and is earned back before anything goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEAST_CALLS = 20
+LEAST_CALLS_S = 2.0
+SHARE_OF_CALLS = 0.25
+URGENT_SHARE = 0.5
+_KEPT_S = 0.5
+_LEAST_WORKER_BYTES = 512 * 1024 * 1024
+_SHARE_OF_MEMORY = 0.25
+_MOST_WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the calls of an entry came to so far.
+
+    Attributes:
+        calls: how many.
+        seconds: their sum.
+    """
+
+    calls: int
+    seconds: float
+
+    @property
+    def paid(self) -> bool:
+        """Whether anything may be done for the entry."""
+        return self.calls >= LEAST_CALLS and self.seconds >= LEAST_CALLS_S
+
+    @property
+    def allowance_s(self) -> float:
+        """Processor seconds that may be used for the entry in all."""
+        return self.seconds * SHARE_OF_CALLS if self.paid else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one process may have behind.
+
+    Attributes:
+        budget_s: processor seconds in all.
+        share: of the cores.
+        cores: how many the process may use.
+        memory_bytes: of all workers together; 0 for a quarter of what is free when they start.
+    """
+
+    budget_s: float
+    share: float
+    cores: int
+    memory_bytes: int = 0
+
+    @property
+    def workers(self) -> int:
+        """How many may work at once, one thread each."""
+        return max(1, min(_MOST_WORKERS, int(self.share * self.cores)))
+
+    def worker_bytes(self, free_bytes: int) -> int:
+        """Memory of each worker where so much is free, of which 0 means unknown; 0 if no worker can live with it."""
+        quarter = int(free_bytes * _SHARE_OF_MEMORY) or self.memory_bytes or _LEAST_WORKER_BYTES * self.workers
+        together = min(quarter, self.memory_bytes or quarter)
+        each = together // self.workers
+        return each if each >= _LEAST_WORKER_BYTES else 0
+
+
+class Account:
+    """Processor seconds that are earned and used.
+
+    Args:
+        limits: what is allowed.
+        now: a moment of some clock.
+    """
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._limits = limits
+        self._at = now
+        self._kept = 0.0
+        self.used_s = 0.0
+        self._used_for: dict[str, float] = {}
+        self._allowed_for: dict[str, float] = {}
+
+    def pass_until(self, now: float, urgent: bool = False) -> None:
+        """Earn what the time since the last call of this brings."""
+        share = max(self._limits.share, URGENT_SHARE) if urgent else self._limits.share
+        earned = share * self._limits.cores * max(0.0, now - self._at)
+        self._kept = min(_KEPT_S, self._kept + earned)
+        self._at = now
+
+    def use(self, entry: str, seconds: float) -> None:
+        """Count what a worker used for an entry."""
+        self.used_s += seconds
+        self._kept -= seconds
+        self._used_for[entry] = self._used_for.get(entry, 0.0) + seconds
+
+    def allow(self, entry: str, seconds: float) -> None:
+        """Let so many seconds in all be used for an entry; what was allowed is not taken back."""
+        self._allowed_for[entry] = max(seconds, self._allowed_for.get(entry, 0.0))
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing more will be earned."""
+        return self.used_s >= self._limits.budget_s
+
+    def earned(self) -> bool:
+        """Whether all work together has something left now."""
+        return self._kept > 0 and not self.spent
+
+    def allowed(self, entry: str) -> bool:
+        """Whether the calls of an entry have brought more than was used for it."""
+        return self._used_for.get(entry, 0.0) < self._allowed_for.get(entry, 0.0)

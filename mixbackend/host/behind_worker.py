@@ -1,0 +1,64 @@
+"""A process that works behind: ``python -m mixbackend.host.behind_worker MEMORY_BYTES``.
+
+Place: started by ``behind_governor``, which holds it to its share and ends it.
+Input: on standard input a line a job, ``{"file": path}``; in the file ``{"work": "module:function", "data": {...}}``.
+Output: a line each, ``{"status": "pass", "result": ...}``, or ``failed`` or ``out_of_memory`` with a ``detail``. All of
+it is JSON. What libraries print goes to standard error.
+Invariants: lowest priority, one thread, a limit of memory; ends with whoever started it. Nothing is unpickled. It may
+be stopped at any moment for a while, so what runs here takes no lock that the user's process waits for: it writes
+files that appear whole, never the database.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from mixbackend.host.processes import end_with_parent, limit_memory
+
+_LONGEST_DETAIL = 500
+
+
+def take_lowest_priority() -> None:
+    """This process, and what it starts, runs where nobody else wants to; in a group of its own, in the same session.
+
+    The session must stay: with autogroups the scheduler shares the cores among sessions, whatever their priorities.
+    """
+    if os.getpgid(0) != os.getpid():
+        os.setpgid(0, 0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except (AttributeError, OSError):
+        os.nice(19)
+
+
+def main(memory_bytes: int) -> None:
+    """Do job after job; see the module's docstring."""
+    take_lowest_priority()
+    end_with_parent()
+    limit_memory(memory_bytes)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for line in sys.stdin:
+        answers.write(json.dumps(_answer(Path(json.loads(line)["file"]))) + "\n")
+        answers.flush()
+
+
+def _answer(file: Path) -> dict[str, Any]:
+    try:
+        job = json.loads(file.read_text("utf-8"))
+        module, _, name = job["work"].partition(":")
+        result = getattr(importlib.import_module(module), name)(**job["data"])
+        return {"status": "pass", "result": result}
+    except MemoryError as error:
+        return {"status": "out_of_memory", "detail": str(error)}
+    except Exception as error:
+        return {"status": "failed", "detail": f"{type(error).__name__}: {error}"[:_LONGEST_DETAIL]}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
