@@ -29,7 +29,15 @@ from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import named_layout
 from mixbackend.reporting import Event
 from mixbackend.select.by_range import RangedDecisions
-from mixbackend.select.comparison import Candidate, Ground, compare, failed_trial, ground_of, simplest_first, trial_text
+from mixbackend.select.comparison import (
+    Candidate,
+    Harness,
+    compare,
+    failed_trial,
+    harness_for,
+    simplest_first,
+    trial_text,
+)
 from mixbackend.select.cross_size_check import checked_across_sizes
 from mixbackend.select.decision import Decision, Trial, decide
 
@@ -52,9 +60,9 @@ def quickest(
         # What was to be measured and could not be is placed by estimates; and where no number of a call tells which
         # sizes a decision would be for, there is none.
         return home
-    ground = ground_of(replace(captured, module=home.layout.module), row.environment)
-    rivals = () if ground is None else ground.rivals(home, row.environment.planner)
-    return first.winner(ground, rivals, values) if ground is not None and rivals else home
+    harness = harness_for(replace(captured, module=home.layout.module), row.environment)
+    rivals = () if harness is None else harness.rivals(home, row.environment.planner)
+    return first.winner(harness, rivals, values) if harness is not None and rivals else home
 
 
 @dataclass(frozen=True)
@@ -65,15 +73,15 @@ class _FirstCall:
     ranged: RangedDecisions
     environment: Environment
 
-    def winner(self, ground: Ground, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
-        reason = ground.why_not(self.home, values, len(choices))
+    def winner(self, harness: Harness, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
+        reason = harness.why_not(self.home, values, len(choices))
         if reason:
             self._emit(f"not compared at the first call: {reason}")
             return self.home
-        rivals, failed = self._rivals(choices, ground.compiling_s)
+        rivals, failed = self._rivals(choices, harness.compiling_s)
         candidates = [*rivals, Candidate(DEFAULT, self.home, self.home.plan.estimated_s)]
         try:
-            decision = self._decided(candidates, failed, values, ground)
+            decision = self._decided(candidates, failed, values, harness)
             winner = next(item for item in candidates if item.choice == decision.choice)
             self._keep(winner, decision)
         except torch.OutOfMemoryError as error:
@@ -83,7 +91,7 @@ class _FirstCall:
             if candidate is not winner:
                 candidate.entry.release()
         del candidates, rivals
-        ground.give_back()
+        harness.give_back()
         return self._as_entry(winner)
 
     def _as_entry(self, winner: Candidate) -> Entry:
@@ -92,10 +100,10 @@ class _FirstCall:
         return entry
 
     def _decided(
-        self, candidates: Sequence[Candidate], failed: Sequence[Trial], values: Sequence[Any], ground: Ground
+        self, candidates: Sequence[Candidate], failed: Sequence[Trial], values: Sequence[Any], harness: Harness
     ) -> Decision:
-        with ground.prepared([candidate.entry for candidate in candidates], values) as call:
-            *trials, home = compare(candidates, call, ground)
+        with harness.prepared([candidate.entry for candidate in candidates], values) as call:
+            *trials, home = compare(candidates, call, harness)
         sizes = self.ranged.ends(self.row.sized.regime(self.bucket))
         planner = self.environment.planner
         left = [

@@ -32,16 +32,16 @@ from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.planner import Planner
-from mixbackend.select.comparison_gpu import GpuGround
-from mixbackend.select.comparison_processor import ProcessorGround
+from mixbackend.select.comparison_gpu import GpuHarness
+from mixbackend.select.comparison_processor import ProcessorHarness
 from mixbackend.select.cross_size_check import SLOWER_ELSEWHERE
 from mixbackend.select.decision import MEASURED, NO_TIME, Trial
 from mixbackend.select.runnable import Runnable
 from mixbackend.select.turns import take_turns
 
 
-class Ground(Protocol):
-    """Where candidates are compared."""
+class Harness(Protocol):
+    """How candidates are compared on one kind of device: which, for how long, and what a turn is."""
 
     @property
     def compiling_s(self) -> float:
@@ -77,7 +77,7 @@ class Ground(Protocol):
         """Seconds of a call."""
 
     def give_back(self) -> None:
-        """Called when nobody holds those that were slower any more."""
+        """Called when those that were slower are not held any more."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class Candidate:
     estimated_s: float = 0.0
 
 
-def ground_of(captured: Captured, environment: Environment) -> Ground | None:
-    """Where a graph may be compared, as far as can be told before it is placed; ``None`` if it may not be."""
+def harness_for(captured: Captured, environment: Environment) -> Harness | None:
+    """What compares a graph, as far as is known before it is placed; ``None`` if it may not be compared."""
     search = environment.config.search
     if environment.config.objective != "latency":
         return None
@@ -104,12 +104,12 @@ def ground_of(captured: Captured, environment: Environment) -> Ground | None:
     names = tuple(node.name for node in captured.module.graph.find_nodes(op="placeholder"))
     if device is None:
         training = captured.phase != "inference"
-        return ProcessorGround(search.first_call_s, names, training) if search.first_call_s > 0.0 else None
+        return ProcessorHarness(search.first_call_s, names, training) if search.first_call_s > 0.0 else None
     # Elsewhere the first call may take no longer than it must.
     patient = environment.records or search.mode == "measure"
     if not patient or search.first_call_gpu_s <= 0.0:
         return None
-    return GpuGround(search.first_call_gpu_s, device, environment.records, names)
+    return GpuHarness(search.first_call_gpu_s, device, environment.records, names)
 
 
 def gpu_of(captured: Captured) -> int | None:
@@ -122,12 +122,12 @@ def gpu_of(captured: Captured) -> int | None:
 def compare(
     candidates: Sequence[Candidate],
     call: RepeatedCall,
-    ground: Ground,
+    harness: Harness,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Trial, ...]:
     """What candidates take, in turns; those that are far behind soon have no more.
 
-    The last candidate is the one that runs if nobody is quicker: it is the first to run, and what it raises is raised.
+    The last candidate, the baseline, runs on if none is quicker: it is the first to run, and what it raises is raised.
     """
     rounds: dict[int, list[float]] = {}
     left: dict[int, Trial] = {}
@@ -136,23 +136,23 @@ def compare(
     for number in (last, *range(last)):
         candidate = candidates[number]
         if clock() > end:
-            detail = f"the {ground.running_s:g} s for running candidates were spent"
+            detail = f"the {harness.running_s:g} s for running candidates were spent"
             left[number] = Trial(candidate.choice, candidate.estimated_s, NO_TIME, detail)
             continue
         try:
-            ground.warm(candidate.entry, call)
+            harness.warm(candidate.entry, call)
             # What the first run takes, verification included, is the user's own.
-            end = min(end, clock() + ground.running_s)
-            rounds[number] = [ground.turn(candidate.entry, call)]
+            end = min(end, clock() + harness.running_s)
+            rounds[number] = [harness.turn(candidate.entry, call)]
         except Exception as error:
             if number == last:
                 raise
             left[number] = failed_trial(candidate.choice, candidate.estimated_s, error)
     take_turns(
         rounds,
-        lambda number: ground.turn(candidates[number].entry, call),
-        ground.turns,
-        ground.most_turns,
+        lambda number: harness.turn(candidates[number].entry, call),
+        harness.turns,
+        harness.most_turns,
         lambda: clock() > end,
     )
     return tuple(

@@ -54,8 +54,8 @@ _FEWEST_CALLS = 3
 
 
 @dataclass(frozen=True)
-class GpuGround:
-    """Where candidates are compared; see the module's docstring and ``comparison.Ground``.
+class GpuHarness:
+    """How candidates are compared; see the module's docstring and ``comparison.Harness``.
 
     Attributes:
         compiling_s: after so long, no further rival is compiled.

@@ -53,8 +53,8 @@ MOST_ALONE, MOST_MIXTURES = 3, 2
 
 
 @dataclass(frozen=True)
-class ProcessorGround:
-    """Where candidates are compared; see the module's docstring and ``comparison.Ground``.
+class ProcessorHarness:
+    """How candidates are compared; see the module's docstring and ``comparison.Harness``.
 
     Attributes:
         compiling_s: after so long, no further rival is compiled.

@@ -197,10 +197,10 @@ def test_where_restoring_is_dearer_than_running_nothing_is_tried(monkeypatch: py
     monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: 1 << 50)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     huge = torch.empty(1).expand(1 << 32)  # of which no memory is held
-    for ground in (
-        comparison_processor.ProcessorGround(10.0, names, False),
-        comparison_gpu.GpuGround(60.0, 0, True, names),
+    for harness in (
+        comparison_processor.ProcessorHarness(10.0, names, False),
+        comparison_gpu.GpuHarness(60.0, 0, True, names),
     ):
         monkeypatch.setattr(comparison_processor, "memory_bytes", lambda: 1 << 60)
-        assert ground.why_not(home, [torch.zeros(8), torch.zeros(8)], 2) == ""
-        assert "put back" in ground.why_not(home, [huge, torch.zeros(8)], 2)
+        assert harness.why_not(home, [torch.zeros(8), torch.zeros(8)], 2) == ""
+        assert "put back" in harness.why_not(home, [huge, torch.zeros(8)], 2)

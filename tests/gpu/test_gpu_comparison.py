@@ -12,7 +12,7 @@ from torch import nn
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.state_restore import Changes, RepeatedCall
 from mixbackend.select import comparison_gpu
-from mixbackend.select.comparison_gpu import GpuGround
+from mixbackend.select.comparison_gpu import GpuHarness
 
 pytestmark = pytest.mark.gpu
 
@@ -173,21 +173,21 @@ def test_the_first_call_may_come_on_a_stream_of_the_users(gpu, mixture):
 
 
 def test_random_numbers_go_on_where_they_were(gpu):
-    ground = GpuGround(60.0, 0, True, ())
+    harness = GpuHarness(60.0, 0, True, ())
     before = torch.cuda.get_rng_state(gpu)
-    with ground.prepared([], []):
+    with harness.prepared([], []):
         torch.rand(100, device=gpu)
     assert torch.equal(before, torch.cuda.get_rng_state(gpu))
 
 
 def test_a_block_takes_what_its_calls_take(gpu):
-    ground = GpuGround(60.0, 0, True, ())
+    harness = GpuHarness(60.0, 0, True, ())
     cycles = 2_000_000
     call = RepeatedCall([], Changes())
     for _ in range(5):  # clocks rise
-        ground.turn(lambda values: torch.cuda._sleep(cycles), call)
+        harness.turn(lambda values: torch.cuda._sleep(cycles), call)
     # Whoever else uses the GPU makes most turns longer, and for a while all of them.
-    turns = [[ground.turn(lambda values, n=n: torch.cuda._sleep(n * cycles), call) for n in (1, 2)] for _ in range(60)]
+    turns = [[harness.turn(lambda values, n=n: torch.cuda._sleep(n * cycles), call) for n in (1, 2)] for _ in range(60)]
     once, twice = (min(times) for times in zip(*turns, strict=True))
     assert 1.5 * once < twice < 2.7 * once
     assert 2e-4 < once < 2e-2

@@ -15,7 +15,7 @@ from mixbackend.partitioner.placement import Placements
 from mixbackend.plan.choice import Choice
 from mixbackend.select import comparison_processor, tuner
 from mixbackend.select.comparison import simplest_first
-from mixbackend.select.comparison_processor import ProcessorGround
+from mixbackend.select.comparison_processor import ProcessorHarness
 from mixbackend.select.decision import Trial
 from mixbackend.select.rivals import EVERYONE, alone, other_plans
 
@@ -212,8 +212,8 @@ def test_rivals_on_other_pools_of_threads_need_not_come_as_near(
         return {name: factor * plan.estimated_s for name, factor in estimates.items()}
 
     monkeypatch.setattr(comparison_processor, "alone", estimated)
-    original = ProcessorGround.rivals
-    monkeypatch.setattr(ProcessorGround, "rivals", lambda *arguments: asked.append(original(*arguments)) or ())
+    original = ProcessorHarness.rivals
+    monkeypatch.setattr(ProcessorHarness, "rivals", lambda *arguments: asked.append(original(*arguments)) or ())
     others = [sleeper(name, 0.0, pool=pool, build_s=build_s) for name, pool in zip("bc", pools, strict=True)]
     run(make_mixture(sleeper("a", 0.0, pool="torch"), *others))
     assert [choice.single for choice in asked[0]] == expected

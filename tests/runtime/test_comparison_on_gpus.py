@@ -22,11 +22,11 @@ from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.select import comparison, comparison_gpu, tuner
-from mixbackend.select.comparison_gpu import GpuGround, working_bytes
-from mixbackend.select.comparison_processor import ProcessorGround
+from mixbackend.select.comparison_gpu import GpuHarness, working_bytes
+from mixbackend.select.comparison_processor import ProcessorHarness
 
 aten = torch.ops.aten
-GROUND = GpuGround(60.0, 0, True, ("x",))
+HARNESS = GpuHarness(60.0, 0, True, ("x",))
 
 
 def _on_gpu(function, *shapes):
@@ -64,12 +64,12 @@ def test_candidates_must_fit_into_free_memory(monkeypatch, free_mebi, rivals, re
     monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: free_mebi * 2**20)
     graph = _on_gpu(lambda x: aten.relu(aten.neg(x)), (512, 512))
     home = SimpleNamespace(graph=graph, plan=SimpleNamespace(estimated_s=1e-3))
-    assert GROUND.why_not(home, [torch.empty(512, 512), 3], rivals) == reason
+    assert HARNESS.why_not(home, [torch.empty(512, 512), 3], rivals) == reason
 
 
 def test_calls_that_the_user_records_are_left_alone(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert "CUDA graph of the user's" in GROUND.why_not(SimpleNamespace(), [], 1)
+    assert "CUDA graph of the user's" in HARNESS.why_not(SimpleNamespace(), [], 1)
 
 
 def test_free_memory_counts_what_torch_keeps_unused(monkeypatch):
@@ -100,12 +100,12 @@ def test_the_gpu_of_a_graph_is_that_of_its_inputs():
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
 def test_on_a_gpu_only_patient_modes_compare(phase):
     captured = _captured("cuda", phase)
-    assert comparison.ground_of(captured, _environment()) is None
+    assert comparison.harness_for(captured, _environment()) is None
     (name,) = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
-    assert comparison.ground_of(captured, _environment(records=True)) == GpuGround(60.0, 0, True, (name,))
+    assert comparison.harness_for(captured, _environment(records=True)) == GpuHarness(60.0, 0, True, (name,))
     measuring = _environment(search={"mode": "measure", "first_call_gpu_s": 7.0})
-    assert comparison.ground_of(captured, measuring) == GpuGround(7.0, 0, False, (name,))
-    assert comparison.ground_of(captured, _environment(records=True, search={"first_call_gpu_s": 0.0})) is None
+    assert comparison.harness_for(captured, measuring) == GpuHarness(7.0, 0, False, (name,))
+    assert comparison.harness_for(captured, _environment(records=True, search={"first_call_gpu_s": 0.0})) is None
 
 
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
@@ -113,10 +113,10 @@ def test_on_the_processor_everything_is_compared_in_all_modes(phase):
     captured = _captured("cpu", phase)
     (name,) = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
     for records in (False, True):
-        assert comparison.ground_of(captured, _environment(records)) == ProcessorGround(
+        assert comparison.harness_for(captured, _environment(records)) == ProcessorHarness(
             10.0, (name,), phase != "inference"
         )
-    assert comparison.ground_of(captured, _environment(search={"first_call_s": 0.0})) is None
+    assert comparison.harness_for(captured, _environment(search={"first_call_s": 0.0})) is None
 
 
 # --- who is tried
@@ -137,7 +137,7 @@ def _rivals(
     without=lambda choice: _plan(("a", 1e-3)),
     probed=("a", "b", "c", "d"),
     function=None,
-    ground=GROUND,
+    harness=HARNESS,
     devices=("cpu",),
     build_s=0.0,
 ):
@@ -150,7 +150,7 @@ def _rivals(
         costs=SimpleNamespace(probed=lambda graph: frozenset(probed)),
         place=lambda graph, choice: without(choice),
     )
-    return ground.rivals(home, planner)
+    return harness.rivals(home, planner)
 
 
 def test_the_nearest_alone_come_first_then_mixtures_without_owners():
@@ -207,16 +207,16 @@ def test_who_is_far_or_was_never_measured_is_not_tried():
 
 
 @pytest.mark.parametrize(
-    ("function", "ground"),
+    ("function", "harness"),
     [
-        (lambda x: aten.copy_(x, aten.relu(x)), GpuGround(60.0, 0, True, ("other",))),
-        (lambda x: aten.relu(x), GpuGround(60.0, 1, True, ("x",))),
+        (lambda x: aten.copy_(x, aten.relu(x)), GpuHarness(60.0, 0, True, ("other",))),
+        (lambda x: aten.relu(x), GpuHarness(60.0, 1, True, ("x",))),
     ],
     ids=["writes into what is not the caller's", "another GPU"],
 )
-def test_graphs_that_cannot_be_compared(function, ground):
+def test_graphs_that_cannot_be_compared(function, harness):
     plan = _plan(("a", 1e-3), alone=(("a", 1e-3), ("b", 1.1e-3)))
-    assert _rivals(plan, function=function, ground=ground) == ()
+    assert _rivals(plan, function=function, harness=harness) == ()
     assert _rivals(plan) != ()
 
 
@@ -254,8 +254,8 @@ def test_what_candidates_change_is_put_back(log, replayed):
     names = tuple(item.name for item in graph.inputs)
     placed = SimpleNamespace(graph=graph, rehearse=lambda on: log.append(f"rehearse {on}"))
     values = [torch.zeros(2, 2), torch.ones(2, 2)]
-    ground = GpuGround(60.0, 0, replayed, names)
-    with contextlib.suppress(KeyError), ground.prepared([placed], values):
+    harness = GpuHarness(60.0, 0, replayed, names)
+    with contextlib.suppress(KeyError), harness.prepared([placed], values):
         for value in values:
             value.fill_(7.0)
         raise KeyError
@@ -268,7 +268,7 @@ def test_what_candidates_change_is_put_back(log, replayed):
 def test_recordings_end_before_they_are_made_for_good(log):
     graph = _on_gpu(lambda x: aten.relu(x), (2, 2))
     placed = SimpleNamespace(graph=graph, rehearse=lambda on: log.append(f"rehearse {on}"))
-    with GROUND.prepared([placed], [torch.zeros(2, 2)]):
+    with HARNESS.prepared([placed], [torch.zeros(2, 2)]):
         log.append("run")
     assert log == [
         "enter random [0]", "rehearse True", "enter apart 0", "run", "leave apart 0", "rehearse False",
@@ -291,7 +291,7 @@ def test_a_turn_is_a_block_of_calls(monkeypatch, call_s, counts):
     values = (1, 2)
     given = []
     call = RepeatedCall(values, Changes())
-    assert GROUND.turn(lambda arguments: given.append(arguments), call) == pytest.approx(call_s)
+    assert HARNESS.turn(lambda arguments: given.append(arguments), call) == pytest.approx(call_s)
     assert asked == counts
     assert given == [[1, 2]] * len(counts)
 
@@ -299,7 +299,7 @@ def test_a_turn_is_a_block_of_calls(monkeypatch, call_s, counts):
 # --- who runs in the end
 
 
-class Ground(GpuGround):
+class Harness(GpuHarness):
     """The real one, but for what only a GPU can do."""
 
     events: ClassVar[list[str]] = []
@@ -330,8 +330,8 @@ class Ground(GpuGround):
 @pytest.fixture
 def make(make_mixture, monkeypatch):
     """Makes mixtures that take the processor for a GPU; by default their kernels are replayed."""
-    Ground.events.clear()
-    monkeypatch.setattr(comparison, "GpuGround", Ground)
+    Harness.events.clear()
+    monkeypatch.setattr(comparison, "GpuHarness", Harness)
     monkeypatch.setattr(comparison, "gpu_of", lambda captured: 0)
     monkeypatch.setattr(comparison_gpu, "device_of", lambda graph: 0)
     monkeypatch.setattr(comparison_gpu, "LEAST_S", 0.0)
@@ -375,7 +375,7 @@ def test_inference_takes_the_quicker_and_the_next_process_knows_it(make, sleeper
     torch.testing.assert_close(_infer(mixture), model(X))
     assert _used(mixture) == [{"quick"}]
     assert _told(mixture)[0].startswith("took quick at the first call (quick ")
-    assert Ground.events == ["compare inference", "give back"]
+    assert Harness.events == ["compare inference", "give back"]
     slow = sleeper("slow", 0.01)
     later = make(slow, sleeper("quick", 0.0))
     torch.testing.assert_close(_infer(later), model(X))
@@ -395,7 +395,7 @@ def test_measuring_on_gpus_is_comparing_at_the_first_call(make, sleeper):
     mixture = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False, search={"mode": "measure"})
     torch.testing.assert_close(_infer(mixture), model(X))
     assert _used(mixture) == [{"quick"}]
-    assert Ground.events == ["compare inference", "give back"]
+    assert Harness.events == ["compare inference", "give back"]
     # Nothing is replayed here nor there.
     plain = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False)
     _infer(plain)
@@ -406,9 +406,9 @@ def test_forward_and_backward_are_compared_each_at_its_own_first_call(make, slee
     mixture = make(sleeper("slow", 0.01), sleeper("quick", 0.0))
     value = X.clone().requires_grad_()
     result = torch.compile(model, backend=mixture, dynamic=False)(value)
-    assert Ground.events == ["compare forward", "give back"]
+    assert Harness.events == ["compare forward", "give back"]
     result.sum().backward()
-    assert Ground.events[2:] == ["compare backward", "give back"]
+    assert Harness.events[2:] == ["compare backward", "give back"]
     expected = X.clone().requires_grad_()
     model(expected).sum().backward()
     torch.testing.assert_close(value.grad, expected.grad)
@@ -424,7 +424,7 @@ def test_a_rival_that_fails_costs_only_itself(make, sleeper):
 
 
 def test_too_little_memory_is_told_and_nothing_is_remembered(make, sleeper, monkeypatch):
-    monkeypatch.setattr(Ground, "why_not", lambda *_: "it may take much")
+    monkeypatch.setattr(Harness, "why_not", lambda *_: "it may take much")
     quick = sleeper("quick", 0.0)
     mixture = make(sleeper("slow", 0.0), quick)
     torch.testing.assert_close(_infer(mixture), model(X))
@@ -435,7 +435,7 @@ def test_running_out_of_memory_ends_the_comparison_alone(make, sleeper, monkeypa
     def turn(self, run, values):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Ground, "turn", turn)
+    monkeypatch.setattr(Harness, "turn", turn)
     mixture = make(sleeper("slow", 0.0), sleeper("quick", 0.0))
     torch.testing.assert_close(_infer(mixture), model(X))
     assert (_used(mixture), _told(mixture)) == ([{"slow"}], ["not compared at the first call: CUDA out of memory"])
@@ -445,7 +445,7 @@ def test_running_out_of_memory_ends_the_comparison_alone(make, sleeper, monkeypa
 def test_it_can_be_switched_off(make, sleeper, options):
     mixture = make(sleeper("slow", 0.001), sleeper("quick", 0.0), **options)
     torch.testing.assert_close(_infer(mixture), model(X))
-    assert (_told(mixture), Ground.events) == ([], [])
+    assert (_told(mixture), Harness.events) == ([], [])
 
 
 def test_time_for_compiling_is_bounded(make, sleeper):

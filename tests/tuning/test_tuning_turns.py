@@ -20,7 +20,7 @@ CALL = RepeatedCall((), Changes())
 
 
 @dataclass
-class ScriptedGround:
+class ScriptedHarness:
     """Candidates are iterators over the seconds of their turns.
 
     Attributes:
@@ -49,7 +49,7 @@ def candidates(*seconds: Iterator[float]) -> list[Candidate]:
 
 
 def turns_of(*seconds: Iterator[float]) -> list[int]:
-    return [len(trial.rounds_s) for trial in compare(candidates(*seconds), CALL, ScriptedGround())]
+    return [len(trial.rounds_s) for trial in compare(candidates(*seconds), CALL, ScriptedHarness())]
 
 
 def test_clear_differences_need_no_more_than_the_usual_turns():
@@ -76,23 +76,23 @@ def test_who_is_far_behind_twice_has_no_third_turn_and_one_alone_needs_no_second
 
 def test_a_disturbed_first_turn_puts_nobody_out():
     disturbed = itertools.chain([1.9], itertools.repeat(0.8))
-    found = compare(candidates(itertools.repeat(1.0), disturbed), CALL, ScriptedGround())
+    found = compare(candidates(itertools.repeat(1.0), disturbed), CALL, ScriptedHarness())
     assert [trial.median_s for trial in found] == [1.0, 0.8]
 
 
 def test_a_lucky_first_turn_puts_nobody_out():
     lucky = itertools.chain([0.5], itertools.repeat(1.0))
-    found = compare(candidates(lucky, itertools.chain([0.8], itertools.repeat(0.6))), CALL, ScriptedGround())
+    found = compare(candidates(lucky, itertools.chain([0.8], itertools.repeat(0.6))), CALL, ScriptedHarness())
     assert [trial.median_s for trial in found] == [1.0, 0.6]
 
 
 def test_turns_go_forwards_and_backwards():
-    ground = ScriptedGround()
+    harness = ScriptedHarness()
     runs = [itertools.repeat(1.0), itertools.repeat(1.1), itertools.repeat(1.2)]
-    compare(candidates(*runs), CALL, ground)
+    compare(candidates(*runs), CALL, harness)
     first, second, third = runs
     # The last is the one that runs if nobody is quicker: its first run is the user's own.
-    assert ground.order == [third, first, second, second, first, third, third, first, second]
+    assert harness.order == [third, first, second, second, first, third, third, first, second]
 
 
 def test_who_left_while_the_machine_was_quick_does_not_decide():
@@ -103,7 +103,7 @@ def test_who_left_while_the_machine_was_quick_does_not_decide():
         [share * now for share, now in zip(shares, speed, strict=True)]
         for shares in ([0.9, 0.9, 1.1, 1.1, 1.1, 1.1, 1.1], [1.0] * 7)
     )
-    found = compare(candidates(left, iter(lucky), iter(steady)), CALL, ScriptedGround())
+    found = compare(candidates(left, iter(lucky), iter(steady)), CALL, ScriptedHarness())
     assert [len(trial.rounds_s) for trial in found] == [2, 7, 7]
     assert decide(found).choice.single == "2"
 
