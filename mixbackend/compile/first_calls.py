@@ -43,43 +43,43 @@ from mixbackend.select.decision import Decision, Trial, decide
 
 
 def quickest(
-    home: Entry, row: Row, bucket: int, values: Sequence[Any], ranged: RangedDecisions, captured: Captured
+    baseline: Entry, row: Row, bucket: int, values: Sequence[Any], ranged: RangedDecisions, captured: Captured
 ) -> Entry:
     """The quickest entry for a bucket.
 
     Args:
-        home: as it is placed by estimates.
+        baseline: as it is placed by estimates.
         row: where it stands: what builds others, and the constants they are bound to.
         bucket: a range of sizes.
         values: inputs of the placed graph in the first call; they are left as they are.
         ranged: what is known of the graph; told of the decision.
         captured: the graph.
     """
-    first = _FirstCall(home, row, bucket, ranged, row.environment)
+    first = _FirstCall(baseline, row, bucket, ranged, row.environment)
     if ranged.measuring or (captured.dynamic and row.sized.ladder is None):
         # What was to be measured and could not be is placed by estimates; and where no number of a call tells which
         # sizes a decision would be for, there is none.
-        return home
-    harness = harness_for(replace(captured, module=home.layout.module), row.environment)
-    rivals = () if harness is None else harness.rivals(home, row.environment.planner)
-    return first.winner(harness, rivals, values) if harness is not None and rivals else home
+        return baseline
+    harness = harness_for(replace(captured, module=baseline.layout.module), row.environment)
+    rivals = () if harness is None else harness.rivals(baseline, row.environment.planner)
+    return first.winner(harness, rivals, values) if harness is not None and rivals else baseline
 
 
 @dataclass(frozen=True)
 class _FirstCall:
-    home: Entry
+    baseline: Entry
     row: Row
     bucket: int
     ranged: RangedDecisions
     environment: Environment
 
     def winner(self, harness: Harness, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
-        reason = harness.why_not(self.home, values, len(choices))
+        reason = harness.why_not(self.baseline, values, len(choices))
         if reason:
             self._emit(f"not compared at the first call: {reason}")
-            return self.home
+            return self.baseline
         rivals, failed = self._rivals(choices, harness.compiling_s)
-        candidates = [*rivals, Candidate(DEFAULT, self.home, self.home.plan.estimated_s)]
+        candidates = [*rivals, Candidate(DEFAULT, self.baseline, self.baseline.plan.estimated_s)]
         try:
             decision = self._decided(candidates, failed, values, harness)
             winner = next(item for item in candidates if item.choice == decision.choice)
@@ -103,14 +103,14 @@ class _FirstCall:
         self, candidates: Sequence[Candidate], failed: Sequence[Trial], values: Sequence[Any], harness: Harness
     ) -> Decision:
         with harness.prepared([candidate.entry for candidate in candidates], values) as call:
-            *trials, home = compare(candidates, call, harness)
+            *trials, baseline = compare(candidates, call, harness)
         sizes = self.ranged.ends(self.row.sized.regime(self.bucket))
         planner = self.environment.planner
         left = [
-            checked_across_sizes(candidate.entry, trial, self.home, home, sizes, planner)
+            checked_across_sizes(candidate.entry, trial, self.baseline, baseline, sizes, planner)
             for candidate, trial in zip(candidates, trials, strict=False)
         ]
-        return decide(simplest_first((*left, home, *failed), self.home.plan))
+        return decide(simplest_first((*left, baseline, *failed), self.baseline.plan))
 
     def _keep(self, winner: Candidate, decision: Decision) -> None:
         entry = winner.entry
@@ -145,4 +145,4 @@ class _FirstCall:
         return self.row.build(sized.proposal_for(Decision(choice), name, self.environment, regime))
 
     def _emit(self, detail: str) -> None:
-        self.environment.events.append(Event("tuning", self.home.graph.id, "", "", detail))
+        self.environment.events.append(Event("tuning", self.baseline.graph.id, "", "", detail))

@@ -1,12 +1,12 @@
-"""A plan by estimates is held against others at the first call of its graph: the quickest of them runs from then on.
+"""Comparison: a plan by estimates, the baseline, and others run a graph's first call; the quickest runs from then on.
 
 Place: beside ``tuner``, asked by ``compile.first_calls`` for graphs that nothing was measured of.
 Input: candidates, the values of the first call. Output: what each of them took.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
 ``comparison_gpu`` choose, are compiled as well, and all take turns in this process, until the quickest is told from the
-others or they have had enough. Of a graph with symbolic sizes the quickest here must not promise to be slower at the
-other sizes that it will run (``cross_size_check``).
-Where: on processors; on GPUs in modes whose first call may take longer. Inference, forward and backward.
+others or a bound on turns is reached. Of a graph with symbolic sizes the quickest here must not promise to be slower at
+the other sizes that it will run (``cross_size_check``). Where: on processors; on GPUs in modes whose first call may
+take longer. Inference, forward and backward.
 Invariants: nothing is called more often than the user asked unless that can be put back, before each run; the time of
 compiling and that of running are bounded, but for one compilation and one round. Candidates verify their regions like
 any other graph.
@@ -59,10 +59,10 @@ class Harness(Protocol):
     def most_turns(self) -> int:
         """While noise may hide who is the quickest."""
 
-    def rivals(self, home: Runnable, planner: Planner) -> tuple[Choice, ...]:
+    def rivals(self, baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
 
-    def why_not(self, home: Runnable, values: Sequence[Any], rivals: int) -> str:
+    def why_not(self, baseline: Runnable, values: Sequence[Any], rivals: int) -> str:
         """Why so many rivals are not compared at this call; empty if they may be."""
 
     def prepared(

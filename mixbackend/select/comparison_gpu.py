@@ -1,4 +1,4 @@
-"""How plans are compared at the first call on a GPU: who takes part, if memory suffices, how calls are timed.
+"""How plans are compared at the first call on a GPU: which candidates, if memory suffices, how calls are timed.
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
 Method: estimates err more here than on a processor: a kernel's rate depends on its shape by factors, and what libraries
@@ -35,8 +35,8 @@ from mixbackend.select.runnable import Runnable
 LEAST_S = 5e-5
 """Graphs that are estimated to take less are not worth a comparison."""
 NEAR = 2.5
-"""Who is estimated within this factor of the plan may be quicker: sums over whole models were seen to be off by up to
-three, and more so for mixtures of small kernels than for one compiler."""
+"""A candidate estimated within this factor of the baseline may be quicker: sums over whole models were seen to be off
+by up to three, and more so for mixtures of small kernels than for one compiler."""
 MOST_ALONE, MOST_MIXTURES = 3, 3
 """So many backends alone, and so many mixtures, are tried: whole models take a compiler 7 to 30 seconds. Of those alone
 two may be libraries, which build in no time, so that a compiler has a place beside them."""
@@ -75,24 +75,26 @@ class GpuHarness:
         """After running candidates for so long, no further one begins, and no further round."""
         return min(self.compiling_s, MOST_RUNNING_S)
 
-    def rivals(self, home: Runnable, planner: Planner) -> tuple[Choice, ...]:
+    def rivals(self, baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first.
 
         Backends alone come before mixtures: of many mixtures the one with the best estimate is taken, so that its
         estimate is the more hopeful.
         """
-        graph, plan = home.graph, home.plan
+        graph, plan = baseline.graph, baseline.plan
         if graph.dynamic or plan.estimated_s < LEAST_S or device_of(graph) != self.device:
             return ()
         if not may_repeat(graph, self.placeholders):
             return ()
         usable, owners = self._usable(graph, planner), {region.backend for region in plan.regions}
         limit = NEAR * plan.estimated_s
-        near = sorted((seconds, name) for name, seconds in alone(home.layout.other, plan).items() if seconds <= limit)
+        near = sorted(
+            (seconds, name) for name, seconds in alone(baseline.layout.other, plan).items() if seconds <= limit
+        )
         # A single backend's own plan is the one that is there.
         names = [name for _, name in near if name in usable and {name} != owners][:MOST_ALONE]
-        mixtures = (EVERYONE, *without_owners(home, planner))
-        mixed = other_plans(home, planner, mixtures, frozenset(names), limit)
+        mixtures = (EVERYONE, *without_owners(baseline, planner))
+        mixed = other_plans(baseline, planner, mixtures, frozenset(names), limit)
         return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
     def _usable(self, graph: OpGraph, planner: Planner) -> set[str]:
@@ -105,18 +107,18 @@ class GpuHarness:
                 found.add(backend.name)
         return found
 
-    def why_not(self, home: Runnable, values: Sequence[Any], rivals: int) -> str:
+    def why_not(self, baseline: Runnable, values: Sequence[Any], rivals: int) -> str:
         """Why nothing is compared now: for want of memory, or since the user records; empty if it may be."""
         if torch.cuda.is_current_stream_capturing():
             return "the call is part of a CUDA graph of the user's"
-        changes = Changes.of_graphs([home.graph], self.placeholders)
+        changes = Changes.of_graphs([baseline.graph], self.placeholders)
         held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-        constants = held * rivals if home.graph.phase == "inference" else 0
+        constants = held * rivals if baseline.graph.phase == "inference" else 0
         copies = sum(values[place].nbytes for place in changes.places)
-        needed, free = working_bytes(home.graph) + constants + copies, free_bytes(self.device)
+        needed, free = working_bytes(baseline.graph) + constants + copies, free_bytes(self.device)
         if needed > USABLE * free:
             return f"it may take {needed / 2**20:.0f} MiB on the GPU, of which {free / 2**20:.0f} MiB are free"
-        return why_not_repeated(changes, values, home.plan.estimated_s)
+        return why_not_repeated(changes, values, baseline.plan.estimated_s)
 
     @contextlib.contextmanager
     def prepared(self, graphs: Sequence[Runnable], values: Sequence[Any]) -> Iterator[RepeatedCall]:

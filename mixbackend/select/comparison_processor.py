@@ -1,4 +1,4 @@
-"""How plans are compared at the first call on a processor: who takes part, if memory suffices, how calls are timed.
+"""How plans are compared at the first call on a processor: which candidates, if memory suffices, how calls are timed.
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
 Method: in inference estimates are right to about a tenth where a quiet machine was probed, and a mixture gathers the
@@ -72,17 +72,17 @@ class ProcessorHarness:
         """After running candidates for so long, no further one begins, and no further round."""
         return min(self.compiling_s, MOST_RUNNING_S)
 
-    def rivals(self, home: Runnable, planner: Planner) -> tuple[Choice, ...]:
+    def rivals(self, baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
-        graph, plan = home.graph, home.plan
+        graph, plan = baseline.graph, baseline.plan
         if plan.estimated_s < LEAST_S or not may_repeat(graph, self.placeholders):
             return ()
         metas = (meta for node in graph.nodes for meta in node.outputs)
         if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):
             return ()
-        return _in_training(home, planner) if self.training else _in_inference(home, planner)
+        return _in_training(baseline, planner) if self.training else _in_inference(baseline, planner)
 
-    def why_not(self, home: Runnable, values: Sequence[Any], rivals: int) -> str:
+    def why_not(self, baseline: Runnable, values: Sequence[Any], rivals: int) -> str:
         """Why nothing is compared now; empty if it may be.
 
         The machine must have room for what every candidate makes of the weights, beside the weights themselves.
@@ -93,7 +93,9 @@ class ProcessorHarness:
             return (
                 f"inputs and weights of {held / 2**20:.0f} MiB, packed {rivals + 1} times, fill too much of the machine"
             )
-        return why_not_repeated(Changes.of_graphs([home.graph], self.placeholders), values, home.plan.estimated_s)
+        return why_not_repeated(
+            Changes.of_graphs([baseline.graph], self.placeholders), values, baseline.plan.estimated_s
+        )
 
     def prepared(
         self, graphs: Sequence[Runnable], values: Sequence[Any]
@@ -117,45 +119,45 @@ class ProcessorHarness:
         """Memory of those that were slower goes back by itself."""
 
 
-def _in_inference(home: Runnable, planner: Planner) -> tuple[Choice, ...]:
+def _in_inference(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
     """Single backends that come near, those that build quickly first; and the mixture of all that save anything."""
-    plan = home.plan
-    probed, owners = planner.costs.probed(home.graph), {region.backend for region in plan.regions}
+    plan = baseline.plan
+    probed, owners = planner.costs.probed(baseline.graph), {region.backend for region in plan.regions}
     pools = {backend.name: backend.traits().thread_pool for backend in planner.backends}
     used = {pools[name] for name in owners}
 
     def limit(name: str) -> float:
         if pools[name] not in used:
             return NEAR_ELSEWHERE
-        return NEAR_QUICK if name in owners or _build_s(planner.backend(name), home.graph) <= QUICK_S else NEAR
+        return NEAR_QUICK if name in owners or _build_s(planner.backend(name), baseline.graph) <= QUICK_S else NEAR
 
     # A single backend's own plan costs what it would cost alone.
     near = sorted(
-        (_build_s(planner.backend(name), home.graph), seconds, name)
-        for name, seconds in alone(home.layout.other, plan).items()
+        (_build_s(planner.backend(name), baseline.graph), seconds, name)
+        for name, seconds in alone(baseline.layout.other, plan).items()
         if name in probed and plan.estimated_s * (name in owners) < seconds <= plan.estimated_s * limit(name)
     )
     names = [name for *_, name in near]
-    mixed = other_plans(home, planner, [EVERYONE], frozenset(names))
+    mixed = other_plans(baseline, planner, [EVERYONE], frozenset(names))
     return (*(Choice(single=name) for name in names), *mixed)
 
 
-def _in_training(home: Runnable, planner: Planner) -> tuple[Choice, ...]:
+def _in_training(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
     """Single backends that build quickly, or are near; then mixtures without the plan's owners."""
-    plan, limit = home.plan, NEAR_TRAINING * home.plan.estimated_s
-    probed, owners = planner.costs.probed(home.graph), {region.backend for region in plan.regions}
+    plan, limit = baseline.plan, NEAR_TRAINING * baseline.plan.estimated_s
+    probed, owners = planner.costs.probed(baseline.graph), {region.backend for region in plan.regions}
     near = sorted(
         (seconds, name)
-        for name, seconds in alone(home.layout.other, plan).items()
+        for name, seconds in alone(baseline.layout.other, plan).items()
         if name in probed and {name} != owners and seconds <= limit
     )
     tried = [
         name
         for seconds, name in near
-        if seconds <= plan.estimated_s * NEAR or _build_s(planner.backend(name), home.graph) <= QUICK_S
+        if seconds <= plan.estimated_s * NEAR or _build_s(planner.backend(name), baseline.graph) <= QUICK_S
     ]
     names = tried[:MOST_ALONE]
-    mixed = other_plans(home, planner, without_owners(home, planner), frozenset(names), limit)
+    mixed = other_plans(baseline, planner, without_owners(baseline, planner), frozenset(names), limit)
     return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
 

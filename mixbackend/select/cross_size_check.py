@@ -27,36 +27,36 @@ not win anyway."""
 
 
 def checked_across_sizes(
-    rival: Runnable, trial: Trial, home: Runnable, home_trial: Trial, sizes: Sequence[Hints], planner: Planner
+    rival: Runnable, trial: Trial, baseline: Runnable, baseline_trial: Trial, sizes: Sequence[Hints], planner: Planner
 ) -> Trial:
     """What a rival did; one that is estimated to be slower at other sizes does not win.
 
     Args:
         rival, trial: another placement of the graph, and what it did.
-        home, home_trial: the plan by estimates, and what it did.
+        baseline, baseline_trial: the plan by estimates, and what it did.
         sizes: that the decision is for, beside those of the trials.
         planner: prices plans.
     """
-    detail = why_slower_elsewhere(rival, trial, home, home_trial, sizes, planner)
+    detail = why_slower_elsewhere(rival, trial, baseline, baseline_trial, sizes, planner)
     return replace(trial, status=SLOWER_ELSEWHERE, detail=detail) if detail else trial
 
 
 def why_slower_elsewhere(
-    rival: Runnable, trial: Trial, home: Runnable, home_trial: Trial, sizes: Sequence[Hints], planner: Planner
+    rival: Runnable, trial: Trial, baseline: Runnable, baseline_trial: Trial, sizes: Sequence[Hints], planner: Planner
 ) -> str:
     """Where a rival that may win here is estimated to be slower than the baseline; empty if nowhere.
 
     Args:
         rival, trial: another placement of the graph, and what it did.
-        home, home_trial: the plan by estimates, and what it did.
+        baseline, baseline_trial: the plan by estimates, and what it did.
         sizes: that the decision is for, beside those of the trials.
         planner: prices plans.
     """
-    mine, theirs = home_trial.median_s, trial.median_s
+    mine, theirs = baseline_trial.median_s, trial.median_s
     if trial.status != MEASURED or mine is None or theirs is None or theirs > MARGIN * mine:
         return ""
     for hints in sizes:
-        limit, seconds = (_promised(*item, hints, planner) for item in ((home, mine), (rival, theirs)))
+        limit, seconds = (_promised(*item, hints, planner) for item in ((baseline, mine), (rival, theirs)))
         if limit is not None and seconds is not None and seconds > MARGIN * limit:
             where = ", ".join(f"{symbol} = {value}" for symbol, value in hints.items())
             return f"promises {seconds / limit:.2f} times the plan's seconds at {where}"

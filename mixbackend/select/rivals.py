@@ -1,4 +1,4 @@
-"""Who may be quicker than a plan: its rivals by estimates.
+"""Rivals: plans that may be quicker than the baseline, by estimates.
 
 Place: below ``comparison_processor`` and ``comparison_gpu``. Input: a graph as it was placed. Output: seconds of single
 backends, choices of mixtures.
@@ -27,9 +27,9 @@ def alone(*plans: Plan | None) -> dict[str, float]:
     return {name: min(seconds for other, seconds in pairs if other == name) for name, _ in pairs}
 
 
-def without_owners(home: Runnable, planner: Planner) -> tuple[Choice, ...]:
+def without_owners(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
     """Mixtures without one of the backends that own a good part of the plan; the one without the largest first."""
-    plan, able = home.plan, _able(planner)
+    plan, able = baseline.plan, _able(planner)
     shares: dict[str, float] = {}
     for region in plan.regions:
         shares[region.backend] = shares.get(region.backend, 0.0) + region.estimated_s
@@ -40,23 +40,23 @@ def without_owners(home: Runnable, planner: Planner) -> tuple[Choice, ...]:
 
 
 def other_plans(
-    home: Runnable, planner: Planner, mixtures: Sequence[Choice], tried: frozenset[str], limit: float = math.inf
+    baseline: Runnable, planner: Planner, mixtures: Sequence[Choice], tried: frozenset[str], limit: float = math.inf
 ) -> tuple[Choice, ...]:
     """Those of the mixtures that come to plans of their own, in their order.
 
     Args:
-        home: the graph as it is placed.
+        baseline: the graph as it is placed.
         planner: places it.
         mixtures: choices among backends.
-        tried: backends that are tried alone: a mixture of nobody else is no other plan.
+        tried: backends that are tried alone: a mixture of these alone is no other plan.
         limit: no mixture is estimated to take more seconds.
     """
     able = _able(planner)
     # The plan itself comes first, so that no rival equals it.
-    found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {_content(home.plan): Choice()}
+    found: dict[frozenset[tuple[str, tuple[str, ...]]], Choice] = {_content(baseline.plan): Choice()}
     for choice in mixtures:
         with contextlib.suppress(PlacementError):
-            other = planner.place(home.graph, choice=choice)
+            other = planner.place(baseline.graph, choice=choice)
             taking = {region.backend for region in other.regions}.intersection(able)
             new = len(taking) > 1 or bool(taking - tried)
             if new and other.estimated_s <= limit:

@@ -39,5 +39,5 @@ class Runnable(Protocol):
         ...
 
     def release(self) -> None:
-        """Nobody will call it again."""
+        """It will not be called again."""
         ...
