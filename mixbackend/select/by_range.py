@@ -71,7 +71,7 @@ class RangedDecisions:
             layout = choose_layout(prepared.module, prepared.phase, self._captured.id, prepared.roles, planner)
             return ladder_of(layout, layout.plan or planner.place(layout.graph), planner)
         except PlacementError:
-            # Whoever places it for all sizes says so, and does what the configuration says.
+            # Placing it for all sizes raises the same, and does what the configuration says.
             return None
 
     @property

@@ -21,7 +21,7 @@ _STIRRED = 1 << 18
 def as_in_training(run: Callable[[], Any]) -> Callable[[], Any]:
     """A call as in a training step, where the other half and the optimizer follow, on torch's threads.
 
-    A library whose own threads wait for work by spinning looks quicker where nobody else works in between.
+    A library whose own threads wait for work by spinning looks quicker where nothing else works in between.
     """
     numbers = torch.ones(_STIRRED)
 

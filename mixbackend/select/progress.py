@@ -1,4 +1,4 @@
-"""The bar that people see while candidates are measured; silent where nobody looks at standard error."""
+"""The bar that people see while candidates are measured; silent where standard error is no terminal."""
 
 from __future__ import annotations
 

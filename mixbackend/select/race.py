@@ -1,14 +1,14 @@
-"""A race: candidates in processes of their own take turns; those that cannot win any more leave.
+"""Race: candidates in processes of their own take turns; those that cannot win any more leave.
 
-Place: below ``tuner``. Input: candidates with estimates, a way to start one, a budget; and who thinks of further ones
+Place: below ``tuner``. Input: candidates with estimates, a way to start one, a budget; and what proposes further ones
 when it is known what the regions of the first ones took. Output: one ``Trial`` each.
-Method: candidates start in the order given, a few at once, for compiling keeps one core busy; who is ready is stopped
-by a signal. Then there are heats: in a few turns it is seen who is near the quickest, and what each region takes; what
-others do to the machine makes that longer, never shorter, so the least counts. Plans that come of it are started and
-have their heats, too. In the final, all who are left take turns in rotating order; every few rounds, those that were
-slower than the leader in each of them leave, and it is over when all others are behind or as quick. Whoever takes a
-turn is alone, so that no waiting thread of another can spin. The first candidate never leaves: it is what the others
-are compared with, and what is left when they fail.
+Method: candidates start in the order given, a few at once, for compiling keeps one core busy; one that is ready is
+stopped by a signal. Then there are heats: a few turns show which are near the quickest, and what each region takes;
+what others do to the machine makes that longer, never shorter, so the least counts. Plans that come of it are started
+and have their heats, too. In the final, all that are left take turns in rotating order; every few rounds, those that
+were slower than the leader in each of them leave, and it is over when all others are behind or as quick. A candidate
+that takes a turn is alone, so that no waiting thread of another can spin. The first candidate never leaves: it is what
+the others are compared with, and what is left when they fail.
 Invariants: whatever a candidate does costs only itself. Nothing runs beside a turn. The budget is held to one turn.
 Units: seconds.
 """
@@ -35,8 +35,8 @@ STARTING_SHARE = 0.75
 LONGEST_START = 1 / 3
 """Of the budget, for one candidate: a hang costs no more. Those that start first may take longer if all of them do."""
 FAR_AWAY = 2.0
-"""Who is so many times slower than the quickest after its first turn has no more. First turns lie seconds apart, within
-which a machine's speed may change by half."""
+"""A candidate so many times slower than the quickest after its first turn has no more. First turns lie seconds apart,
+within which a machine's speed may change by half."""
 _WAIT_S = 0.1
 _ROUNDS_BETWEEN_CUTS = 3
 
@@ -230,7 +230,7 @@ class _Race:
                 lane.leave(answer["status"], answer.get("detail", ""))
 
     def _wait_for_one(self, starting: Sequence[_Lane]) -> None:
-        """Until one is ready: if all of them take long, the machine is slow or the model is large, and nobody hangs."""
+        """Until one is ready: if all of them take long, the machine is slow or the model is large, and none hangs."""
         for lane in itertools.cycle(starting):
             assert lane.runner is not None
             if lane.runner.wait(_WAIT_S) or self.left(STARTING_SHARE) <= 0.0:
@@ -244,7 +244,7 @@ class _Race:
                     lane.turn(self._longest(lane), heat=True)
 
     def final(self) -> None:
-        """All who are left take turns, until one is left alone, or more turns would change nothing."""
+        """All that are left take turns, until one is left alone, or more turns would change nothing."""
         for number in range(ROUNDS):
             lanes = [lane for lane in self.lanes if lane.running]
             if self.left() <= 0.0 or len(lanes) < 2:
@@ -283,7 +283,7 @@ def _cut(lanes: Sequence[_Lane], after_start: bool) -> None:
 
 
 def _is_decided(lanes: Sequence[_Lane]) -> bool:
-    """Whether all who still run, the first too, are behind one of them, or as quick as it in half of the rounds."""
+    """Whether all that still run, the first too, are behind one of them, or as quick as it in half of the rounds."""
     running = [lane for lane in lanes if lane.running]
     if not running:
         return True

@@ -1,4 +1,4 @@
-"""Refining: plans that nobody thought of before the regions of the others were measured.
+"""Refining: further plans, once the regions of the first ones were measured.
 
 Place: between the heats of a race and its final. Input: what the candidates' regions took. Output: one more candidate
 at a time, until the plan is stable.
@@ -28,7 +28,7 @@ from mixbackend.select.timings import RegionTiming
 MOST_PLANS = 4
 WORTH_TRYING = 1.03
 """A further plan may promise to be this much slower than the quickest candidate: what regions took one by one does not
-add up to more than that, and if noise decided who is tried, tuning again would find another plan."""
+add up to more than that, and if noise decided which are tried, tuning again would find another plan."""
 
 Corrections = dict[tuple[str, str], float]
 

@@ -39,7 +39,7 @@ class TrialRequest:
 
     @property
     def config_file(self) -> Path:
-        """The configuration of whoever tunes."""
+        """The configuration of the process that tunes."""
         return self.folder / "config.json"
 
     def to_line(self) -> str:

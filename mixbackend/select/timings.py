@@ -22,7 +22,7 @@ class RegionTiming:
     """One region of a candidate.
 
     Attributes:
-        backend: who ran it.
+        backend: that ran it.
         layout: of the graph's images.
         nodes: canonical names.
         estimated_s: as the candidate was planned.

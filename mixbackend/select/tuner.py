@@ -198,7 +198,7 @@ def _write(folder: Path, subject: Subject, values: Sequence[Any], environment: E
 
 
 def _unfinished(subject: Subject) -> str:
-    """What is kept under this key is known of a race that has not ended: who left it."""
+    """Under this key is kept what is known of a race that has not ended: candidates that left it."""
     return f"{subject.key}-unfinished"
 
 

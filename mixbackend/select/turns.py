@@ -1,12 +1,12 @@
-"""Candidates take turns in one process, until the quickest is told from the others or they have had enough.
+"""Turns: candidates run one after another in one process, until the quickest is known or further turns are not worth
+it.
 
 Place: below ``comparison``. Input: what each took in its first turn, a way to give one another. Output: seconds of
 every turn, added to the first ones.
 Method: a machine's speed may change by half within seconds, for all alike, so a turn counts by what it takes beside
-the leader's of the same round. Who is slower by ``FAR_BEHIND`` in every one of the first rounds, or later by anything
-in three rounds of four, has no more turns. Where all who are left differ by no more than ``TRIFLE`` in half of the
-rounds, which of them runs matters less than more turns would take.
-Units: seconds.
+the leader's of the same round. A candidate slower by ``FAR_BEHIND`` in every one of the first rounds, or later by
+anything in three rounds of four, has no more turns. Where all that are left differ by no more than ``TRIFLE`` in half
+of the rounds, which of them runs matters less than more turns would take. Units: seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from mixbackend.select.decision import round_ratios
 
 FAR_BEHIND = 1.3
-"""Who is so many times slower than the leader in both of the first two rounds has no third."""
+"""A candidate so many times slower than the leader in both of the first two rounds has no third."""
 TRIFLE = 0.03
 """To tell those that differ by no more takes turns for which hundreds of calls must make up."""
 FAR_AWAY = 3.0
-"""Who is so many times slower than the quickest in the first turn has no second."""
+"""A candidate so many times slower than the quickest in the first turn has no second."""
 
 
 def take_turns(
@@ -52,14 +52,14 @@ def take_turns(
 
 
 def still_racing(rounds: Mapping[int, Sequence[float]], fewest: int) -> list[int]:
-    """Who may be the quickest, of those that took the same turns; one alone if others are behind it, or as quick."""
+    """Which may be the quickest, of those that took the same turns; one alone if others are behind it, or as quick."""
     leader = _leader(rounds)
     ratios = {number: round_ratios(found, rounds[leader]) for number, found in rounds.items()}
     if len(rounds[leader]) < fewest:
         return [number for number, found in ratios.items() if min(found) <= FAR_BEHIND]
     left = [number for number, found in ratios.items() if not _is_behind(found)]
-    is_told = all(statistics.median(abs(ratio - 1.0) for ratio in ratios[number]) <= TRIFLE for number in left)
-    return [leader] if is_told else left
+    as_quick = all(statistics.median(abs(ratio - 1.0) for ratio in ratios[number]) <= TRIFLE for number in left)
+    return [leader] if as_quick else left
 
 
 def _leader(rounds: Mapping[int, Sequence[float]]) -> int:
