@@ -15,7 +15,7 @@ import torch
 from mixbackend.contracts import OpGraph, Plan, PlannedRegion
 from mixbackend.execute.bindings import BindingJob
 from mixbackend.execute.compile_cache import Compiled
-from mixbackend.execute.cuda_graphs import RecordedGraph, Subject, device_of
+from mixbackend.execute.cuda_graphs import RecordedGraph, RecordingSource, device_of
 from mixbackend.execute.faults import Faults
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
@@ -120,7 +120,7 @@ def with_runner(program: Program, environment: Environment, trial: bool = False)
         detail = "no CUDA graphs: later calls are to be verified, too"
         environment.events.append(Event("fallback", program.graph.id, "", "", detail))
         return replace(program, run=program.stitched.run)
-    subject = Subject(
+    source = RecordingSource(
         program.proposal.layout.module,
         program.graph,
         program.regions,
@@ -129,7 +129,7 @@ def with_runner(program: Program, environment: Environment, trial: bool = False)
         program.constants,
     )
     recorder = Recorder(environment, program.graph.id)
-    return replace(program, run=RecordedGraph(subject, device, recorder.emit, trial=trial))
+    return replace(program, run=RecordedGraph(source, device, recorder.emit, trial=trial))
 
 
 @dataclass(frozen=True)

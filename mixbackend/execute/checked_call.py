@@ -62,9 +62,9 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is called: a region, what was made of it, how far it may be off, what its inputs are called, and which of
-    them are not watched."""
+class CheckedRegion:
+    """A region whose call is checked: what was made of it, how far it may be off, what its inputs are called, and which
+    of them are not watched."""
 
     region: Region
     compiled: CompiledRegion
@@ -73,10 +73,10 @@ class Subject:
     moving: frozenset[int] = frozenset()
 
 
-def checked_call(subject: Subject, run: RunFunction, inputs: list[Any], depth: Depth) -> Outcome:
+def checked_call(checked: CheckedRegion, run: RunFunction, inputs: list[Any], depth: Depth) -> Outcome:
     """Call the code and look at everything; see ``Outcome``."""
     try:
-        kept, states = KeptInputs(subject.region, inputs, subject.moving), random_states(subject.region)
+        kept, states = KeptInputs(checked.region, inputs, checked.moving), random_states(checked.region)
     except Exception as error:
         return Outcome(unchecked=_error_text("what the inputs hold cannot be kept", error))
     try:
@@ -84,7 +84,7 @@ def checked_call(subject: Subject, run: RunFunction, inputs: list[Any], depth: D
     except Exception as error:
         return _raised(kept, states, error)
     try:
-        return _looked_at(subject, kept, states, inputs, outputs, depth)
+        return _looked_at(checked, kept, states, inputs, outputs, depth)
     except Exception as error:
         return Outcome(outputs, unchecked=_error_text("the check failed", error))
 
@@ -100,7 +100,7 @@ def _raised(kept: KeptInputs, states: RandomStates, error: Exception) -> Outcome
 
 
 def _looked_at(
-    subject: Subject,
+    checked: CheckedRegion,
     kept: KeptInputs,
     states: RandomStates,
     inputs: list[Any],
@@ -108,10 +108,10 @@ def _looked_at(
     depth: Depth,
 ) -> Outcome:
     written = kept.undeclared()
-    wrong = _written_in_words([subject.names[place] for place in (*written.restored, *written.lost)])
+    wrong = _written_in_words([checked.names[place] for place in (*written.restored, *written.lost)])
     if not wrong:
-        deviation = malformed(subject, inputs, outputs)
-        check = Check(deviation) if deviation else _compared(subject, kept, states, inputs, outputs, depth)
+        deviation = malformed(checked, inputs, outputs)
+        check = Check(deviation) if deviation else _compared(checked, kept, states, inputs, outputs, depth)
         wrong = "" if check.deviation is None else str(check.deviation)
         if check.unknown:
             return Outcome(outputs, unchecked=check.unknown)
@@ -119,22 +119,22 @@ def _looked_at(
         kept.restore_declared()
         set_random_states(states)
         return Outcome(outputs, wrong=wrong, lost=written.lost)
-    return Outcome(outputs, proves=_proves(subject.region, kept.before, outputs))
+    return Outcome(outputs, proves=_proves(checked.region, kept.before, outputs))
 
 
 def _compared(
-    subject: Subject,
+    checked: CheckedRegion,
     kept: KeptInputs,
     states: RandomStates,
     inputs: list[Any],
     outputs: tuple[Any, ...],
     depth: Depth,
 ) -> Check:
-    region = subject.region
+    region = checked.region
     if depth == "rows" and _rows_are_right(region, kept.before, outputs, states):
         return Check()
     written = [inputs[place] for place in region.written]
-    return check_region(region, kept.before, outputs, subject.budget, written, states)
+    return check_region(region, kept.before, outputs, checked.budget, written, states)
 
 
 def _rows_are_right(region: Region, inputs: Sequence[Any], outputs: Sequence[Any], states: RandomStates) -> bool:
@@ -158,9 +158,9 @@ def _some_rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[torch.tensor(places, device=tensor.device)]
 
 
-def malformed(subject: Subject, inputs: Sequence[Any], outputs: Sequence[Any]) -> Deviation | None:
+def malformed(checked: CheckedRegion, inputs: Sequence[Any], outputs: Sequence[Any]) -> Deviation | None:
     """Form of the outputs: number, type, strides that were promised, and storage that belongs to nobody else."""
-    region = subject.region
+    region = checked.region
     if len(outputs) != len(region.outputs):
         return Deviation(len(outputs), float("inf"), 0.0, 0.0, "shape")
     owners: dict[int, set[int]] = {}
@@ -173,7 +173,7 @@ def malformed(subject: Subject, inputs: Sequence[Any], outputs: Sequence[Any]) -
         shared = owners.get(output.data_ptr()) if output.numel() else None
         if shared is not None and expected.alias_of not in shared:
             return Deviation(index, float("inf"), 0.0, 0.0, "storage")
-        promised = subject.compiled.strides == "as_traced" and expected.exact_stride
+        promised = checked.compiled.strides == "as_traced" and expected.exact_stride
         as_expected = tuple(output.shape) == tuple(expected.meta.shape)
         enforce = restrider(expected.meta) if promised and as_expected else None
         if enforce is not None and enforce(output) is not output:

@@ -21,7 +21,7 @@ from mixbackend.contracts import BoundRun, ErrorBudget, Region
 from mixbackend.contracts.region import RunFunction
 from mixbackend.contracts.torch_compat import set_versions, versions_of
 from mixbackend.execute.answers import Answers, ExecutionPolicy
-from mixbackend.execute.checked_call import Outcome, Subject, checked_call
+from mixbackend.execute.checked_call import CheckedRegion, Outcome, checked_call
 from mixbackend.execute.output_forms import looked_at
 from mixbackend.execute.region_code import MOST_UNPROVED, Checks, Depth, RegionCode
 from mixbackend.execute.region_errors import FailureKind
@@ -211,8 +211,8 @@ class RegionExecutor(Answers):
         if not self._admissible(inputs):
             return eager_result(self.region, inputs)
         checks, start = self._checks, time.monotonic()
-        subject = Subject(self.region, self.compiled, self._budget(), self._names, self._moving)
-        outcome = checked_call(subject, self._run, inputs, depth)
+        checked = CheckedRegion(self.region, self.compiled, self._budget(), self._names, self._moving)
+        outcome = checked_call(checked, self._run, inputs, depth)
         self.rechecked_s += time.monotonic() - start if checks.later else 0.0
         if outcome.lost:
             return self._lost(outcome.lost)

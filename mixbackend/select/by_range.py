@@ -4,7 +4,7 @@ Place: between ``compile.propose`` and ``tuner``; a graph without symbolic sizes
 Input: a captured graph. Output: what is known of it.
 Which ranges there are follows from estimates (``plan.regime_search``). Each is tuned at the first call in it, with
 values of that call: indices and masks among them have the sizes and contents that really come. The decision for a range
-is remembered under a key that holds its bounds; a graph with one plan for all sizes has the key of its subject alone.
+is remembered under a key that holds its bounds; a graph with one plan for all sizes has the key of its task alone.
 The plan that runs the sizes of the graph's first call is among the candidates of every other range: where a range is
 not worth a plan of its own after all, measuring says so. Where nothing was tuned, what was compared at first calls
 counts.
@@ -36,7 +36,7 @@ from mixbackend.plan.regime_search import Ladder, Regime
 from mixbackend.plan.size_buckets import ladder_of
 from mixbackend.select import decision_store, tuner
 from mixbackend.select.decision import UNTUNED, Decision
-from mixbackend.select.tuner import Subject
+from mixbackend.select.tuner import TuningTask
 
 _INPUT = re.compile(r"^%\d+ = input\(\w+, (.*)\)$", re.MULTILINE)
 _SHAPE = re.compile(r"^tensor\([^\[]*\[([^\]]*)\]")
@@ -58,7 +58,7 @@ class RangedDecisions:
         self._prepared = prepared
         self._environment = environment
         # ``None`` where nothing was decided before and nothing shall be tuned, or it cannot be.
-        self._subject = tuner.subject_if_any(captured, environment)
+        self._task = tuner.task_if_any(captured, environment)
         self._compared: dict[str, Decision] = {}
 
     @cached_property
@@ -86,8 +86,8 @@ class RangedDecisions:
         These time calls by the processor's clock and limit memory by its addresses, so that GPUs are left out: there,
         plans are compared at the first call.
         """
-        subject = self._subject
-        wanted = subject is not None and not subject.device.startswith("cuda")
+        task = self._task
+        wanted = task is not None and not task.device.startswith("cuda")
         return wanted and self._environment.config.search.mode == "measure"
 
     def ends(self, regime: Regime | None) -> tuple[Hints, ...]:
@@ -96,16 +96,16 @@ class RangedDecisions:
 
     def tuned(self) -> Decision:
         """What was tuned for the sizes that the graph was captured at; ``UNTUNED`` if nothing."""
-        return UNTUNED if self._subject is None else self._tuned(self._subject, self.home)
+        return UNTUNED if self._task is None else self._tuned(self._task, self.home)
 
     def compared(self) -> Decision:
         """What the comparison at the first call at these sizes decided; ``UNTUNED`` if nothing."""
-        return UNTUNED if self._subject is None else self._compared_in(self._subject, self.home)
+        return UNTUNED if self._task is None else self._compared_in(self._task, self.home)
 
     def at_first_call(self, values: Sequence[Any]) -> Decision:
         """Measure the graph at the sizes that it was captured at, with the values of its first call."""
-        assert self._subject is not None, "it is measuring"
-        return tuner.tune_if_possible(self._captured, _in_range(self._subject, self.home), values, self._environment)
+        assert self._task is not None, "it is measuring"
+        return tuner.tune_if_possible(self._captured, _in_range(self._task, self.home), values, self._environment)
 
     def keep_compared(self, regime: Regime | None, decision: Decision) -> None:
         """Remember what the comparison at the first call in a range decided.
@@ -116,40 +116,40 @@ class RangedDecisions:
         if tuner.why_untunable(self._environment):
             return
         with contextlib.suppress(RegionTextError):
-            subject = self._subject or tuner.subject_of(self._captured, self._environment)
-            decision_store.remember(_in_range(subject, regime), decision, self._environment)
+            task = self._task or tuner.task_of(self._captured, self._environment)
+            decision_store.remember(_in_range(task, regime), decision, self._environment)
 
-    def _tuned(self, subject: Subject, regime: Regime | None) -> Decision:
-        return tuner.remembered(_in_range(subject, regime), self._environment)
+    def _tuned(self, task: TuningTask, regime: Regime | None) -> Decision:
+        return tuner.remembered(_in_range(task, regime), self._environment)
 
-    def _compared_in(self, subject: Subject, regime: Regime | None) -> Decision:
-        return decision_store.remembered(_in_range(subject, regime), self._environment)
+    def _compared_in(self, task: TuningTask, regime: Regime | None) -> Decision:
+        return decision_store.remembered(_in_range(task, regime), self._environment)
 
     def decide(self, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
         """For another range, whose first call has these values; the plan that runs other sizes is a candidate.
 
         ``UNTUNED`` to go by estimates.
         """
-        subject, compared = self._subject, self._compared.get(str(regime), UNTUNED)
-        if subject is None or compared is not UNTUNED:
+        task, compared = self._task, self._compared.get(str(regime), UNTUNED)
+        if task is None or compared is not UNTUNED:
             return compared
-        known = self._tuned(subject, regime)
+        known = self._tuned(task, regime)
         if known is not UNTUNED:
             return known
-        return self._tune(subject, regime, values, other) if self.measuring else self._compared_in(subject, regime)
+        return self._tune(task, regime, values, other) if self.measuring else self._compared_in(task, regime)
 
-    def _tune(self, subject: Subject, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
-        given = [values[place] for place in subject.inputs]
-        text = at_sizes(subject.text, given)
+    def _tune(self, task: TuningTask, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
+        given = [values[place] for place in task.inputs]
+        text = at_sizes(task.text, given)
         region = read_region_text(text)
         roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
         captured = Captured(region.graph_module, region.phase, roles, self._captured.id)
-        tuned = replace(_in_range(subject, regime), text=text, inputs=tuple(range(len(given))))
+        tuned = replace(_in_range(task, regime), text=text, inputs=tuple(range(len(given))))
         return tuner.tune_if_possible(captured, tuned, given, self._environment, (other,))
 
 
-def _in_range(subject: Subject, regime: Regime | None) -> Subject:
-    return subject if regime is None or regime.unbounded else replace(subject, key=f"{subject.key}@{regime}")
+def _in_range(task: TuningTask, regime: Regime | None) -> TuningTask:
+    return task if regime is None or regime.unbounded else replace(task, key=f"{task.key}@{regime}")
 
 
 def at_sizes(text: str, values: Sequence[Any]) -> str:

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from mixbackend.plan.environment import Environment
 from mixbackend.select.decision import Decision
-from mixbackend.select.tuner import Subject
+from mixbackend.select.tuner import TuningTask
 
 
-def remembered(subject: Subject, environment: Environment) -> Decision:
+def remembered(task: TuningTask, environment: Environment) -> Decision:
     """What was decided at the first call of this graph before; ``UNTUNED`` if nothing."""
-    return Decision.read(environment.storage.database.decision(_key(subject, environment)))
+    return Decision.read(environment.storage.database.decision(_key(task, environment)))
 
 
-def remember(subject: Subject, decision: Decision, environment: Environment) -> None:
+def remember(task: TuningTask, decision: Decision, environment: Environment) -> None:
     """Keep what was decided at a first call; tuning does not take it for a decision of its own."""
     environment.storage.database.set_decision(
-        _key(subject, environment), decision.to_dict(), device=subject.device, fingerprints=environment.fingerprints
+        _key(task, environment), decision.to_dict(), device=task.device, fingerprints=environment.fingerprints
     )
 
 
-def _key(subject: Subject, environment: Environment) -> str:
+def _key(task: TuningTask, environment: Environment) -> str:
     # What is quickest when replayed may not be when each kernel is launched, and the other way round.
-    replayed = environment.records and subject.device.startswith("cuda")
-    return f"{subject.key}-first-call{'-replayed' if replayed else ''}"
+    replayed = environment.records and task.device.startswith("cuda")
+    return f"{task.key}-first-call{'-replayed' if replayed else ''}"

@@ -1,4 +1,4 @@
-"""Tuning one graph: what was decided before, or a race over its candidates with the values of its first call.
+"""Tuner: what was decided about a graph before, or a race over its candidates with the values of its first call.
 
 Place: between capture and placement. Input: a captured graph, in a race the values. Output: a ``Decision``.
 A decision belongs to the exact graph (operators, arguments, dtypes, strides, symbols, roles of inputs), the backends
@@ -49,8 +49,8 @@ MOST_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A graph that may be tuned.
+class TuningTask:
+    """A graph that may be tuned, and the key of what is decided about it.
 
     Attributes:
         text: canonical text of the whole graph.
@@ -65,7 +65,7 @@ class Subject:
     device: str = ""
 
 
-def subject_of(captured: Captured, environment: Environment) -> Subject:
+def task_of(captured: Captured, environment: Environment) -> TuningTask:
     """What a decision about a graph belongs to.
 
     Raises:
@@ -73,10 +73,10 @@ def subject_of(captured: Captured, environment: Environment) -> Subject:
     """
     identity = captured.identity
     key, device = _key(identity.key, identity.graph, environment), environment.device(identity.graph)
-    return Subject(identity.text, identity.inputs, key, device)
+    return TuningTask(identity.text, identity.inputs, key, device)
 
 
-def subject_if_any(captured: Captured, environment: Environment) -> Subject | None:
+def task_if_any(captured: Captured, environment: Environment) -> TuningTask | None:
     """What a decision would belong to; ``None`` where none was made before and none shall be, or none can be."""
     measuring = environment.config.search.mode == "measure"
     if not measuring and not environment.storage.database.has_decisions():
@@ -84,7 +84,7 @@ def subject_if_any(captured: Captured, environment: Environment) -> Subject | No
     reason = why_untunable(environment)
     try:
         if not reason:
-            return subject_of(captured, environment)
+            return task_of(captured, environment)
     except RegionTextError as error:
         reason = f"the graph cannot be given to another process: {error}"
     if measuring:
@@ -93,11 +93,11 @@ def subject_if_any(captured: Captured, environment: Environment) -> Subject | No
 
 
 def tune_if_possible(
-    captured: Captured, subject: Subject, values: Sequence[Any], environment: Environment, beside: Sequence[Choice] = ()
+    captured: Captured, task: TuningTask, values: Sequence[Any], environment: Environment, beside: Sequence[Choice] = ()
 ) -> Decision:
     """``tune``; a graph that cannot be measured is placed by estimates, and an event says why."""
     try:
-        decision = tune(captured, subject, values, environment, beside)
+        decision = tune(captured, task, values, environment, beside)
     except Exception as error:
         if environment.config.on_failure == "raise":
             raise
@@ -110,19 +110,19 @@ def tune_if_possible(
     return decision
 
 
-def remembered(subject: Subject, environment: Environment) -> Decision:
+def remembered(task: TuningTask, environment: Environment) -> Decision:
     """What was decided before; ``UNTUNED`` if nothing."""
-    return Decision.read(environment.storage.database.decision(subject.key))
+    return Decision.read(environment.storage.database.decision(task.key))
 
 
 def tune(
-    captured: Captured, subject: Subject, values: Sequence[Any], environment: Environment, beside: Sequence[Choice] = ()
+    captured: Captured, task: TuningTask, values: Sequence[Any], environment: Environment, beside: Sequence[Choice] = ()
 ) -> Decision:
     """Measure the candidates of a graph, and remember what came of it, unless none could be measured.
 
     Args:
         captured: the graph.
-        subject: of the graph.
+        task: of the graph.
         values: one per placeholder; they are only read.
         environment: backends, costs, budget.
         beside: candidates beyond those that estimates suggest.
@@ -136,18 +136,18 @@ def tune(
         return UNTUNED
     # Two races at once would measure one another.
     with environment.storage.database.alone("tuning"):
-        known = remembered(subject, environment)
+        known = remembered(task, environment)
         if known is not UNTUNED:
             return known
         with _folder(private_folder(environment.config.cache.dir)) as folder:
-            _write(folder, subject, values, environment)
+            _write(folder, task, values, environment)
             refiner = Refiner(graphs, environment.planner, candidates)
-            decision = decide(_race(tuple(candidates.values()), refiner, folder, subject, environment))
+            decision = decide(_race(tuple(candidates.values()), refiner, folder, task, environment))
         if decision.measured:
             environment.storage.database.set_decision(
-                subject.key, decision.to_dict(), device=subject.device, fingerprints=environment.fingerprints
+                task.key, decision.to_dict(), device=task.device, fingerprints=environment.fingerprints
             )
-            environment.storage.database.forget_decision(_unfinished(subject))
+            environment.storage.database.forget_decision(_unfinished(task))
     return decision
 
 
@@ -189,25 +189,25 @@ def placeable(
     return prepared.module, prepared.phase, prepared.roles
 
 
-def _write(folder: Path, subject: Subject, values: Sequence[Any], environment: Environment) -> None:
+def _write(folder: Path, task: TuningTask, values: Sequence[Any], environment: Environment) -> None:
     request = TrialRequest(folder, Choice(), 0)
-    request.graph_file.write_text(subject.text)
+    request.graph_file.write_text(task.text)
     estimating = environment.config.with_options({"search.mode": "estimate"})
     request.config_file.write_text(estimating.model_dump_json())
-    write_values(folder, [values[place] for place in subject.inputs])
+    write_values(folder, [values[place] for place in task.inputs])
 
 
-def _unfinished(subject: Subject) -> str:
+def _unfinished(task: TuningTask) -> str:
     """Under this key is kept what is known of a race that has not ended: candidates that left it."""
-    return f"{subject.key}-unfinished"
+    return f"{task.key}-unfinished"
 
 
 def _race(
-    entrants: Sequence[Entrant], refiner: Refiner, folder: Path, subject: Subject, environment: Environment
+    entrants: Sequence[Entrant], refiner: Refiner, folder: Path, task: TuningTask, environment: Environment
 ) -> tuple[Trial, ...]:
     """A race among those that did not leave an earlier one, which was interrupted; the first runs again in any case."""
     threads = torch.get_num_threads()
-    kept = Decision.read(environment.storage.database.decision(_unfinished(subject)))
+    kept = Decision.read(environment.storage.database.decision(_unfinished(task)))
     left = {trial.choice: trial for trial in kept.trials if trial.choice != entrants[0].choice}
 
     def start(choice: Choice) -> Runner:
@@ -217,7 +217,7 @@ def _race(
         if trial.status != NO_TIME:
             left[trial.choice] = trial
             environment.storage.database.set_decision(
-                _unfinished(subject), Decision(trials=tuple(left.values())).to_dict()
+                _unfinished(task), Decision(trials=tuple(left.values())).to_dict()
             )
 
     again = [entrant for entrant in entrants if entrant.choice not in left]

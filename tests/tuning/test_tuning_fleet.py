@@ -31,17 +31,17 @@ def captured() -> tuner.Captured:
 
 
 def decide(environment: Environment) -> None:
-    subject = tuner.subject_of(captured(), environment)
+    task = tuner.task_of(captured(), environment)
     environment.storage.database.set_decision(
-        subject.key, DECISION.to_dict(), device=subject.device, fingerprints=environment.fingerprints
+        task.key, DECISION.to_dict(), device=task.device, fingerprints=environment.fingerprints
     )
     finish(10)
 
 
 def known(environment: Environment) -> Decision:
-    subject = tuner.subject_if_any(captured(), environment)
-    assert subject is not None, "a fleet may know what this machine never tuned"
-    return tuner.remembered(subject, environment)
+    task = tuner.task_if_any(captured(), environment)
+    assert task is not None, "a fleet may know what this machine never tuned"
+    return tuner.remembered(task, environment)
 
 
 def test_a_decision_of_one_machine_holds_on_another(tmp_path: Path) -> None:

@@ -2,6 +2,6 @@
 
 from mixbackend.execute.cuda_graphs.eager_splitting import split_eager_regions
 from mixbackend.execute.cuda_graphs.graph_segments import device_of
-from mixbackend.execute.cuda_graphs.recorded import RecordedGraph, Subject
+from mixbackend.execute.cuda_graphs.recorded import RecordedGraph, RecordingSource
 
-__all__ = ["RecordedGraph", "Subject", "device_of", "split_eager_regions"]
+__all__ = ["RecordedGraph", "RecordingSource", "device_of", "split_eager_regions"]

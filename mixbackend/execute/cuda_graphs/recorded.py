@@ -43,8 +43,8 @@ _MOST_CALLED = 64
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is recorded.
+class RecordingSource:
+    """What CUDA graphs are recorded of.
 
     Attributes:
         module, graph: the captured graph and its description.
@@ -65,24 +65,24 @@ class RecordedGraph:
     """See the module's docstring.
 
     Args:
-        subject: what is recorded.
+        source: what is recorded.
         device: number of its GPU, see ``device_of``.
         emit: receives what is recorded, and what fails; only the latter in a trial.
         trial: whether all inputs are the same memory at every call, so that none needs to be copied.
     """
 
-    def __init__(self, subject: Subject, device: int, emit: Emit, trial: bool = False) -> None:
-        self._subject = subject
+    def __init__(self, source: RecordingSource, device: int, emit: Emit, trial: bool = False) -> None:
+        self._source = source
         self._device = device
         self._emit_failure = emit
         self._emit: Emit = emit if not trial else lambda region, detail: None
         self._trial = trial
         self._lock = threading.RLock()
-        self._sizes = _size_reader(subject)
+        self._sizes = _size_reader(source)
         self._runs: dict[tuple[int, ...], Run] = {}
         self._called: set[tuple[int, ...]] = set()
         self._refused: dict[int, str] = {}
-        self._backward = subject.graph.phase == "backward"
+        self._backward = source.graph.phase == "backward"
         # What is recorded for a trial ends before anybody could be done with its gradients.
         self._giver = Giver(lambda detail: emit("", detail)) if self._backward and not trial else None
 
@@ -98,7 +98,7 @@ class RecordedGraph:
             if sizes not in self._runs and len(self._runs) >= MOST_SIZES:
                 self._emit("", f"further sizes run without CUDA graphs: those of {MOST_SIZES} are recorded")
                 return self._plain
-            if not self._are_prepared(sizes) or not all(executor.settled for executor in self._subject.executors):
+            if not self._are_prepared(sizes) or not all(executor.settled for executor in self._source.executors):
                 return self._plain
             if sizes not in self._runs:
                 self._runs[sizes] = self._recording()
@@ -115,13 +115,13 @@ class RecordedGraph:
     def _plain(self, arguments: list[Any]) -> Sequence[Any]:
         if self._backward:
             cuda_graphs_enter_backward(self._device)
-        return self._subject.stitched.run(arguments)
+        return self._source.stitched.run(arguments)
 
     def _recording(self) -> Run:
         """The stitched function of segments."""
-        subject = self._subject
+        source = self._source
         segments = self._segments()
-        self._emit("", describe_segments(segments, subject.regions))
+        self._emit("", describe_segments(segments, source.regions))
         count = sum(segment.is_recorded for segment in segments)
         if count == 0:
             return self._plain
@@ -130,7 +130,7 @@ class RecordedGraph:
             self._recorded(segment, recording) if segment.is_recorded else self._as_is(segment) for segment in segments
         ]
         try:
-            run = stitch(subject.module, subject.graph, segments, calls).run
+            run = stitch(source.module, source.graph, segments, calls).run
         except PlacementError as error:
             # Regions that run in order one by one cannot do so in these segments.
             self._emit_failure("", f"runs without CUDA graphs: {error.what}")
@@ -147,31 +147,31 @@ class RecordedGraph:
         return entered
 
     def _segments(self) -> tuple[GraphSegment, ...]:
-        subject = self._subject
-        static = frozenset(item.name for item in subject.graph.inputs if item.role.is_weight)
+        source = self._source
+        static = frozenset(item.name for item in source.graph.inputs if item.role.is_weight)
         obstacles = [
             self._refused.get(number)
             or obstacle_of(bound, executor.backend.name, executor.backend.traits(), static, self._device)
-            for number, (bound, executor) in enumerate(zip(subject.regions, subject.executors, strict=True))
+            for number, (bound, executor) in enumerate(zip(source.regions, source.executors, strict=True))
         ]
-        return cut_segments(subject.graph, subject.regions, obstacles, frozenset(subject.constants))
+        return cut_segments(source.graph, source.regions, obstacles, frozenset(source.constants))
 
     def _as_is(self, segment: GraphSegment) -> Run:
         """A region, or views, without a recording."""
         if segment.views:
-            return _repeated(self._subject.module, segment)
+            return _repeated(self._source.module, segment)
         (number,) = segment.regions
-        return self._subject.executors[number]
+        return self._source.executors[number]
 
     def _recorded(self, segment: GraphSegment, recording: Recording) -> RecordedSegment:
-        subject = self._subject
-        roles = {item.name: item.role for item in subject.graph.inputs}
+        source = self._source
+        roles = {item.name: item.role for item in source.graph.inputs}
         given = {name for name, role in roles.items() if self._trial or role.is_weight}
         static = [place for place, name in enumerate(segment.inputs) if name in given]
-        constants = {name: subject.constants[name] for name in segment.constants}
-        regions = [subject.regions[number] for number in segment.regions]
-        executors = [subject.executors[number] for number in segment.regions]
-        filename = f"<mixbackend {subject.graph.id}, CUDA graph of {regions[0].planned.id}>"
+        constants = {name: source.constants[name] for name in segment.constants}
+        regions = [source.regions[number] for number in segment.regions]
+        executors = [source.executors[number] for number in segment.regions]
+        filename = f"<mixbackend {source.graph.id}, CUDA graph of {regions[0].planned.id}>"
         bare = _joined(segment, regions, [executor.unguarded for executor in executors], constants, filename)
         guarded = _joined(segment, regions, executors, constants, filename)
         graph = cuda_graph_recorded(
@@ -180,7 +180,7 @@ class RecordedGraph:
             len(segment.outputs),
             static,
             self._device,
-            subject.graph.phase,
+            source.graph.phase,
             tuple(constants.values()),
         )
         return RecordedSegment(
@@ -201,7 +201,7 @@ class RecordedGraph:
             self._runs.clear()
         where = " in a trial" if self._trial else ""
         for number in guilty:
-            self._emit_failure(self._subject.regions[number].planned.id, f"runs without a CUDA graph{where}, {text}")
+            self._emit_failure(self._source.regions[number].planned.id, f"runs without a CUDA graph{where}, {text}")
 
 
 def _joined(
@@ -247,12 +247,12 @@ def _called_in(filename: str, error: BaseException) -> int | None:
     return None
 
 
-def _size_reader(subject: Subject) -> Callable[[Sequence[Any]], tuple[int, ...]]:
+def _size_reader(source: RecordingSource) -> Callable[[Sequence[Any]], tuple[int, ...]]:
     """Reads off a call's arguments what its sizes depend on; nothing where all of them are known."""
-    if not subject.graph.dynamic:
+    if not source.graph.dynamic:
         return lambda arguments: ()
-    metas = {item.name: item.meta for item in subject.graph.inputs}
-    placeholders = [node.name for node in subject.module.graph.find_nodes(op="placeholder")]
+    metas = {item.name: item.meta for item in source.graph.inputs}
+    placeholders = [node.name for node in source.module.graph.find_nodes(op="placeholder")]
     numbers = [place for place, name in enumerate(placeholders) if not isinstance(metas[name], TensorMeta)]
     tensors = [place for place, name in enumerate(placeholders) if _sized_by_symbols(metas[name])]
 

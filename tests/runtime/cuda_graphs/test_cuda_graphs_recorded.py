@@ -15,7 +15,7 @@ from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import CompiledRegion, InputRole, Plan, PlannedRegion
 from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.cuda_graphs import recorded
-from mixbackend.execute.cuda_graphs.recorded import MOST_SIZES, RecordedGraph, Subject
+from mixbackend.execute.cuda_graphs.recorded import MOST_SIZES, RecordedGraph, RecordingSource
 from mixbackend.execute.region_code import RegionCode
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.stitch import stitch
@@ -130,7 +130,7 @@ def _graph(
     monkeypatch.setattr(recorded, "obstacle_of", lambda bound, *_: found.get(bound.planned.id, ""))
     events = []
     running = RecordedGraph(
-        Subject(module, graph, regions, executors, stitched, bound), 0, lambda *told: events.append(told), trial
+        RecordingSource(module, graph, regions, executors, stitched, bound), 0, lambda *told: events.append(told), trial
     )
     return running, backend, events, failures
 
@@ -267,7 +267,7 @@ def test_each_set_of_sizes_is_recorded_up_to_a_bound(recordings, monkeypatch):
 
 def _arguments(graph, value):
     """Numbers, where the traced graph takes any, then the tensor."""
-    placeholders = graph._subject.module.graph.find_nodes(op="placeholder")
+    placeholders = graph._source.module.graph.find_nodes(op="placeholder")
     sizes = iter(value.shape)
     return [value if isinstance(node.meta["val"], torch.Tensor) else next(sizes) for node in placeholders]
 

@@ -49,7 +49,7 @@ def graph(rows: int = 4, roles=None) -> tuner.Captured:
 
 
 def key(mine: Environment, rows: int = 4, roles=None) -> str:
-    return tuner.subject_of(graph(rows, roles), mine).key
+    return tuner.task_of(graph(rows, roles), mine).key
 
 
 def test_a_decision_belongs_to_graph_backends_device_threads_and_rules(tmp_path, monkeypatch) -> None:
@@ -78,26 +78,26 @@ def test_a_decision_belongs_to_graph_backends_device_threads_and_rules(tmp_path,
 
 def test_decisions_are_remembered_until_they_do_not_fit(tmp_path) -> None:
     mine = environment(tmp_path)
-    subject = tuner.subject_of(graph(), mine)
-    assert tuner.remembered(subject, mine) is UNTUNED
+    task = tuner.task_of(graph(), mine)
+    assert tuner.remembered(task, mine) is UNTUNED
     decision = Decision(Choice(single="onednn"), (Trial(DEFAULT, 1.0, MEASURED, "", (2.0,)),))
-    mine.storage.database.set_decision(subject.key, decision.to_dict())
-    assert tuner.remembered(subject, environment(tmp_path)) == decision
-    mine.storage.database.set_decision(subject.key, {"choice": "fast"})
-    assert tuner.remembered(subject, mine) is UNTUNED
+    mine.storage.database.set_decision(task.key, decision.to_dict())
+    assert tuner.remembered(task, environment(tmp_path)) == decision
+    mine.storage.database.set_decision(task.key, {"choice": "fast"})
+    assert tuner.remembered(task, mine) is UNTUNED
 
 
 def test_nothing_is_looked_up_where_nothing_was_tuned(tmp_path) -> None:
     mine = environment(tmp_path)
-    assert tuner.subject_if_any(graph(), mine) is None
+    assert tuner.task_if_any(graph(), mine) is None
     mine.storage.database.set_decision("other", UNTUNED.to_dict())
-    assert tuner.subject_if_any(graph(), mine) is not None
+    assert tuner.task_if_any(graph(), mine) is not None
 
 
 def test_rules_about_modules_cannot_be_read_elsewhere(tmp_path) -> None:
     rules = [{"match": {"module": "encoder.*"}, "prefer": "onednn"}]
     mine = environment(tmp_path, rules=rules, search={"mode": "measure"})
-    assert tuner.subject_if_any(graph(), mine) is None
+    assert tuner.task_if_any(graph(), mine) is None
     (event,) = mine.events.events()
     assert event.kind == "tuning" and "modules" in event.detail
 
@@ -195,7 +195,7 @@ def test_a_plan_belongs_to_its_layout(tmp_path) -> None:
 
 def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_path, monkeypatch) -> None:
     mine = environment(tmp_path)
-    subject = tuner.subject_of(graph(64, {}), mine)
+    task = tuner.task_of(graph(64, {}), mine)
     started: list[list[Choice]] = []
 
     def interrupted(entrants, start, budget_s, show, further, told, **more):
@@ -212,12 +212,12 @@ def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_pat
     values = [torch.randn(64, 8), torch.randn(8, 16)]
     monkeypatch.setattr(tuner, "race", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        tuner.tune(graph(64, {}), subject, values, mine)
+        tuner.tune(graph(64, {}), task, values, mine)
     monkeypatch.setattr(tuner, "race", finished)
-    decision = tuner.tune(graph(64, {}), subject, values, mine)
+    decision = tuner.tune(graph(64, {}), task, values, mine)
     assert started[1] == started[0][:-1]
     assert [trial.status for trial in decision.trials] == [MEASURED] * len(started[1]) + [SLOWER]
-    assert tuner.remembered(subject, mine) == decision
+    assert tuner.remembered(task, mine) == decision
     assert len(mine.storage.database._file.read("SELECT subject FROM decisions")) == 1
 
 
@@ -240,11 +240,11 @@ def test_a_graph_that_reckons_with_its_sizes_has_a_text_that_does_so(tmp_path) -
         rows, columns, width = value.shape
         return value.reshape(rows * columns, width).cumsum(0) / (rows * columns)
 
-    subjects = []
+    tasks = []
     for rows, columns in ((2, 3), (5, 7)):
         module = trace_graph(function, [torch.randn(rows, columns, 4)], dynamic=True)[0]
-        subjects.append(tuner.subject_of(tuner.Captured(module, "inference", {}, "g"), environment(tmp_path)))
-    first, second = subjects
+        tasks.append(tuner.task_of(tuner.Captured(module, "inference", {}, "g"), environment(tmp_path)))
+    first, second = tasks
     assert first.key == second.key
     assert first.inputs == (0,)
     value = torch.randn(6, 2, 4)
@@ -256,7 +256,7 @@ def test_a_look_up_that_fails_never_takes_the_model_down(tmp_path, monkeypatch) 
     def broken(captured, environment):
         raise KeyError("lost")
 
-    monkeypatch.setattr(tuner, "subject_if_any", broken)
+    monkeypatch.setattr(tuner, "task_if_any", broken)
     mixture = Mixture(load_config({**GIVEN, "cache": {"dir": str(tmp_path)}}))
     value = torch.randn(4, 3)
     with torch.no_grad():
