@@ -30,7 +30,7 @@ from mixbackend.plan.layout_choice import named_layout
 from mixbackend.reporting import Event
 from mixbackend.select.by_range import RangedDecisions
 from mixbackend.select.comparison import (
-    Candidate,
+    BuiltCandidate,
     Harness,
     compare,
     failed_trial,
@@ -79,7 +79,7 @@ class _FirstCall:
             self._emit(f"not compared at the first call: {reason}")
             return self.baseline
         rivals, failed = self._rivals(choices, harness.compiling_s)
-        candidates = [*rivals, Candidate(DEFAULT, self.baseline, self.baseline.plan.estimated_s)]
+        candidates = [*rivals, BuiltCandidate(DEFAULT, self.baseline, self.baseline.plan.estimated_s)]
         try:
             decision = self._decided(candidates, failed, values, harness)
             winner = next(item for item in candidates if item.choice == decision.choice)
@@ -94,13 +94,13 @@ class _FirstCall:
         harness.give_back()
         return self._as_entry(winner)
 
-    def _as_entry(self, winner: Candidate) -> Entry:
+    def _as_entry(self, winner: BuiltCandidate) -> Entry:
         entry = winner.entry
         assert isinstance(entry, Entry)
         return entry
 
     def _decided(
-        self, candidates: Sequence[Candidate], failed: Sequence[Trial], values: Sequence[Any], harness: Harness
+        self, candidates: Sequence[BuiltCandidate], failed: Sequence[Trial], values: Sequence[Any], harness: Harness
     ) -> Decision:
         with harness.prepared([candidate.entry for candidate in candidates], values) as call:
             *trials, baseline = compare(candidates, call, harness)
@@ -112,7 +112,7 @@ class _FirstCall:
         ]
         return decide(simplest_first((*left, baseline, *failed), self.baseline.plan))
 
-    def _keep(self, winner: Candidate, decision: Decision) -> None:
+    def _keep(self, winner: BuiltCandidate, decision: Decision) -> None:
         entry = winner.entry
         layout = winner.choice.layout or named_layout(entry.layout.record)
         planned = replace(
@@ -123,17 +123,17 @@ class _FirstCall:
         self._emit(f"took {decision.choice} at the first call ({trials})")
         self._as_entry(winner).settle(decision)
 
-    def _rivals(self, choices: Sequence[Choice], compiling_s: float) -> tuple[list[Candidate], list[Trial]]:
+    def _rivals(self, choices: Sequence[Choice], compiling_s: float) -> tuple[list[BuiltCandidate], list[Trial]]:
         """Those that could be built in time, and those that could not be built."""
         begun = time.monotonic()
-        built: list[Candidate] = []
+        built: list[BuiltCandidate] = []
         failed: list[Trial] = []
         for choice in choices:
             if time.monotonic() - begun > compiling_s:
                 break
             try:
                 entry = self._rival(choice)
-                built.append(Candidate(choice, entry, entry.plan.estimated_s))
+                built.append(BuiltCandidate(choice, entry, entry.plan.estimated_s))
             except Exception as error:
                 failed.append(failed_trial(choice, 0.0, error))
         return built, failed

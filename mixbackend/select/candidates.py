@@ -1,6 +1,6 @@
 """Candidates: the plans of one graph that are worth measuring against one another.
 
-Place: first step of ``tuner``. Input: a graph as it will be placed, and a planner. Output: entrants with estimates.
+Place: first step of ``tuner``. Input: a graph as it will be placed, and a planner. Output: candidates with estimates.
 What is tried: the planner's own mixture, and for every pool of threads a mixture of those that share it, in each layout
 of images; the mixture of all backends that save anything, every backend alone, and the mixture without each backend
 that it uses, in the layout that is planned cheaper (as traced for backends that take nothing else).
@@ -21,7 +21,7 @@ from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.plan.planner import Planner
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
-from mixbackend.select.race import Entrant
+from mixbackend.select.race import Candidate
 
 Content = tuple[str, frozenset[tuple[object, ...]]]
 """What makes two plans of one graph the same: the layout; the owner, ops and patterns of every region."""
@@ -45,7 +45,7 @@ def in_layouts(
 
 def find_candidates(
     graphs: Mapping[str, OpGraph], planner: Planner, beside: Sequence[Choice] = ()
-) -> dict[Content, Entrant]:
+) -> dict[Content, Candidate]:
     """The candidates of a graph, by what their plans are.
 
     Args:
@@ -55,8 +55,8 @@ def find_candidates(
     """
     plans = {layout: planner.place(graph) for layout, graph in graphs.items()}
     first = min(plans, key=lambda layout: plans[layout].estimated_s)
-    found = {content_of(first, plans[first]): Entrant(_in(first, graphs, DEFAULT), plans[first].estimated_s)}
-    others: list[tuple[Content, Entrant]] = []
+    found = {content_of(first, plans[first]): Candidate(_in(first, graphs, DEFAULT), plans[first].estimated_s)}
+    others: list[tuple[Content, Candidate]] = []
     for choice, layouts in _choices(planner.backends, plans[first]):
         planned = _plans(choice, {layout: graphs[layout] for layout in layouts if layout in graphs}, planner)
         ranked = sorted(planned, key=lambda layout: planned[layout].estimated_s)
@@ -64,13 +64,13 @@ def find_candidates(
             plan = planned[layout]
             if choice.backends and _like(plan, plans[layout]):
                 continue
-            others.append((content_of(layout, plan), Entrant(_in(layout, graphs, choice), plan.estimated_s)))
+            others.append((content_of(layout, plan), Candidate(_in(layout, graphs, choice), plan.estimated_s)))
     for choice in beside:
         layout = choice.layout or AS_TRACED
         plan = planner.place(graphs[layout], choice=choice)
-        others.append((content_of(layout, plan), Entrant(choice, plan.estimated_s)))
-    for content, entrant in sorted(others, key=lambda item: item[1].estimated_s):
-        found.setdefault(content, entrant)
+        others.append((content_of(layout, plan), Candidate(choice, plan.estimated_s)))
+    for content, candidate in sorted(others, key=lambda item: item[1].estimated_s):
+        found.setdefault(content, candidate)
     return found
 
 

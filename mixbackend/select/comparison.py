@@ -81,8 +81,8 @@ class Harness(Protocol):
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One way to run the graph.
+class BuiltCandidate:
+    """One way to run the graph, built in this process.
 
     Attributes:
         choice: what tells it from the others.
@@ -120,7 +120,7 @@ def gpu_of(captured: Captured) -> int | None:
 
 
 def compare(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[BuiltCandidate],
     call: RepeatedCall,
     harness: Harness,
     clock: Callable[[], float] = time.monotonic,

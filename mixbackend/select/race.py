@@ -58,8 +58,8 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
-    """A candidate and what it is expected to take."""
+class Candidate:
+    """One way to run a graph, and what it is estimated to take."""
 
     choice: Choice
     estimated_s: float
@@ -70,12 +70,12 @@ class Showing:
     """What a candidate showed in its heats.
 
     Attributes:
-        entrant: the candidate.
+        candidate: the candidate.
         seconds: of a call in the quickest of its turns, their median.
         regions: what its regions took at least, as its process answered.
     """
 
-    entrant: Entrant
+    candidate: Candidate
     seconds: float
     regions: Sequence[Mapping[str, Any]]
 
@@ -84,7 +84,7 @@ class Showing:
 class _Lane:
     """One candidate on its way."""
 
-    entrant: Entrant
+    candidate: Candidate
     on_trial: Callable[[Trial], None]
     runner: Runner | None = None
     regions: Sequence[Mapping[str, Any]] = ()
@@ -121,11 +121,11 @@ class _Lane:
         self.least_s = min(self.least_s, answer["least_s"])
 
     def showing(self) -> Showing | None:
-        return Showing(self.entrant, min(self.heats_s), self.regions) if self.heats_s else None
+        return Showing(self.candidate, min(self.heats_s), self.regions) if self.heats_s else None
 
     def trial(self) -> Trial:
         status, rounds = self.status or MEASURED, tuple(self.rounds_s or self.heats_s)
-        return Trial(self.entrant.choice, self.entrant.estimated_s, status, self.detail, rounds)
+        return Trial(self.candidate.choice, self.candidate.estimated_s, status, self.detail, rounds)
 
 
 def _least(regions: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -137,11 +137,11 @@ def _least(regions: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, A
 
 
 def race(
-    entrants: Sequence[Entrant],
+    candidates: Sequence[Candidate],
     start: Callable[[Choice], Runner],
     budget_s: float,
     show: Callable[[str, float], None] = lambda text, share: None,
-    further: Callable[[Sequence[Showing]], Entrant | None] = lambda showings: None,
+    further: Callable[[Sequence[Showing]], Candidate | None] = lambda showings: None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
     clock: Callable[[], float] = time.monotonic,
     at_once: int = 1,
@@ -149,7 +149,7 @@ def race(
     """Measure candidates against one another.
 
     Args:
-        entrants: the first is the one to beat.
+        candidates: the first is the one to beat.
         start: begins a process for a choice.
         budget_s: after it no further turn begins.
         show: called with what is being done, and which share of the work is behind.
@@ -161,8 +161,8 @@ def race(
     """
     running = _Race(start, budget_s, show, on_trial, clock)
     try:
-        for place in range(0, len(entrants), at_once):
-            running.begin(entrants[place : place + at_once], len(entrants))
+        for place in range(0, len(candidates), at_once):
+            running.begin(candidates[place : place + at_once], len(candidates))
         running.heats(running.lanes)
         while running.left(STARTING_SHARE) > 0.0 and (found := further(_showings(running.lanes))) is not None:
             running.heats(running.begin((found,), len(running.lanes)))
@@ -197,11 +197,11 @@ class _Race:
         """Seconds of this share of the budget."""
         return self._begun + share * self._budget_s - self._clock()
 
-    def begin(self, group: Sequence[Entrant], expected: int) -> list[_Lane]:
+    def begin(self, group: Sequence[Candidate], expected: int) -> list[_Lane]:
         """Let some compile side by side, then each take its first turn; ``expected`` candidates there will be."""
-        names = ", ".join(str(entrant.choice) for entrant in group)
+        names = ", ".join(str(candidate.choice) for candidate in group)
         self._show(f"starting {names}", STARTING_SHARE * len(self.lanes) / (max(expected, len(self.lanes)) + 1))
-        starting = [_Lane(entrant, self._on_trial) for entrant in group]
+        starting = [_Lane(candidate, self._on_trial) for candidate in group]
         self.lanes.extend(starting)
         longest_s = min(self.left(STARTING_SHARE), LONGEST_START * self._budget_s)
         if longest_s <= 0.0:
@@ -218,7 +218,7 @@ class _Race:
     def _compile(self, starting: Sequence[_Lane], longest_s: float) -> None:
         deadline = self._clock() + longest_s
         for lane in starting:
-            lane.runner = self._start_one(lane.entrant.choice)
+            lane.runner = self._start_one(lane.candidate.choice)
         if len(starting) > 1 and not any(lane.heats_s for lane in self.lanes):
             self._wait_for_one(starting)
         for lane in starting:
@@ -279,7 +279,7 @@ def _cut(lanes: Sequence[_Lane], after_start: bool) -> None:
         if lane is lanes[0] or lane is leader:
             continue
         if lane.least_s > FAR_AWAY * leader.least_s if after_start else _is_behind(lane.rounds_s, leader.rounds_s):
-            lane.leave(SLOWER, f"behind {leader.entrant.choice}")
+            lane.leave(SLOWER, f"behind {leader.candidate.choice}")
 
 
 def _is_decided(lanes: Sequence[_Lane]) -> bool:

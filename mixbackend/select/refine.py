@@ -22,7 +22,7 @@ from mixbackend.partitioner.plan_canonical import canonical_plan, local_names
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.candidates import Content, content_of
-from mixbackend.select.race import Entrant, Showing
+from mixbackend.select.race import Candidate, Showing
 from mixbackend.select.timings import RegionTiming
 
 MOST_PLANS = 4
@@ -48,7 +48,7 @@ class Refiner:
         self._tried = set(tried)
         self._made = 0
 
-    def __call__(self, showings: Sequence[Showing]) -> Entrant | None:
+    def __call__(self, showings: Sequence[Showing]) -> Candidate | None:
         """One more candidate, ``None`` if none promises anything."""
         if self._made >= MOST_PLANS or not showings:
             return None
@@ -63,7 +63,7 @@ class Refiner:
         self._made += 1
         self._tried.add(content)
         named = layout if len(self._graphs) > 1 else ""
-        return Entrant(Choice(layout=named, plan=canonical_plan(plan, self._graphs[layout])), plan.estimated_s)
+        return Candidate(Choice(layout=named, plan=canonical_plan(plan, self._graphs[layout])), plan.estimated_s)
 
     def _plan(self, layout: str, timings: Sequence[RegionTiming]) -> Plan:
         graph = self._graphs[layout]

@@ -37,7 +37,7 @@ from mixbackend.reporting import Event
 from mixbackend.select.candidates import find_candidates, in_layouts
 from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
 from mixbackend.select.progress import tuning_bar
-from mixbackend.select.race import Entrant, Runner, race
+from mixbackend.select.race import Candidate, Runner, race
 from mixbackend.select.refine import Refiner
 from mixbackend.select.request import MODULE, TrialRequest
 from mixbackend.select.values import write_values
@@ -203,12 +203,12 @@ def _unfinished(task: TuningTask) -> str:
 
 
 def _race(
-    entrants: Sequence[Entrant], refiner: Refiner, folder: Path, task: TuningTask, environment: Environment
+    candidates: Sequence[Candidate], refiner: Refiner, folder: Path, task: TuningTask, environment: Environment
 ) -> tuple[Trial, ...]:
     """A race among those that did not leave an earlier one, which was interrupted; the first runs again in any case."""
     threads = torch.get_num_threads()
     kept = Decision.read(environment.storage.database.decision(_unfinished(task)))
-    left = {trial.choice: trial for trial in kept.trials if trial.choice != entrants[0].choice}
+    left = {trial.choice: trial for trial in kept.trials if trial.choice != candidates[0].choice}
 
     def start(choice: Choice) -> Runner:
         return Worker(TrialRequest(folder, choice, threads, memory_bytes()), MODULE)
@@ -220,7 +220,7 @@ def _race(
                 _unfinished(task), Decision(trials=tuple(left.values())).to_dict()
             )
 
-    again = [entrant for entrant in entrants if entrant.choice not in left]
+    again = [candidate for candidate in candidates if candidate.choice not in left]
     before = tuple(left.values())
     with tuning_bar() as show:
         at_once = min(MOST_AT_ONCE, cores())

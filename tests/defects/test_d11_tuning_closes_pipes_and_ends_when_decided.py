@@ -14,7 +14,7 @@ from mixbackend.backends.tensorrt.builders import DONE, Builder
 from mixbackend.host.processes import Worker
 from mixbackend.plan.choice import Choice
 from mixbackend.select.decision import MEASURED, decide
-from mixbackend.select.race import ROUNDS, Entrant, race
+from mixbackend.select.race import ROUNDS, Candidate, race
 
 ANSWERS = 'import sys; print(\'{"status": "pass"}\', flush=True); sys.stdin.read()'
 BUILDS = f"import sys\nfor line in sys.stdin: print({DONE!r}, flush=True)"
@@ -105,8 +105,8 @@ class Runner:
 )
 def test_a_race_ends_when_it_is_decided(seconds: dict[str, list[float]], rounds: int, winner: str) -> None:
     runners = {name: Runner(taken) for name, taken in seconds.items()}
-    entrants = [Entrant(Choice(single=name), 1.0) for name in runners]
-    trials = race(entrants, lambda choice: runners[choice.single], 1000.0)
+    candidates = [Candidate(Choice(single=name), 1.0) for name in runners]
+    trials = race(candidates, lambda choice: runners[choice.single], 1000.0)
     ran = [len(trial.rounds_s) for trial in trials if trial.status == MEASURED]
     assert set(ran) == {rounds}
     assert decide(trials).choice.single == winner

@@ -44,9 +44,9 @@ class Stopwatch:
         graphs = in_layouts(*tuner.placeable(captured, environment))
         place = environment.planner.place
         others = {owners_of(place(graphs["as_traced"], choice=choice)) for choice in beside}
-        entrants = find_candidates(graphs, environment.planner, beside).values()
+        candidates = find_candidates(graphs, environment.planner, beside).values()
         assert others <= {
-            owners_of(environment.planner.place(graphs["as_traced"], choice=item.choice)) for item in entrants
+            owners_of(environment.planner.place(graphs["as_traced"], choice=item.choice)) for item in candidates
         }
         self.beside.append(others)
         choice = Choice(single="large" if rows < 200 else "small")

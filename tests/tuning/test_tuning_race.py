@@ -11,7 +11,7 @@ import pytest
 from mixbackend.plan.choice import Choice
 from mixbackend.select import race as race_module
 from mixbackend.select.decision import MEASURED, SLOWER, decide
-from mixbackend.select.race import HEATS, ROUNDS, Entrant, race
+from mixbackend.select.race import HEATS, ROUNDS, Candidate, race
 
 
 @dataclass
@@ -74,12 +74,12 @@ class Fake:
 
 
 def run(track: Track, budget_s: float = 1000.0, at_once: int = 1, **runners: dict[str, Any]) -> dict[str, Any]:
-    entrants = [Entrant(Choice(single=name), 1.0) for name in runners]
+    candidates = [Candidate(Choice(single=name), 1.0) for name in runners]
 
     def start(choice: Choice) -> Fake:
         return Fake(choice.single, track, **runners[choice.single]).started()
 
-    trials = race(entrants, start, budget_s, clock=lambda: track.now, at_once=at_once)
+    trials = race(candidates, start, budget_s, clock=lambda: track.now, at_once=at_once)
     assert track.closed == {trial.choice.single for trial in trials if trial.status != "no_time"}
     return {trial.choice.single: trial for trial in trials}
 
@@ -198,9 +198,9 @@ def test_all_are_closed_when_showing_fails() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        entrants = [Entrant(Choice(single="only"), 1.0), Entrant(Choice(single="other"), 1.0)]
+        candidates = [Candidate(Choice(single="only"), 1.0), Candidate(Choice(single="other"), 1.0)]
         race(
-            entrants,
+            candidates,
             lambda choice: (fake if choice.single == "only" else Fake("other", track, lambda turn: 1.0)).started(),
             60.0,
             show,
@@ -215,12 +215,12 @@ def test_further_candidates_run_after_those_that_were_there(monkeypatch) -> None
     asked = []
 
     def further(showings):
-        asked.append([(showing.entrant.choice.single, showing.seconds) for showing in showings])
-        return Entrant(Choice(single="better"), 0.4) if len(asked) == 1 else None
+        asked.append([(showing.candidate.choice.single, showing.seconds) for showing in showings])
+        return Candidate(Choice(single="better"), 0.4) if len(asked) == 1 else None
 
-    entrants = [Entrant(Choice(single="first"), 1.0)]
+    candidates = [Candidate(Choice(single="first"), 1.0)]
     trials = race(
-        entrants, lambda choice: fakes[choice.single].started(), 1000.0, further=further, clock=lambda: track.now
+        candidates, lambda choice: fakes[choice.single].started(), 1000.0, further=further, clock=lambda: track.now
     )
     assert asked == [[("first", 1.0)], [("first", 1.0), ("better", 0.5)]]
     assert decide(trials).choice.single == "better"
@@ -235,8 +235,8 @@ def test_what_the_machine_did_to_one_turn_teaches_nothing() -> None:
     def further(showings):
         seen.extend(showings)
 
-    entrants = [Entrant(Choice(single="first"), 1.0)]
-    (trial,) = race(entrants, lambda choice: slow_start.started(), 60.0, further=further, clock=lambda: track.now)
+    candidates = [Candidate(Choice(single="first"), 1.0)]
+    (trial,) = race(candidates, lambda choice: slow_start.started(), 60.0, further=further, clock=lambda: track.now)
     assert [(showing.seconds, showing.regions) for showing in seen] == [(1.0, [{"measured_s": 1.0}])]
     assert trial.rounds_s == (5.0, 1.0, 1.0), "alone there is no final"
     trials = run(Track(), first={"seconds": lambda turn: 5.0 if turn <= HEATS else 1.0}, other=steady(1.0))
@@ -257,21 +257,21 @@ def test_a_plan_that_was_repaired_meanwhile_is_what_it_is_now() -> None:
     def further(showings):
         seen.extend(showings)
 
-    entrants = [Entrant(Choice(single="first"), 1.0)]
-    race(entrants, lambda choice: runner.started(), 60.0, further=further, clock=lambda: runner.track.now)
+    candidates = [Candidate(Choice(single="first"), 1.0)]
+    race(candidates, lambda choice: runner.started(), 60.0, further=further, clock=lambda: runner.track.now)
     assert [showing.regions for showing in seen] == [[{"measured_s": 1.0}, {"measured_s": 1.0}]]
 
 
 def test_nobody_is_asked_for_more_when_the_budget_is_spent() -> None:
     track = Track()
-    entrants = [Entrant(Choice(single=name), 1.0) for name in ("a", "b", "c")]
+    candidates = [Candidate(Choice(single=name), 1.0) for name in ("a", "b", "c")]
 
     def further(showings):
         raise AssertionError("asked")
 
     runners = {name: Fake(name, track, lambda turn: 1.0, start_s=9.0) for name in ("a", "b", "c")}
     trials = race(
-        entrants, lambda choice: runners[choice.single].started(), 30.0, further=further, clock=lambda: track.now
+        candidates, lambda choice: runners[choice.single].started(), 30.0, further=further, clock=lambda: track.now
     )
     assert [trial.status for trial in trials] == [MEASURED, MEASURED, "timeout"]
 
@@ -284,7 +284,7 @@ def test_who_leaves_is_told_at_once() -> None:
         name: Fake(name, track, lambda turn, s=s: s, fails_at=0 if name == "bad" else -1) for name, s in names.items()
     }
     race(
-        [Entrant(Choice(single=name), 1.0) for name in names],
+        [Candidate(Choice(single=name), 1.0) for name in names],
         lambda choice: fakes[choice.single].started(),
         1000.0,
         on_trial=lambda trial: told.append((trial.choice.single, trial.status)),

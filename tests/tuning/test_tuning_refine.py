@@ -13,7 +13,7 @@ from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.candidates import content_of, find_candidates
-from mixbackend.select.race import Entrant, Showing
+from mixbackend.select.race import Candidate, Showing
 from mixbackend.select.refine import MOST_PLANS, Refiner, corrections_of
 from mixbackend.select.timings import RegionTiming
 
@@ -43,7 +43,7 @@ def timing(backend: str, nodes: tuple[str, ...], estimated_s: float, measured_s:
 
 
 def showing(seconds: float, *timings: RegionTiming, choice: Choice = DEFAULT) -> Showing:
-    return Showing(Entrant(choice, seconds), seconds, [item.to_dict() for item in timings])
+    return Showing(Candidate(choice, seconds), seconds, [item.to_dict() for item in timings])
 
 
 MM, GELU = "aten.mm.default", "aten.gelu.default"
@@ -95,10 +95,10 @@ def test_a_plan_that_promises_to_be_faster_is_the_next_candidate(mine, graph) ->
     plan = mine.place(graph)
     slow = [timing(region.backend, names(graph, MM, GELU), region.estimated_s, 1.0) for region in plan.regions]
     refiner = Refiner({"as_traced": graph}, mine, ())
-    entrant = refiner([showing(1.0, *slow)])
-    assert entrant is not None and entrant.choice.plan is not None and entrant.choice.layout == ""
-    fixed = mine.place(graph, choice=entrant.choice)
-    assert fixed.search == "fixed" and fixed.estimated_s == entrant.estimated_s < 0.9
+    candidate = refiner([showing(1.0, *slow)])
+    assert candidate is not None and candidate.choice.plan is not None and candidate.choice.layout == ""
+    fixed = mine.place(graph, choice=candidate.choice)
+    assert fixed.search == "fixed" and fixed.estimated_s == candidate.estimated_s < 0.9
     assert {region.backend for region in fixed.regions}.isdisjoint(region.backend for region in plan.regions)
     assert content_of("as_traced", plan) in candidates
     assert refiner([showing(1.0, *slow)]) is None, "no plan is tried twice"

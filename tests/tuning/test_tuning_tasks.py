@@ -109,12 +109,14 @@ def test_backends_of_this_process_alone_cannot_be_measured_elsewhere(tmp_path) -
 
 def test_the_planners_mixture_comes_first_and_no_plan_twice(tmp_path) -> None:
     mine = environment(tmp_path)
-    entrants = tuple(find_candidates(in_layouts(captured(64), "inference", {}), mine.planner).values())
-    assert entrants[0].choice == DEFAULT
-    assert len({entrant.choice for entrant in entrants}) == len(entrants)
-    assert [entrant.estimated_s for entrant in entrants[1:]] == sorted(entrant.estimated_s for entrant in entrants[1:])
+    candidates = tuple(find_candidates(in_layouts(captured(64), "inference", {}), mine.planner).values())
+    assert candidates[0].choice == DEFAULT
+    assert len({candidate.choice for candidate in candidates}) == len(candidates)
+    assert [candidate.estimated_s for candidate in candidates[1:]] == sorted(
+        candidate.estimated_s for candidate in candidates[1:]
+    )
     described = describe(captured(64), "inference", "tuning", {})
-    plans = [frozenset(mine.planner.place(described, choice=entrant.choice).regions) for entrant in entrants]
+    plans = [frozenset(mine.planner.place(described, choice=candidate.choice).regions) for candidate in candidates]
     assert len(set(plans)) == len(plans)
     singles = [mine.planner.place(described, choice=Choice(single=backend.name)) for backend in mine.backends]
     owners = [{name: region.backend for region in plan.regions for name in region.nodes} for plan in singles]
@@ -128,7 +130,7 @@ def test_images_are_tried_in_both_layouts(tmp_path) -> None:
 
     module, _ = trace_graph(convolve, [torch.randn(1, 8, 16, 16), torch.randn(8, 8, 3, 3)])
     candidates = find_candidates(in_layouts(module, "inference", {}), environment(tmp_path).planner)
-    layouts = {entrant.choice.layout for entrant in candidates.values()}
+    layouts = {candidate.choice.layout for candidate in candidates.values()}
     assert layouts == {"as_traced", "channels_last"}
 
 
@@ -198,16 +200,16 @@ def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_pat
     task = tuner.task_of(graph(64, {}), mine)
     started: list[list[Choice]] = []
 
-    def interrupted(entrants, start, budget_s, show, further, told, **more):
-        started.append([entrant.choice for entrant in entrants])
-        told(Trial(entrants[0].choice, 1.0, "crash"))
-        told(Trial(entrants[-1].choice, 1.0, SLOWER, "", (2.0,)))
-        told(Trial(entrants[-2].choice, 1.0, NO_TIME))
+    def interrupted(candidates, start, budget_s, show, further, told, **more):
+        started.append([candidate.choice for candidate in candidates])
+        told(Trial(candidates[0].choice, 1.0, "crash"))
+        told(Trial(candidates[-1].choice, 1.0, SLOWER, "", (2.0,)))
+        told(Trial(candidates[-2].choice, 1.0, NO_TIME))
         raise KeyboardInterrupt
 
-    def finished(entrants, start, budget_s, show, further, told, **more):
-        started.append([entrant.choice for entrant in entrants])
-        return tuple(Trial(entrant.choice, 1.0, MEASURED, "", (1.0,)) for entrant in entrants)
+    def finished(candidates, start, budget_s, show, further, told, **more):
+        started.append([candidate.choice for candidate in candidates])
+        return tuple(Trial(candidate.choice, 1.0, MEASURED, "", (1.0,)) for candidate in candidates)
 
     values = [torch.randn(64, 8), torch.randn(8, 16)]
     monkeypatch.setattr(tuner, "race", interrupted)

@@ -12,7 +12,7 @@ import pytest
 
 from mixbackend.execute.state_restore import Changes, RepeatedCall
 from mixbackend.plan.choice import Choice
-from mixbackend.select.comparison import Candidate, compare
+from mixbackend.select.comparison import BuiltCandidate, compare
 from mixbackend.select.decision import decide
 from mixbackend.select.turns import still_racing
 
@@ -44,8 +44,8 @@ class ScriptedHarness:
         return contextlib.nullcontext(CALL)
 
 
-def candidates(*seconds: Iterator[float]) -> list[Candidate]:
-    return [Candidate(Choice(single=str(number)), run) for number, run in enumerate(seconds)]
+def candidates(*seconds: Iterator[float]) -> list[BuiltCandidate]:
+    return [BuiltCandidate(Choice(single=str(number)), run) for number, run in enumerate(seconds)]
 
 
 def turns_of(*seconds: Iterator[float]) -> list[int]:
