@@ -23,7 +23,7 @@ from mixbackend.execute.faults import Fault, region_name
 from mixbackend.execute.region_errors import FailureKind, describe_region
 from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.plan.environment import Environment
-from mixbackend.plan.layout_choice import LayoutChoice
+from mixbackend.plan.layout_choice import LaidOutGraph
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
 from mixbackend.select.decision import Decision
 
@@ -63,7 +63,7 @@ class Entry:
         return self.program.graph
 
     @property
-    def layout(self) -> LayoutChoice:
+    def layout(self) -> LaidOutGraph:
         """The graph in the layout that runs, and what the other one was planned to cost."""
         return self.program.proposal.layout
 

@@ -22,7 +22,7 @@ from mixbackend.execute.run_function import Run
 from mixbackend.execute.stitch import Stitched
 from mixbackend.graph.regions import BoundRegion
 from mixbackend.plan.environment import Environment
-from mixbackend.plan.layout_choice import LayoutChoice
+from mixbackend.plan.layout_choice import LaidOutGraph
 from mixbackend.reporting import Event
 from mixbackend.select.decision import Decision
 
@@ -39,7 +39,7 @@ class Proposal:
         repairs: how often something was excluded.
     """
 
-    layout: LayoutChoice
+    layout: LaidOutGraph
     decision: Decision
     exclusions: frozenset[tuple[str, str]] = frozenset()
     pinned: Mapping[str, str] | None = None

@@ -25,7 +25,7 @@ from mixbackend.graph.prepared import Prepared
 from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
-from mixbackend.plan.layout_choice import LayoutChoice, choose_layout, named_layout
+from mixbackend.plan.layout_choice import LaidOutGraph, choose_layout, named_layout
 from mixbackend.plan.regime_search import Ladder, Regime
 from mixbackend.plan.size_buckets import size_reader
 from mixbackend.reporting import GraphRecord
@@ -85,7 +85,7 @@ class SizedGraph:
         home = self.home.layout
         if decision.choice == DEFAULT and _same_nodes(regime.graph, home.graph):
             # As the search planned it.
-            known = LayoutChoice(home.module, regime.graph, regime.plan, home.record)
+            known = LaidOutGraph(home.module, regime.graph, regime.plan, home.record)
             return Proposal(_named(known, graph_id), decision)
         return self.proposal_for(decision, graph_id, environment, regime)
 
@@ -191,7 +191,7 @@ class Row:
         return replace(record, regimes=rows)
 
 
-def _named(layout: LayoutChoice, graph_id: str) -> LayoutChoice:
+def _named(layout: LaidOutGraph, graph_id: str) -> LaidOutGraph:
     """The same under another name."""
     if layout.graph.id == graph_id:
         return layout

@@ -1,7 +1,7 @@
-"""The choice of a layout: the traced graph or the same with channels-last convolutions, whichever is planned cheaper.
+"""Layout choice: the traced graph or the same with channels-last convolutions, whichever is planned cheaper.
 
 Place: between capture and placement; the placed graph keeps the choice through its repairs.
-Input: a normalised captured graph. Output: ``LayoutChoice``: the graph to run, its description, and its plan.
+Input: a normalised captured graph. Output: ``LaidOutGraph``: the graph to run, its description, and its plan.
 Both graphs are described, judged and placed like any other: what a conversion costs is the price of the ``clone`` that
 it is. A graph without convolutions on other than channels-last images is described once and planned later.
 Invariants: deterministic; the traced graph wins ties. Forward and backward graphs come as the joint graph left them:
@@ -25,8 +25,8 @@ from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
 
 
 @dataclass(frozen=True)
-class LayoutChoice:
-    """The graph that will run.
+class LaidOutGraph:
+    """The graph that will run, in its layout.
 
     Attributes:
         module: the graph.
@@ -51,7 +51,7 @@ def choose_layout(
     planner: Planner,
     choice: Choice = DEFAULT,
     hints: Hints | None = None,
-) -> LayoutChoice:
+) -> LaidOutGraph:
     """Describe a graph in the layout that is planned cheapest, or in the one that was chosen.
 
     Args:
@@ -65,17 +65,17 @@ def choose_layout(
     fixed = choice.layout if choice.plan is not None else ""
     relaid = channels_last_copy(graph_module) if phase == "inference" and fixed != AS_TRACED else None
     if relaid is None:
-        return LayoutChoice(graph_module, graph)
+        return LaidOutGraph(graph_module, graph)
     other = with_hints(describe(relaid.module, phase, graph_id, roles), hints or {})
     if fixed:
-        return LayoutChoice(relaid.module, other, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
+        return LaidOutGraph(relaid.module, other, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
     plans = planner.place(graph, choice=choice), planner.place(other, choice=choice)
     seconds = (AS_TRACED, plans[0].estimated_s), (CHANNELS_LAST, plans[1].estimated_s)
     cheaper = CHANNELS_LAST if plans[1].estimated_s < plans[0].estimated_s else AS_TRACED
     if (choice.layout or cheaper) == CHANNELS_LAST:
         record = LayoutRecord(CHANNELS_LAST, seconds, relaid.conversions)
-        return LayoutChoice(relaid.module, other, plans[1], record, plans[0])
-    return LayoutChoice(graph_module, graph, plans[0], LayoutRecord(AS_TRACED, seconds), plans[1])
+        return LaidOutGraph(relaid.module, other, plans[1], record, plans[0])
+    return LaidOutGraph(graph_module, graph, plans[0], LayoutRecord(AS_TRACED, seconds), plans[1])
 
 
 def named_layout(record: LayoutRecord) -> str:

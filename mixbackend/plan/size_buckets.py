@@ -16,12 +16,12 @@ import sympy
 import torch.fx
 
 from mixbackend.contracts import OpGraph, Plan, SymbolicSize, TensorMeta
-from mixbackend.plan.layout_choice import LayoutChoice
+from mixbackend.plan.layout_choice import LaidOutGraph
 from mixbackend.plan.planner import Planner
 from mixbackend.plan.regime_search import Ladder, find_ladder
 
 
-def ladder_of(layout: LayoutChoice, plan: Plan, planner: Planner) -> Ladder | None:
+def ladder_of(layout: LaidOutGraph, plan: Plan, planner: Planner) -> Ladder | None:
     """The buckets of a described graph, by estimates; ``None`` where no number of a call could decide."""
     graph = layout.graph
     if not graph.dynamic:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from mixbackend.contracts import OpGraph, Plan
-from mixbackend.plan.layout_choice import LayoutChoice
+from mixbackend.plan.layout_choice import LaidOutGraph
 
 
 class Runnable(Protocol):
@@ -26,7 +26,7 @@ class Runnable(Protocol):
         ...
 
     @property
-    def layout(self) -> LayoutChoice:
+    def layout(self) -> LaidOutGraph:
         """The graph in the layout that runs, and what the other one was planned to cost."""
         ...
 
