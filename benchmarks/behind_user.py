@@ -1,7 +1,8 @@
 """The user's process of ``benchmarks.behind``: calls one product of matrices after another.
 
 Place: started by ``benchmarks.behind``; threads by ``OMP_NUM_THREADS``.
-Protocol: in: seconds, a line each. Out: a line of JSON each: ``calls``, ``call_ms``, ``late_ms``, ``longest_ms``.
+Protocol: in: seconds, a line each. Out: a line of JSON each: ``calls``, ``call_ms``, ``late_ms``, ``longest_ms``,
+``seconds`` and, of the processor, ``used_s``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def main() -> None:
 
 def _calls(seconds: float, left: torch.Tensor, right: torch.Tensor) -> dict[str, float]:
     took: list[float] = []
+    used = time.process_time()
     begin = now = time.perf_counter()
     while now - begin < seconds:
         torch.mm(left, right)
@@ -36,6 +38,8 @@ def _calls(seconds: float, left: torch.Tensor, right: torch.Tensor) -> dict[str,
         "call_ms": took[len(took) // 2] * 1e3,
         "late_ms": took[int(len(took) * 0.999)] * 1e3,
         "longest_ms": took[-1] * 1e3,
+        "seconds": now - begin,
+        "used_s": time.process_time() - used,
     }
 
 

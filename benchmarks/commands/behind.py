@@ -24,8 +24,7 @@ def run(rounds: int, seconds: float, as_json: bool) -> None:
     cores = len(os.sched_getaffinity(0))
     with quiet_stdout(), Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("behind", total=None)
-        threads = sorted({1, cores})
-        losses = behind.measure(rounds, seconds, threads, lambda text: progress.update(task, description=text))
+        losses = behind.measure(rounds, seconds, lambda text: progress.update(task, description=text))
     if as_json:
         print_json({"cores": cores, "losses": [vars(loss) for loss in losses]})
         return
@@ -34,17 +33,28 @@ def run(rounds: int, seconds: float, as_json: bool) -> None:
 
 def _table(losses: Sequence[Loss], cores: int) -> Table:
     table = Table(title=f"a process that compiles behind, on {cores} cores", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("behind", "threads", "call ms", "kept", "of rounds", "99.9% ms", "longest ms", "cores behind"):
-        table.add_column(heading, justify="left" if heading == "behind" else "right")
+    for heading in (
+        "busy",
+        "behind",
+        "call ms",
+        "kept",
+        "of rounds",
+        "99.9% ms",
+        "longest ms",
+        "cores behind",
+        "share",
+    ):
+        table.add_column(heading, justify="left" if heading in ("busy", "behind") else "right")
     for loss in losses:
         table.add_row(
+            loss.busy,
             loss.way,
-            str(loss.threads),
             f"{loss.call_ms:.2f}",
             f"{loss.kept:.1%}",
             f"{loss.kept_least:.1%} to {loss.kept_most:.1%}",
             f"{loss.late_ms:.1f}",
             f"{loss.longest_ms:.1f}",
             f"{loss.behind_cores:.2f}",
+            f"{loss.share:.1%}",
         )
     return table

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, ValidationInfo, model_validator
 
 from mixbackend import registry
 from mixbackend.configuration.checks import find_problems, unknown_backends
@@ -21,6 +21,8 @@ from mixbackend.configuration.options import ORIGIN, with_overrides
 from mixbackend.configuration.problems import ConfigurationProblemsError, explain_pydantic, format_path
 from mixbackend.configuration.rules import Rule
 from mixbackend.contracts.preferences import Preference
+from mixbackend.host.behind_budget import Limits
+from mixbackend.host.openmp import cores
 
 ALREADY_CHECKED = "already_checked"
 """Key of the validation context by which ``validate`` says that it collects the problems across keys itself."""
@@ -34,6 +36,20 @@ def _off(value: object) -> object:
 def _no_flag(value: object) -> object:
     # True equals 1, but nobody means it as a version.
     return str(value) if isinstance(value, bool) else value
+
+
+def _off_as_none(value: object) -> object:
+    if value is None:
+        raise ValueError("null says nothing; write off, or leave the key out")
+    return None if _off(value) == "off" else value
+
+
+def _none_as_off(value: BackgroundConfig | None) -> object:
+    return "off" if value is None else value
+
+
+def _offer_off(schema: dict[str, Any]) -> None:
+    schema["anyOf"] = [{"const": "off"} if kind == {"type": "null"} else kind for kind in schema["anyOf"]]
 
 
 class SearchConfig(FrozenModel):
@@ -65,6 +81,19 @@ class VerifyConfig(FrozenModel):
 
     factor: Positive = 3.0
     """How many times eager's own distance from a float64 reference a result may be away from it."""
+
+
+class BackgroundConfig(FrozenModel):
+    """What may be prepared for later calls by other processes, behind the calls."""
+
+    budget_s: Positive = 120.0
+    """Processor seconds that one process may have behind in all."""
+
+    cores: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.1
+    """Share of the cores that is used behind at most, by all of its workers together."""
+
+    memory_gb: Positive | None = None
+    """Memory that they may hold together; default, and at most, a quarter of what is free when they start."""
 
 
 class CacheConfig(FrozenModel):
@@ -115,6 +144,12 @@ class Config(FrozenModel):
     search: SearchConfig = SearchConfig()
     """How placements are found."""
 
+    background: Annotated[
+        BackgroundConfig | None, BeforeValidator(_off_as_none), PlainSerializer(_none_as_off, when_used="always")
+    ] = Field(default=BackgroundConfig(), json_schema_extra=_offer_off)
+    """What may be prepared for later calls by other processes, behind the calls, once a graph's calls came 20 times and
+    took two seconds; `off` for nothing. The environment variable MIXBACKEND_BACKGROUND=off says so for a process."""
+
     weights: Literal["auto", "live", "frozen"] = "auto"
     """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` makes them
     constants of the compiled code in inference (packed, folded, converted once), watches them for changes, and goes
@@ -150,6 +185,13 @@ class Config(FrozenModel):
     def preferences(self) -> tuple[Preference, ...]:
         """The rules as the planner reads them, in order."""
         return tuple(rule.preference() for rule in self.rules)
+
+    def background_limits(self) -> Limits | None:
+        """What this process may have behind, ``None`` for nothing."""
+        allowed = self.background
+        if allowed is None:
+            return None
+        return Limits(allowed.budget_s, allowed.cores, cores(), int(1e9 * (allowed.memory_gb or 0)))
 
     def required_backends(self) -> frozenset[str]:
         """Backends that some rule requires: they must be usable."""

@@ -351,3 +351,28 @@ def test_any_data_gives_a_config_or_the_one_error(data: dict[str, Any]) -> None:
         hash(config)
         config.preferences()
         assert load_config(config.model_dump(), KNOWN) == config
+
+
+def test_what_may_be_behind() -> None:
+    limits = load_config({"background": {"cores": 0.2, "memory_gb": 2.0}}).background_limits()
+    assert limits is not None
+    assert (limits.budget_s, limits.share, limits.memory_bytes) == (120.0, 0.2, 2_000_000_000)
+    assert Config().background_limits() is not None
+
+
+@pytest.mark.parametrize("off", ["off", False])
+def test_nothing_is_behind_where_it_is_off(off: Any, write: Write) -> None:
+    config = load_config({"background": off}, KNOWN)
+    assert config.background_limits() is None
+    assert config == load_config(config.model_dump(), KNOWN) == load_config(write("background: off\n"), KNOWN)
+    assert load_config(config) is config
+    back = config.with_options({"background.cores": 0.5})
+    assert back.background is not None and back.background.cores == 0.5
+    assert back.with_options({"background": "off"}).background_limits() is None
+
+
+def test_what_is_wrong_with_the_work_behind() -> None:
+    found = problems_of({"background": {"core": 0.1, "budget_s": 0, "cores": 1.5, "memory_gb": "2"}})
+    assert len(found) == 4 and "did you mean 'cores'" in " ".join(text for _, _, text in found)
+    assert "write off" in problems_of({"background": None})[0][2]
+    assert "mapping with keys from budget_s" in problems_of({"background": "on"})[0][2]
