@@ -1,4 +1,8 @@
-"""Backends that behave, and backends that misbehave in one way each; costs that make the first of the list win."""
+"""Stand-in backends: some that behave, some that misbehave in one way each; costs that make the first of a list win.
+
+The fixtures are imported by the ``conftest.py`` of each folder whose tests use them; ``_fresh`` then holds for all of
+it.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from stand_in_backends import Loopback
 
 from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import Traits, thread_policy
@@ -17,8 +18,6 @@ from mixbackend.host.openmp import kind_of, runtime_of_torch
 from mixbackend.host.thread_environment import decided_by_user, make_threads_sleep, without_decisions
 from mixbackend.host.thread_parking import Code
 from mixbackend.host.threads import ThreadSharing, sharing
-
-from .conftest import Loopback
 
 GNU = "/somewhere/libgomp.so.1"
 INTEL = "/somewhere/libiomp5.so"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from regime_cases import WIDTH, BySize, regimes_of
 from torch import nn
 
 from mixbackend.cost import costs as costs_module
@@ -15,8 +16,6 @@ from mixbackend.partitioner.placement import Placements
 from mixbackend.plan.choice import DEFAULT
 from mixbackend.select import cross_size_check, tuner
 from mixbackend.select.decision import MEASURED, Trial
-
-from .regime_cases import WIDTH, BySize, regimes_of
 
 pytestmark = pytest.mark.usefixtures("worth_comparing")
 

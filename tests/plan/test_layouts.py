@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from flat_costs import FlatCosts
+from stand_in_backends import CHEAPEST_FIRST
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -23,8 +24,6 @@ from mixbackend.partitioner.placement import Placements
 from mixbackend.plan import layouts
 from mixbackend.plan.layouts import channels_last_copy
 from mixbackend.plan.planner import Planner
-
-from .conftest import CHEAPEST_FIRST
 
 aten = torch.ops.aten
 

@@ -12,6 +12,8 @@ import torch
 import torch._dynamo.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from regime_cases import LINES, MEETING, WIDTH, BySize, named, regimes_of
+from stand_in_backends import Faulty, Loopback, Packer
 from torch import nn
 
 from mixbackend.compile import sized_graph
@@ -22,9 +24,6 @@ from mixbackend.graph.describe import describe
 from mixbackend.plan import size_buckets
 from mixbackend.plan.regime_search import MOST_REGIMES
 from mixbackend.plan.size_buckets import size_reader
-
-from .conftest import Faulty, Loopback, Packer
-from .regime_cases import LINES, MEETING, WIDTH, BySize, named, regimes_of
 
 
 @pytest.fixture(autouse=True)

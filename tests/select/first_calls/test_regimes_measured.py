@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from regime_cases import LINES, WIDTH, BySize, named, regimes_of
+from stand_in_backends import Packer
 from torch import nn
 
 from mixbackend.contracts import Plan
@@ -17,9 +19,6 @@ from mixbackend.select import tuner
 from mixbackend.select.by_range import at_sizes
 from mixbackend.select.candidates import find_candidates, in_layouts
 from mixbackend.select.decision import MEASURED, Decision, Trial
-
-from .conftest import Packer
-from .regime_cases import LINES, WIDTH, BySize, named, regimes_of
 
 
 class Stopwatch:
