@@ -12,7 +12,6 @@ import gc
 import inspect
 import operator
 import sys
-import threading
 import types
 import warnings
 import weakref
@@ -25,6 +24,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts import torch_compat as compat
+from mixbackend.contracts.torch_compat.compile_processes import CompileProcesses
 
 ADD = torch.ops.aten.add.Tensor
 
@@ -914,16 +914,17 @@ def test_forget_cuda_graphs():
 def compile_processes():
     from torch._inductor import async_compile
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mixbackend.contracts.torch_compat.compile_processes._started", threading.Event())
-        compat.start_compile_processes()
-        yield async_compile.AsyncCompile
-        async_compile.shutdown_compile_workers()
+    processes = CompileProcesses()
+    processes.start()
+    yield processes
+    async_compile.shutdown_compile_workers()
 
 
 def test_start_compile_processes(compile_processes):
-    compile_processes.wait_pool_ready()
-    assert compat.compile_processes_ready()
+    from torch._inductor.async_compile import AsyncCompile
+
+    AsyncCompile.wait_pool_ready()
+    assert compile_processes.ready()
 
 
 def test_compile_processes_ready(monkeypatch):
@@ -931,12 +932,12 @@ def test_compile_processes_ready(monkeypatch):
     from torch._inductor.async_compile import AsyncCompile
 
     asked: list[int] = []
-    monkeypatch.setattr("mixbackend.contracts.torch_compat.compile_processes._started", threading.Event())
+    processes = CompileProcesses()
     monkeypatch.setattr(AsyncCompile, "use_process_pool", lambda: bool(asked.append(1)) or True)
-    assert not compat.compile_processes_ready()
+    assert not processes.ready()
     assert asked == []
-    compat.start_compile_processes()
-    assert compat.compile_processes_ready()
+    processes.start()
+    assert processes.ready()
     assert len(asked) == 2
 
 

@@ -14,33 +14,42 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-_started = threading.Event()
+
+class CompileProcesses:
+    """Whether they were started."""
+
+    def __init__(self) -> None:
+        self._started = threading.Event()
+
+    def start(self) -> None:
+        """Begin to start them, unless torch was told to have none.
+
+        Meanwhile, what the first call needs is made ready: inductor is loaded, and in a thread Triton's files are
+        digested.
+        """
+        from torch._inductor.async_compile import AsyncCompile
+        from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
+
+        # Asking whether they are ready starts them.
+        AsyncCompile.use_process_pool()
+        self._started.set()
+        if HAS_TRITON:
+            # Part of every key of inductor's; the digest is remembered.
+            threading.Thread(target=triton_key, name="mixbackend-triton-key", daemon=True).start()
+        import torch._inductor.compile_fx  # noqa: F401
+
+    def ready(self) -> bool:
+        """Whether work that is handed over now begins at once; never starts them."""
+        if not self._started.is_set():
+            return False
+        from torch._inductor.async_compile import AsyncCompile
+
+        return bool(AsyncCompile.use_process_pool())
 
 
-def start_compile_processes() -> None:
-    """Begin to start them, unless torch was told to have none.
-
-    Meanwhile, what the first call needs is made ready: inductor is loaded, and in a thread Triton's files are digested.
-    """
-    from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
-
-    # Asking whether they are ready starts them.
-    AsyncCompile.use_process_pool()
-    _started.set()
-    if HAS_TRITON:
-        # Part of every key of inductor's; the digest is remembered.
-        threading.Thread(target=triton_key, name="mixbackend-triton-key", daemon=True).start()
-    import torch._inductor.compile_fx  # noqa: F401
-
-
-def compile_processes_ready() -> bool:
-    """Whether work that is handed over now begins at once; never starts them."""
-    if not _started.is_set():
-        return False
-    from torch._inductor.async_compile import AsyncCompile
-
-    return bool(AsyncCompile.use_process_pool())
+_of_this_process = CompileProcesses()
+start_compile_processes = _of_this_process.start
+compile_processes_ready = _of_this_process.ready
 
 
 def in_compile_process(function: Callable[..., Result], *arguments: Any) -> Future[Result]:

@@ -33,7 +33,8 @@ _Read = TypeVar("_Read")
 _SUFFIX = ".artifact"
 _ABANDONED_AFTER_S = 3600.0
 _EVICT_TO = 0.9
-_LONGEST_READ_S = 20.0
+LONGEST_READ_S = 20.0
+"""So long compiling waits for an artifact of the fleet."""
 
 
 def artifact_key(region_key: str, backend: str, fingerprint: str, weights: WeightPolicy, device: str) -> str:
@@ -106,7 +107,7 @@ class ArtifactStore:
         """The bytes stored under a key, ``None`` if there are none that can be trusted."""
         found = self.read(key)
         if found is None and self._remote is not None:
-            found = self._remote.get(_remote_path(key), key, _LONGEST_READ_S)
+            found = self._remote.get(_remote_path(key), key, LONGEST_READ_S)
             if found is not None:
                 self._write(key, found.content, found.label)
         return None if found is None else found.content

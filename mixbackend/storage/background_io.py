@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_MOST_BYTES = 256_000_000
+MOST_BYTES = 256_000_000
 _AT_EXIT_S = 5.0
 
 
@@ -29,9 +29,14 @@ class _Job:
 
 
 class BackgroundQueue:
-    """See the module's docstring. Work must not raise."""
+    """See the module's docstring. Work must not raise.
 
-    def __init__(self) -> None:
+    Args:
+        most_bytes: of what waits.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._pending: deque[_Job] = deque()
         self._bytes = 0
         self._busy = False
@@ -45,7 +50,7 @@ class BackgroundQueue:
         with self._changed:
             if any(job.name == name for job in self._pending):
                 return True
-            if self._bytes + size > _MOST_BYTES:
+            if self._bytes + size > self._most_bytes:
                 return False
             self._pending.append(_Job(name, work, size))
             self._bytes += size

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _FAILURES_BEFORE_GIVING_UP = 3
-_LONGEST_WRITE_S = 60.0
+LONGEST_WRITE_S = 60.0
+"""A write that takes longer counts as failed; nobody waits for it."""
 
 
 class Remote:
@@ -82,8 +83,8 @@ class Remote:
 
     def put_later(self, path: str, key: str, content: bytes, label: entry.Label = entry.UNKNOWN) -> None:
         """Store an entry, soon; other machines see it whole or not at all."""
-        if self.background.stuck_s() > _LONGEST_WRITE_S:
-            self._failed("writing", TimeoutError(f"not done within {_LONGEST_WRITE_S:g} s"), _FAILURES_BEFORE_GIVING_UP)
+        if self.background.stuck_s() > LONGEST_WRITE_S:
+            self._failed("writing", TimeoutError(f"not done within {LONGEST_WRITE_S:g} s"), _FAILURES_BEFORE_GIVING_UP)
         if self.given_up:
             return
         if not self.background.add(path, lambda: self.put(path, key, content, label), len(content)):

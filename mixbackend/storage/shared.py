@@ -23,7 +23,8 @@ from mixbackend.storage.tables import DECISIONS, MEASUREMENTS, Row, Table
 Place = tuple[str, str, str, int]
 """Backend, fingerprint, device, threads."""
 
-_LONGEST_READ_S = 3.0
+LONGEST_READ_S = 3.0
+"""So long planning waits for rows of the fleet."""
 _MOST_ROWS = 5000
 """In one entry of measurements; the newest are kept."""
 
@@ -91,7 +92,7 @@ class SharedRows:
         return [row for row in rows if tuple(row[name] for name in names) == place]
 
     def _read(self, table: Table, name: str) -> Sequence[Row]:
-        found = self.remote.get(_path(table, name), _key(table, name), _LONGEST_READ_S)
+        found = self.remote.get(_path(table, name), _key(table, name), LONGEST_READ_S)
         if found is None:
             return ()
         try:

@@ -17,7 +17,8 @@ from typing import Any
 
 from mixbackend.storage.events import Report, StorageEvent
 
-_BUSY_TIMEOUT_S = 10.0
+BUSY_TIMEOUT_S = 10.0
+"""So long a statement waits for another process's lock; then it is lost, with a report."""
 _APPLICATION = 0x4D495842
 _COMPANIONS = ("", "-wal", "-shm")
 _KEPT_ASIDE = 3
@@ -131,7 +132,7 @@ class SqliteFile:
         return connection
 
     def _raw(self, target: str) -> sqlite3.Connection:
-        return sqlite3.connect(target, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(target, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if self._is_new(connection):

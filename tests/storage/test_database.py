@@ -164,7 +164,7 @@ def test_an_unwritable_place_is_reported_not_raised(folder: Path, events: list[S
 def test_a_lock_held_too_long_loses_the_write_only(
     path: Path, events: list[StorageEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mixbackend.storage.sqlite._BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("mixbackend.storage.sqlite.BUSY_TIMEOUT_S", 0.05)
     database = Database(path, events.append)
     database.confirm("before", "eager", "1")
     holder = sqlite3.connect(path, isolation_level=None)

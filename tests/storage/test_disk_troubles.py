@@ -190,7 +190,7 @@ def test_a_disk_that_fails_for_a_moment_is_no_damaged_database(
     first.confirm("before", "fast", "1")
     first.close()
     with monkeypatch.context() as moment:
-        moment.setattr("mixbackend.storage.sqlite.SqliteFile._raw", lambda *_: FailingDisk(":memory:"))
+        moment.setattr(sqlite3, "connect", lambda *_, **__: FailingDisk(":memory:"))
         Database(path, events.append).confirm("during", "fast", "1")
     assert [event.kind for event in events] == ["unwritable"]
     assert Database(path, events.append).confirmations("before", "fast", "1")

@@ -55,7 +55,7 @@ def test_what_is_here_is_not_asked_for(machine: Callable[[str], Database], monke
     decide(machine("one"), {"choice": 1})
     two = machine("two")
     decide(two, {"choice": 2})
-    monkeypatch.setattr("mixbackend.storage.remote.within", lambda *_: pytest.fail("the remote level was asked"))
+    monkeypatch.setattr("mixbackend.storage.remote.within_time", lambda *_: pytest.fail("the remote level was asked"))
     assert two.decision("graph") == {"choice": 2}
 
 
@@ -71,7 +71,7 @@ def test_a_question_is_asked_once(machine: Callable[[str], Database], monkeypatc
         asked.append(timeout_s)
         return within_time(timeout_s, work)
 
-    monkeypatch.setattr("mixbackend.storage.remote.within", count)
+    monkeypatch.setattr("mixbackend.storage.remote.within_time", count)
     two = machine("two")
     for _ in range(5):
         assert two.decision("graph") is None
@@ -148,8 +148,8 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
     for name in ("cat_file", "pipe_file", "makedirs"):
         monkeypatch.setattr(MemoryFileSystem, name, hang)
-    monkeypatch.setattr("mixbackend.storage.shared._LONGEST_READ_S", 0.1)
-    monkeypatch.setattr("mixbackend.storage.artifacts._LONGEST_READ_S", 0.1)
+    monkeypatch.setattr("mixbackend.storage.shared.LONGEST_READ_S", 0.1)
+    monkeypatch.setattr("mixbackend.storage.artifacts.LONGEST_READ_S", 0.1)
     yield answer
     answer.set()
     finish(10)
@@ -184,7 +184,7 @@ def test_writing_to_a_remote_is_not_waited_for(
 def test_a_remote_that_never_finishes_writing_is_given_up(
     hanging: threading.Event, tmp_path: Path, events: list[StorageEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mixbackend.storage.remote._LONGEST_WRITE_S", 0.05)
+    monkeypatch.setattr("mixbackend.storage.remote.LONGEST_WRITE_S", 0.05)
     store = ArtifactStore.open(tmp_path / "one", remote="memory://fleet", report=events.append)
     store.put(KEY, b"content")
     time.sleep(0.3)
@@ -225,9 +225,8 @@ def test_work_is_done_in_order_and_once_per_name() -> None:
     assert queue.add("again", lambda: done.append("again")) and queue.flush(10) and done[-1] == "again"
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mixbackend.storage.background_io._MOST_BYTES", 100)
-    queue, hold = BackgroundQueue(), threading.Event()
+def test_what_waits_is_bounded() -> None:
+    queue, hold = BackgroundQueue(most_bytes=100), threading.Event()
     assert queue.add("first", lambda: hold.wait(10) and None)
     time.sleep(0.2)
     assert queue.add("second", lambda: None, 90)
