@@ -37,30 +37,16 @@ def checked_across_sizes(
         sizes: that the decision is for, beside those of the trials.
         planner: prices plans.
     """
-    detail = why_slower_elsewhere(rival, trial, baseline, baseline_trial, sizes, planner)
-    return replace(trial, status=SLOWER_ELSEWHERE, detail=detail) if detail else trial
-
-
-def why_slower_elsewhere(
-    rival: Runnable, trial: Trial, baseline: Runnable, baseline_trial: Trial, sizes: Sequence[Hints], planner: Planner
-) -> str:
-    """Where a rival that may win here is estimated to be slower than the baseline; empty if nowhere.
-
-    Args:
-        rival, trial: another placement of the graph, and what it did.
-        baseline, baseline_trial: the plan by estimates, and what it did.
-        sizes: that the decision is for, beside those of the trials.
-        planner: prices plans.
-    """
     mine, theirs = baseline_trial.median_s, trial.median_s
     if trial.status != MEASURED or mine is None or theirs is None or theirs > MARGIN * mine:
-        return ""
+        return trial
     for hints in sizes:
         limit, seconds = (_promised(*item, hints, planner) for item in ((baseline, mine), (rival, theirs)))
         if limit is not None and seconds is not None and seconds > MARGIN * limit:
             where = ", ".join(f"{symbol} = {value}" for symbol, value in hints.items())
-            return f"promises {seconds / limit:.2f} times the plan's seconds at {where}"
-    return ""
+            detail = f"promises {seconds / limit:.2f} times the plan's seconds at {where}"
+            return replace(trial, status=SLOWER_ELSEWHERE, detail=detail)
+    return trial
 
 
 def _promised(placed: Runnable, took_s: float, hints: Hints, planner: Planner) -> float | None:

@@ -172,8 +172,8 @@ def test_who_may_win_as_the_equal_of_the_plan_is_asked_about_other_sizes(
         return SimpleNamespace(graph=name, plan=SimpleNamespace(estimated_s=1.0))
 
     home, rival = (Trial(DEFAULT, 1.0, MEASURED, rounds_s=(seconds,)) for seconds in (1.0, took_s))
-    reason = cross_size_check.why_slower_elsewhere(placed("rival"), rival, placed("home"), home, [{}], planner)
-    assert bool(reason) is is_asked
+    checked = cross_size_check.checked_across_sizes(placed("rival"), rival, placed("home"), home, [{}], planner)
+    assert (checked.status == cross_size_check.SLOWER_ELSEWHERE) is is_asked and bool(checked.detail) is is_asked
 
 
 def test_forward_and_backward_are_compared_in_every_range(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
