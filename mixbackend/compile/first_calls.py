@@ -5,6 +5,7 @@ call. Output: the entry that runs from now on; what was found is remembered for 
 Method: the plan that looks best among many is often not the quickest. A few others (``select.comparison``) are built
 as well, and all take turns, until the quickest is told from the others or they have had enough. Of a graph with
 symbolic sizes the quickest here must not promise to be slower at the other sizes that it will run.
+Not compared: where the user switched selecting off, under deterministic algorithms, in a job of several ranks.
 Invariants: nothing is called more often than the user asked unless that can be put back, before each run; the time of
 compiling and that of running are bounded, but for one compilation and one round. Candidates check their regions like
 any other graph.
@@ -40,6 +41,7 @@ from mixbackend.select.comparison import (
 )
 from mixbackend.select.cross_size_check import checked_across_sizes
 from mixbackend.select.decision import Decision, Trial, decide
+from mixbackend.select.live.steps import Hold, situation, why_not
 
 
 def quickest(
@@ -56,13 +58,21 @@ def quickest(
         captured: the graph.
     """
     first = _FirstCall(baseline, row, bucket, ranged, row.environment)
+    hold = why_not(situation(off=row.environment.config.select == "off"))
+    if hold is Hold.OFF:
+        return baseline
     if ranged.measuring or (captured.dynamic and row.sized.ladder is None):
         # What was to be measured and could not be is placed by estimates; and where no number of a call tells which
         # sizes a decision would be for, there is none.
         return baseline
     harness = harness_for(replace(captured, module=baseline.layout.module), row.environment)
     rivals = () if harness is None else harness.rivals(baseline, row.environment.planner)
-    return first.winner(harness, rivals, values) if harness is not None and rivals else baseline
+    if harness is None or not rivals:
+        return baseline
+    if hold is not None and hold.for_good:
+        first.leave(hold.value)
+        return baseline
+    return first.winner(harness, rivals, values)
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class _FirstCall:
     def winner(self, harness: Harness, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
         reason = harness.why_not(self.baseline, values, len(choices))
         if reason:
-            self._emit(f"not compared at the first call: {reason}")
+            self.leave(reason)
             return self.baseline
         rivals, failed = self._rivals(choices, harness.compiling_s)
         candidates = [*rivals, BuiltCandidate(DEFAULT, self.baseline, self.baseline.plan.estimated_s)]
@@ -85,7 +95,7 @@ class _FirstCall:
             winner = next(item for item in candidates if item.choice == decision.choice)
             self._keep(winner, decision)
         except torch.OutOfMemoryError as error:
-            self._emit(f"not compared at the first call: {error}")
+            self.leave(str(error))
             winner = candidates[-1]
         for candidate in candidates:
             if candidate is not winner:
@@ -93,6 +103,10 @@ class _FirstCall:
         del candidates, rivals
         harness.give_back()
         return self._as_entry(winner)
+
+    def leave(self, reason: str) -> None:
+        """Say why the plan by estimates runs, and is held against nothing."""
+        self._emit(f"not compared at the first call: {reason}")
 
     def _as_entry(self, winner: BuiltCandidate) -> Entry:
         entry = winner.entry

@@ -150,6 +150,11 @@ class Config(FrozenModel):
     """What may be prepared for later calls by other processes, behind the calls, once a graph's calls came 20 times and
     took two seconds; `off` for nothing. The environment variable MIXBACKEND_BACKGROUND=off says so for a process."""
 
+    select: Annotated[Literal["auto", "off"], BeforeValidator(_off)] = "auto"
+    """Whether plans by estimates are held against others by running them. `off`: the plan by estimates, or what was
+    decided before, runs; so does `MIXBACKEND_SELECT=off` in the environment for all of a process. Under deterministic
+    algorithms and in jobs of several ranks, which must all run one program, nothing is compared either."""
+
     weights: Literal["auto", "live", "frozen"] = "auto"
     """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` makes them
     constants of the compiled code in inference (packed, folded, converted once), watches them for changes, and goes
