@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import sympy
 import torch
+import torch._inductor.config
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts import torch_compat as compat
@@ -411,6 +412,19 @@ def test_decomposition_table() -> None:
     assert hardswish not in {node.target for node in decomposed.graph.nodes}
     with pytest.raises(ValueError, match="'half' is not a decomposition level"):
         compat.decomposition_table("half")
+
+
+def test_pure_operators() -> None:
+    aten, found = torch.ops.aten, set(compat.pure_operators())
+    assert {ADD, aten.native_layer_norm.default} <= found
+    assert not {aten.add_.Tensor, aten.add.out} & found
+
+
+def test_inductor_decomposes_as_usual() -> None:
+    with torch._inductor.config.patch(fallback_random=False, fallback_embedding_bag_byte_unpack=False):
+        assert compat.inductor_decomposes_as_usual()
+        with torch._inductor.config.patch(fallback_random=True):
+            assert not compat.inductor_decomposes_as_usual()
 
 
 def test_inductor_handling() -> None:

@@ -42,6 +42,7 @@ from mixbackend.contracts.torch_compat.graph_modules import forward_of, graph_mo
 from mixbackend.contracts.torch_compat.graph_trees import GraphTree, ResultsOfGraph, cuda_graph_tree
 from mixbackend.contracts.torch_compat.inductor import (
     inductor_compile,
+    inductor_decomposes_as_usual,
     inductor_entry,
     inductor_handling,
     inductor_load,
@@ -73,6 +74,7 @@ from mixbackend.contracts.torch_compat.operators import (
     is_operator,
     operator_by_name,
     operator_database,
+    pure_operators,
     returns_nothing,
     schema_arguments,
 )
@@ -144,6 +146,7 @@ __all__ = [
     "held_by_nobody_else",
     "in_compile_process",
     "inductor_compile",
+    "inductor_decomposes_as_usual",
     "inductor_entry",
     "inductor_handling",
     "inductor_load",
@@ -163,6 +166,7 @@ __all__ = [
     "operator_database",
     "outside_compilation",
     "partition_with_min_cut",
+    "pure_operators",
     "raw_cuda_stream",
     "recorded_random_state",
     "rerun_fake",

@@ -153,6 +153,13 @@ def inductor_settings() -> str:
     return repr(sorted(config.save_config_portable().items()))
 
 
+def inductor_decomposes_as_usual() -> bool:
+    """Whether the settings that choose what inductor decomposes are those that torch comes with."""
+    from torch._inductor import config
+
+    return not (config.fallback_random or config.fallback_embedding_bag_byte_unpack)
+
+
 def inductor_source(compiled: Any) -> str:
     """The code that inductor generated for a compiled graph, ``""`` if it is not at hand."""
     return str(getattr(compiled, "source_code", "") or "")

@@ -5,6 +5,7 @@ Place: a part of the door; see ``contracts.torch_compat``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +92,17 @@ def operator_by_name(name: str) -> Any | None:
         return None
     packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
     return getattr(packet, parts[2], None)
+
+
+def pure_operators() -> Iterator[Any]:
+    """Torch's own operators that write into none of their arguments, and that can be in a captured graph."""
+    for called in torch._C._dispatch_get_all_op_names():
+        library, _, name = called.partition("::")
+        whole = f"{library}.{name}" if "." in name else f"{library}.{name}.default"
+        operator = operator_by_name(whole) if library == "aten" else None
+        arguments = () if operator is None else operator._schema.arguments
+        if operator is not None and not any(item.alias_info and item.alias_info.is_write for item in arguments):
+            yield operator
 
 
 def composite_implicit(operator: Any) -> bool:

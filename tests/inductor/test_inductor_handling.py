@@ -9,20 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch._inductor.config
 
 from mixbackend.backends.inductor.handling import Memory
+from mixbackend.backends.inductor.known_answers import FILE, known_answers, text_of_answers
 
 _PROGRAM = """
 import json, sys
+from mixbackend.backends.inductor import handling
 from mixbackend.backends.inductor.handling import handling_of
+if not {shipped}: handling.known_answers = dict
 if {early}: import torch._inductor.lowering
 names = ("aten.addmm.default", "aten.gelu.default", "aten._fft_r2c.default", "aten.nothing.default")
 print(json.dumps([[handling_of(name) for name in names], "torch._inductor.lowering" in sys.modules]))
 """
 
 
-def _ask(cache: Path, names: str = "", early: bool = False) -> list[object]:
-    program = _PROGRAM.replace("{early}", str(early)).replace(', "aten.nothing.default"', names)
+def _ask(cache: Path, names: str = "", early: bool = False, shipped: bool = False) -> list[object]:
+    program = _PROGRAM.replace("{early}", str(early)).replace("{shipped}", str(shipped))
+    program = program.replace(', "aten.nothing.default"', names)
     variables = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     answer = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
     return json.loads(answer.stdout)  # type: ignore[no-any-return]
@@ -40,6 +46,21 @@ def test_a_later_process_does_not_import_inductor(tmp_path: Path) -> None:
         ["none", "decomposed", "fallback", None, "lowered", None],
         True,
     ]
+
+
+def test_what_is_shipped_is_what_inductor_says(tmp_path: Path) -> None:
+    if not known_answers():
+        pytest.skip("nothing is shipped for this release of torch")
+    assert FILE.read_text() == text_of_answers()
+    assert _ask(tmp_path, shipped=True) == [["lowered", "decomposed", "fallback"], False]
+
+
+def test_other_releases_and_settings_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.version.git_version", "another")
+    assert known_answers() == {}
+    monkeypatch.undo()
+    with torch._inductor.config.patch(fallback_random=True):
+        assert known_answers() == {}
 
 
 def test_answers_outlive_the_memory(tmp_path: Path) -> None:
