@@ -38,7 +38,7 @@ from mixbackend.contracts import (
 )
 from mixbackend.partitioner.placement import place
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 FLOAT = frozenset({torch.float32})
 DEVICE = DeviceModel("cpu benchmark", (("float32", 1.2e11),), 1.5e10, 1.6e7, 6e10, 3e-6, 2, "prior")
@@ -143,9 +143,9 @@ def run(nodes: Sequence[int], seed: int = 0) -> list[dict[str, Any]]:
 
 
 def _row(graph: OpGraph) -> dict[str, Any]:
-    backends, stages = five_backends(), Stages()
+    backends, clock = five_backends(), StepClock()
     start = time.perf_counter()
-    plan = place(graph, backends, table_costs(), stages=stages)
+    plan = place(graph, backends, table_costs(), clock=clock)
     seconds = time.perf_counter() - start
     shares = {backend.name: 0 for backend in backends}
     for region in plan.regions:
@@ -156,7 +156,7 @@ def _row(graph: OpGraph) -> dict[str, Any]:
         "seconds": seconds,
         "optimal": plan.optimal,
         "regions": len(plan.regions),
-        "stages": stages.seconds,
+        "stages": clock.seconds,
         "estimated_s": plan.estimated_s,
         "bound_gap": plan.bound_gap,
         "width": plan.width,

@@ -1,6 +1,6 @@
 """From a placement to a ``Plan``: names instead of numbers, regions in a legal order.
 
-Place: last stage of the partitioner. Input: a problem, a placement, refusals of regions. Output: ``Plan``.
+Place: last step of the partitioner. Input: a problem, a placement, refusals of regions. Output: ``Plan``.
 Invariants: regions are ordered by dependency, then by their first node; ids are ``r0``, ``r1``... in that order.
 """
 

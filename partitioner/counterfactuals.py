@@ -31,7 +31,7 @@ from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.single import labels_on
-from mixbackend.partitioner.stages import Stages, collection_paused
+from mixbackend.partitioner.step_clock import StepClock, collection_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _price(question: Question) -> _Priced:
         question.preferences,
         question.exclusions,
         question.pinned or {},
-        Stages(),
+        StepClock(),
     )
     rules = RegionRules(problem, question.backends, question.minimum_ops or {})
     return _Priced(question, problem, rules, placement_of_plan(problem, question.plan))

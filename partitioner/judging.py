@@ -1,10 +1,10 @@
 """Judging: which backend can run which op, and why not.
 
-Place: first stage of the partitioner. Input: an ``OpGraph`` and backends. Output: ``Candidates``, a frozen value.
+Place: first step of the partitioner. Input: an ``OpGraph`` and backends. Output: ``Candidates``, a frozen value.
 Backends are asked through the contract only; what their traits and conditions already exclude is refused before they
 are asked, and identical ops are asked about once.
 Invariants: every (node, backend) pair has a verdict; a backend that raises has refused with ``backend-error``.
-Non-goals: costs and preferences, which later stages add.
+Non-goals: costs and preferences, which later steps add.
 """
 
 from __future__ import annotations

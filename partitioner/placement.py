@@ -37,7 +37,7 @@ from mixbackend.partitioner.search import Neighbourhood, Orders
 from mixbackend.partitioner.siblings import unite_siblings
 from mixbackend.partitioner.single import last_resort_of
 from mixbackend.partitioner.solving import Found, Solved, chosen, single, solve
-from mixbackend.partitioner.stages import Stages, collection_paused
+from mixbackend.partitioner.step_clock import StepClock, collection_paused
 from mixbackend.partitioner.user_rules import UserRules, apply_user_rules
 
 
@@ -54,7 +54,7 @@ def place(
     single: str | None = None,
     corrections: Mapping[tuple[str, str], float] | None = None,
     lifted: frozenset[tuple[str, str]] = frozenset(),
-    stages: Stages | None = None,
+    clock: StepClock | None = None,
 ) -> Plan:
     """Where every op of a graph should run.
 
@@ -71,7 +71,7 @@ def place(
         single: name of a backend that runs all it can, whatever that costs; the fallback fills in.
         corrections: seconds by (node name, backend name) that measurements add to, or take from, the cost of an op.
         lifted: (node name, backend name) pairs whose refusal does not count: for counterfactuals.
-        stages: collects the seconds that each stage took.
+        clock: collects the seconds that each step took.
 
     Raises:
         PlacementError: some op can run nowhere; names the op, its source line and every refusal.
@@ -84,7 +84,7 @@ def place(
         pinned=pinned,
         minimum_ops=minimum_ops,
         lifted=lifted,
-        stages=stages,
+        clock=clock,
     )
     return placements.plan(costs, margin=margin, single_backend=single, corrections=corrections)
 
@@ -105,13 +105,13 @@ class Placements:
         pinned: Mapping[str, str] | None = None,
         minimum_ops: Mapping[str, int] | None = None,
         lifted: frozenset[tuple[str, str]] = frozenset(),
-        stages: Stages | None = None,
+        clock: StepClock | None = None,
     ) -> None:
         self.graph = graph
         self.backends = asked_all(backends)
         self._wanted = (preferences, exclusions, pinned or {}, lifted)
         self._minimum_ops = minimum_ops or {}
-        self._clock = stages or Stages()
+        self._clock = clock or StepClock()
         self._orders = Orders()
         self._priced: dict[int, tuple[CostModel, _Priced]] = {}
 
@@ -159,7 +159,7 @@ class _Priced:
     """A graph at some costs."""
 
     def __init__(
-        self, problem: Problem, backends: Sequence[Backend], rules: RegionRules, orders: Orders, clock: Stages
+        self, problem: Problem, backends: Sequence[Backend], rules: RegionRules, orders: Orders, clock: StepClock
     ) -> None:
         self.problem = problem
         self.rules = rules
@@ -241,7 +241,7 @@ class Prepared:
     claims: tuple[Claim, ...]
     backends: tuple[Backend, ...]
 
-    def priced(self, costs: CostModel, corrections: Mapping[tuple[str, str], float], clock: Stages) -> Problem:
+    def priced(self, costs: CostModel, corrections: Mapping[tuple[str, str], float], clock: StepClock) -> Problem:
         """The problem at some costs."""
         with clock.measure("price"):
             return price(self.user_rules, self.atoms, self.claims, self.backends, costs, corrections)
@@ -254,7 +254,7 @@ def make_problem(
     preferences: Sequence[Preference],
     exclusions: frozenset[tuple[str, str]],
     pinned: Mapping[str, str],
-    clock: Stages,
+    clock: StepClock,
     corrections: Mapping[tuple[str, str], float] | None = None,
     lifted: frozenset[tuple[str, str]] = frozenset(),
 ) -> Problem:
@@ -269,7 +269,7 @@ def prepare(
     preferences: Sequence[Preference],
     exclusions: frozenset[tuple[str, str]],
     pinned: Mapping[str, str],
-    clock: Stages,
+    clock: StepClock,
     lifted: frozenset[tuple[str, str]] = frozenset(),
 ) -> Prepared:
     """Judge, match and glue: everything before the costs."""

@@ -1,6 +1,6 @@
 """Pricing: from verdicts to a ``Problem``.
 
-Place: after gluing, before the search; the only stage that asks the cost model.
+Place: after gluing, before the search; the only step that asks the cost model.
 Input: the rules of the user as verdicts, atoms, claims, backends, a cost model. Output: ``Problem``.
 A backend's own cost of an op (in its verdict, or of a pattern) comes before the cost model's.
 Raises ``PlacementError`` if atoms can run nowhere: all of them, each with every backend's refusal.

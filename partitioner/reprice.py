@@ -21,7 +21,7 @@ from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.search import find_labels
-from mixbackend.partitioner.stages import Stages, collection_paused
+from mixbackend.partitioner.step_clock import StepClock, collection_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def reprice(
         bounded: also find what no plan can undercut, which takes a search.
     """
     with collection_paused(len(graph.nodes)):
-        problem = make_problem(graph, backends, costs, preferences, frozenset(), {}, Stages())
+        problem = make_problem(graph, backends, costs, preferences, frozenset(), {}, StepClock())
         rules = RegionRules(problem, backends, minimum_ops or {})
         placements = [_placement(problem, plan) for plan in plans]
         seconds = tuple(None if item is None else true_energy(problem, item, rules.price) for item in placements)

@@ -22,7 +22,7 @@ from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.regions import EntangledClaimsError
 from mixbackend.partitioner.search import Labeller, Labelling, Neighbourhood, Orders, find_labels
 from mixbackend.partitioner.single import last_resort_of, single_backend_labels
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 ROUNDS = 3
 ATOMS_SEARCHED_AGAIN = 4000
@@ -55,7 +55,9 @@ class Solved:
     singles: tuple[Found, ...]
 
 
-def solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, orders: Orders, clock: Stages) -> Solved:
+def solve(
+    problem: Problem, backends: Sequence[Backend], rules: RegionRules, orders: Orders, clock: StepClock
+) -> Solved:
     """Search, and hold the plans of single backends ready."""
     near = Neighbourhood(problem)
     with clock.measure("search"):
@@ -66,7 +68,9 @@ def solve(problem: Problem, backends: Sequence[Backend], rules: RegionRules, ord
     return Solved(labelling, bound, found, singles)
 
 
-def chosen(problem: Problem, solved: Solved, rules: RegionRules, orders: Orders, margin: float, clock: Stages) -> Found:
+def chosen(
+    problem: Problem, solved: Solved, rules: RegionRules, orders: Orders, margin: float, clock: StepClock
+) -> Found:
     """The best placement; one of fewer backends unless more of them save the margin."""
     with clock.measure("single"):
         simple = min(solved.singles, key=lambda item: item.seconds)
@@ -98,7 +102,7 @@ def _search(
 
 
 def _with_fewer(
-    problem: Problem, found: Found, rules: RegionRules, orders: Orders, margin: float, clock: Stages
+    problem: Problem, found: Found, rules: RegionRules, orders: Orders, margin: float, clock: StepClock
 ) -> Found:
     """The placement without backends that save less than the margin together; those that do least are tried first.
 

@@ -11,13 +11,13 @@ from partitioner_cases import TableBackend, TableCosts, eager, graph, node, rand
 
 from mixbackend.contracts import NodeMatch, OpGraph, Plan, Preference, RegionSketch
 from mixbackend.partitioner import place
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 BACKENDS = 4
 """A plan might do without each of them, which is searched for once."""
 
 
-class Bounded(Stages):
+class Bounded(StepClock):
     """Too many searches are an error."""
 
     @contextmanager
@@ -52,7 +52,7 @@ def test_a_backend_that_prices_its_regions_and_is_required() -> None:
         costs,
         preferences=[rule],
         margin=0.04,
-        stages=Bounded(),
+        clock=Bounded(),
     )
     assert owners(plan) == {"n0": "one", "n1": "priced", "n2": "two"}
 
@@ -73,6 +73,6 @@ def test_it_ends_and_what_is_required_stays(seed: int, margin: float) -> None:
     able = [item for item in op_graph.placed_nodes if item.module_class and item.name not in backends[0].refused][:1]
     rules = [Preference(NodeMatch(module_class=item.module_class), "require", "b0") for item in able]
     best = place(op_graph, backends, costs, preferences=rules)
-    plan = place(op_graph, backends, costs, preferences=rules, margin=margin, stages=Bounded())
+    plan = place(op_graph, backends, costs, preferences=rules, margin=margin, clock=Bounded())
     assert plan.estimated_s <= best.estimated_s * (1.0 + margin) ** 2 + 1e-9
     assert all(owners(plan)[item.name] == "b0" for item in able)

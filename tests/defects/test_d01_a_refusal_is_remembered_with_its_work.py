@@ -9,7 +9,7 @@ from mixbackend.contracts import Backend, RegionConditions, RegionSketch, Unsupp
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.problem import Problem
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 CHAIN = graph([node("a", MATMUL, "x0", "w0"), node("b", POINTWISE, "a")], ["b"])
 COSTS = TableCosts(0, {"busy": 0.0, "eager": 0.0})
@@ -26,7 +26,7 @@ class Busy(TableBackend):
 
 
 def problem(backends: list[Backend]) -> Problem:
-    return make_problem(CHAIN, backends, COSTS, [], frozenset(), {}, Stages())
+    return make_problem(CHAIN, backends, COSTS, [], frozenset(), {}, StepClock())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.problem import Problem
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Case:
 def priced(graph: OpGraph, backends: list[TableBackend], costs: TableCosts, plan: Plan | None = None) -> Case:
     """A case, placed at least cost unless a plan is given."""
     plan = place(graph, backends, costs) if plan is None else plan
-    problem = make_problem(graph, backends, costs, (), frozenset(), {}, Stages())
+    problem = make_problem(graph, backends, costs, (), frozenset(), {}, StepClock())
     return Case(
         graph, backends, costs, plan, problem, placement_of_plan(problem, plan), RegionRules(problem, backends, {})
     )

@@ -28,7 +28,7 @@ from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.partitioner.energy import true_energy
 from mixbackend.partitioner.explain import Question
 from mixbackend.partitioner.placement import make_problem
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 common = settings(derandomize=True, deadline=None, max_examples=60)
 seeds = st.integers(0, 10_000)
@@ -198,7 +198,7 @@ def test_adapted_plans_against_brute_force(block: int) -> None:
                     assert option.parts is None
                     continue
                 pins = {row.node: option.alternative.backend}
-                least = least_energy(make_problem(op_graph, backends, costs, (), frozenset(), pins, Stages()))
+                least = least_energy(make_problem(op_graph, backends, costs, (), frozenset(), pins, StepClock()))
                 assert option.adapted_s >= least - case.plan.estimated_s - 1e-9
                 assert option.alternative.change_s is not None
                 assert least - case.plan.estimated_s <= option.alternative.change_s + 1e-9

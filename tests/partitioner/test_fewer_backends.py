@@ -6,7 +6,7 @@ from partitioner_cases import MATMUL, POINTWISE, SOFTMAX, TableBackend, TableCos
 
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.partitioner import place
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 NAMES = ("first", "second", "third")
 
@@ -20,12 +20,12 @@ def chain() -> OpGraph:
     return graph(nodes, ["c"])
 
 
-def placed(margin: float, stages: Stages | None = None, /, **seconds: tuple[float, float, float]) -> Plan:
+def placed(margin: float, clock: StepClock | None = None, /, **seconds: tuple[float, float, float]) -> Plan:
     """Seconds of the three ops on each backend; nothing else costs anything."""
     ops = {(name, op): spent for name in NAMES for op, spent in zip("ABC", seconds[name], strict=True)}
     ops |= {("eager", op): 100.0 for op in "ABC"}
     costs = TableCosts(0, dict.fromkeys((*NAMES, "eager"), 0.0), {}, ops, reads=0.0, writes=0.0, crossings=0.0)
-    return place(chain(), [*map(TableBackend, NAMES), eager()], costs, margin=margin, stages=stages)
+    return place(chain(), [*map(TableBackend, NAMES), eager()], costs, margin=margin, clock=clock)
 
 
 def owners(plan: Plan) -> list[str]:
@@ -69,11 +69,11 @@ def test_random_graphs_lose_no_more_than_the_margin() -> None:
 
 
 def test_nothing_more_is_searched_for_where_one_backend_is_taken_anyway() -> None:
-    stages = Stages()
+    clock = StepClock()
     simple = {"first": (10.0, 10.0, 10.0), "second": (20.0, 9.9, 20.0), "third": (20.0, 20.0, 9.8)}
-    assert owners(placed(0.04, stages, **simple)) == ["first"]
-    assert stages.times["search"] == 1 and not stages.times["fewer"]
-    stages = Stages()
+    assert owners(placed(0.04, clock, **simple)) == ["first"]
+    assert clock.times["search"] == 1 and not clock.times["fewer"]
+    clock = StepClock()
     mixed = {"first": (10.0, 10.0, 10.0), "second": (20.0, 4.0, 20.0), "third": (20.0, 20.0, 5.0)}
-    assert owners(placed(0.04, stages, **mixed)) == ["first", "second", "third"]
-    assert stages.times["search"] == 1 and stages.times["fewer"] == 3
+    assert owners(placed(0.04, clock, **mixed)) == ["first", "second", "third"]
+    assert clock.times["search"] == 1 and clock.times["fewer"] == 3

@@ -10,11 +10,11 @@ from mixbackend.contracts import OpGraph, Plan, Traits
 from mixbackend.partitioner import place
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.problem import Problem
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 
 def problem_of(op_graph: OpGraph, backends: list[TableBackend], costs: TableCosts) -> Problem:
-    return make_problem(op_graph, backends, costs, (), frozenset(), {}, Stages())
+    return make_problem(op_graph, backends, costs, (), frozenset(), {}, StepClock())
 
 
 def check_against_brute_force(op_graph: OpGraph, backends: list[TableBackend], costs: TableCosts) -> Plan:

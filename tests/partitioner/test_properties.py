@@ -17,7 +17,7 @@ from mixbackend.partitioner.elimination import min_degree_order
 from mixbackend.partitioner.energy import true_energy
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.regions import form_regions
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 common = settings(derandomize=True, deadline=None, max_examples=60)
 seeds = st.integers(0, 10_000)
@@ -47,7 +47,7 @@ def test_equal_input_gives_an_equal_plan(seed: int, most: int) -> None:
 def test_no_single_backend_and_no_fallback_is_cheaper(seed: int, most: int) -> None:
     op_graph, backends, costs = random_case(seed, most)
     plan = place(op_graph, backends, costs)
-    problem = make_problem(op_graph, backends, costs, (), frozenset(), {}, Stages())
+    problem = make_problem(op_graph, backends, costs, (), frozenset(), {}, StepClock())
     last = len(backends) - 1
     labels = [label for atom in range(problem.size) if (label := problem.plain(atom, last)) is not None]
     alone = true_energy(problem, form_regions(problem, labels))
@@ -117,7 +117,7 @@ def test_any_legal_order_of_regions_keeps_all_dependencies(seed: int, most: int,
 @given(seeds, sizes)
 def test_the_elimination_order_is_as_narrow_as_networkx_finds(seed: int, most: int) -> None:
     op_graph, backends, costs = random_case(seed, most)
-    problem = make_problem(op_graph, backends, costs, (), frozenset(), {}, Stages())
+    problem = make_problem(op_graph, backends, costs, (), frozenset(), {}, StepClock())
     links = nx.Graph(problem.links)
     links.add_nodes_from(range(problem.size))
     order = min_degree_order([2] * problem.size, problem.links)
@@ -129,7 +129,7 @@ def test_the_elimination_order_is_as_narrow_as_networkx_finds(seed: int, most: i
 @given(seeds, sizes)
 def test_detours_cycles_and_bundles_are_what_they_say(seed: int, most: int) -> None:
     op_graph, backends, costs = random_case(seed, most)
-    problem = make_problem(op_graph, backends, costs, (), frozenset(), {}, Stages())
+    problem = make_problem(op_graph, backends, costs, (), frozenset(), {}, StepClock())
     shape, links = shape_of(problem.size, problem.links), set(problem.links)
     for (first, last), path in shape.detours.items():
         assert (first, last) == (path[0], path[-1]) and len(path) > 2

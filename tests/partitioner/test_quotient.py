@@ -13,7 +13,7 @@ from mixbackend.partitioner.energy import Placement
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.quotient import Quotient
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 
 def acyclic_when_merged(problem: Problem, regions: list[int], first: int, second: int) -> bool:
@@ -25,7 +25,7 @@ def acyclic_when_merged(problem: Problem, regions: list[int], first: int, second
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(2, 25))
 def test_random_merges_agree_with_networkx(seed: int, most: int) -> None:
-    problem = make_problem(*random_case(seed, most), (), frozenset(), {}, Stages())
+    problem = make_problem(*random_case(seed, most), (), frozenset(), {}, StepClock())
     start = Placement((0,) * problem.size, tuple(range(problem.size)))
     quotient, draw = Quotient(problem, start), random.Random(seed)
     for _ in range(2 * problem.size):

@@ -11,12 +11,12 @@ from mixbackend.partitioner import place
 from mixbackend.partitioner.explain import Question, savings, single_savings
 from mixbackend.partitioner.judging import judge
 from mixbackend.partitioner.placement import make_problem
-from mixbackend.partitioner.stages import Stages
+from mixbackend.partitioner.step_clock import StepClock
 
 
 def least_with(question: Question, lifted: frozenset[tuple[str, str]]) -> float:
     graph, backends, costs = question.graph, question.backends, question.costs
-    return least_energy(make_problem(graph, backends, costs, (), frozenset(), {}, Stages(), None, lifted))
+    return least_energy(make_problem(graph, backends, costs, (), frozenset(), {}, StepClock(), None, lifted))
 
 
 @pytest.mark.parametrize("block", range(3))

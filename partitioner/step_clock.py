@@ -1,6 +1,6 @@
-"""Seconds per stage of a placement, for ``mixbackend bench partitioner`` and debugging.
+"""Step clock: seconds per step of a placement, for ``mixbackend bench partitioner`` and debugging.
 
-Place: handed to ``place`` by whoever wants to know. Not part of the plan: plans are equal for equal input.
+Place: handed to ``place`` where they are wanted. Not part of the plan: plans are equal for equal input.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ LARGE = 2000
 """Nodes from which on a graph is worth pausing the garbage collector for."""
 
 
-class Stages:
-    """Collects wall-clock seconds by stage name, in order of first use, and how often each stage was gone through."""
+class StepClock:
+    """Collects wall-clock seconds by the name of a step, in order of first use, and how often each was gone through."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -24,7 +24,7 @@ class Stages:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
+        """Add the time of a block to a step."""
         self.times[name] += 1
         start = time.perf_counter()
         try:
