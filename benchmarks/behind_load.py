@@ -28,10 +28,11 @@ def main(way: str) -> None:
     """Compile until somebody ends the process."""
     if not way.endswith("session"):
         os.setpgid(0, 0)
-    if way.startswith("nice"):
+    if way.startswith(("nice", "batch")):
         os.nice(19)
-    elif way != "plain":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if way.startswith(("idle", "batch")):
+        policy = os.SCHED_IDLE if way.startswith("idle") else os.SCHED_BATCH
+        os.sched_setscheduler(0, policy, os.sched_param(0))
     text = inspect.getsource(ast) + inspect.getsource(subprocess)
     print("begun", flush=True)
     while True:

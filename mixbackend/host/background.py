@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import json
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mixbackend.backends.common.process_folder import process_folder
 from mixbackend.host.behind_budget import Figures, Limits
 from mixbackend.host.behind_connection import GovernorProcess, Pipe
 from mixbackend.host.behind_orders import UNPAID
@@ -129,7 +127,7 @@ class Background:
     def _empty(self) -> None:
         self._governor: Pipe | None = None
         self._entries: dict[str, _Entry] = {}
-        self._behind: dict[int, Path] = {}
+        self._behind: set[int] = set()
         self._answers: list[Done] = []
         self._asked_at = self._quiet_since = self._clock()
         self._used_s, self._state = 0.0, ""
@@ -199,12 +197,10 @@ class Background:
     def close(self) -> None:
         """End what is behind; jobs that were not done are forgotten."""
         with self._guard:
-            governor, files = self._governor, list(self._behind.values())
+            governor = self._governor
             self._empty()
             if governor is not None:
                 governor.end()
-            for file in files:
-                file.unlink(missing_ok=True)
 
     def _begin(self, name: str, entry: _Entry) -> None:
         """Give what waits to the governor, if the calls have paid."""
@@ -217,11 +213,8 @@ class Background:
         entry.told_at = self._clock()
         self._governor.tell({"allow": name, "seconds": entry.figures.allowance_s})
         for number, job in entry.waiting:
-            file = process_folder() / f"behind-{os.getpid()}-{number}.json"
-            file.write_text(json.dumps({"work": job.work, "data": dict(job.data)}), "utf-8")
-            self._behind[number] = file
-            order = {"job": number, "entry": name, "file": str(file), "made": job.made, "urgent": job.urgent}
-            self._governor.tell(order)
+            self._behind.add(number)
+            self._governor.tell({"job": number, **asdict(job)})
         entry.waiting.clear()
 
     def _listen(self) -> None:
@@ -237,6 +230,7 @@ class Background:
             if "job" in message:
                 self._take(message)
             self._state = message.get("state", self._state)
+            self._used_s = message.get("used_s", self._used_s)
         if self._behind:
             self._quiet_since = now
         elif self._governor is not None and now - self._quiet_since > _KEEP_GOVERNOR_S:
@@ -244,11 +238,9 @@ class Background:
             self._governor = None
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        file = self._behind.pop(message["job"], None)
-        if file is None:
+        if message["job"] not in self._behind:
             return
-        file.unlink(missing_ok=True)
-        self._used_s = message.get("used_s", self._used_s)
+        self._behind.remove(message["job"])
         detail = message.get("detail", "")
         self._answers.append(Done(message["job"], message["status"], detail, message.get("result")))
 

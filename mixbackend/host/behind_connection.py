@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from mixbackend.backends.common.python_process import module_command
 from mixbackend.host.behind_budget import Limits
 from mixbackend.host.behind_process import group_of_its_own
+from mixbackend.host.lines_out import LinesOut
 from mixbackend.host.process_tree import send
 
 _GOVERNOR = "mixbackend.host.behind_governor"
@@ -63,21 +64,19 @@ class GovernorProcess:
             **group_of_its_own(),
         )
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        for stream in (self._stdin, self._stdout):
-            os.set_blocking(stream.fileno(), False)
-        self._unsent, self._rest = b"", b""
+        self._out, self._stdout = LinesOut(self._process.stdin), self._process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+        self._rest = b""
         self._groups: set[int] = set()
         self.tell({"limits": asdict(limits), "lock": str(lock)})
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Send it a message, now or as soon as it takes one."""
-        self._unsent += json.dumps(message).encode() + b"\n"
-        self._send()
+        self._out.tell(message)
 
     def hear(self) -> list[dict[str, Any]] | None:
         """What it said since; ``None`` when it is gone."""
-        self._send()
+        self._out.send()
         data = self._stdout.read(1 << 16)
         if data is None:
             return []
@@ -101,13 +100,5 @@ class GovernorProcess:
 
     def leave(self) -> None:
         """In a fork: let go of what belongs to the parent."""
-        self._stdin.close()
+        self._out.close()
         self._stdout.close()
-
-    def _send(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # that it is gone is seen where it is listened to
-            while self._unsent:
-                sent = self._stdin.write(self._unsent)
-                if not sent:
-                    return
-                self._unsent = self._unsent[sent:]

@@ -2,9 +2,10 @@
 
 Place: a small process between the user's and the workers, so that nobody in the user's process has to wake up for them.
 ``background`` starts it and talks to it; ``behind_process`` is one worker.
-Input: lines of JSON: first ``{"limits": {...}, "lock": path}``, then ``{"job", "entry", "file", "made", "urgent"}`` and
+Input: lines of JSON: first ``{"limits": {...}, "lock": path}``, then orders (``Order``, by field) and
 ``{"allow": entry, "seconds": ...}``. Output: lines of JSON: ``{"group": number}`` for each worker that is started,
-``{"state": text}`` where nothing can be done at present, and an answer with ``job`` and ``status`` for every job.
+``{"state": text}`` where nothing can be done at present, ``{"used_s": seconds}`` as they grow, and for every job an
+answer with ``job`` and ``status``.
 Invariants: lowest priority, as its workers. When the input ends or the process has another parent, every worker and
 what it started is killed. Workers run only while this process is the one builder of the cache folder and while
 ``behind_budget`` allows it; otherwise they are stopped. A job whose result exists (``made``) is done.
@@ -44,6 +45,7 @@ LONGEST_JOB_S = 600.0
 """While it is not stopped."""
 _LOOK_EVERY_S, _LOOK_IDLE_S = 0.05, 1.0
 _KEEP_WORKER_S = 10.0
+_TELL_EVERY_S = 0.25
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Governor:
         self._waiting: deque[Order] = deque()
         self._running: list[_Running] = []
         self._each_bytes = 0
-        self._told = ""
+        self._told, self._told_s = "", 0.0
 
     @property
     def busy(self) -> bool:
@@ -115,6 +117,9 @@ class Governor:
         if state != self._told:
             self._told = state
             told.append({"state": state})
+        if self._account.used_s - self._told_s > _TELL_EVERY_S:
+            self._told_s = self._account.used_s
+            told.append({"used_s": self._told_s})
         return told
 
     def end(self) -> None:
@@ -188,7 +193,7 @@ class Governor:
                 return LITTLE_MEMORY
             item.order, item.ran_s, item.since = self._waiting.popleft(), 0.0, now
             self._resume(item)
-            item.worker.give(item.order.file)
+            item.worker.give(item.order.work, item.order.data)
         return ""
 
     def _new_worker(self, told: list[Answer]) -> _Running | None:

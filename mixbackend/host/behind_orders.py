@@ -5,6 +5,7 @@ Place: under ``behind_governor``, which acts through these protocols, so that te
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ class AnyWorker(Protocol):
 
     group: int
 
-    def give(self, file: str) -> None:
+    def give(self, work: str, data: Mapping[str, Any]) -> None:
         """Begin a job."""
         ...
 
@@ -68,13 +69,14 @@ class Order:
     Attributes:
         job: its number.
         entry: whose calls pay for it.
-        file: what the worker reads.
+        work, data: what is called, and with what.
         made: a file that exists when it is done, by whomever; ``""`` if there is none.
         urgent: whether half of the cores may be used.
     """
 
     job: int
     entry: str
-    file: str
+    work: str
+    data: Mapping[str, Any]
     made: str = ""
     urgent: bool = False

@@ -1,21 +1,22 @@
 """A worker behind as its governor holds it: a process with everything that it starts.
 
-Place: made by ``behind_governor``, runs ``behind_worker``. Input: files of jobs. Output: answers.
+Place: made by ``behind_governor``, runs ``behind_worker``. Input: jobs. Output: answers.
 Invariants: no question waits for the worker; its death is an answer.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 from mixbackend.backends.common.python_process import module_command
+from mixbackend.host.lines_out import LinesOut
 from mixbackend.host.process_tree import Usage, send, usage
 
 _MODULE = "mixbackend.host.behind_worker"
@@ -49,18 +50,18 @@ class WorkerProcess:
             **group_of_its_own(),
         )
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._out, self._stdout = LinesOut(self._process.stdin), self._process.stdout
         os.set_blocking(self._stdout.fileno(), False)
         self._rest = b""
         self.group = self._process.pid
 
-    def give(self, file: str) -> None:
+    def give(self, work: str, data: Mapping[str, Any]) -> None:
         """Begin a job."""
-        with contextlib.suppress(BrokenPipeError):  # a worker that died says so in its answer
-            self._stdin.write(json.dumps({"file": file}).encode() + b"\n")
+        self._out.tell({"work": work, "data": data})
 
     def answer(self) -> dict[str, Any] | None:
         """What came of it, ``None`` while it goes on."""
+        self._out.send()
         data = self._stdout.read()
         if data == b"":
             return self._death()
@@ -89,7 +90,7 @@ class WorkerProcess:
         send(self.group, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
-        self._stdin.close()
+        self._out.close()
         self._stdout.close()
         self._errors.close()
 

@@ -1,7 +1,7 @@
 """A process that works behind: ``python -m mixbackend.host.behind_worker MEMORY_BYTES``.
 
 Place: started by ``behind_governor``, which holds it to its share and ends it.
-Input: on standard input a line a job, ``{"file": path}``; in the file ``{"work": "module:function", "data": {...}}``.
+Input: on standard input a line a job, ``{"work": "module:function", "data": {...}}``; ``data`` are its named arguments.
 Output: a line each, ``{"status": "pass", "result": ...}``, or ``failed`` or ``out_of_memory`` with a ``detail``. All of
 it is JSON. What libraries print goes to standard error.
 Invariants: lowest priority, one thread, a limit of memory; ends with whoever started it. Nothing is unpickled. It may
@@ -11,11 +11,11 @@ files that appear whole, never the database.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from mixbackend.host.processes import end_with_parent, limit_memory
@@ -24,16 +24,17 @@ _LONGEST_DETAIL = 500
 
 
 def take_lowest_priority() -> None:
-    """This process, and what it starts, runs where nobody else wants to; in a group of its own, in the same session.
+    """This process, and what it starts, hardly takes from others; in a group of its own, in the same session.
 
     The session must stay: with autogroups the scheduler shares the cores among sessions, whatever their priorities.
+    ``SCHED_BATCH`` never interrupts another process when it wakes. ``SCHED_IDLE`` would do even less: beside calls that
+    keep all cores busy it does nothing for minutes, and what is behind never ends.
     """
     if os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except (AttributeError, OSError):
-        os.nice(19)
+    os.nice(19)
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def main(memory_bytes: int) -> None:
@@ -44,13 +45,12 @@ def main(memory_bytes: int) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
-        answers.write(json.dumps(_answer(Path(json.loads(line)["file"]))) + "\n")
+        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
         answers.flush()
 
 
-def _answer(file: Path) -> dict[str, Any]:
+def _answer(job: dict[str, Any]) -> dict[str, Any]:
     try:
-        job = json.loads(file.read_text("utf-8"))
         module, _, name = job["work"].partition(":")
         result = getattr(importlib.import_module(module), name)(**job["data"])
         return {"status": "pass", "result": result}

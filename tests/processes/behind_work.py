@@ -16,7 +16,7 @@ def where() -> dict[str, Any]:
         "process": os.getpid(),
         "group": os.getpgid(0),
         "session": os.getsid(0),
-        "idle": os.sched_getscheduler(0) == os.SCHED_IDLE,
+        "batch": os.sched_getscheduler(0) == os.SCHED_BATCH,
         "nice": os.nice(0),
     }
 
@@ -51,3 +51,8 @@ def take_memory(megabytes: int) -> int:
 def fail() -> None:
     """As a compiler that refuses."""
     raise ValueError("not this one")
+
+
+def length(text: str) -> int:
+    """Of what was sent here."""
+    return len(text)

@@ -19,6 +19,7 @@ import pytest
 from mixbackend.host.background import SWITCH, Background, Done, Job
 from mixbackend.host.behind_budget import Figures, Limits
 from mixbackend.host.builder_lock import BuilderLock
+from mixbackend.host.process_tree import usage
 
 HERE = Path(__file__).parent
 PAID = Figures(calls=1000, seconds=4000.0)
@@ -130,7 +131,31 @@ def test_workers_run_at_lowest_priority_in_the_session_of_the_user(make: Any) ->
     assert done.status == "pass", done.detail
     assert done.result["session"] == os.getsid(0)
     assert done.result["group"] == done.result["process"] != os.getpgid(0)
-    assert done.result["idle"] or done.result["nice"] == 19
+    assert done.result["batch"] and done.result["nice"] == 19
+
+
+def test_the_user_keeps_the_processor(make: Any, tmp_path: Path) -> None:
+    """Both held to one core, which is always busy: nice 19 leaves a seventieth to what is behind; a session half."""
+    before = os.sched_getaffinity(0)
+    background, file = make(), tmp_path / "running"
+    background.submit(Job("behind_work:work", {"file": str(file), "seconds": 600.0}, "graph"))
+    background.paid("graph", PAID)
+    end = time.monotonic() + LONGEST_S
+    while not file.exists() or not file.read_text():
+        background.poll()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    worker = int(file.read_text().split()[0])
+    try:
+        core = {min(before)}
+        os.sched_setaffinity(worker, core)
+        os.sched_setaffinity(0, core)
+        begun, mine = usage(worker).seconds, time.process_time()
+        while time.process_time() - mine < 1.0:
+            sum(range(1000))
+        assert usage(worker).seconds - begun < 0.15
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_nothing_is_started_before_calls_have_paid(make: Any) -> None:
@@ -162,6 +187,17 @@ def test_what_goes_wrong_costs_its_job_alone(make: Any, tmp_path: Path) -> None:
     assert memory.status == "out_of_memory"
     assert "no_such_module" in unknown.detail
     assert passed.result == str(tmp_path / "noted")
+
+
+def test_large_jobs_are_sent_without_waiting(make: Any) -> None:
+    """A pipe takes 64 KiB at once, and nobody reads before the other process has started."""
+    background = make()
+    begin = time.perf_counter()
+    background.submit(Job("behind_work:length", {"text": "x" * 3_000_000}, "graph"))
+    background.paid("graph", PAID)
+    assert time.perf_counter() - begin < 0.1
+    assert background.settled(LONGEST_S)
+    assert [item.result for item in background.poll()] == [3_000_000]
 
 
 def test_asking_never_waits(make: Any, tmp_path: Path) -> None:

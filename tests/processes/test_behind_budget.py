@@ -39,19 +39,19 @@ class Worker:
     used_s: float = 0.0
     stopped: bool = False
     ended: bool = False
-    files: list[str] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
     died: str = ""
 
     def work(self, seconds: float) -> None:
-        self.used_s += 0.0 if self.stopped or not self.files or self.ended else seconds
+        self.used_s += 0.0 if self.stopped or not self.jobs or self.ended else seconds
 
-    def give(self, file: str) -> None:
-        self.files.append(file)
+    def give(self, work: str, data: Any) -> None:
+        self.jobs.append(work)
 
     def answer(self) -> Answer | None:
         if self.died:
             return {"status": self.died, "detail": ""}
-        if self.used_s < self.needs_s * len(self.files) or not self.files:
+        if self.used_s < self.needs_s * len(self.jobs) or not self.jobs:
             return None
         self.needs_s = float("inf")
         return {"status": "pass", "result": 1}
@@ -99,7 +99,7 @@ class Scene:
 
     def order(self, job: int, entry: str = "graph", allowance_s: float = 1e9, **more: Any) -> None:
         self.governor.hear({"allow": entry, "seconds": allowance_s})
-        self.governor.hear({"job": job, "entry": entry, "file": f"{job}.json", **more})
+        self.governor.hear({"job": job, "entry": entry, "work": "module:work", "data": {}, **more})
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_S)):
