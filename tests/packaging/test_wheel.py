@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -116,6 +117,23 @@ def test_models_are_explained_from_the_wheel(run: Run, tmp_path: Path, model: st
     (tmp_path / "own.yaml").write_text("backends: [codegen, eager]\n")
     done = run("explain", model, "--config", "own.yaml")
     assert done.returncode == 0 and "codegen" in done.stdout, done.stderr
+
+
+def test_a_model_is_tuned_from_the_wheel_and_its_lock_file_holds(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("backends: [codegen, eager]\n")
+    options = ("small:make", "--config", "own.yaml", "--lock", "placements.yaml")
+    done = run("tune", *options, "--budget", "100")
+    assert done.returncode == 0 and (tmp_path / "placements.yaml").is_file(), done.stderr
+    assert "could not be measured" not in done.stdout + done.stderr
+    done = run("explain", *options, "--frozen")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_demo_runs_from_the_wheel(run: Run) -> None:
+    done = run("demo", "--model", "lennard_jones", "--backends", "codegen,eager", "--no-peers", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["agrees"] and [item["status"] for item in found["judged"].values()] == ["pass"] * 2
 
 
 def test_benchmarks_say_where_they_run(run: Run) -> None:
