@@ -63,7 +63,7 @@ def build(
 
 
 def repaired(program: Program, failed: Sequence[PlannedRegion], environment: Environment) -> Program:
-    """The program without these regions' backend for their nodes; with eager for them where nobody else may run them.
+    """The program without these regions' backend for their nodes; with eager for them where no other may run them.
 
     Raises nothing into the call that failed.
     """
@@ -107,7 +107,7 @@ def bound_anew(
 
 
 def _on_reference(program: Program, failed: Sequence[PlannedRegion], environment: Environment) -> Program:
-    """A plan as it is, with eager for some of its regions: what nobody else may run."""
+    """A plan as it is, with eager for some of its regions: what no other backend may run."""
     builder = _Builder(environment, StageDriver(program.graph.id, environment.debug))
     plan, reference = program.plan, environment.reference.name
     while True:

@@ -104,7 +104,7 @@ class Entry:
         self._decision = decision
 
     def release(self) -> None:
-        """Nobody will call it again: what was made of constants goes, what reports say stays."""
+        """It will not be called again: what was made of constants goes, what reports say stays."""
         self.program = self.program.released()
 
     def time_regions(self) -> None:

@@ -268,7 +268,7 @@ class Executable:
             row.release()
 
     def drop_abandoned(self) -> None:
-        """Let go of what was made of weights that nobody else holds any more; takes no lock."""
+        """Let go of what was made of weights that nothing else holds any more; takes no lock."""
         bindings, latest = self._bindings, self._latest
         dropped = [] if bindings is None else bindings.drop_abandoned()
         if latest is not None and any(latest.row is row for row in dropped):

@@ -45,7 +45,7 @@ class Outlook:
         prepared: what of it is placed; ``None`` where eager runs it.
         sized: how; ``None`` where measuring needs values first.
         ranged: decisions by range of sizes; ``None`` where nothing is to be looked up or found out.
-        identity: what makes the graph the same elsewhere; ``None`` where nobody asked, or it has no text.
+        identity: what makes the graph the same elsewhere; ``None`` where it was not asked for, or it has no text.
     """
 
     captured: Captured
@@ -98,7 +98,7 @@ def propose(
 def _locked(
     captured: Captured, prepared: Prepared, environment: Environment
 ) -> tuple[IdentityRecord | None, Decision | None]:
-    """What makes the graph the same elsewhere, where somebody wants to know; what the lock file says of it.
+    """What makes the graph the same elsewhere, where that is needed; what the lock file says of it.
 
     Raises:
         LockError: the lock is frozen, and something differs.

@@ -151,7 +151,7 @@ class Row:
         return sum(entry.bind(constants, rebind) for entry in self.built)
 
     def release(self) -> None:
-        """Nobody will call it again; see ``Entry.release``."""
+        """It will not be called again; see ``Entry.release``."""
         self.constants = {}
         for entry in self.built:
             entry.release()

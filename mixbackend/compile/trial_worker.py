@@ -102,7 +102,7 @@ def _compiled(request: TrialRequest) -> tuple[Mixture, Again]:
     ask_deterministic(region.deterministic)
     roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
     mixture = Mixture(load_config(request.config_file))
-    # Before the graph is owned by whoever compiles it.
+    # Before the graph is handed to what compiles it.
     call = RepeatedCall(read_values(request.folder), Changes.of_region(region))
     compiled = mixture.compile_captured(region.graph_module, region.phase, roles, Decision(request.choice))
     call.by(compiled)()  # the first run, with verification and the binding of constants

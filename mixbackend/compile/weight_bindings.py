@@ -147,7 +147,7 @@ class WeightBindings:
         self._sized = replace(self._sized, home=home)
 
     def drop_abandoned(self) -> list[Row]:
-        """Let go of what was made of weights that nobody else holds any more; takes no lock."""
+        """Let go of what was made of weights that nothing else holds any more; takes no lock."""
         dropped = []
         for key, variant in list(self._variants.items()):
             watch = None if variant.binding is None else variant.binding.watch

@@ -95,7 +95,7 @@ class Answers:
         return outputs
 
     def _failed(self, inputs: list[Any], error: Exception, put_back: bool = False) -> Sequence[Any]:
-        """The code raised. Eager is asked first: what it raises is the user's, and nobody is to blame for it.
+        """The code raised. Eager is asked first: what it raises is the user's, and no backend is to blame for it.
 
         Args:
             put_back: whether written inputs hold what they held before the call.

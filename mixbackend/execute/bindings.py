@@ -3,10 +3,10 @@
 Place: between ``compile.build``, which knows the values, and the code of backends. Input: executors and values; a
 region whose backend prepares bindings. Output: bound executors; ``BoundRun``. Most backends bind in the time of copying
 weights. Where it is a compilation, the code is stored under the region's key and the digest of the values, so that it
-is made once for all plans, processes and machines with one cache. After a change nobody waits for that: eager runs the
+is made once for all plans, processes and machines with one cache. After a change nothing waits for that: eager runs the
 region until the code is there.
-Invariants: what cannot be loaded is removed and made anew. Values are read on the stream of whoever asks, and before
-the call goes on.
+Invariants: what cannot be loaded is removed and made anew. Values are read on the stream of the call that asks, and
+before the call goes on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StoredBinder:
         prepare: of the compiled region.
         store: where code lies.
         key: its name there, of the values' digest.
-        label: who made it.
+        label: which backend made it.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ def bind_all(jobs: Sequence[BindingJob]) -> Iterator[Exception | None]:
             for place, job in enumerate(jobs):
                 yield ahead[place].result() if place in ahead else bind(job)
         finally:
-            # Whoever asks no further, since one failed, places regions anew.
+            # A caller that stops here, since one failed, places regions anew.
             for future in ahead.values():
                 future.cancel()
 

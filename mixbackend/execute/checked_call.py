@@ -159,7 +159,7 @@ def _some_rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def malformed(checked: CheckedRegion, inputs: Sequence[Any], outputs: Sequence[Any]) -> Deviation | None:
-    """Form of the outputs: number, type, strides that were promised, and storage that belongs to nobody else."""
+    """Form of the outputs: number, type, strides that were promised, and storage that belongs to nothing else."""
     region = checked.region
     if len(outputs) != len(region.outputs):
         return Deviation(len(outputs), float("inf"), 0.0, 0.0, "shape")

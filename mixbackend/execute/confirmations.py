@@ -1,6 +1,7 @@
 """Confirmations: how many processes found a region right.
 
-Place: between the database and ``execute.region_code``. Input: a region, who compiled it, classes of sizes.
+Place: between the database and ``execute.region_code``. Input: a region, the backend that compiled it, classes of
+sizes.
 Output: a count; this process is added once for each class.
 """
 
@@ -19,7 +20,7 @@ class Confirmations:
     Attributes:
         storage: where they are kept.
         region: its key.
-        backend, fingerprint: who compiled it.
+        backend, fingerprint: of the code.
     """
 
     storage: Storage

@@ -1,4 +1,4 @@
-"""Kept inputs: what a call's inputs held before it, to see who wrote into them and to put it back.
+"""Kept inputs: what a call's inputs held before it, to see what was written into them and to put it back.
 
 Place: around a checked call, see ``checked_call``. Input: a region and the arguments of one call. Output: after the
 call, the inputs that were written though the region says nothing of it; they hold again what they held.
@@ -53,7 +53,7 @@ class KeptInputs:
         self._inputs = list(inputs)
         apart = {*region.written, *moving}
         self.before = list(inputs)
-        """What the inputs held, for whoever computes the same again; copies where that may change meanwhile."""
+        """What the inputs held, for computing the same again; copies where that may change meanwhile."""
         self._copies: dict[int, torch.Tensor] = {}
         self._sums: dict[int, torch.Tensor] = {}
         budget = _copied_bytes(inputs)

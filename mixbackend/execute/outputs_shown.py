@@ -1,4 +1,4 @@
-"""Outputs shown: a region run by eager, each output shown as soon as it is there and let go as soon as nobody reads it.
+"""Outputs shown: a region run by eager, each output shown as soon as it is there and let go after its last reader.
 
 Place: below ``execute.verify``, for regions whose results are too large to have them twice. Input: a region that writes
 into none of its inputs, and the inputs of one call. Output: none; the outputs are shown one by one.
@@ -36,7 +36,7 @@ class OutputsShown(torch.fx.Interpreter):
             self._done.setdefault(max([node, *readers], key=order.__getitem__), []).append(node)
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run one op, and let go of outputs that nobody reads any more."""
+        """Run one op, and let go of outputs that nothing reads any more."""
         if n.op == "output":
             return None
         value = super().run_node(n)

@@ -4,7 +4,7 @@ Place: made by the compile cache where a region is compiled or loaded; equal lay
 are compiled again run the same object. Input: what the backend compiled, and what earlier processes confirmed of it.
 Output: the lock of code that must not run twice at once; how deeply a call is to be checked; word to all executors when
 the code has failed.
-Invariants: who runs the same code holds the same lock, whatever executor, graph or binding it came by. A binding is
+Invariants: all runs of the same code hold the same lock, whatever executor, graph or binding they come by. A binding is
 code of its own: it has its own lock, and is checked when it is first run. What was checked counts for sizes of one
 class (``region_sizes``).
 Non-goals: how a call is checked, see ``checked_call``.
@@ -39,7 +39,7 @@ class User(Protocol):
     """An executor, as the code knows it."""
 
     def retire(self, text: str) -> None:
-        """Do not run the code any more: somebody else found it wrong, or saw it fail."""
+        """Do not run the code any more: another executor found it wrong, or saw it fail."""
         ...
 
 
@@ -64,7 +64,7 @@ class RegionCode:
     """See the module's docstring.
 
     Args:
-        backend: who made it.
+        backend: that made it.
         compiled: what it made.
         confirmations: of earlier processes; ``None`` if nothing is remembered of this region.
     """

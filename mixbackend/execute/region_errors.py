@@ -40,7 +40,7 @@ def half_written(backend: Backend, region: Region, names: Sequence[str], text: s
 
 
 def inputs_lost(backend: Backend, region: Region, names: Sequence[str]) -> VerificationError:
-    """A backend wrote into what it must only read, and nobody has a copy."""
+    """A backend wrote into what it must only read, and there is no copy."""
     listed = ", ".join(names)
     return VerificationError(
         what=f"backend {backend.name!r} wrote into {listed}, which it had not declared; the values cannot be put back",

@@ -4,8 +4,8 @@ Place: below ``execute.stitch``.
 Input: a captured graph, its pieces in execution order. Output: steps; a step is a piece, or a node that belongs to
 none: a number, or a view that a number is read through or that leaves the graph.
 What leaves the graph as a view of an input or of another result is made by itself, too (``graph.aliases``).
-A number is computed as late as its order edges and its readers allow, so that nobody waits for a device sooner than
-needed. Where it is read through a view that a piece makes only after somebody has written into the storage, the view is
+A number is computed as late as its order edges and its readers allow, so that nothing waits for a device sooner than
+needed. Where it is read through a view that a piece makes only after the storage was written into, the view is
 made once more, outside.
 Invariants: pieces keep their order; steps are a topological order over data and effect edges, which is looked at again
 once it is made: for every edge of ``graph.effects`` all runs of the first node come before all runs of the second,
@@ -102,7 +102,7 @@ def _deadlines(graph: OpGraph, pieces: Sequence[Piece]) -> tuple[dict[str, int],
                 deadlines.setdefault(name, index)
     deadlines.update({name: len(pieces) for name in graph.outputs if name in views and name not in deadlines})
     again = {name for name in graph.outputs if name in views}
-    # Whoever reads a node stands behind it in the graph, so that all that limits it is known when it comes up.
+    # What reads a node stands behind it in the graph, so that all that limits it is known when it comes up.
     for node in reversed(graph.nodes):
         if node.name not in deadlines:
             continue
@@ -155,7 +155,7 @@ def _check_effects(graph: OpGraph, pieces: Sequence[Piece], steps: Sequence[Step
     for first, second in graph.effects:
         before, after = runs.get(first), runs.get(second)
         if not before or not after:
-            # A number that nobody reads.
+            # A number that nothing reads.
             continue
         early = before[0] if moves_nothing(graph.node_by_name[first]) else before[-1]
         late = after[-1] if moves_nothing(graph.node_by_name[second]) else after[0]

@@ -1,6 +1,6 @@
 """Strides: give a tensor the layout that eager would have given it.
 
-Place: after a region ran, for outputs whose layout somebody depends on.
+Place: after a region ran, for outputs whose layout consumers depend on.
 Input: expected metas of the region's outputs. Output: functions from tensor to tensor, the same object if nothing has
 to be done. Strides are compared only where the size is over 1 and the tensor is not empty (DESIGN: labels and layouts).
 """

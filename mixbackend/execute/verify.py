@@ -176,7 +176,7 @@ def _watched(call: _Call) -> Check:
     with warned_at_most(), torch.no_grad(), torch.random.fork_rng(gpus):
         check = _checked(call)
     if sum(map(torch.cuda.memory_reserved, gpus)) - before > _KEPT_BYTES:
-        # Float64 values are needed once: what torch keeps for later is missed by everybody else.
+        # Float64 values are needed once: what torch keeps for later is missed by all others.
         torch.cuda.empty_cache()
     return check
 
@@ -318,7 +318,7 @@ def _most_bytes(call: _Call) -> int:
 
 
 def _free_bytes(gpu: int) -> int:
-    """Of a GPU: what nobody has, and what torch keeps for later."""
+    """Of a GPU: what is free, and what torch keeps for later."""
     kept = torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
     return torch.cuda.mem_get_info(gpu)[0] + kept
 

@@ -1,6 +1,6 @@
 """Identity: what makes two captures the same graph, whatever machine and versions they meet.
 
-Place: between capture and whoever remembers something about a graph: the tuner adds what identifies the machine, the
+Place: between capture and what remembers something about a graph: the tuner adds what identifies the machine, the
 lock file compares that part by part.
 Input: a captured graph. Output: its canonical text, and a key of that.
 Invariants: equal operators, arguments, edges, dtypes, strides, symbols and roles of inputs give equal keys; names of
@@ -29,7 +29,7 @@ _TOLD = frozenset(role.value for role in (InputRole.ACTIVATION, InputRole.TANGEN
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph as it was captured; nobody writes to it here.
+    """A graph as it was captured; nothing writes to it here.
 
     Attributes:
         module: the graph.

@@ -29,7 +29,7 @@ class Prepared:
     """See the module's docstring.
 
     Attributes:
-        module: what is placed; nobody writes to it.
+        module: what is placed; nothing writes to it.
         phase, roles: of it, as ``describe`` takes them.
         split: how it was split off; ``None`` where all weights are inputs.
     """

@@ -36,6 +36,6 @@ def make_threads_sleep(environment: MutableMapping[str, str]) -> None:
 
 
 def without_decisions(environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy in which nobody has decided."""
+    """A copy in which nothing is decided."""
     deciding = {name for names in _DECIDING.values() for name in names}
     return {name: value for name, value in environment.items() if name not in deciding}

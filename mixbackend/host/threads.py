@@ -92,7 +92,7 @@ class ThreadSharing:
         self._means = (runtimes, quieten, park)
 
     def forget(self) -> None:
-        """As if nobody had asked: what was done is undone, owners and runtimes are not known any more."""
+        """As if it had not been asked: what was done is undone, owners and runtimes are not known any more."""
         with self._lock:
             self._owners.clear()
             self._end()

@@ -1,7 +1,7 @@
 """The environment: what all graphs of one configuration share.
 
 Place: made once per configuration by ``compile.open_environment``; passed down to every stage that needs more than one
-part of it. Who needs one part takes that part.
+part of it. What needs one part takes that part.
 Invariants: a value: nothing in it is replaced. What its parts remember, they guard themselves.
 """
 

@@ -2,7 +2,7 @@
 
 Place: below ``plan.rematerialization``, which decides with it what the forward saves for the backward.
 Input: a graph, a plan of it, the backends. Output: answers about single values.
-Invariants: pure. A value is kept out of memory between two ops if they have one owner who says that it fuses their
+Invariants: pure. A value is kept out of memory between two ops if they have one owner that says it fuses their
 classes (``Traits.fused``); views pass values on and are no readers.
 Matrices of padded products have gaps between rows inside their owner's region (``Traits.pads_products``) alone.
 Non-goals: whether an owner really fuses two ops; that depends on more than their classes.

@@ -88,7 +88,7 @@ class Planner:
         )
 
     def with_refusals(self, graph: OpGraph, plan: Plan) -> Plan:
-        """The plan with what every backend refuses, for whoever reads it."""
+        """The plan with what every backend refuses, for reports."""
         return with_refusals(graph, plan, self.backends)
 
     def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:

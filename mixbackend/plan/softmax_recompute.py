@@ -6,7 +6,7 @@ Input: a planned joint graph, and what things cost there. Output: names of nodes
 The gradient of a softmax, or of its logarithm, needs the result. torch's split takes both for ops that are expensive to
 repeat, because each sums rows, so the result is saved. But all that it takes to have any element again is the element
 of the argument and two numbers per row, the largest value and the sum of the exponents: after that it is one pass
-point by point, which whoever computes the gradient makes while reading. What counts is memory then:
+point by point, which the owner of the gradient makes while reading. What counts is memory then:
 
 - a result that the forward does not need itself is written for the backward alone, the argument is there anyway;
 - the argument is often narrower than the result: under autocast a product returns 16 bits per score, and the loss is
@@ -166,7 +166,7 @@ class Recomputation:
         return 0 if self._is_kept(source, backward) else meta.bytes()
 
     def _seconds(self, owner: str, source: _Source, backward: frozenset[str]) -> float:
-        """Of reading a source once more, and of writing it where nobody else does."""
+        """Of reading a source once more, and of writing it where nothing else does."""
         meta = _tensor(self.fusion.graph, source.name)
         assert meta is not None
         kept = self._is_kept(source, backward)

@@ -50,7 +50,7 @@ class Artifact:
 
     Attributes:
         key: its name.
-        label: who made it; ``UNKNOWN`` if that cannot be read.
+        label: what made it; ``UNKNOWN`` if that cannot be read.
         size: of its file, in bytes.
     """
 
@@ -113,7 +113,7 @@ class ArtifactStore:
         return None if found is None else found.content
 
     def put(self, key: str, content: bytes, label: Label = UNKNOWN) -> bool:
-        """Store bytes under a key; whether the local level took them. Nobody waits for the remote level."""
+        """Store bytes under a key; whether the local level took them. Nothing waits for the remote level."""
         stored = self._write(key, content, label)
         if self._remote is not None:
             self._remote.put_later(_remote_path(key), key, content, label)

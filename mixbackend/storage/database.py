@@ -54,7 +54,7 @@ class QuarantineEntry:
 
     Attributes:
         region: key of the region.
-        backend, fingerprint: who failed.
+        backend, fingerprint: of the backend that failed.
         reason: what happened, in words.
         since: seconds since the epoch.
     """

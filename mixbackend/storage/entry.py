@@ -1,4 +1,4 @@
-"""One entry as a file: a header that proves its content, then who made it, then the content.
+"""One entry as a file: a header that proves its content, then what made it, then the content.
 
 Place: below the artifact store and the remote level; the same bytes lie in both, and in archives.
 Form: magic (8 bytes), SHA-256 over key, label and content (32), length of the label (4, big-endian), length of the
@@ -23,10 +23,10 @@ _LONGEST_LABEL = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Who made an entry; for people and for cleaning up, never part of what is looked up.
+    """What made an entry; for people and for cleaning up, never part of what is looked up.
 
     Attributes:
-        backend, fingerprint: who compiled it; ``""`` where that is not known.
+        backend, fingerprint: of the code; ``""`` where that is not known.
         device: name of the device it was made for.
     """
 
@@ -77,7 +77,7 @@ def read(key: str, file: BinaryIO) -> Entry | str:
 
 
 def read_label(data: bytes) -> Label | None:
-    """Who made the entry whose first bytes these are; unproven. ``None`` if that cannot be read."""
+    """What made the entry whose first bytes these are; unproven. ``None`` if that cannot be read."""
     if len(data) < _HEADER.size:
         return None
     magic, _, length, _ = _HEADER.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Members of an archive, unpacked within bounds: what a zip or its manifest says of itself is believed by nobody.
+"""Members of an archive, unpacked within bounds: what a zip or its manifest says of itself is not believed.
 
 Place: below ``archive``. Input: a zip, what its manifest says of a member. Output: its bytes in a temporary file; or,
 as text, why they are not taken.

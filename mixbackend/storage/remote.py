@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FAILURES_BEFORE_GIVING_UP = 3
 LONGEST_WRITE_S = 60.0
-"""A write that takes longer counts as failed; nobody waits for it."""
+"""A write that takes longer counts as failed; nothing waits for it."""
 
 
 class Remote:

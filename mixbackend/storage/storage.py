@@ -1,6 +1,6 @@
 """What one configuration keeps on disk, opened when it is first asked for.
 
-Place: made with the environment; whoever needs rows or artifacts asks it.
+Place: made with the environment; asked for rows and artifacts.
 Input: the folder, the fleet's address, the bound, and the fingerprints of the backends. Output: a database, a store.
 Invariants: nothing is created or read before the first question; the folder is tidied once, with the database.
 """

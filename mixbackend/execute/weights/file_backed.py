@@ -59,6 +59,6 @@ class FileBackedWeights:
         give_back_unused_memory()
 
     def release(self) -> None:
-        """Let go of the pages that were read so far; only while nobody has written into the weights."""
+        """Let go of the pages that were read so far; only while the weights were not written into."""
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)

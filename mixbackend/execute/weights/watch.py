@@ -14,7 +14,7 @@ What is seen, and when:
   enough for it, for that share of time else. Use is the time in which graphs run, not the pauses between calls.
   ``mixbackend.invalidate`` says it at once.
 Invariants: safe for threads; a few microseconds for hundreds of tensors. It keeps the memory of its weights, so that no
-other tensor can come to lie there unseen; ``abandoned`` tells when nobody else does.
+other tensor can come to lie there unseen; ``abandoned`` says when nothing else does.
 Non-goals: content of tensors that the processor cannot read.
 """
 
@@ -98,7 +98,7 @@ class WeightWatch:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody but us holds the memory of one of the weights: no call will come with it again."""
+        """Whether nothing else holds the memory of one of the weights: no call will come with it again."""
         pairs = zip(self._aliases, self._ours, strict=True)
         return any(alias.numel() > 0 and storage_users(alias) <= ours for alias, ours in pairs)
 
@@ -124,7 +124,7 @@ class WeightWatch:
         self._stale = self._stale or reason
 
     def mark_stale(self, objects: frozenset[int], reason: str) -> None:
-        """Somebody says that tensors changed; taken if one of them is watched."""
+        """A caller says that tensors changed; taken if one of them is watched."""
         if not objects.isdisjoint(self._objects):
             self._stale = reason
 
