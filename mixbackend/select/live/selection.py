@@ -27,6 +27,7 @@ from mixbackend.select.decision import MEASURED, Decision, Trial
 from mixbackend.select.live.allowance import TURNS_IN_ROUND, Allowance, turns_s
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger, worth_trying
+from mixbackend.select.live.guarded import GUARDED
 from mixbackend.select.live.overlaps import Overlaps
 from mixbackend.select.live.paired_decision import Outcome, Verdict, decide
 from mixbackend.select.live.standing import Change, Happened, Standing
@@ -100,6 +101,7 @@ class Selection:
         self._numbered = {challenger: number for number, challenger in enumerate(challengers, 1)}
         self._waiting = tuple(challengers)
         self._building: Challenger | None = None
+        self._stopped = False
         self._names = {0: str(DEFAULT), **{number: str(item.choice) for item, number in self._numbered.items()}}
         self._choices = {0: DEFAULT, **{number: item.choice for item, number in self._numbered.items()}}
         self._estimates = {0: estimated_s, **{number: item.estimated_s for item, number in self._numbered.items()}}
@@ -178,16 +180,21 @@ class Selection:
         """Of a challenger, as tickets name it."""
         return self._numbered[challenger]
 
-    def built(self, challenger: Challenger) -> None:
-        """The challenger that was wanted can run."""
+    def built(self, challenger: Challenger) -> bool:
+        """The challenger that was wanted can run; whether it will, or everything was stopped meanwhile."""
         with self._lock:
+            if self._stopped:
+                return False
             assert challenger is self._building, "only who is wanted is built"
             self._building = None
             self._duel = _Duel(self._numbered[challenger], challenger)
+            return True
 
     def unbuilt(self, challenger: Challenger, why: str) -> None:
         """The challenger that was wanted cannot be built."""
         with self._lock:
+            if self._stopped:
+                return
             assert challenger is self._building, "only who is wanted is built"
             self._building = None
             duel = _Duel(self._numbered[challenger], challenger)
@@ -200,7 +207,12 @@ class Selection:
     def stop(self) -> None:
         """Nothing is tried any more; the champion stays."""
         with self._lock:
-            self._duel, self._pending, self._waiting = None, None, ()
+            if self._stopped:
+                return
+            if self._duel is not None:
+                stopped = Outcome(Verdict.NO_DIFFERENCE, len(self._duel.turns.rounds), reason="since it was stopped")
+                self._conclude(self._duel, stopped, self._allowance.calls + 1)
+            self._stopped, self._building, self._waiting = True, None, ()
             self._settle()
 
     @property
@@ -283,14 +295,20 @@ class Selection:
 
     def _fits(self, duel: _Duel, turns: int) -> bool:
         """Whether so many turns of the challenger may be paid for."""
-        challenger_s = self._seconds(duel.contender) if duel.contender in self._latest else duel.challenger.most_s
-        return self._allowance.fits(turns_s(challenger_s, self._seconds(self._champion), TURN_S, turns))
+        champion_s, ratio = self._seconds(self._champion), duel.turns.ratio
+        if duel.contender in self._latest:
+            challenger_s = self._seconds(duel.contender)
+        else:
+            challenger_s = duel.challenger.most_s if ratio is None else ratio * champion_s
+        return self._allowance.fits(turns_s(challenger_s, champion_s, TURN_S, turns))
 
     def _took(self, ticket: Ticket, call_s: float, now: float) -> None:
         champion_s = self._seconds(self._champion)
         tried = ticket.contender != self._champion
         self._allowance = self._allowance.after(call_s, call_s - champion_s if tried else 0.0)
-        self._latest.setdefault(ticket.contender, deque(maxlen=_LATEST)).append(call_s)
+        if not tried or ticket.tries >= GUARDED:
+            # The first calls bind, check and copy: they say nothing of those that follow.
+            self._latest.setdefault(ticket.contender, deque(maxlen=_LATEST)).append(call_s)
         if self._first_s is None:
             self._first_s = now - self._born
         if self._best_s is None and not tried:
