@@ -4,8 +4,7 @@ Place: beside the model suite. Input: models and a phase. Output: one row per mo
 Peers, each in a process of its own, one after the other: eager; inductor and the mixture with empty caches, then again
 with the caches that they just filled; the mixture without verification, cold and warm, since verification is work that
 inductor does not do.
-Units: seconds. Fairness: caches are fresh folders; probing the machine, which happens once per machine and not per
-model, is switched off (``MIXBACKEND_CALIBRATE=0``).
+Units: seconds. Fairness: caches are fresh folders; the look at the machine is part of the first call.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def _measure_one(
         for verify, suffix in (("first_call", ""), ("off", ", unverified")):
             configuration = _configuration(backends, Path(folder, verify), verify)
             # Compiled kernels live in the user's cache folder, whatever the configuration says.
-            variables = {"MIXBACKEND_CALIBRATE": "0", "XDG_CACHE_HOME": configuration["cache"]["dir"]}
+            variables = {"XDG_CACHE_HOME": configuration["cache"]["dir"]}
             for state in COLD_AND_WARM:
                 request = Request("speed", model, phase, backend=MIXTURE, configuration=configuration)
                 call(f"mixture {state}{suffix}", request, variables)

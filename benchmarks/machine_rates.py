@@ -15,9 +15,9 @@ from pathlib import Path
 from mixbackend import registry
 from mixbackend.calibrate.calibration import (
     ACCELERATOR_BUDGET_S,
-    SWITCH,
     calibrated_costs,
 )
+from mixbackend.cost.looking import SWITCH
 from mixbackend.storage import Database, private_folder
 from mixbackend.storage.database import FILE
 

@@ -47,13 +47,13 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "backends"])
+    return sorted([*__all__, "__version__", "backends", "calibrate"])
 
 
-def _make_backends_callable() -> None:
-    from mixbackend.backends_package import make_backends_callable
+def _make_packages_callable() -> None:
+    from mixbackend.callable_packages import make_packages_callable
 
-    make_backends_callable()
+    make_packages_callable()
 
 
-_make_backends_callable()
+_make_packages_callable()

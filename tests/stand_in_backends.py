@@ -195,7 +195,7 @@ def faulty() -> type[Faulty]:
 def worth_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody's rates but the fallback's count as measured, and no graph is too small to be compared."""
     monkeypatch.setattr(
-        SessionCosts, "probed", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
+        SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
     )
     monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
 

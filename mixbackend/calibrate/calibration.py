@@ -1,6 +1,7 @@
 """Known, or measured now: what is missing in the tables of rates is measured once and kept on disk.
 
-Place: the face of this folder: asked by a session's costs, benchmarks and ``probe_worker``; ``cost.model`` reads.
+Place: the face of this folder: asked by ``mixbackend calibrate``, benchmarks and ``probe_worker``; no compilation of a
+model asks. ``cost.model`` reads what is kept.
 Input: backends, a device type, the database. Output: ``contracts.CostModel``, and rows in the database.
 On an accelerator compilers take seconds for each probe: all backends share a fixed time (``ACCELERATOR_BUDGET_S``),
 the slow ones last, what was learned is kept backend by backend, and the next process goes on where this one stopped.
@@ -11,7 +12,6 @@ over what a backend does; where measuring is forbidden the answer is what is kno
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -21,6 +21,7 @@ from mixbackend.calibrate.budget import TimeLeft, turn
 from mixbackend.calibrate.measured_rows import is_due, stamp
 from mixbackend.calibrate.prober import Instruments, Prober, Report, log_note
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel
+from mixbackend.cost.looking import measuring_is_allowed
 from mixbackend.cost.model import (
     assumed_rates,
     cost_model,
@@ -34,19 +35,11 @@ from mixbackend.cost.records import device_record, read_device, read_unfinished
 from mixbackend.host.undisturbed import undisturbed
 from mixbackend.storage import Database
 
-SWITCH = "MIXBACKEND_CALIBRATE"
-"""Set to ``0``, this environment variable forbids measuring, whatever the caller says."""
-
 ACCELERATOR_BUDGET_S = 45.0
 """Seconds in which a process measures the backends of an accelerator."""
 
 _INSTRUMENTS = Instruments()
 _measuring = threading.Lock()
-
-
-def measuring_is_allowed() -> bool:
-    """Whether the environment lets rates be measured."""
-    return os.environ.get(SWITCH, "1") != "0"
 
 
 def foreign(backends: Sequence[Backend]) -> frozenset[str]:

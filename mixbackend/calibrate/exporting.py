@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.calibrate.blocks import DTYPE
 from mixbackend.contracts import Backend, DeviceModel, MixbackendError
 from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.cost.families import GPU_MAKER, maker_here
@@ -27,6 +28,8 @@ UNFITTED_ERROR = 0.3
 """Of rates that no block of a model was held against."""
 _DEVICE_ERROR = 0.1
 _LEAST_ERROR = 0.05
+_FITTED = 2.0
+"""Times the error, of rows that no probe told, in a backend whose rates were fitted to blocks in this dtype."""
 
 
 def machine_as_measured(backends: Sequence[Backend], device_type: str, database: Database) -> Machine:
@@ -54,6 +57,7 @@ def machine_as_measured(backends: Sequence[Backend], device_type: str, database:
         sources={
             "measured": f"mixbackend calibrate on {device.device}, {device.threads} threads, "
             f"torch {torch.__version__}, {time.strftime('%Y-%m-%d')}",
+            "fitted": "no probe of its own: the backend's prior, scaled until blocks of models take what they took",
             "documented": "the backend's own prior (Backend.prior), or the usual shares of a device's peak",
         },
         entries=tuple(entry for entry in entries if entry is not None),
@@ -64,17 +68,19 @@ def _entry(backend: Backend, device: DeviceModel, row: Mapping[str, Any] | None)
     rates = usable_rates(row, device)
     if row is None or rates is None or device.place.type not in backend.traits().device_types:
         return None
-    if all(rate.provenance != "probed" for _, _, rate in rates.rates):
-        return None
     known = row.get("error")
+    fitted = isinstance(known, (int, float))
+    if not fitted and all(rate.provenance != "probed" for _, _, rate in rates.rates):
+        return None
     error = max(float(known), _LEAST_ERROR) if isinstance(known, (int, float)) else UNFITTED_ERROR
     stated = backend.build_seconds(device.place.type)
     build_s = row.get("build_s")
     build = BuildSeconds(float(build_s), stated.op_s) if isinstance(build_s, (int, float)) and build_s else stated
-    told = tuple(
-        Told("measured", "measured", error)
-        if rate.provenance == "probed"
-        else Told("documented", "documented", max(error, PRIOR_ERROR))
-        for _, _, rate in rates.rates
-    )
+    told = tuple(_told(rate.provenance == "probed", fitted and dtype == DTYPE, error) for _, dtype, rate in rates.rates)
     return Entry(rates, backend.availability().version, build, error, told)
+
+
+def _told(probed: bool, fitted: bool, error: float) -> Told:
+    if probed:
+        return Told("measured", "measured", error)
+    return Told("fitted", "measured", _FITTED * error) if fitted else Told("documented", "documented", PRIOR_ERROR)

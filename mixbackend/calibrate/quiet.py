@@ -45,7 +45,8 @@ def _turns() -> None:
 
 def _spread(call: Callable[[], object], clock: Clock) -> float:
     call()
-    end, samples = clock() + _SECONDS, []
+    samples: list[float] = []
+    end = clock() + _SECONDS
     while not samples or clock() < end:
         begin = clock()
         call()

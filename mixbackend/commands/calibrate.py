@@ -14,19 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mixbackend import registry
 from mixbackend.backends.common.whole_file import replacing
-from mixbackend.calibrate.calibration import calibrated_costs, foreign
 from mixbackend.calibrate.exporting import machine_as_measured
-from mixbackend.calibrate.quiet import why_busy
+from mixbackend.calibrate.on_purpose import calibrate
 from mixbackend.commands.output import console, print_json, quiet_stdout
-from mixbackend.configuration import load_config
 from mixbackend.contracts import Backend
 from mixbackend.cost.families import family_of
 from mixbackend.cost.model import device_model, rates_row
@@ -56,31 +52,24 @@ class Wanted:
 
 def run(wanted: Wanted, as_json: bool) -> int:
     """Measure, and write what was asked for."""
-    busy = why_busy()
-    if busy and not wanted.force:
-        raise typer.BadParameter(f"the machine is not quiet: {busy}. Wait, or give --force: rates may then be wrong")
-    config = load_config(wanted.config)
-    backends = registry.resolution(config.backends, config.required_backends()).backends
-    database = Database.open(config.cache.dir)
     notes: list[tuple[str, str]] = []
     begin = time.monotonic()
-    with quiet_stdout(), _showing(len(backends)) as show:
-        calibrated_costs(
-            backends,
+    with quiet_stdout(), _showing() as show:
+        done = calibrate(
             wanted.device,
-            database,
-            report=lambda backend, note: notes.append((backend, note)),
-            isolated=foreign(backends),
             budget_s=wanted.budget_s,
+            config=wanted.config,
+            force=wanted.force,
+            report=lambda backend, note: notes.append((backend, note)),
             begin=show,
         )
         seconds = time.monotonic() - begin
-        written = _export(wanted, backends, database)
+        written = _export(wanted, done.backends, done.database)
     value = {
         "device": wanted.device,
         "seconds": seconds,
-        "busy": busy,
-        "backends": [_record_of(item, wanted.device, database, notes) for item in backends],
+        "busy": done.busy,
+        "backends": [_record_of(item, wanted.device, done.database, notes) for item in done.backends],
         "exported": written,
     }
     if as_json:
@@ -116,14 +105,16 @@ def _record_of(
 
 
 @contextmanager
-def _showing(backends: int) -> Iterator[Callable[[str, int], None]]:
+def _showing() -> Iterator[Callable[[str, int], None]]:
     """A bar on a terminal, a line for each backend elsewhere, on standard error."""
     to = Console(stderr=True)
     with Progress(console=to, transient=True, disable=not to.is_terminal) as progress:
-        task = progress.add_task("the device", total=backends)
+        task = progress.add_task("the device", total=None)
+        begun: list[str] = []
 
         def show(name: str, left: int) -> None:
-            progress.update(task, description=name, completed=backends - left - 1)
+            progress.update(task, description=name, completed=len(begun), total=len(begun) + 1 + left)
+            begun.append(name)
             if not to.is_terminal:
                 print(f"calibrating {name}, {left} after it", file=sys.stderr, flush=True)
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mixbackend import registry
-from mixbackend.calibrate.session_costs import CalibratedCosts
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend
 from mixbackend.contracts.asked import Fault
+from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.compile_cache import CompileCache
 from mixbackend.execute.failures import Failures
 from mixbackend.host.debug import DebugSettings, Fuel
@@ -48,7 +48,7 @@ def open_environment(config: Config, records: bool = False) -> Environment:
         config.cache.dir, config.cache.remote, config.cache.max_gb, fingerprints, partial(_note_storage, events)
     )
     lock = _lock(config, backends, events)
-    costs = CalibratedCosts(config, backends, storage, records)
+    costs = SessionCosts(config, backends, storage, records)
     failures = Failures(storage, fingerprints)
     return Environment(
         config,

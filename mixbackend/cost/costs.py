@@ -2,19 +2,21 @@
 
 Place: part of the planner. Input: backends, their configuration, the database that holds rates. Output: the cost model
 of a graph.
-Invariants: nothing is measured here (``calibrate.session_costs`` does that before); rates of a device are read once,
-when the first graph is there; the same graph gets the same costs.
+Invariants: nothing is probed here: rates were calibrated before, or are those of the machine's family, scaled by a look
+at the machine when the first graph of a device asks (``cost.looking``); the same graph gets the same costs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mixbackend.configuration import Config
-from mixbackend.contracts import Backend, CostModel, OpGraph
+from mixbackend.contracts import Backend, BackendRates, CostModel, OpGraph, TensorMeta
 from mixbackend.cost.gpu_costs import GpuCosts
-from mixbackend.cost.model import cost_model
+from mixbackend.cost.look import DTYPES
+from mixbackend.cost.looking import look_here
+from mixbackend.cost.model import cost_model, is_measured
 from mixbackend.partitioner.amortized import AmortizedCosts
 from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts, is_heterogeneous
 from mixbackend.partitioner.placement import Placements
@@ -38,7 +40,7 @@ class SessionCosts:
         self._storage = storage
         self._records = records
         self._lock = threading.RLock()
-        self._by_device: dict[str, CostModel | GpuCosts] = {}
+        self._by_device: dict[tuple[str, frozenset[str]], RooflineCostModel | GpuCosts] = {}
         self._tried: Placements | None = None
 
     def of(self, graph: OpGraph) -> CostModel:
@@ -51,25 +53,26 @@ class SessionCosts:
 
     def running(self, graph: OpGraph) -> CostModel:
         """What the graph's calls take."""
-        device = graph.device_type
+        device, dtypes = graph.device_type, _dtypes(graph)
         with self._lock:
-            if device not in self._by_device:
-                model = self.on_device(device)
-                self._by_device[device] = self._on_gpu(model) if device == "cuda" else model
-            found = self._by_device[device]
+            if (device, dtypes) not in self._by_device:
+                model = self._on_device(device, dtypes)
+                self._by_device[device, dtypes] = self._on_gpu(model) if device == "cuda" else model
+            found = self._by_device[device, dtypes]
         if not isinstance(found, GpuCosts):
             return found
         known = found.known(graph)
         if known is not None:
             return known
         placements = None if self._records else self._tried_on(graph)
-        # Rates of the processor are not measured for a graph on a GPU.
-        processor = cost_model(self.backends, "cpu", self.database) if is_heterogeneous(graph) else None
+        processor = self._on_device("cpu", dtypes) if is_heterogeneous(graph) else None
         return found.find(graph, placements, processor)
 
-    def on_device(self, device_type: str) -> CostModel:
-        """What is known of a device, and priors for the rest."""
-        return cost_model(self.backends, device_type, self.database)
+    def _on_device(self, device_type: str, dtypes: frozenset[str]) -> RooflineCostModel:
+        """What was calibrated on a device, the table of its family, and priors for the rest."""
+        known = is_measured(self.backends, device_type, self.database)
+        look = None if known else look_here(device_type, dtypes, self.database)
+        return cost_model(self.backends, device_type, self.database, look, dtypes)
 
     @property
     def database(self) -> Database:
@@ -90,18 +93,28 @@ class SessionCosts:
             return self._placements(graph, backends, exclusions, pinned)
         return tried
 
-    def probed(self, graph: OpGraph) -> frozenset[str]:
-        """Backends of which at least some rates were measured on the graph's device: they run there."""
-        costs = self.running(graph)
-        costs = costs.accelerator if isinstance(costs, HeterogeneousCosts) else costs
-        rates = costs.rates if isinstance(costs, RooflineCostModel) else {}
+    def comparable(self, graph: OpGraph) -> frozenset[str]:
+        """Backends whose estimates can be held against one another: by rates of this machine, or of a table and priors
+        scaled to it. Priors alone, of a machine that nobody looked at, are none."""
+        rates = self._rates(graph)
         return frozenset(
-            name for name, known in rates.items() if any(rate.provenance == "probed" for _, _, rate in known.rates)
+            name
+            for name, known in rates.items()
+            if known.error or any(rate.provenance == "probed" for _, _, rate in known.rates)
         )
 
-    def _on_gpu(self, model: CostModel) -> GpuCosts:
+    def error(self, graph: OpGraph, names: Iterable[str]) -> float:
+        """The largest relative error that these backends' rates state; 0 where they were measured here."""
+        rates = self._rates(graph)
+        return max((rates[name].error for name in names if name in rates), default=0.0)
+
+    def _rates(self, graph: OpGraph) -> Mapping[str, BackendRates]:
+        costs = self.running(graph)
+        costs = costs.accelerator if isinstance(costs, HeterogeneousCosts) else costs
+        return costs.rates if isinstance(costs, RooflineCostModel) else {}
+
+    def _on_gpu(self, model: RooflineCostModel) -> GpuCosts:
         """Costs where a GPU works beside the processor."""
-        assert isinstance(model, RooflineCostModel)
         names = frozenset(item.name for item in self.backends if item.traits().device_types == {"cpu"})
         return GpuCosts(model, names)
 
@@ -127,3 +140,10 @@ class SessionCosts:
             pinned=pinned,
             minimum_ops=dict(self.config.min_region),
         )
+
+
+def _dtypes(graph: OpGraph) -> frozenset[str]:
+    """Of a graph's values, by name: those that products differ by."""
+    metas = (*(item.meta for item in graph.inputs), *(meta for node in graph.nodes for meta in node.outputs))
+    names = {str(meta.dtype).partition(".")[2] for meta in metas if isinstance(meta, TensorMeta)}
+    return frozenset(names.intersection(DTYPES))

@@ -4,7 +4,7 @@ Place: below ``rate_tables`` and ``scaled_rates``. Input: a device type, dtypes.
 Method: one product of matrices per dtype, one copy, launches of a tiny kernel, a loop of Python; the least of a few
 samples of each, since other programs only ever add time. What there was no time for is left out.
 Invariants: no more than ``LONGEST_S``, but for libraries that are loaded by the first product; torch's random stream
-is left alone; nothing here raises over a dtype that torch lacks a product for.
+is left alone; a dtype that torch lacks a product for is left out.
 Non-goals: rates of backends; whether the machine is quiet.
 """
 
@@ -36,7 +36,7 @@ _COPY_BYTES = {"cpu": 1 << 24, "cuda": 1 << 26}
 _LAUNCHES, _TURNS = 200, 10000
 _QUEUED = 10
 """Products and copies of a sample on a GPU, so that the processor's way there and back does not count."""
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def usable_cores() -> float:
     """Cores that this process may use: by its affinity, and by the share of time that its cgroup has."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
-        quota, period = _QUOTA.read_text().split()[:2]
+        quota, period = QUOTA.read_text().split()[:2]
         return min(cores, float(quota) / float(period))
     except (OSError, ValueError):
         return cores  # No such file, or "max": no limit.
@@ -97,6 +97,9 @@ def look_at(device_type: str, dtypes: Iterable[str] = ("float32",), clock: Clock
         device_type: ``cpu`` or ``cuda``.
         dtypes: of products; float32 is always among them.
         clock: monotonic seconds.
+
+    Raises:
+        RuntimeError: the device has no room for it.
     """
     wanted = dict.fromkeys(("float32", *(dtype for dtype in dtypes if dtype in DTYPES)))
     with undisturbed(), _exact_products():
@@ -105,15 +108,18 @@ def look_at(device_type: str, dtypes: Iterable[str] = ("float32",), clock: Clock
         copied, launch, turn = eyes.copy(), eyes.launch(), eyes.turn()
         for dtype in wanted:
             if dtype not in products and eyes.seconds_left > 0.0:
-                products[dtype] = eyes.product(dtype)
-    known = {dtype: rate for dtype, rate in products.items() if rate > 0.0}
-    return Look(known, copied, launch, turn, usable_cores())
+                with contextlib.suppress(RuntimeError):  # torch has no such product here
+                    products[dtype] = eyes.product(dtype)
+    return Look(products, copied, launch, turn, usable_cores())
 
 
 @contextlib.contextmanager
 def _exact_products() -> Iterator[None]:
     """With float32 products that are not rounded to TF32; the user's setting holds again afterwards."""
     before = torch.get_float32_matmul_precision()
+    if before == "highest":
+        yield
+        return
     torch.set_float32_matmul_precision("highest")
     try:
         yield
@@ -135,14 +141,11 @@ class _Eyes:
         return LONGEST_S if self._end is None else self._end - self._clock()
 
     def product(self, dtype: str) -> float:
-        """FLOP/s; 0 where there is no such product."""
+        """FLOP/s."""
         size = _PRODUCT[self._kind]
-        try:
-            value = torch.full((size, size), 0.01, device=self._place).to(getattr(torch, dtype))
-            out = torch.empty_like(value)
-            return 2.0 * size**3 / self._queued(lambda: torch.mm(value, value, out=out))
-        except RuntimeError:
-            return 0.0
+        value = torch.full((size, size), 0.01, device=self._place).to(getattr(torch, dtype))
+        out = torch.empty_like(value)
+        return 2.0 * size**3 / self._queued(lambda: torch.mm(value, value, out=out))
 
     def copy(self) -> float:
         amount = _COPY_BYTES[self._kind]

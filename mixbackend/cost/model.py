@@ -8,7 +8,7 @@ says so (``provenance``, ``error``); rates hold for one (backend, fingerprint, d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.families import GPU_MAKER, family_of, maker_here
 from mixbackend.cost.look import Look
 from mixbackend.cost.priors import PRIOR_ERROR, anchored, prior_rates
-from mixbackend.cost.rate_tables import shipped
+from mixbackend.cost.rate_tables import tables_of
 from mixbackend.cost.records import read_device, read_rates
 from mixbackend.cost.scaled_rates import Scaled, nearest, scaled
 from mixbackend.host.devices import device_name
@@ -28,7 +28,11 @@ from mixbackend.storage import Database
 
 
 def cost_model(
-    backends: Sequence[Backend], device_type: str, database: Database, look: Look | None = None
+    backends: Sequence[Backend],
+    device_type: str,
+    database: Database,
+    look: Look | None = None,
+    dtypes: Collection[str] = (),
 ) -> RooflineCostModel:
     """The cost model for these backends on a device: what was measured here, else the table of its family.
 
@@ -38,6 +42,7 @@ def cost_model(
         database: where measurements are looked up.
         look: at this machine, by which the table is scaled; without, what was not measured goes by backends' priors,
             and no error is stated.
+        dtypes: of the graphs that are placed; errors differ by them.
     """
     table = None if look is None else table_here(device_type, look)
     device = _measured_device(device_type, database) or (table.device if table else prior_device(device_type))
@@ -47,7 +52,7 @@ def cost_model(
     for backend in ordered:
         known = usable_rates(rates_row(backend, device, database), device)
         if known is None and table is not None:
-            known = table.rates(backend.name, backend.availability().version)
+            known = table.rates(backend.name, backend.availability().version, dtypes)
         if known is None:
             known = assumed_rates(backend, device, ordered[0], rates)
             known = known if look is None or known.error else replace(known, error=PRIOR_ERROR)
@@ -59,7 +64,7 @@ def table_here(device_type: str, look: Look) -> Scaled | None:
     """The table of this machine's family, scaled; ``None`` where there is none."""
     name, threads = device_name(device_type), torch.get_num_threads()
     maker = maker_here() if device_type == "cpu" else GPU_MAKER
-    machine = nearest(shipped(family_of(name)), name, maker, threads)
+    machine = nearest(tables_of(family_of(name)), name, maker, threads)
     return None if machine is None else scaled(machine, look, name, threads)
 
 

@@ -84,12 +84,13 @@ def anchored(prior: BackendRates, assumed: BackendRates, known: BackendRates) ->
 
     Args:
         prior: of the backend.
-        assumed, known: of the reference: its prior, and what it really is.
+        assumed, known: of the reference: its prior, and what it really is: as probed here, or as a table says.
     """
     rows = []
     for row, dtype, rate in prior.rates:
         before, after = assumed.rate(row, dtype), known.rate(row, dtype)
-        if before is not None and after is not None:
+        told = after is not None and (after.provenance == "probed" or known.error)
+        if before is not None and after is not None and told:
             rate = replace(rate, flops_per_s=rate.flops_per_s * after.flops_per_s / before.flops_per_s)
         rows.append((row, dtype, rate))
     scales = known.memory_scale / assumed.memory_scale, known.weight_scale / assumed.weight_scale

@@ -7,14 +7,15 @@ an entry has the library's major version, its rates (as ``records`` keeps them),
 and of each op more, and its relative error. Every row says where it is from: the key of one of the machine's sources,
 ``measured`` or ``documented``, and its relative error.
 Invariants: reading checks every field; a file that does not fit is an error that names the place, since it is ours or
-was given by name. A shipped file is read when its family is asked for.
+was given by name. A file is read when its family is asked for.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -29,6 +30,9 @@ from mixbackend.cost.records import device_record, rates_record, read_device, re
 
 FORMAT = 1
 Mark = Literal["measured", "documented"]
+
+TABLES = "MIXBACKEND_TABLES"
+"""This environment variable names a folder with tables of a fleet's own; its files take the place of those shipped."""
 
 _FOLDER = "mixbackend.cost.tables"
 
@@ -66,6 +70,13 @@ class Entry:
     error: float
     told: tuple[Told, ...]
 
+    def error_of(self, dtypes: Iterable[str]) -> float:
+        """The relative error of a graph with these dtypes: that of a dtype is its best row's."""
+        by_dtype: dict[str, float] = {}
+        for (_, dtype, _), told in zip(self.rates.rates, self.told, strict=True):
+            by_dtype[dtype] = min(told.error, by_dtype.get(dtype, told.error))
+        return max((by_dtype.get(dtype, self.error) for dtype in dtypes), default=self.error)
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -98,11 +109,16 @@ class Machine:
         return self.device.device.partition(" ")[2]
 
 
+def tables_of(family: Family) -> tuple[Machine, ...]:
+    """The machines of a family: of the user's own file, else those that come with this package."""
+    return _read_file(family, os.environ.get(TABLES, ""))
+
+
 @cache
-def shipped(family: Family) -> tuple[Machine, ...]:
-    """The machines of a family that come with this package; none where no file is there."""
-    file = files(_FOLDER).joinpath(f"{family}.json")
-    return read_table(file.read_text(encoding="utf-8"), str(file)) if file.is_file() else ()
+def _read_file(family: Family, folder: str) -> tuple[Machine, ...]:
+    own = Path(folder, f"{family}.json")
+    file = own if folder and own.is_file() else files(_FOLDER).joinpath(f"{family}.json")
+    return read_table(file.read_text(encoding="utf-8"), str(file), family) if file.is_file() else ()
 
 
 def major(version: str) -> str:

@@ -12,15 +12,17 @@ disturbed: then arithmetic is scaled by the loop and the cores.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate
 from mixbackend.cost.look import Look
 from mixbackend.cost.rate_tables import Machine, major
 
-OTHER_VERSION_ERROR = 2.0
-"""Times the error, where the library is of another version than in the table."""
+OTHER_VERSION, OTHER_PRODUCT = 2.0, 2.0
+"""Times the error, where the library is of another version than in the table, and where the machine is another."""
+_MEMORY = (0.5, 2.0)
+"""Limits of how many times as fast a processor's memory is: who computes beside the look takes most from the copy."""
 _DISTURBED = 4.0
 """Products are disturbed where they are so many times off what the loop of Python lets expect."""
 
@@ -42,13 +44,14 @@ class Scaled:
     _launch: float
     _python: float
 
-    def rates(self, backend: str, version: str) -> BackendRates | None:
-        """Rates of a backend, ``None`` where the table has none."""
+    def rates(self, backend: str, version: str, dtypes: Iterable[str] = ("float32",)) -> BackendRates | None:
+        """Rates of a backend, with their error for a graph with these dtypes; ``None`` where the table has none."""
         entry = self.machine.entry(backend)
         if entry is None:
             return None
-        same = major(entry.version) == major(version)
-        rates = entry.rates
+        rates, doubts = entry.rates, 1.0
+        doubts *= 1.0 if major(entry.version) == major(version) else OTHER_VERSION
+        doubts *= 1.0 if self.machine.product == self.device.device.partition(" ")[2] else OTHER_PRODUCT
         return replace(
             rates,
             entry_s=rates.entry_s * self._python,
@@ -56,7 +59,7 @@ class Scaled:
             switch_s=rates.switch_s * self._python,
             rates=tuple((row, dtype, self._rate(rate, dtype)) for row, dtype, rate in rates.rates),
             host=None if rates.host is None else self._host(rates.host),
-            error=entry.error * (1.0 if same else OTHER_VERSION_ERROR),
+            error=entry.error_of(dtypes) * doubts,
         )
 
     def _rate(self, rate: OpRate, dtype: str) -> OpRate:
@@ -94,15 +97,18 @@ def scaled(machine: Machine, look: Look, device_name: str, threads: int) -> Scal
     then = machine.look
     python = look.python_s / then.python_s
     arithmetic, settled = _arithmetic(look, then, look.cores / then.cores / python)
-    memory = look.copy_bytes_per_s / then.copy_bytes_per_s if settled else 1.0
     launch = look.launch_s / then.launch_s
     device = machine.device
+    memory = look.copy_bytes_per_s / then.copy_bytes_per_s if settled else 1.0
+    if device.place.type == "cpu":
+        memory = min(max(memory, _MEMORY[0]), _MEMORY[1])
     flops = tuple((dtype, rate * arithmetic.get(dtype, arithmetic["float32"])) for dtype, rate in device.flops_per_s)
     here = replace(
         device,
         device=device_name,
         flops_per_s=flops,
         bytes_per_s=device.bytes_per_s * memory,
+        cache_bytes=device.cache_bytes * (look.cores / then.cores if device.place.type == "cpu" else 1.0),
         cache_bytes_per_s=device.cache_bytes_per_s * memory,
         launch_s=device.launch_s * launch,
         threads=threads,

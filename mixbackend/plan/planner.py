@@ -23,8 +23,8 @@ from mixbackend.plan.locked_plans import LockedPlans
 from mixbackend.reporting import Event, EventLog
 
 MIXTURE_MARGIN = 0.04
-"""A mixture must promise to save this share over the best single backend: estimates are no better, and one region has
-fewer surprises than many."""
+"""A mixture must promise to save this share over the best single backend, and more where its backends' rates state a
+larger error: estimates are no better, and one region has fewer surprises than many."""
 CORRECTED_MARGIN = 0.01
 """The same where measurements correct the costs: less than noise is no reason to use one more backend."""
 
@@ -78,14 +78,16 @@ class Planner:
         backends = choice.allowed(self.backends)
         single = choice.single if choice.single in {backend.name for backend in backends} else ""
         costs = self.costs.of(graph)
-        margin = CORRECTED_MARGIN if corrections else MIXTURE_MARGIN
-        return self.costs.placements(graph, backends, exclusions, pinned).plan(
-            costs,
-            # What is pinned was chosen with the margin in view.
-            margin=0.0 if pinned or choice.every else margin,
-            single_backend=single if single and not pinned else None,
-            corrections=corrections,
-        )
+        placements = self.costs.placements(graph, backends, exclusions, pinned)
+        if single and not pinned:
+            return placements.plan(costs, single_backend=single, corrections=corrections)
+        # What is pinned was chosen with the margin in view.
+        margin = 0.0 if pinned or choice.every else CORRECTED_MARGIN if corrections else MIXTURE_MARGIN
+        plan = placements.plan(costs, margin=margin, corrections=corrections)
+        stated = self.costs.error(graph, {region.backend for region in plan.regions})
+        if margin != MIXTURE_MARGIN or stated <= margin:
+            return plan
+        return placements.plan(costs, margin=stated, corrections=corrections)
 
     def with_refusals(self, graph: OpGraph, plan: Plan) -> Plan:
         """The plan with what every backend refuses, for reports."""

@@ -98,9 +98,8 @@ class GpuHarness:
         return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 
     def _usable(self, graph: OpGraph, planner: Planner) -> set[str]:
-        """Backends whose rates were measured, and those that were left out when time for that was spent, if they build
-        quickly: running them tells."""
-        found = set(planner.costs.probed(graph))
+        """Backends of which more than priors is known, and others that build quickly: running them tells."""
+        found = set(planner.costs.comparable(graph))
         for backend in planner.backends:
             traits, seconds = backend.traits(), backend.build_seconds("cuda").of(len(graph.placed_nodes))
             if "cuda" in traits.device_types and not traits.reference and seconds <= MOST_OF_TIME * self.compiling_s:

@@ -1,14 +1,14 @@
 """How plans are compared at the first call on a processor: which candidates, if memory suffices, how calls are timed.
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
-Method: in inference estimates are right to about a tenth where a quiet machine was probed, and a mixture gathers the
-errors of all its backends. Every single backend that comes near the plan is tried, and the mixture of all that save
+Method: in inference estimates are right to about a tenth where a quiet machine was calibrated, and a mixture gathers
+the errors of all its backends. Every single backend that comes near the plan is tried, and the mixture of all that save
 anything where the plan does without some of them; those that build quickly come first, for the time is bounded. In
 training, libraries pack live weights in every call and read transposed ones, and estimates were seen to be off by two:
 single backends that build quickly and mixtures without those that own most of the plan are tried. Median seconds of
 single calls count; a long call is a turn by itself.
-Invariants: only what runs on the processor and can be put back is called more often than the user asked; a backend
-whose rates were only assumed is not tried.
+Invariants: only what runs on the processor and can be put back is called more often than the user asked; where
+nobody knows how fast the machine is, nobody is tried.
 Units: seconds.
 """
 
@@ -122,7 +122,7 @@ class ProcessorHarness:
 def _in_inference(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
     """Single backends that come near, those that build quickly first; and the mixture of all that save anything."""
     plan = baseline.plan
-    probed, owners = planner.costs.probed(baseline.graph), {region.backend for region in plan.regions}
+    known, owners = planner.costs.comparable(baseline.graph), {region.backend for region in plan.regions}
     pools = {backend.name: backend.traits().thread_pool for backend in planner.backends}
     used = {pools[name] for name in owners}
 
@@ -135,7 +135,7 @@ def _in_inference(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
     near = sorted(
         (_build_s(planner.backend(name), baseline.graph), seconds, name)
         for name, seconds in alone(baseline.layout.other, plan).items()
-        if name in probed and plan.estimated_s * (name in owners) < seconds <= plan.estimated_s * limit(name)
+        if name in known and plan.estimated_s * (name in owners) < seconds <= plan.estimated_s * limit(name)
     )
     names = [name for *_, name in near]
     mixed = other_plans(baseline, planner, [EVERYONE], frozenset(names))
@@ -145,11 +145,11 @@ def _in_inference(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
 def _in_training(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
     """Single backends that build quickly, or are near; then mixtures without the plan's owners."""
     plan, limit = baseline.plan, NEAR_TRAINING * baseline.plan.estimated_s
-    probed, owners = planner.costs.probed(baseline.graph), {region.backend for region in plan.regions}
+    known, owners = planner.costs.comparable(baseline.graph), {region.backend for region in plan.regions}
     near = sorted(
         (seconds, name)
         for name, seconds in alone(baseline.layout.other, plan).items()
-        if name in probed and {name} != owners and seconds <= limit
+        if name in known and {name} != owners and seconds <= limit
     )
     tried = [
         name

@@ -17,12 +17,13 @@ import torch
 from mixbackend.calibrate import backend_rates as rates_module
 from mixbackend.calibrate.backend_rates import measure_rates
 from mixbackend.calibrate.budget import TimeLeft
-from mixbackend.calibrate.calibration import SWITCH, calibrated_costs
+from mixbackend.calibrate.calibration import calibrated_costs
 from mixbackend.calibrate.prober import Instruments
 from mixbackend.calibrate.structural import structural_probes
 from mixbackend.calibrate.timing import time_calls
 from mixbackend.contracts import BackendRates, CompiledRegion, DeviceModel, HostRates, OpRate, Probe, Region, Traits
 from mixbackend.contracts.probes import standard_probes
+from mixbackend.cost.looking import SWITCH
 from mixbackend.cost.priors import anchored, prior_rates
 from mixbackend.cost.records import rates_record, read_rates, read_unfinished, unfinished_record
 from mixbackend.storage import Database

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from mixbackend.calibrate.backend_rates import Calibration, measure_rates
-from mixbackend.calibrate.calibration import SWITCH, calibrated_costs, calibrated_device
+from mixbackend.calibrate.calibration import calibrated_costs, calibrated_device
 from mixbackend.calibrate.device import at_least, measure_device
 from mixbackend.calibrate.isolated_probe import probe_isolated
 from mixbackend.calibrate.prober import Instruments
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
 from mixbackend.cost.device_priors import prior_device
+from mixbackend.cost.looking import SWITCH
 from mixbackend.cost.model import cost_model
 from mixbackend.cost.records import device_record, rates_record, read_device, read_rates
 from mixbackend.host.devices import device_name

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from mixbackend.calibrate import on_purpose
 from mixbackend.calibrate.exporting import machine_as_measured
 from mixbackend.calibrate.measured_rows import stamp
 from mixbackend.cli import app
-from mixbackend.commands import calibrate as body
 from mixbackend.contracts import Backend, MixbackendError
 from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.families import family_of
@@ -34,8 +34,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
         given["begin"](backends[0].name, 0)
         keep_rates(backends[:1], database)
 
-    monkeypatch.setattr(body, "calibrated_costs", measure)
-    monkeypatch.setattr(body, "why_busy", lambda: "")
+    monkeypatch.setattr(on_purpose, "calibrated_costs", measure)
+    monkeypatch.setattr(on_purpose, "why_busy", lambda: "")
     tmp_path.chmod(0o700)
     (tmp_path / "config.yaml").write_text(f"version: 1\ncache: {{dir: {tmp_path}}}\nbackends: [onednn, eager]\n")
     return calls
@@ -64,16 +64,17 @@ def test_this_machine_is_written_to_its_familys_table(measured: list[Any], tmp_p
     (machine,) = read_table(target.read_text(), "test", family_of("cpu"))
     (entry,) = machine.entries
     assert entry.rates.backend == "onednn" and entry.error == 0.12 and entry.build.region_s == 0.7
-    marks = {told.mark: told.error for told in entry.told}
-    assert marks["measured"] == 0.12 < marks["documented"], "what no probe told is less certain"
+    errors = {told.source: told.error for told in entry.told}
+    assert errors["measured"] == 0.12 < errors["fitted"] < errors["documented"], "what no probe told is less certain"
 
 
 def test_on_a_busy_machine_nothing_is_measured_unless_forced(
     measured: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body, "why_busy", lambda: "somebody computes")
+    monkeypatch.setattr(on_purpose, "why_busy", lambda: "somebody computes")
     answer = _run(tmp_path)
-    assert answer.exit_code == 2 and "somebody computes" in answer.output and measured == []
+    assert answer.exit_code == 1 and isinstance(answer.exception, MixbackendError)
+    assert "somebody computes" in str(answer.exception) and measured == []
     answer = _run(tmp_path, "--force")
     assert answer.exit_code == 0 and measured == [None]
     assert "warning: the machine is not quiet: somebody computes" in answer.output
@@ -95,5 +96,6 @@ def test_rates_of_priors_alone_are_no_entry(tmp_path: Path) -> None:
     row: Any = database.rates("backend", subject)
     for rate in row["rates"]:
         rate[4] = "prior"
+    del row["error"]
     database.set_rates("backend", subject, row)
     assert machine_as_measured([backend], "cpu", database).entries == ()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend.calibrate.calibration import SWITCH
 from mixbackend.cli import main
+from mixbackend.cost.looking import SWITCH
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from mixbackend.calibrate.calibration import SWITCH
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
+from mixbackend.cost.looking import SWITCH
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 

@@ -14,7 +14,17 @@ from mixbackend.contracts import BackendRates, DeviceModel, OpRate, RateTableErr
 from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.cost.families import FAMILIES, Family
 from mixbackend.cost.look import Look
-from mixbackend.cost.rate_tables import Entry, Machine, Told, major, read_table, shipped, table_text, with_machine
+from mixbackend.cost.rate_tables import (
+    TABLES,
+    Entry,
+    Machine,
+    Told,
+    major,
+    read_table,
+    table_text,
+    tables_of,
+    with_machine,
+)
 
 DEVICE = DeviceModel("cpu Test", (("float32", 2e11),), 2e10, 8e6, 6e10, 2e-6, 2)
 LOOK = Look({"float32": 1e11}, 3e10, 1e-6, 1e-8, 2.0)
@@ -78,8 +88,15 @@ def test_what_does_not_fit_is_an_error_that_names_the_machine(spoil: Callable[[A
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shipped_files_can_be_read(family: Family) -> None:
-    for machine in shipped(family):
+    for machine in tables_of(family):
         assert machine.sources or not machine.entries, machine.product
+
+
+def test_a_fleets_own_table_takes_the_place_of_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "avx512.json").write_text(table_text("avx512", [MACHINE]))
+    shipped = tables_of("h100")
+    monkeypatch.setenv(TABLES, str(tmp_path))
+    assert tables_of("avx512") == (MACHINE,) and tables_of("h100") == shipped
 
 
 @pytest.mark.parametrize(

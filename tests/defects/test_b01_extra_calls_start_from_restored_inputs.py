@@ -57,7 +57,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
     monkeypatch.setattr(comparison_gpu, "LEAST_S", 0.0)
     monkeypatch.setattr(
-        SessionCosts, "probed", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
+        SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
     )
     backends = [Sleeper("slow", 0.002), Sleeper("quick", 0.0)]
     with isolated_registry(*backends, EagerBackend()):

@@ -56,7 +56,7 @@ def test_tokens_are_those_of_eager(model: Any, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(costs_module, "cost_model", lambda *_, **__: FlatCosts(seconds={"eager": 1e-3}))
     monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
-    monkeypatch.setattr(SessionCosts, "probed", lambda self, graph: {"one", "other"})
+    monkeypatch.setattr(SessionCosts, "comparable", lambda self, graph: {"one", "other"})
     # Little is waited for, so that many runs fit into a comparison.
     monkeypatch.setattr(comparison_processor, "TURN_S", 0.01)
     torch._dynamo.reset()

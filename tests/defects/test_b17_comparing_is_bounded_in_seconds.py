@@ -31,7 +31,7 @@ def _told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *backends: Sleeper, *
     names = [backend.name for backend in backends]
     monkeypatch.setattr(costs_module, "cost_model", lambda *_, **__: FlatCosts(seconds={"eager": 1e-3}))
     monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
-    monkeypatch.setattr(SessionCosts, "probed", lambda self, graph: set(names))
+    monkeypatch.setattr(SessionCosts, "comparable", lambda self, graph: set(names))
     with isolated_registry(*backends, EagerBackend()):
         mixture = Mixture(
             load_config({"backends": [*names, "eager"], "cache": {"dir": str(tmp_path)}, "search": search})

@@ -13,7 +13,6 @@ import torch
 
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.calibrate.calibration import SWITCH
 from mixbackend.compile.mixture import Mixture
 from mixbackend.compile.open_environment import open_environment
 from mixbackend.configuration import ConfigurationProblemsError, load_config
@@ -30,6 +29,7 @@ from mixbackend.contracts import (
     Verdict,
     errors,
 )
+from mixbackend.cost.looking import SWITCH
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
 

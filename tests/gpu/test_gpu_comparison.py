@@ -23,7 +23,7 @@ REPLAYED = "reduce-overhead"
 def everybody_is_near(monkeypatch):
     """Whatever is estimated: these tests are about what comes of it."""
     names = {"inductor", "codegen", "cudnn", "cublaslt"}
-    monkeypatch.setattr(SessionCosts, "probed", lambda self, graph: {item.name for item in self.backends} & names)
+    monkeypatch.setattr(SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends} & names)
     monkeypatch.setattr(comparison_gpu, "NEAR", 100.0)
     monkeypatch.setattr(comparison_gpu, "LEAST_S", 0.0)
 

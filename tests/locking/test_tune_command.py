@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixbackend.calibrate.calibration import SWITCH
 from mixbackend.cli import main
+from mixbackend.cost.looking import SWITCH
 from mixbackend.locking.reading import read_lock
 
 Call = Callable[..., tuple[int, str, str]]

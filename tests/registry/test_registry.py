@@ -217,8 +217,8 @@ def test_isolation_restores_the_registry_even_after_an_error(backend: MakeBacken
 def test_the_package_of_backends_is_also_the_public_function() -> None:
     program = """
 import mixbackend
-from mixbackend.backends_package import make_backends_callable
-make_backends_callable()
+from mixbackend.callable_packages import make_packages_callable
+make_packages_callable()
 import mixbackend.backends.common
 infos = mixbackend.backends()
 assert {"eager", "onnxruntime"} <= {info.name for info in infos}, infos

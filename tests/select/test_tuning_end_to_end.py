@@ -81,8 +81,8 @@ def test_no_bad_backend_ends_in_a_tuned_plan(plug_ins: Path) -> None:
     assert measured["error"] == later["error"] == 0.0
 
 
-def test_probing_a_backend_that_crashes_ends_no_process_of_the_user(plug_ins: Path) -> None:
-    """Its probes run before any candidate does; they cost it its rates, and are not tried again."""
+def test_a_backend_that_crashes_and_has_no_rates_ends_no_process_of_the_user(plug_ins: Path) -> None:
+    """Nothing of it runs but candidates, each in a process of its own."""
     variables = {"MIXBACKEND_CALIBRATE": "1"}
     measured, later = tune(plug_ins, variables, backends=["bad_crash", "eager"], budget_s=40)
     assert backends_of(measured) == backends_of(later) == {"eager"}

@@ -164,7 +164,7 @@ def test_forward_and_backward_are_compared_each(make_mixture, sleeper):
 
 
 def test_backends_with_assumed_rates_are_not_tried(make_mixture, sleeper, monkeypatch):
-    monkeypatch.setattr(SessionCosts, "probed", lambda self, graph: frozenset({"slow"}))
+    monkeypatch.setattr(SessionCosts, "comparable", lambda self, graph: frozenset({"slow"}))
     quick = sleeper("quick", 0.0)
     mixture = make_mixture(sleeper("slow", 0.001), quick)
     run(mixture)
@@ -233,7 +233,7 @@ def test_each_owner_of_a_mixture_is_tried_alone_however_long_it_compiles(monkeyp
     plan = Plan("g", "inference", False, regions, estimated_s=1.0, single_backend_s=tuple(alone_s.items()))
     slow = SimpleNamespace(build_seconds=lambda device: SimpleNamespace(of=lambda ops: 2.0))
     backends = [SimpleNamespace(name=name, traits=lambda: Traits(thread_pool="torch")) for name in "abc"]
-    costs = SimpleNamespace(probed=lambda graph: set("abc"))
+    costs = SimpleNamespace(comparable=lambda graph: set("abc"))
     planner = SimpleNamespace(costs=costs, backends=backends, backend=lambda name: slow)
     home = SimpleNamespace(plan=plan, graph=SimpleNamespace(placed_nodes=[None]), layout=SimpleNamespace(other=None))
     monkeypatch.setattr(comparison_processor, "other_plans", lambda *arguments: ())

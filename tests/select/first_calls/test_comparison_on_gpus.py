@@ -147,7 +147,7 @@ def _rivals(
     backends = [_backend(name, devices, build_s) for name in names]
     planner = SimpleNamespace(
         backends=backends,
-        costs=SimpleNamespace(probed=lambda graph: frozenset(probed)),
+        costs=SimpleNamespace(comparable=lambda graph: frozenset(probed)),
         place=lambda graph, choice: without(choice),
     )
     return harness.rivals(home, planner)
@@ -338,7 +338,7 @@ def make(make_mixture, monkeypatch):
     monkeypatch.setattr(Environment, "device", lambda self, graph: "cuda:0 test")
     monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
     monkeypatch.setattr(
-        SessionCosts, "probed", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
+        SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
     )
 
     def mixture(*backends, records=True, **options):
