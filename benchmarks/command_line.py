@@ -77,6 +77,24 @@ def bench_first_calls(
     body.run(models, phase, backends, timeout, as_json)
 
 
+@bench_app.command("first-plans")
+def bench_first_plans(
+    models: Annotated[
+        str, typer.Option(help="Entries of the suite, with commas between; default: three of them.")
+    ] = "",
+    phase: Annotated[str, typer.Option(help="inference or training.")] = "inference",
+    device: Annotated[str, typer.Option(help="Where they run.")] = "cpu",
+    rounds: Annotated[int, typer.Option(help="Turns of each plan.")] = 7,
+    timeout: Annotated[float, typer.Option(help="Seconds for one process to answer.")] = 600.0,
+    keep_own: Annotated[bool, typer.Option("--keep-own", help="Leave this product in the table.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Time calls by first plans from tables, this machine left out of them, against those by its own rates."""
+    from mixbackend.benchmarks.commands import first_plans as body
+
+    body.run(models, phase, device, rounds, timeout, keep_own, as_json)
+
+
 _MINUTES = Annotated[float, typer.Option(help="Begin nothing more after so many minutes; 0 is no limit.")]
 _LABEL = Annotated[str, typer.Option(help="Resume results of our changing code under this name.")]
 _THREADS = Annotated[int, typer.Option(help="Of every pool; 0 takes what torch takes.")]
