@@ -1,6 +1,6 @@
 """Watch: whether the weights that constants were made of are still what they were.
 
-Place: asked by ``compile.frozen`` at every call of a graph with constants.
+Place: asked by ``compile.weight_bindings`` at every call of a graph with constants.
 Input: the weight tensors of a call. Output: yes, or what changed.
 What is seen, and when:
 - another object, other memory (``.data =``, ``.to()``, ``assign=True``), a counted write (in-place operations,

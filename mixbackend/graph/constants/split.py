@@ -1,6 +1,6 @@
 """Split: the part of a graph that depends on constants alone, and the rest.
 
-Place: first step of ``compile.frozen``, after capture and normalisation, before anything is placed.
+Place: first step of ``compile.weight_bindings``, after capture and normalisation, before anything is placed.
 Input: an inference graph, and which of its placeholders are constants. Output: two graphs: ``constants`` computes
 values from the weights, once; ``main`` takes the other inputs and those values.
 Invariants: the two graphs one after the other compute what the graph computed; nothing random, written to, dynamic or

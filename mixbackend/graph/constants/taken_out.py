@@ -1,6 +1,7 @@
 """Taking constants out of an inference graph: the one way in which what is placed is made of what was captured.
 
-Place: between capture and placement, for ``compile.frozen``, which runs the result, and ``select``, which measures it.
+Place: between capture and placement, for ``compile.weight_bindings``, which runs the result, and ``select``, which
+measures it.
 Input: a captured graph and which of its weights are constants (``execute.weights.constant_weights``). Output: the graph
 split by them.
 Invariants: equal captures give equal graphs to both, node for node: a decision about one holds for the other.
