@@ -9,6 +9,7 @@ Invariants: what is built was checked legal; only the reference's failure, or th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -139,7 +140,7 @@ class _Builder:
         compiled, failed = run("compile", self._compile, proposal.graph, regions, show=_show_compiled)
         if failed is not None:
             return same_key_regions(regions, failed)
-        faults = Faults(layout.graph.id, self.environment.events)
+        faults: Faults = deque()
         executors = self._executors(proposal, regions, compiled, faults)
         stitched = run("stitch", stitch, layout.module, layout.graph, regions, executors, show=_show_source)
         program = Program(proposal, plan, regions, compiled, executors, stitched, constants, faults, stitched.run)
@@ -218,10 +219,7 @@ class _Builder:
         moving = frozenset(written_inputs(graph))
         sources = {item.name: item.source for item in graph.inputs if item.source}
         pairs = zip(regions, compiled, strict=True)
-        return tuple(
-            RegionExecutor(bound.region, made.code, policy, faults.add, faults.unverified, sources, moving)
-            for bound, made in pairs
-        )
+        return tuple(RegionExecutor(bound.region, made.code, policy, faults, sources, moving) for bound, made in pairs)
 
     def _compile_failed(self, backend: Backend, bound: BoundRegion, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ from mixbackend.compile.program import Program, same_key_regions, with_runner
 from mixbackend.contracts import OpGraph, Plan
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.execute.bindings import BackgroundRebind
-from mixbackend.execute.faults import Fault, region_name
+from mixbackend.execute.faults import Failed, Unverified, region_name
 from mixbackend.execute.region_errors import FailureKind, describe_region
 from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.plan.environment import Environment
@@ -54,7 +54,7 @@ class Entry:
         try:
             return program.run(arguments)
         finally:
-            if program.faults.found:
+            if program.faults:
                 self._repair(program)
 
     @property
@@ -158,23 +158,26 @@ class Entry:
     def _repair(self, program: Program) -> None:
         """Place anew what failed in a call; raises nothing into it."""
         with self._turn, without_dispatch_modes():
-            while program.faults.found:
-                self._repair_after(program.faults.found.popleft())
+            while program.faults:
+                fault = program.faults.popleft()
+                where = f"{fault.text} ({describe_region(fault.region)})"
+                if isinstance(fault, Unverified):
+                    self._emit("unverified", region_name(fault.region), fault.backend.name, where)
+                    continue
+                if fault.is_news:
+                    self._environment.compile_cache.quarantine(fault.backend, fault.region, fault.text)
+                    self._emit(_EVENTS[fault.kind], region_name(fault.region), fault.backend.name, where)
+                self._repair_after(fault)
 
-    def _repair_after(self, fault: Fault) -> None:
-        executor, environment = fault.executor, self._environment
-        if fault.is_news:
-            environment.compile_cache.quarantine(executor.backend, executor.region, fault.text)
-            where = f"{fault.text} ({describe_region(executor.region)})"
-            self._emit(_EVENTS[fault.kind], region_name(executor), executor.backend.name, where)
-        failed = self.program.planned(executor)
+    def _repair_after(self, fault: Failed) -> None:
+        failed = self.program.planned(fault.region)
         if failed is None:  # a repair has replaced it meanwhile
             return
         moved = same_key_regions(self.program.regions, failed)
-        self.program = repaired(self.program, moved, environment)
+        self.program = repaired(self.program, moved, self._environment)
         nodes = frozenset(name for planned in moved for name in planned.nodes)
         owners = sorted({item.backend for item in self.plan.regions if nodes & set(item.nodes)})
-        self._emit("repair", failed.planned.id, executor.backend.name, f"now on {', '.join(owners)}")
+        self._emit("repair", failed.planned.id, fault.backend.name, f"now on {', '.join(owners)}")
 
     def _emit(self, kind: Any, region: str, backend: str, detail: str) -> None:
         self._environment.events.append(Event(kind, self.graph.id, region, backend, detail))

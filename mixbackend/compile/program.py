@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mixbackend.contracts import OpGraph, Plan, PlannedRegion
+from mixbackend.contracts import OpGraph, Plan, PlannedRegion, Region
 from mixbackend.execute.bindings import BindingJob
 from mixbackend.execute.compile_cache import Compiled
 from mixbackend.execute.cuda_graphs import RecordedGraph, RecordingSource, device_of
@@ -61,7 +61,7 @@ class Program:
         regions, compiled, executors: in execution order.
         stitched: the generated function.
         constants: what executors are bound to, by name of the placeholder.
-        faults: what went wrong in its executors.
+        faults: what went wrong in its executors, and was not looked at yet.
         run: the stitched function, or recordings of it.
     """
 
@@ -90,10 +90,9 @@ class Program:
         pairs = zip(self.regions, self.executors, strict=True)
         return [BindingJob(executor, [constants.get(name) for name in bound.inputs]) for bound, executor in pairs]
 
-    def planned(self, executor: RegionExecutor) -> BoundRegion | None:
-        """The region of an executor; ``None`` if it is of another program."""
-        pairs = zip(self.executors, self.regions, strict=True)
-        return next((bound for mine, bound in pairs if mine is executor), None)
+    def planned(self, region: Region) -> BoundRegion | None:
+        """Where a region is; ``None`` if it is of another program."""
+        return next((bound for bound in self.regions if bound.region is region), None)
 
     def released(self) -> Program:
         """What is left of it for reports: nothing that was made of constants."""

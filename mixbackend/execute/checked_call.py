@@ -60,6 +60,11 @@ class Outcome:
     unchecked: str = ""
     proves: bool = False
 
+    @property
+    def failed(self) -> bool:
+        """Whether the code raised, was wrong, or wrote what it must not."""
+        return self.error is not None or bool(self.wrong or self.lost)
+
 
 @dataclass(frozen=True)
 class CheckedRegion:

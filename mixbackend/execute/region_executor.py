@@ -2,47 +2,84 @@
 
 Place: between the stitched function and the code a backend compiled, which equal layers share (``region_code``).
 Input: the region's arguments at each call. Output: its results, with the strides that consumers rely on.
+Method: a call is one call of a run function, which is composed of wrappers whenever the state changes:
+``output_forms``, ``answers``, ``verification``, ``region_sizes``, ``strides``, ``timed_calls``, ``uncounted_writes``.
+What a state does not need is no part of it. The state follows from what is known of the executor (``_due``), and is
+read off once more after each call that may have added to that.
 Invariants: the caller always gets a right result unless the policy is to raise: a call that fails or is found wrong is
-answered by eager, and the failure is reported once to the graph, which places the region anew for later calls. Eager
-is asked before anybody is blamed: what it raises, too, is the input's error. Where inputs may have been written already
-and nothing can put them back, the call raises. Versions of written inputs stay: torch counts a graph's writes itself.
+answered by eager, and the failure is left in ``faults`` once, for whoever holds the graph to place the region anew.
+Versions of written inputs stay: torch counts a graph's writes itself.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from mixbackend.contracts import BoundRun, ErrorBudget, Region
+from mixbackend.contracts import BoundRun, Region
 from mixbackend.contracts.region import RunFunction
-from mixbackend.contracts.torch_compat import set_versions, versions_of
-from mixbackend.execute.answers import Answers, ExecutionPolicy
-from mixbackend.execute.checked_call import CheckedRegion, Outcome, checked_call
+from mixbackend.execute.answers import Answer, Answers, ExecutionPolicy, answered
+from mixbackend.execute.checked_call import Outcome
+from mixbackend.execute.faults import Failed, Faults
 from mixbackend.execute.output_forms import looked_at
-from mixbackend.execute.region_code import MOST_UNPROVED, Checks, Depth, RegionCode
+from mixbackend.execute.region_code import Checks, RegionCode
 from mixbackend.execute.region_errors import FailureKind
-from mixbackend.execute.region_sizes import Sizes, by_sizes, size_classes, size_reader
-from mixbackend.execute.timed_calls import TimedCalls
-from mixbackend.execute.verify import TF32_FLOOR, eager_result, may_round_to_tf32
+from mixbackend.execute.region_sizes import admitted, by_sizes
+from mixbackend.execute.run_function import Run
+from mixbackend.execute.strides import restrided, restriders
+from mixbackend.execute.timed_calls import TimedCalls, timed
+from mixbackend.execute.uncounted_writes import uncounted
+from mixbackend.execute.verification import Verification, verified
 from mixbackend.host.threads import sharing
 
-SAMPLE_EVERY = 256
-"""With ``verify: sampled``, one call in this many is held against the reference."""
+_changes = threading.RLock()
+"""Of all executors: who changes a state, or what it follows from, holds it for that alone. One lock, and reentrant: a
+graph may be released in the middle of anything."""
 
 
-class RegionExecutor(Answers):
+class State(Enum):
+    """Of an executor."""
+
+    CHECKED = "calls are held against the reference, until one of them was right"
+    WATCHED = "calls are held against the reference for good, all of them or a sample"
+    TIMED = "calls are timed; those at sizes that were not checked are held against the reference"
+    SETTLED = "calls run; those at sizes that were not checked are held against the reference"
+    UNBOUND = "eager runs it, until there is code for new constants"
+    RETIRED = "its code has failed elsewhere: eager answers the next call, which says so"
+    LEFT = "its code has failed: eager runs it until the graph is placed anew"
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Run functions of one binding of the code.
+
+    Attributes:
+        verification: what is known of it.
+        bare: as it is.
+        plain: unverified, unless the sizes of a call are far from those that were checked.
+        verified: held against the reference.
+    """
+
+    verification: Verification
+    bare: Run
+    plain: Run
+    verified: Run
+
+
+class RegionExecutor:
     """Runs one region; see the module's docstring.
 
     Args:
         region: what was compiled.
         code: what was made of it.
         policy: see ``ExecutionPolicy``.
-        on_failure: called with (executor, kind, text) after a failure; must not raise.
-        tell: called with (executor, text) about checks that could not be made or proved nothing.
+        faults: where it says what went wrong.
         sources: what the user calls inputs, by their names in the graph.
         moving: names of inputs that the graph writes in some region: other threads may, at any time.
     """
@@ -52,57 +89,66 @@ class RegionExecutor(Answers):
         region: Region,
         code: RegionCode,
         policy: ExecutionPolicy,
-        on_failure: Callable[[RegionExecutor, FailureKind, str], None],
-        tell: Callable[[RegionExecutor, str], None],
+        faults: Faults,
         sources: Mapping[str, str] = MappingProxyType({}),
         moving: Collection[str] = (),
     ) -> None:
-        super().__init__(region, code, policy, on_failure, sources)
-        self._tell = tell
-        self._moving = frozenset(place for place, item in enumerate(region.inputs) if item.name in moving)
-        self._conditions = tuple((size_reader(region, item), item) for item in code.compiled.preconditions)
-        self._sizes = size_classes(region)
-        self._bound: BoundRun | None = None
+        self.region = region
+        self.code = code
+        self.backend = code.backend
+        self.compiled = code.compiled
+        self._policy = policy
+        self._faults = faults
+        self._traits = code.backend.traits()
+        names = tuple(sources.get(item.name, item.name) for item in region.inputs)
+        self._answers = Answers(region, code.backend, names, policy.strict)
+        self._restriders = restriders(region, code.compiled)
+        self._written = region.written
         self._times = TimedCalls(region)
-        self._calls = 0
-        self._unproved: set[Sizes] = set()
-        self.rechecked_s = 0.0
-        """Seconds of checked calls of all bindings but the first."""
-        self._checks = code.unbound
-        self._steady = self._later_calls()
-        self._run = self._prepared(code.compiled.run)
-        self._call = self._first_call()
+        self._bound: BoundRun | None = None
+        self._failure = ""
+        self._is_told = False
+        places = frozenset(place for place, item in enumerate(region.inputs) if item.name in moving)
+        checks = Verification(region, code, policy, names, places, faults, code.unbound)
+        self._runs: _Runs | None = self._runs_of(code.compiled.run, checks)
+        self._verification = checks
+        self._enter()
         code.used_by(self)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run the region on tensors and numbers in the order of ``region.inputs``."""
-        return self._uncounted(self._call, inputs) if self._written else self._call(inputs)
+        return self._run(inputs)
 
     def unguarded(self, inputs: list[Any]) -> Sequence[Any]:
         """Run the region for a recording: nothing is verified or timed, and what it raises is raised."""
-        if self._conditions and not self._admissible(inputs):
-            return eager_result(self.region, inputs)
-        return self._restride(self._uncounted(self._run, inputs) if self._written else self._run(inputs))
+        return self._bare(inputs)
+
+    @property
+    def state(self) -> State:
+        """What becomes of the next call."""
+        return self._state
 
     @property
     def settled(self) -> bool:
         """Whether calls at sizes that came before are not held against the reference any more: they do nothing but
         run."""
-        return self._call not in (self._checked, self._always, self._sampled) and not self._unproved
+        return self._state not in (State.CHECKED, State.WATCHED) and not self._verification.unproved
 
     @property
     def measured_s(self) -> float | None:
         """Median seconds of a few calls, the first ones or those after ``time_again``; ``None`` before."""
         return self._times.median_s
 
+    @property
+    def rechecked_s(self) -> float:
+        """Seconds of checked calls of all bindings but the first."""
+        return self._verification.rechecked_s
+
     def time_again(self) -> None:
         """Time the next calls instead of the first ones; an executor that still verifies times those that come
         after."""
-        if self._call == self._steady:
-            self._call = self._timed
-        elif self._call == self._settled:
-            self._call = self._reference
         self._times.begin_again()
+        self._enter()
 
     # --- constants ---------------------------------------------------------------------------------------------------
 
@@ -122,137 +168,117 @@ class RegionExecutor(Answers):
         """
         if self.compiled.bind is None or all(value is None for value in constants):
             return
-        bound = self.compiled.bind(constants)
-        self._run, self._bound = self._prepared(bound.run), bound
-        self._checks = Checks(bound=True, later=self._checks is not self.code.unbound)
-        self._steady = self._later_calls()
-        self._unproved.clear()
-        if not self._retired:
-            self._call = self._first_call()
+        bound, last = self.compiled.bind(constants), self._verification
+        checks = Checks(bound=True, later=last.checks is not self.code.unbound)
+        verification = Verification(
+            self.region, self.code, self._policy, last.names, last.moving, self._faults, checks, last.rechecked_s
+        )
+        runs = self._runs_of(bound.run, verification)
+        with _changes:
+            self._bound, self._runs, self._verification = bound, runs, verification
+            self._enter()
 
     def run_eager(self) -> None:
         """Run what eager runs, for any values, until it is bound again: nothing is verified or timed meanwhile."""
-        self._bound = None
-        self._run = lambda inputs: eager_result(self.region, inputs)
-        if not self._retired:
-            self._call = self._settled
+        with _changes:
+            self._bound = self._runs = None
+            self._enter()
 
-    def _prepared(self, run: RunFunction) -> RunFunction:
-        """The backend's code as it is called: in turn, while torch's threads do not take the cores from its own."""
-        run = self.code.serialised(run, lambda inner: sharing.parked(self._traits.thread_pool, inner))
-        return run if self._traits.reference or self._traits.fixed_outputs else looked_at(self.region, run)
+    # --- the run function --------------------------------------------------------------------------------------------
 
-    # --- calls -------------------------------------------------------------------------------------------------------
+    def _runs_of(self, run: RunFunction, verification: Verification) -> _Runs:
+        code: Run = self.code.serialised(run, lambda inner: sharing.parked(self._traits.thread_pool, inner))
+        if not self._traits.reference and not self._traits.fixed_outputs:
+            code = looked_at(self.region, code)
+        # What eager raises is what the user's code raises.
+        plain = code if self._traits.reference else answered(code, self._failed)
+        checked = plain
+        if self._verifies:
+            checked = verified(code, verification, plain, self._refuted)
+            plain = by_sizes(self.region, verification.checks.passed, plain, checked)
+        return _Runs(verification, *map(self._admitted, (code, plain, checked)))
 
-    def _later_calls(self) -> Callable[[list[Any]], Sequence[Any]]:
-        """Calls that tell nothing new, unless their sizes are far from those that were checked."""
-        if self._traits.reference or self._policy.verify == "off":
-            return self._fast
-        return by_sizes(self.region, self._checks.passed, self._fast, self._checked)
+    def _admitted(self, run: Run) -> Run:
+        return admitted(self.region, self.compiled.preconditions, run, self._answers.eager)
 
-    def _first_call(self) -> Callable[[list[Any]], Sequence[Any]]:
-        if self._traits.reference:
-            return self._reference
-        calls = {"off": self._timed, "always": self._always, "sampled": self._sampled, "first_call": self._checked}
-        return calls[self._policy.verify]
+    @property
+    def _verifies(self) -> bool:
+        return not self._traits.reference and self._policy.verify != "off"
 
-    def _reference(self, inputs: list[Any]) -> Sequence[Any]:
-        """Eager: what it raises is what the user's code raises."""
-        start = self._times.now()
-        outputs = self._settled(inputs)
-        if self._times.done and self._call == self._reference:
-            self._call = self._settled
-        self._times.add_since(start)
+    def _due(self) -> State:
+        """The state that follows from what is known."""
+        if self._failure:
+            return State.LEFT if self._is_told else State.RETIRED
+        if self._runs is None:
+            return State.UNBOUND
+        if self._verifies and self._policy.verify != "first_call":
+            return State.WATCHED
+        if self._verifies and not self._verification.checks.passed:
+            return State.CHECKED
+        return State.SETTLED if self._times.done else State.TIMED
+
+    def _enter(self) -> None:
+        """Compose the run function of the state that is due."""
+        with _changes:
+            self._state = state = self._due()
+            bare = self._answers.eager if self._runs is None else self._runs.bare
+            self._bare = uncounted(restrided(bare, self._restriders), self._written)
+            run = restrided(self._body(state), self._restriders)
+            if state is State.TIMED:
+                run = timed(run, self._times)
+            if state in (State.CHECKED, State.TIMED):
+                run = self._followed(run)
+            self._run = uncounted(run, self._written)
+
+    def _body(self, state: State) -> Run:
+        if state is State.RETIRED:
+            return self._retiring
+        if self._runs is None or state is State.LEFT:
+            return self._answers.eager
+        return self._runs.verified if state in (State.CHECKED, State.WATCHED) else self._runs.plain
+
+    def _followed(self, run: Run) -> Run:
+        """The same run function; the state that is due after a call is entered."""
+
+        def followed(inputs: list[Any]) -> Sequence[Any]:
+            outputs = run(inputs)
+            if self._due() is not self._state:
+                self._enter()
+            return outputs
+
+        return followed
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def retire(self, text: str) -> None:
+        """Do not run the code any more: another executor saw it fail. The next call is answered by eager, and the graph
+        places the region anew."""
+        with _changes:
+            self._failure = self._failure or text
+            self._enter()
+
+    def _retiring(self, inputs: list[Any]) -> Sequence[Any]:
+        outputs = self._answers.eager(inputs)
+        self._leave("run", self._failure)
         return outputs
 
-    def _settled(self, inputs: list[Any]) -> Sequence[Any]:
-        return self._restride(self._run(inputs))
+    def _failed(self, inputs: list[Any], error: Exception) -> Sequence[Any]:
+        return self._given(self._answers.to_raised(inputs, error), error)
 
-    def _fast(self, inputs: list[Any]) -> Sequence[Any]:
-        if self._conditions and not self._admissible(inputs):
-            return eager_result(self.region, inputs)
-        try:
-            outputs = self._run(inputs)
-        except Exception as error:
-            return self._failed(inputs, error)
-        return self._restride(outputs) if self._restriders else outputs
+    def _refuted(self, inputs: list[Any], outcome: Outcome) -> Sequence[Any]:
+        return self._given(self._answers.to_outcome(inputs, outcome), outcome.error)
 
-    def _timed(self, inputs: list[Any]) -> Sequence[Any]:
-        start = self._times.now()
-        outputs = self._steady(inputs)
-        self._times.add_since(start)
-        if self._times.done and self._call == self._timed:
-            self._call = self._steady
-        return outputs
+    def _given(self, answer: Answer, cause: Exception | None) -> Sequence[Any]:
+        if not self._policy.strict:
+            self._leave(answer.kind, answer.text)
+        if answer.error is not None:
+            raise answer.error from cause
+        assert answer.outputs is not None, "an answer has outputs or an error"
+        return answer.outputs
 
-    def _always(self, inputs: list[Any]) -> Sequence[Any]:
-        return self._check(inputs, "whole", self._sizes(inputs))
-
-    def _sampled(self, inputs: list[Any]) -> Sequence[Any]:
-        self._calls += 1
-        if self._calls % SAMPLE_EVERY == 0:
-            return self._check(inputs, "whole", self._sizes(inputs))
-        return self._checked(inputs)
-
-    def _checked(self, inputs: list[Any]) -> Sequence[Any]:
-        """A call that is held against the reference, unless this code was at such sizes before."""
-        sizes = self._sizes(inputs)
-        depth = self.code.depth(self._checks, sizes)
-        if depth != "none":
-            return self._check(inputs, depth, sizes)
-        self._checks.passed.add(sizes)
-        self._unproved.discard(sizes)
-        if self._call == self._checked:
-            self._call = self._timed
-            return self._timed(inputs)
-        return self._fast(inputs)
-
-    def _check(self, inputs: list[Any], depth: Depth, sizes: Sizes) -> Sequence[Any]:
-        if not self._admissible(inputs):
-            return eager_result(self.region, inputs)
-        checks, start = self._checks, time.monotonic()
-        checked = CheckedRegion(self.region, self.compiled, self._budget(), self._names, self._moving)
-        outcome = checked_call(checked, self._run, inputs, depth)
-        self.rechecked_s += time.monotonic() - start if checks.later else 0.0
-        if outcome.lost:
-            return self._lost(outcome.lost)
-        if outcome.error is not None:
-            return self._failed(inputs, outcome.error, put_back=not outcome.unchecked)
-        if outcome.wrong:
-            return self._wrong(inputs, outcome.wrong)
-        if outcome.unchecked or not outcome.proves:
-            self._proved_nothing(checks, sizes, outcome)
-        else:
-            self.code.found_right(checks, sizes, depth)
-            self._unproved.discard(sizes)
-        if self._call == self._checked and sizes in checks.passed:
-            self._call = self._timed
-        return self._fast(inputs) if outcome.outputs is None else self._restride(outcome.outputs)
-
-    def _proved_nothing(self, checks: Checks, sizes: Sizes, outcome: Outcome) -> None:
-        last = self.code.found_unproved(checks, sizes)
-        (self._unproved.discard if last else self._unproved.add)(sizes)
-        if outcome.unchecked:
-            self._tell(self, f"a call was not checked: {outcome.unchecked}")
-        elif last:
-            reason = "all inputs were zero, or all outputs constant"
-            self._tell(
-                self, f"taken as right unproved: in {MOST_UNPROVED} checked calls {reason}; this is not remembered"
-            )
-
-    def _uncounted(self, call: Callable[[list[Any]], Sequence[Any]], inputs: list[Any]) -> Sequence[Any]:
-        """A call whose writes do not count: torch counts one for each input that a graph writes, when it is done."""
-        written = [inputs[place] for place in self._written]
-        versions = versions_of(written)
-        try:
-            return call(inputs)
-        finally:
-            set_versions(written, versions)
-
-    def _admissible(self, inputs: list[Any]) -> bool:
-        return all(condition.holds(read(inputs)) for read, condition in self._conditions)
-
-    def _budget(self) -> ErrorBudget:
-        own = self._traits.error_budget
-        floor = max(own.floor, TF32_FLOOR) if may_round_to_tf32(self.region) else own.floor
-        return ErrorBudget(max(own.factor, self._policy.factor), floor)
+    def _leave(self, kind: FailureKind, text: str) -> None:
+        """Eager runs the region from now on, whatever is bound, until the graph has placed it anew."""
+        with _changes:
+            self._failure, self._is_told = self._failure or text, True
+            self._enter()
+        self._faults.append(Failed(self.region, self.backend, kind, text, self.code.fail(text, self)))

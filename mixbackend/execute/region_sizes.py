@@ -1,8 +1,8 @@
 """Sizes: what a call's inputs tell of a region's symbolic sizes.
 
-Place: below ``execute.region_executor``. Input: a region, the arguments of one call. Output: the value of a
-precondition's size; the classes of all sizes that its inputs show. A class is a power of two: sizes of one class differ
-by less than a factor of two, so that what was checked at one of them speaks for the others.
+Place: below ``execute.region_executor``. Input: a region, the arguments of one call. Output: run
+functions that depend on sizes; the classes of all sizes that its inputs show. A class is a power of two: sizes of one
+class differ by less than a factor of two, so that what was checked at one of them speaks for the others.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import sympy
 
 from mixbackend.contracts import Condition, Region, SymbolicSize, TensorMeta
+from mixbackend.execute.run_function import Run
 
 Sizes = tuple[int, ...]
 """The class of each symbolic size, in the order in which the inputs show them; empty where all sizes are known."""
 
 SizeReader = Callable[[Sequence[Any]], int]
-Call = Callable[[list[Any]], Sequence[Any]]
 
 
 def size_classes(region: Region) -> Callable[[Sequence[Any]], Sizes]:
@@ -27,14 +27,29 @@ def size_classes(region: Region) -> Callable[[Sequence[Any]], Sizes]:
     return classes
 
 
-def by_sizes(region: Region, known: Collection[Sizes], at_known: Call, at_others: Call) -> Call:
+def by_sizes(region: Region, known: Collection[Sizes], at_known: Run, at_others: Run) -> Run:
     """Calls one function where the classes of sizes are known, and another where they are not."""
     if not _classes(region):
         return at_known
     # As text, since it is asked in every call of a region.
     text = f"lambda inputs: at_known(inputs) if ({_classes(region)}) in known else at_others(inputs)"
-    call: Call = eval(text, {"known": known, "at_known": at_known, "at_others": at_others})
+    call: Run = eval(text, {"known": known, "at_known": at_known, "at_others": at_others})
     return call
+
+
+def admitted(region: Region, conditions: Sequence[Condition], run: Run, otherwise: Run) -> Run:
+    """Calls one function where all conditions on sizes hold, and another where they do not."""
+    if not conditions:
+        return run
+    read = [(size_reader(region, condition), condition) for condition in conditions]
+
+    def admitting(inputs: list[Any]) -> Sequence[Any]:
+        for size_of, condition in read:
+            if not condition.holds(size_of(inputs)):
+                return otherwise(inputs)
+        return run(inputs)
+
+    return admitting
 
 
 def _classes(region: Region) -> str:

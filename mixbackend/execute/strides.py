@@ -1,19 +1,35 @@
 """Strides: give a tensor the layout that eager would have given it.
 
-Place: after a region ran, for outputs whose layout consumers depend on.
+Place: around the run functions of ``execute.region_executor``, for outputs whose layout somebody depends on.
 Input: expected metas of the region's outputs. Output: functions from tensor to tensor, the same object if nothing has
-to be done. Strides are compared only where the size is over 1 and the tensor is not empty (DESIGN: labels and layouts).
+to be done; a run function. Strides are compared only where the size is over 1 and the tensor is not empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from mixbackend.contracts import CompiledRegion, Region, TensorMeta, hint_of, is_symbolic
+from mixbackend.execute.run_function import Run
 
 Restride = Callable[[torch.Tensor], torch.Tensor]
+
+
+def restrided(run: Run, places: Sequence[tuple[int, Restride]]) -> Run:
+    """The same run function; its outputs at these places lie as eager's do."""
+    if not places:
+        return run
+
+    def restriding(inputs: list[Any]) -> Sequence[Any]:
+        outputs = list(run(inputs))
+        for place, restride in places:
+            outputs[place] = restride(outputs[place])
+        return outputs
+
+    return restriding
 
 
 def restriders(region: Region, compiled: CompiledRegion) -> tuple[tuple[int, Restride], ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 import torch
 
@@ -95,8 +97,7 @@ def test_preconditions_on_sizes_of_several_symbols():
 
     policy = ExecutionPolicy("off", 3.0, strict=True)
     compiled = CompiledRegion(run, preconditions=(small,))
-    executor = RegionExecutor(region, RegionCode(EagerBackend(), compiled), policy, pytest.fail, lambda *_: None)
-    executor._call = executor._fast
+    executor = RegionExecutor(region, RegionCode(EagerBackend(), compiled), policy, deque())
     for shape, taken in (((5, 20), True), ((5, 21), False), ((2, 2), True)):
         value = torch.randn(shape)
         sizes = iter(shape)

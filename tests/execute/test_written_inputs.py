@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,7 +34,10 @@ Damage = Callable[[Sequence[Any], list[torch.Tensor]], None]
 
 
 def writer(loopback_class: type, damage: Damage | None = None):
-    """A loopback that takes ``copy_`` and, given one, damages inputs or outputs after each run."""
+    """A loopback that takes ``copy_`` and, given one, damages inputs or outputs after each run.
+
+    Once it ``refuses``, its regions raise before they do anything.
+    """
 
     class Writer(loopback_class):
         name = "writer"
@@ -41,6 +45,8 @@ def writer(loopback_class: type, damage: Damage | None = None):
         def __init__(self) -> None:
             super().__init__()
             self.damage = damage
+            self.refuses = False
+            self.refused = 0
 
         def traits(self):
             return replace(super().traits(), writes_inputs=True, raises_before_writing=True)
@@ -52,6 +58,9 @@ def writer(loopback_class: type, damage: Damage | None = None):
             self.compiled.append(region)
 
             def run(inputs):
+                if self.refuses:
+                    self.refused += 1
+                    raise RuntimeError("device lost")
                 self.calls += 1
                 # A foreign runtime knows nothing of versions: it works on aliases that have their own.
                 outputs = list(region.graph_module.forward(*[_detached(value) for value in inputs]))
@@ -145,28 +154,13 @@ def test_a_later_failure_loses_no_update(make_mixture, loopback, when):
     run = torch.compile(compiled, backend=mixture)
     for step in range(6):
         if step == 3:
-            refuse = replace_run(mixture)
+            backend.refuses = True
         value = torch.randn(3, 4)
         torch.testing.assert_close(run(value), eager(value))
         torch.testing.assert_close(compiled.total, eager.total)
         assert compiled.calls == step + 1
-    assert refuse, "the failure was met"
+    assert backend.refused, "the failure was met"
     assert [event["kind"] for event in mixture.report().to_dict()["events"]] == ["quarantine", "repair"]
-
-
-def replace_run(mixture) -> list[str]:
-    """Let every compiled region of a mixture raise before it does anything."""
-    met: list[str] = []
-
-    def refuse(inputs):
-        met.append("refused")
-        raise RuntimeError("device lost")
-
-    for graph in mixture._graphs:
-        for executor in graph.rows[0].home.program.executors:
-            if executor.backend.name == "writer":
-                executor._run = refuse
-    return met
 
 
 def test_an_executor_leaves_versions_to_torch(loopback):
@@ -178,9 +172,7 @@ def test_an_executor_leaves_versions_to_torch(loopback):
 
     region = trace_region(function, [torch.zeros(4), torch.ones(4)])
     policy = ExecutionPolicy("first_call", 3.0, strict=True)
-    executor = RegionExecutor(
-        region, RegionCode(backend, backend.compile(region)), policy, pytest.fail, lambda *_: None
-    )
+    executor = RegionExecutor(region, RegionCode(backend, backend.compile(region)), policy, deque())
     total, value = torch.zeros(4), torch.ones(4)
     for step in range(3):
         before = total._version, value._version
@@ -285,9 +277,7 @@ def test_eagers_own_counting_is_taken_back():
     region = trace_region(lambda total, value: COPY(total, value), [torch.zeros(4), torch.ones(4)])
     backend = EagerBackend()
     policy = ExecutionPolicy("first_call", 3.0, strict=True)
-    executor = RegionExecutor(
-        region, RegionCode(backend, backend.compile(region)), policy, pytest.fail, lambda *_: None
-    )
+    executor = RegionExecutor(region, RegionCode(backend, backend.compile(region)), policy, deque())
     total = torch.zeros(4)
     executor([total, torch.ones(4)])
     assert total._version == 0

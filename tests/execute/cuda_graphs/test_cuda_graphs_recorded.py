@@ -7,7 +7,9 @@ raises.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -115,15 +117,14 @@ def _graph(
     # Eager itself is not verified.
     traits = replace(EagerBackend().traits(), reference=verify == "off")
     monkeypatch.setattr(type(backend), "traits", lambda self: traits)
-    failures = []
+    faults: deque[Any] = deque()
     policy = ExecutionPolicy(verify, 3.0, strict=False)
     executors = tuple(
         RegionExecutor(
             bound.region,
             RegionCode(backend, backend.compile(bound.region)),
             policy,
-            lambda *told: failures.append(told),
-            lambda *_: None,
+            faults,
         )
         for bound in regions
     )
@@ -135,7 +136,7 @@ def _graph(
     running = RecordedGraph(
         RecordingSource(module, graph, regions, executors, stitched, bound), 0, lambda *told: events.append(told), trial
     )
-    return running, backend, events, failures
+    return running, backend, events, faults
 
 
 def _chain(value):
@@ -229,13 +230,13 @@ def test_memory_of_a_failed_recording_is_gone_when_the_piece_runs_without(record
 
 
 def test_a_region_that_cannot_be_recorded_is_left_out_from_then_on(recordings, monkeypatch):
-    graph, _, events, failures = _graph(
+    graph, _, events, faults = _graph(
         recordings, monkeypatch, _chain, torch.ones(4), stubborn=("aten.sigmoid.default",)
     )
     for _ in range(6):
         value = torch.randn(4)
         torch.testing.assert_close(graph([value])[0], _chain(value))
-    assert failures == []
+    assert not faults
     assert [region for region, _ in events] == ["", "r1", "", ""]
     assert "operation not permitted" in events[1][1]
     assert "more" not in events[1][1]
