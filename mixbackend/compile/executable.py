@@ -2,7 +2,8 @@
 
 Place: what ``compile.driver`` returns and torch calls. Input: what was proposed and built before the first call.
 Output: a callable on the list of graph inputs; records for reports.
-A call finds the binding of its weights, reads its bucket off the other inputs, and runs the entry there. What the table
+A call with an argument whose values do not lie in its memory (``unwritten_values``) is eager's. Any other finds the
+binding of its weights, reads its bucket off the other inputs, and runs the entry there. What the table
 lacks is made by the call that needs it: constants of new weights, the program of another range of sizes, at the first
 call in a bucket the choice among plans.
 Invariants: one lock, held for writes to the table only; one call at a time makes what is missing, others that need it
@@ -30,8 +31,9 @@ from mixbackend.compile.propose import Outlook, by_estimates
 from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.weight_bindings import Binding, RestlessWeightsError, WeightBindings
 from mixbackend.contracts import PlacementError, VerificationError
-from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.contracts.torch_compat import values_lie_in_memory, without_dispatch_modes
 from mixbackend.execute.run_function import Run
+from mixbackend.execute.unwritten_values import changing_places
 from mixbackend.execute.weights.watch import used
 from mixbackend.graph.aliases import expected_sharing
 from mixbackend.graph.identity import Captured
@@ -66,7 +68,9 @@ class Executable:
 
     def __init__(self, outlook: Outlook, first: Row | None, environment: Environment) -> None:
         self._outlook = outlook
-        self._sharing = expected_sharing(outlook.captured.module, outlook.captured.phase)
+        captured = outlook.captured
+        self._sharing = expected_sharing(captured.module, captured.phase)
+        self._looked_at = changing_places(captured.module, captured.roles)
         self._environment = environment
         self._lock = threading.Lock()
         self._making = threading.RLock()  # the turn of those that make what the table lacks
@@ -83,6 +87,9 @@ class Executable:
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
+        for place in self._looked_at:
+            if not values_lie_in_memory(arguments[place]):
+                return self.run_eager(arguments)
         binding = self._latest
         if binding is None or not binding.holds(arguments):
             return self._slow(arguments)
@@ -101,7 +108,7 @@ class Executable:
     # --- what the table lacks ----------------------------------------------------------------------------------------
 
     def _slow(self, arguments: list[Any]) -> Sequence[Any]:
-        if self.state is State.EAGER:
+        if self.state is State.EAGER or not all(map(values_lie_in_memory, arguments)):
             return self.run_eager(arguments)
         if self.state is not State.NEW:
             return self._run(arguments)

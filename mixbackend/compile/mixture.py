@@ -9,6 +9,7 @@ it are the object itself, and pickled it is its configuration: in another proces
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import weakref
@@ -28,7 +29,6 @@ from mixbackend.configuration.load import Source
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
 from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
 from mixbackend.execute.run_function import Run
-from mixbackend.execute.unwritten_values import WrittenValues
 from mixbackend.graph.capture import capture
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
@@ -133,9 +133,8 @@ class Mixture:
     ) -> Run:
         executable = compile_graph(Captured(module, phase, roles, self._graphs.new_id(phase)), environment)
         self._graphs.keep(executable)
-        names = [node.name for node in module.graph.find_nodes(op="placeholder")]
         # Torch holds this as long as the model lives; the report keeps what was placed.
-        held = WrittenValues(executable, executable.run_eager, names, roles)
+        held = functools.partial(executable)
         weakref.finalize(held, executable.release).atexit = False
         return held
 

@@ -1,23 +1,23 @@
 """Tensors whose values do not lie in their memory: zeros that torch never wrote, and lazily negated views.
 
-Place: around every compiled graph, in ``compile.build``. Regions read memory; torch's own kernels know better.
-Input: a captured graph; the arguments of its calls. Output: what runs the graph in eager where such tensors occur.
+Place: asked by ``compile.driver`` about a graph, and by ``compile.executable`` about its calls. Regions read memory;
+torch's own kernels know better.
+Input: a captured graph. Output: the graph without such zeros; whether it makes negated views; which arguments of its
+calls are to be looked at every time.
 Invariants: no region is handed such a tensor. A graph makes none (zeros are written out before it is described; one
 with lazily negated values inside runs in eager). A call with one among its arguments runs in eager: there writing into
-it works as well. Weights are looked at until they are found to be plain once.
+it works as well. Weights are looked at where they are bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 import torch.fx
 
 from mixbackend.contracts import InputRole
-from mixbackend.contracts.torch_compat import values_lie_in_memory, zeros_unwritten
-from mixbackend.execute.run_function import Run
+from mixbackend.contracts.torch_compat import zeros_unwritten
 from mixbackend.graph.describe import PlaceholderRole
 
 _UNCHANGING = (InputRole.PARAMETER, InputRole.BUFFER, InputRole.SYMBOL)
@@ -42,36 +42,7 @@ def has_negated_values(module: torch.fx.GraphModule) -> bool:
     return any(isinstance(value, torch.Tensor) and value.is_neg() for value in values)
 
 
-class WrittenValues:
-    """Runs a graph, in eager where an argument's values do not lie in its memory.
-
-    Args:
-        run: the graph.
-        eager: the same in eager.
-        names: of its placeholders.
-        roles: of those that have one.
-    """
-
-    def __init__(self, run: Run, eager: Run, names: Sequence[str], roles: Mapping[str, PlaceholderRole]) -> None:
-        self._held = run
-        self._eager = eager
-        self._looked_at = [
-            place for place, name in enumerate(names) if name not in roles or roles[name].role not in _UNCHANGING
-        ]
-        self._run: Callable[[list[Any]], Sequence[Any]] = self._first
-
-    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        """Run the graph; empties the list."""
-        return self._run(arguments)
-
-    def _first(self, arguments: list[Any]) -> Sequence[Any]:
-        if not all(values_lie_in_memory(value) for value in arguments):
-            return self._eager(arguments)
-        self._run = self._later
-        return self._held(arguments)
-
-    def _later(self, arguments: list[Any]) -> Sequence[Any]:
-        for place in self._looked_at:
-            if not values_lie_in_memory(arguments[place]):
-                return self._eager(arguments)
-        return self._held(arguments)
+def changing_places(module: torch.fx.GraphModule, roles: Mapping[str, PlaceholderRole]) -> tuple[int, ...]:
+    """Places of the arguments that are other tensors in every call: all but weights and numbers."""
+    names = [node.name for node in module.graph.find_nodes(op="placeholder")]
+    return tuple(place for place, name in enumerate(names) if name not in roles or roles[name].role not in _UNCHANGING)
