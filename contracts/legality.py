@@ -130,7 +130,7 @@ def _order_problems(graph: OpGraph, regions: Sequence[PlannedRegion], owner: dic
     # Only here: most plans are legal, and importing it takes as long as planning a small graph.
     import networkx as nx
 
-    quotient: nx.DiGraph = nx.DiGraph(after)
+    quotient: nx.DiGraph = nx.DiGraph((start, end) for start, ends in after.items() for end in ends)
     if nx.is_directed_acyclic_graph(quotient):
         return late
     cycle = " -> ".join(edge[0] for edge in nx.find_cycle(quotient))

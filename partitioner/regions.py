@@ -136,7 +136,7 @@ def circles_of(edges: Iterable[tuple[int, int]]) -> list[list[int]]:
             path.pop()
             lowest[place] = min(lowest[item] for item in (place, *after[place]) if item in open_places)
             if lowest[place] == begun[place]:
-                circle = []
+                circle: list[int] = []
                 while not circle or circle[-1] != place:
                     circle.append(open_places.popitem()[0])
                 circles += [circle] if len(circle) > 1 else []

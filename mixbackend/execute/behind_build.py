@@ -44,7 +44,7 @@ def region_job(cache: CompileCache, backend: Backend, region: Region, entry: str
     Returns:
         The job, or ``None`` where this backend or this region is compiled in the user's process alone.
     """
-    device = accelerator([item.meta for item in (*region.inputs, *region.outputs)])
+    device = accelerator([*(item.meta for item in region.inputs), *(item.meta for item in region.outputs)])
     if region.is_local or device not in backend.traits().compiles_behind:
         return None
     key = cache.artifact_key(backend, region)

@@ -18,9 +18,9 @@ import torch
 
 from mixbackend.contracts import CompiledRegion, ErrorBudget, InputRole, Region
 from mixbackend.contracts.numerics import Deviation, find_deviation
-from mixbackend.contracts.region import RunFunction
 from mixbackend.execute.kept_inputs import KeptInputs
 from mixbackend.execute.region_code import Depth
+from mixbackend.execute.run_function import Run
 from mixbackend.execute.strides import restrider
 from mixbackend.execute.verify import (
     Check,
@@ -78,7 +78,7 @@ class CheckedRegion:
     moving: frozenset[int] = frozenset()
 
 
-def checked_call(checked: CheckedRegion, run: RunFunction, inputs: list[Any], depth: Depth) -> Outcome:
+def checked_call(checked: CheckedRegion, run: Run, inputs: list[Any], depth: Depth) -> Outcome:
     """Call the code and look at everything; see ``Outcome``."""
     try:
         kept, states = KeptInputs(checked.region, inputs, checked.moving), random_states(checked.region)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from mixbackend.contracts import Region, SymbolicSize, TensorMeta
-from mixbackend.contracts.region import RunFunction
 from mixbackend.contracts.torch_compat import storage_key, storages_in_use, storages_of
 from mixbackend.execute.region_sizes import shown_by_inputs
+from mixbackend.execute.run_function import Run
 
 MOST_KEPT_BYTES = 16 << 20
 """Of one region's results, from its first call to its second."""
@@ -29,12 +29,12 @@ class MalformedError(Exception):
     """Code returned something else than its region says; the text says what."""
 
 
-def looked_at(region: Region, run: RunFunction) -> RunFunction:
+def looked_at(region: Region, run: Run) -> Run:
     """The same code, where ``MalformedError`` is raised for what it must not return."""
     problem_of = _form_of(region)
     first = _FirstResults()
 
-    def looked(inputs: Sequence[Any]) -> Sequence[Any]:
+    def looked(inputs: list[Any]) -> Sequence[Any]:
         outputs = run(inputs)
         problem = problem_of(inputs, outputs)
         if problem:
