@@ -5,14 +5,24 @@ from __future__ import annotations
 import concurrent.futures as futures
 import multiprocessing
 import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
+from torch.fx import traceback
 
 import mixbackend
 
 from .held_against_eager import data, hold_report, hold_results
+
+
+@pytest.fixture(autouse=True)
+def _state_of_tracing() -> Iterator[None]:
+    """Torch keeps the module that it traces in a variable of the process: threads that trace side by side leave each
+    other's there, and nodes traced by later tests would name it."""
+    yield
+    traceback.current_meta, traceback.should_preserve_node_meta = {}, False
 
 
 class _Block(nn.Module):
