@@ -1,6 +1,7 @@
 // Whether watched tensors are what they were. One call per call of a graph; holds the GIL, touches no Python object
 // but through Python's and torch's own accessors, allocates nothing. Between two calls a model runs and drives all of
 // this out of the caches: what is looked at next is fetched while something else is looked at.
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -186,27 +187,31 @@ bool next_piece_differs(Watch* watch) {
     return differs(piece, 1);
 }
 
-// One turn of samples and one piece in every call; more of both as calls have taken time since the last look, so that a
-// second of use covers all of them, however long a call is: unless that takes more than the share of the calls' time.
-// Samples, which are quick, come before pieces then.
+// More samples and pieces as calls have taken time since the last look, so that a second of use covers all of them,
+// however long a call is: unless that takes more than `most` nanoseconds, counted from `begin`. Samples, which are quick,
+// come before pieces.
+bool due_content_differs(Watch* watch, std::int64_t begin, double most) {
+    bool found = false;
+    for (; !found && watch->due_turns >= 1 && passed_since(begin) < most; watch->due_turns -= 1)
+        found = next_samples_differ(watch);
+    for (; !found && watch->due_pieces >= GROUP && passed_since(begin) < most; watch->due_pieces -= GROUP)
+        for (int step = 0; !found && step < GROUP; ++step) found = next_piece_differs(watch);
+    return found;
+}
+
+// One turn of samples and one piece in every call, and what is due beside them. All of it is charged to the credit.
 bool content_differs(Watch* watch) {
-    if (next_samples_differ(watch) || next_piece_differs(watch)) return true;
+    const std::int64_t begin = now();
     const double most = allowance(watch);
     const double fraction = (*watch->use->seconds - watch->seen) / watch->period;
     watch->seen = *watch->use->seconds;
     watch->due_turns = due(watch->due_turns, fraction, watch->samples);
     watch->due_pieces = due(watch->due_pieces, fraction, watch->pieces);
-    if (most <= 0 || (watch->due_turns < 1 && watch->due_pieces < GROUP)) return false;
-    const std::int64_t begin = now();
-    double used = 0;
-    bool found = false;
-    for (; !found && watch->due_turns >= 1 && used < most; used = passed_since(begin), watch->due_turns -= 1)
-        found = next_samples_differ(watch);
-    for (; !found && watch->due_pieces >= GROUP && used < most; used = passed_since(begin), watch->due_pieces -= GROUP)
-        for (int step = 0; !found && step < GROUP; ++step) found = next_piece_differs(watch);
+    const bool found =
+        next_samples_differ(watch) || next_piece_differs(watch) || due_content_differs(watch, begin, most);
     // Where other processes interrupted this look, it is not charged for their time.
     double& credit = watch->use->credit;
-    credit = credit - used < -MOST_DEBT ? -MOST_DEBT : credit - used;
+    credit = std::max(credit - passed_since(begin), -MOST_DEBT);
     return found;
 }
 

@@ -50,7 +50,7 @@ PIECE_BYTES = 4096
 PERIOD = 1.0
 """Seconds of use within which content is looked at, as far as ``SHARE`` allows."""
 SHARE = 0.005
-"""So much of the calls' time goes into looking at content, beyond what is looked at in every call."""
+"""So much of the calls' time goes into looking at content. What every call looks at is charged to it, too."""
 
 _LIST_ITEM = ctypes.cast(ctypes.pythonapi.PyList_GetItem, ctypes.c_void_p).value
 _TEXT = (Path(__file__).parent / "watch.cpp").read_text()
