@@ -65,16 +65,22 @@ def bench_kernels(
 
 @bench_app.command("first-calls")
 def bench_first_calls(
-    models: Annotated[str, typer.Option(help="Entries of the suite, with commas between; default: ten of them.")] = "",
+    models: Annotated[
+        str, typer.Option(help="mlp and entries of the suite, with commas between; default: six of them.")
+    ] = "",
     phase: Annotated[str, typer.Option(help="inference or training.")] = "inference",
-    backends: Annotated[str, typer.Option(help="Backends the mixture may use.")] = "codegen,eager",
-    timeout: Annotated[float, typer.Option(help="Seconds for one first call.")] = 600.0,
+    backends: Annotated[str, typer.Option(help="Backends the mixture may use; default: all usable ones.")] = "",
+    rounds: Annotated[int, typer.Option(help="Rounds in which each peer takes its turn.")] = 3,
+    flame_graphs: Annotated[
+        Path | None, typer.Option(help="Folder for collapsed stacks of our processes, as flame graph programs read.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for one process.")] = 600.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time first calls with cold and warm caches, a process each, against inductor and eager."""
+    """Time processes with one first call, caches empty and filled, against aot_eager and inductor."""
     from mixbackend.benchmarks.commands import first_calls as body
 
-    body.run(models, phase, backends, timeout, as_json)
+    body.run(models, phase, backends, rounds, flame_graphs, timeout, as_json)
 
 
 @bench_app.command("first-plans")

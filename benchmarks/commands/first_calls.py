@@ -1,10 +1,11 @@
-"""``mixbackend bench first-calls``: seconds until the first result, with cold and with warm caches."""
+"""``mixbackend bench first-calls``: seconds of processes that make one first call, and what they went into."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
@@ -16,30 +17,32 @@ from rich.table import Table
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:
-    from mixbackend.benchmarks.first_calls import FirstCalls
+    from mixbackend.benchmarks.first_calls.measure import FirstCalls
     from mixbackend.benchmarks.one_model.accuracy import Phase
 
 
-def run(models: str, phase: str, backends: str, timeout: float, as_json: bool) -> None:
-    """Measure and print one row per model, then what they come to."""
-    from mixbackend.benchmarks import first_calls
+def run(
+    models: str, phase: str, backends: str, rounds: int, flame_graphs: Path | None, timeout: float, as_json: bool
+) -> None:
+    """Measure and print two tables: processes by peer, and phases of our own."""
+    from mixbackend.benchmarks.first_calls.measure import DEFAULT_MODELS, Options, measure
 
     if phase not in ("inference", "training"):
         raise typer.BadParameter(f"{phase!r} should be inference or training")
-    chosen = _names(models) or list(first_calls.DEFAULT_MODELS)
+    options = Options(rounds, tuple(_names(backends)), timeout, flame_graphs)
     with quiet_stdout(), Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("first calls", total=None)
-        rows = first_calls.measure(
-            chosen,
+        rows = measure(
+            _names(models) or DEFAULT_MODELS,
             cast("Phase", phase),
-            _names(backends),
-            timeout,
+            options,
             lambda text: progress.update(task, description=text),
         )
     if as_json:
         print_json({"summary": summary(rows), "rows": [vars(row) for row in rows]})
         return
-    console().print(_table(rows))
+    console().print(_processes(rows))
+    console().print(_phases(rows))
     for name, value in summary(rows).items():
         console().print(f"{name}: {value}")
     for row in rows:
@@ -52,42 +55,46 @@ def _names(text: str) -> list[str]:
 
 
 def summary(rows: Sequence[FirstCalls]) -> dict[str, Any]:
-    """Geometric means of first calls over inductor's, cold against cold and warm against warm; time beyond eager's."""
+    """Our processes: the share of inductor's seconds (geometric mean, worst), and seconds beyond the baseline's."""
+    from mixbackend.benchmarks.first_calls.measure import BASELINE, MIXTURE, STATES
+
     result: dict[str, Any] = {"models": len(rows), "problems": sum(len(row.problems) for row in rows)}
-    for suffix in ("", ", unverified"):
-        for state in ("cold", "warm"):
-            peer = f"mixture {state}{suffix}"
-            shares = [_share(row, peer, f"inductor {state}") for row in rows]
-            known = [share for share in shares if share is not None]
-            if known:
-                result[f"{peer} over inductor {state}"] = math.exp(statistics.fmean(map(math.log, known)))
-                result[f"{peer} over inductor {state}, worst"] = max(known)
-        beyond = [
-            row.seconds[f"mixture warm{suffix}"] - row.seconds["eager"]
-            for row in rows
-            if {f"mixture warm{suffix}", "eager"} <= row.seconds.keys()
-        ]
+    for state in STATES:
+        shares = [share for row in rows if (share := _share(row, MIXTURE, "inductor", state)) is not None]
+        if shares:
+            result[f"{state} over inductor's"] = math.exp(statistics.fmean(map(math.log, shares)))
+            result[f"{state} over inductor's, worst"] = max(shares)
+        beyond = [seconds for row in rows if (seconds := row.beyond(MIXTURE, state)) is not None]
         if beyond:
-            result[f"mixture warm{suffix}, seconds beyond eager"] = {
-                "median": statistics.median(beyond),
-                "worst": max(beyond),
-            }
+            result[f"{state}, seconds beyond {BASELINE}"] = {"median": statistics.median(beyond), "worst": max(beyond)}
     return result
 
 
-def _share(row: FirstCalls, peer: str, other: str) -> float | None:
-    if peer not in row.seconds or other not in row.seconds:
-        return None
-    return row.seconds[peer] / row.seconds[other]
+def _share(row: FirstCalls, peer: str, other: str, state: str) -> float | None:
+    mine, theirs = row.seconds.get(f"{peer} {state}"), row.seconds.get(f"{other} {state}")
+    return None if mine is None or theirs is None else mine["process_s"] / theirs["process_s"]
 
 
-def _table(rows: Sequence[FirstCalls]) -> Table:
-    peers = list(dict.fromkeys(peer for row in rows for peer in (*row.seconds, *row.problems)))
-    table = Table(title="seconds of the first call", box=box.SIMPLE_HEAD, pad_edge=False)
+def _processes(rows: Sequence[FirstCalls]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row.seconds))
+    table = Table(title="seconds of a process with one first call", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("model")
-    for peer in peers:
-        table.add_column(peer, justify="right")
+    for name in names:
+        table.add_column(name, justify="right")
     for row in rows:
-        cells = [f"{row.seconds[peer]:.2f}" if peer in row.seconds else "-" for peer in peers]
+        cells = [f"{row.seconds[name]['process_s']:.2f}" if name in row.seconds else "-" for name in names]
         table.add_row(row.model, *cells)
+    return table
+
+
+def _phases(rows: Sequence[FirstCalls]) -> Table:
+    from mixbackend.benchmarks.first_calls.phases import PHASES
+
+    table = Table(title="seconds by phase of the mixture's process, sampled", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model")
+    for phase in PHASES:
+        table.add_column(phase, justify="right")
+    for row in rows:
+        for state, seconds in row.phases.items():
+            table.add_row(f"{row.model} {state}", *(f"{seconds[phase]:.2f}" for phase in PHASES))
     return table

@@ -1,4 +1,4 @@
-"""What the kernel and first-call benchmarks make of their figures; their patterns run."""
+"""What the kernel benchmark makes of its figures; its patterns run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import pytest
 import torch
 import typer
 
-from mixbackend.benchmarks.commands import first_calls as bench_first_calls
 from mixbackend.benchmarks.commands import kernels as bench_kernels
-from mixbackend.benchmarks.first_calls import FirstCalls
 from mixbackend.benchmarks.kernels.measure import KernelRow
 from mixbackend.benchmarks.kernels.patterns import PATTERNS, Pattern
 
@@ -24,14 +22,6 @@ def test_kernel_summary() -> None:
     assert summary["geometric_mean_over_inductor"] == pytest.approx(1.0)
     assert summary["below_0.8_of_inductor"] == 1 and summary["failed"] == 1 and summary["cases"] == 3
     assert summary["large_streaming_at_80_percent"] == 1 and summary["least_share_of_bandwidth"] == 0.4
-
-
-def test_first_call_summary() -> None:
-    seconds = {"eager": 1.0, "inductor cold": 10.0, "mixture cold": 4.0, "inductor warm": 2.0, "mixture warm": 1.5}
-    summary = bench_first_calls.summary([FirstCalls("m", "inference", seconds, {"mixture cold, unverified": "crash"})])
-    assert summary["mixture cold over inductor cold"] == pytest.approx(0.4)
-    assert summary["mixture warm, seconds beyond eager"] == {"median": 0.5, "worst": 0.5}
-    assert summary["problems"] == 1
 
 
 def test_an_unknown_size_is_told() -> None:
