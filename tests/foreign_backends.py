@@ -10,12 +10,12 @@ from unittest import mock
 
 import torch
 from flat_costs import FlatCosts
+from plain_backend import PlainBackend
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import (
-    Availability,
     Backend,
     BoundRun,
     CompiledRegion,
@@ -53,7 +53,7 @@ class Call:
         return [value.clone() if item.alias_of is None else self.inputs[item.alias_of] for value, item in pairs]
 
 
-class Foreign(Backend):
+class Foreign(PlainBackend):
     """Runs regions with torch, behaves as it is told, and promises nothing.
 
     Args:
@@ -64,7 +64,6 @@ class Foreign(Backend):
     """
 
     name = "foreign"
-    contract_version = "1.0"
 
     def __init__(
         self, behave: Behaviour = Call.right, only: Collection[str] = (), binds: bool = False, **traits: Any
@@ -76,12 +75,6 @@ class Foreign(Backend):
         self.bindings = 0
         self.compiled: list[Region] = []
         self._traits = Traits(**({"weights": "refit"} if binds else {}), **traits)
-
-    def availability(self) -> Availability:
-        return Availability(True, version="1")
-
-    def fingerprint(self) -> str:
-        return "foreign 1"
 
     def traits(self) -> Traits:
         return self._traits

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from flat_costs import FlatCosts
+from plain_backend import PlainBackend
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.contracts import (
-    Availability,
     Backend,
     CompiledRegion,
     ErrorBudget,
@@ -33,20 +33,13 @@ BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 aten = torch.ops.aten
 
 
-class Drawing(Backend):
+class Drawing(PlainBackend):
     """Says that it draws what eager draws."""
 
     name = "drawing"
-    contract_version = "1.0"
 
     def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.change = change
-
-    def availability(self) -> Availability:
-        return Availability(True, version="1")
-
-    def fingerprint(self) -> str:
-        return "drawing 1"
 
     def traits(self) -> Traits:
         return Traits(keeps_random_stream=True)

@@ -14,22 +14,13 @@ from typing import Any
 import pytest
 import torch
 import torch.fx
+from plain_backend import PlainBackend
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import mixbackend
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import (
-    Availability,
-    Backend,
-    CompiledRegion,
-    OpView,
-    Region,
-    Supported,
-    Traits,
-    Verdict,
-    refuse_special,
-)
+from mixbackend.contracts import CompiledRegion, Region, Traits
 from mixbackend.graph.discontinuities import _KERNELS_THAT_COMPARE
 from mixbackend.registry import isolated_registry
 
@@ -46,23 +37,13 @@ class _RoundsOtherwise(torch.fx.Interpreter):
         return value * _OFF if off else value
 
 
-class Otherwise(Backend):
+class Otherwise(PlainBackend):
     """Runs regions with torch, and rounds otherwise than eager."""
 
     name = "otherwise"
-    contract_version = "1.0"
-
-    def availability(self) -> Availability:
-        return Availability(True, version="1")
-
-    def fingerprint(self) -> str:
-        return "otherwise 1"
 
     def traits(self) -> Traits:
         return Traits(fused=frozenset({("pointwise", "pointwise"), ("pointwise", "reduction")}))
-
-    def judge(self, view: OpView) -> Verdict:
-        return refuse_special(view) or Supported()
 
     def compile(self, region: Region) -> CompiledRegion:
         module = region.graph_module

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from flat_costs import FlatCosts
-from sleepers import Sleeper
+from stand_in_backends import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile import trial_worker as worker

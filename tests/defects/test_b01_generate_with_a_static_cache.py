@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from flat_costs import FlatCosts
-from sleepers import Sleeper
+from stand_in_backends import Sleeper
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision

@@ -7,35 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, ClassVar
+from typing import Any
+
+from plain_backend import PlainBackend
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import (
-    Availability,
-    Backend,
-    CompiledRegion,
-    OpView,
-    Region,
-    Supported,
-    Traits,
-    Verdict,
-    refuse_special,
-)
+from mixbackend.contracts import CompiledRegion, OpView, Region, Supported, Verdict, refuse_special
 
 
-class Bad(Backend):
+class Bad(PlainBackend):
     """Runs regions with torch, after ``spoil``."""
-
-    contract_version: ClassVar[str] = "1.0"
-
-    def availability(self) -> Availability:
-        return Availability(True, version="1")
-
-    def fingerprint(self) -> str:
-        return f"{self.name} 1"
-
-    def traits(self) -> Traits:
-        return Traits()
 
     def judge(self, view: OpView) -> Verdict:
         return refuse_special(view) or Supported(0.0)

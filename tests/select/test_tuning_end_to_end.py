@@ -32,7 +32,8 @@ def tune(folder: Path, variables: dict[str, str] | None = None, **settings: Any)
 @pytest.fixture
 def plug_ins(tmp_path: Path) -> Path:
     """A folder that holds the bad backends as an installed distribution."""
-    shutil.copy(HERE / "bad_backends.py", tmp_path / "bad_backends.py")
+    for source in (HERE / "bad_backends.py", HERE.parent / "plain_backend.py"):
+        shutil.copy(source, tmp_path)
     facts = tmp_path / "bad_backends-1.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-backends\nVersion: 1\n")
