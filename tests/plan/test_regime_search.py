@@ -98,26 +98,17 @@ def at(ladder: Ladder, size: int) -> str:
     return last[-1].plan.regions[0].backend
 
 
-def test_two_lines_meet_where_the_switch_is() -> None:
+@pytest.mark.parametrize(("first_call", "home"), [(64, 0), (5000, 1)])
+def test_two_lines_meet_where_the_switch_is(first_call: int, home: int) -> None:
     market = Market({"small": (1e-6, 1e-7), "large": (1e-4, 1e-9)})
-    ladder = market.ladder(graph(rows(64)))
+    ladder = market.ladder(graph(rows(first_call)))
     assert ladder is not None
     assert names_of(ladder) == ["small", "large"]
-    assert ladder.home == 0
+    assert ladder.home == home
     meeting = (1e-4 - 1e-6) / (1e-7 - 1e-9)
     assert meeting <= ladder.regimes[1].first <= 1.1 * meeting + 1
     assert (ladder.regimes[0].first, ladder.regimes[1].last) == (0, None)
     assert ladder.regimes[0].last == ladder.regimes[1].first - 1
-
-
-def test_a_first_call_above_the_switch_has_the_other_plan_below() -> None:
-    market = Market({"small": (1e-6, 1e-7), "large": (1e-4, 1e-9)})
-    ladder = market.ladder(graph(rows(5000)))
-    assert ladder is not None
-    assert names_of(ladder) == ["small", "large"]
-    assert ladder.home == 1
-    meeting = (1e-4 - 1e-6) / (1e-7 - 1e-9)
-    assert meeting <= ladder.regimes[1].first <= 1.1 * meeting + 1
 
 
 def test_three_lines_give_three_regimes() -> None:
