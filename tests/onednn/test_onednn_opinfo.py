@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.utils._pytree as pytree
+from op_samples import function_of
 
 from mixbackend.contracts import Unsupported
 from mixbackend.contracts.torch_compat import operator_database
@@ -20,21 +20,6 @@ _LINEAR = (
 _OTHERS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention"
 _NAMES = frozenset(_LINEAR.split()) | {f"nn.functional.{name}" for name in _OTHERS.split()}
 _HEAVY = frozenset({"matmul", "convolution", "attention"})
-
-
-def _of_tensors(info: Any, sample: Any) -> tuple[Callable[..., list[torch.Tensor]], list[torch.Tensor]]:
-    """A sample as a function of its tensors, and the tensors."""
-    leaves, form = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
-        first, arguments, keywords = pytree.tree_unflatten(filled, form)
-        return [item for item in pytree.tree_leaves(info.op(first, *arguments, **keywords)) if torch.is_tensor(item)]
-
-    return function, [leaves[place] for place in places]
 
 
 def _claimed(bench: Any, function: Callable[..., Any], tensors: list[torch.Tensor]) -> bool:
@@ -59,7 +44,7 @@ def test_claims_hold_for_torchs_samples(bench, dtype):
         if info.name not in _NAMES or not info.supports_dtype(dtype, "cpu"):
             continue
         for sample in itertools.islice(info.sample_inputs("cpu", dtype), 4):
-            function, tensors = _of_tensors(info, sample)
+            function, tensors = function_of(info, sample)
             if not _claimed(bench, function, tensors):
                 continue
             held[info.name] = held.get(info.name, 0) + 1

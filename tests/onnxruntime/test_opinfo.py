@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.utils._pytree as pytree
+from op_samples import function_of
 
 from mixbackend.contracts import OpGraph, Unsupported
 from mixbackend.contracts.torch_compat import operator_database
@@ -26,22 +26,6 @@ def _operators(dtype: torch.dtype) -> list[Any]:
         for info in operator_database()
         if info.supports_dtype(dtype, "cpu") and not info.name.startswith(_FOREIGN) and not info.is_factory_function
     ]
-
-
-def _of_tensors(info: Any, sample: Any) -> tuple[Callable[..., list[torch.Tensor]], list[torch.Tensor]]:
-    """A sample as a function of its tensors, and the tensors."""
-    leaves, form = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
-        first, arguments, keywords = pytree.tree_unflatten(filled, form)
-        results = pytree.tree_leaves(info.op(first, *arguments, **keywords))
-        return [item for item in results if isinstance(item, torch.Tensor)]
-
-    return function, [leaves[place] for place in places]
 
 
 def _claimed(workbench: Any, function: Callable[..., Any], tensors: list[torch.Tensor]) -> tuple[Any, OpGraph] | None:
@@ -65,7 +49,7 @@ def test_claims_hold_for_torchs_samples(workbench, dtype, part):
     held = 0
     for info in _operators(dtype)[part :: _PARTS[dtype]]:
         for sample in itertools.islice(info.sample_inputs("cpu", dtype), _SAMPLES[dtype]):
-            function, tensors = _of_tensors(info, sample)
+            function, tensors = function_of(info, sample)
             traced = _claimed(workbench, function, tensors)
             if traced is None:
                 continue

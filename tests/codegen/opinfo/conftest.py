@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.utils._pytree as pytree
+from op_samples import function_of
 
 from mixbackend.backends.codegen.backend import CodegenBackend
 from mixbackend.backends.codegen.interpret.stages import interpret_stages
@@ -88,18 +88,8 @@ def operators(dtype: torch.dtype) -> list[Any]:
 
 def functions_of(info: Any, sample: Any) -> tuple[tuple[Function, ...], list[torch.Tensor]]:
     """A sample as functions of its tensors, the operator itself and its gradient, and the tensors."""
-    leaves, form = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def forward(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
-        first, arguments, keywords = pytree.tree_unflatten(filled, form)
-        results = pytree.tree_leaves(info.op(first, *arguments, **keywords))
-        return [item for item in results if isinstance(item, torch.Tensor)]
-
-    tensors = [leaves[place].detach() for place in places]
+    forward, values = function_of(info, sample)
+    tensors = [value.detach() for value in values]
     if not info.supports_autograd or not any(tensor.is_floating_point() for tensor in tensors):
         return (forward,), tensors
     return (forward, _gradient(forward)), tensors
