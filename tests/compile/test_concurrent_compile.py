@@ -49,20 +49,15 @@ def two_regions(value: torch.Tensor) -> torch.Tensor:
     return torch.relu(torch.sin(torch.exp(value))) + 1.0
 
 
-def test_compilations_meet_where_the_backend_allows_it(make_mixture: Any, meeting: Any) -> None:
-    backend = meeting(True)
+@pytest.mark.parametrize(("allowed", "met"), [(True, 2), (False, 0)])
+def test_compilations_meet_where_the_backend_allows_it(
+    make_mixture: Any, meeting: Any, allowed: bool, met: int
+) -> None:
+    backend = meeting(allowed)
     compiled = torch.compile(two_regions, backend=make_mixture(backend))
     value = torch.randn(8)
     torch.testing.assert_close(compiled(value), two_regions(value))
-    assert backend.met == 2 and len(backend.compiled) == 2
-
-
-def test_compilations_of_other_backends_stay_apart(make_mixture: Any, meeting: Any) -> None:
-    backend = meeting(False)
-    compiled = torch.compile(two_regions, backend=make_mixture(backend))
-    value = torch.randn(8)
-    torch.testing.assert_close(compiled(value), two_regions(value))
-    assert backend.met == 0 and len(backend.compiled) == 2
+    assert backend.met == met and len(backend.compiled) == 2
 
 
 def test_one_such_region_is_compiled_beside_those_of_other_backends(make_mixture: Any, faulty: Any) -> None:

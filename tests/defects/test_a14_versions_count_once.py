@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from counting_module import Counter
 from foreign_backends import Foreign, mixture_of
-from torch import nn
 
 from mixbackend.backends.codegen import CodegenBackend
-
-
-class Buffers(nn.Module):
-    """Writes a running sum and a counter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("total", torch.zeros(4))
-        self.register_buffer("calls", torch.tensor(0))
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        self.total.add_(value.sum(0))
-        self.calls.add_(1)
-        return value * self.total
 
 
 @pytest.mark.parametrize("gradients", [False, True])
@@ -37,7 +23,7 @@ def test_every_call_counts_one_write(tmp_path, who, gradients):
         "failing": [Foreign(fail, writes_inputs=True)],
     }[who]
     with mixture_of(*backends, folder=tmp_path) as mixture, torch.set_grad_enabled(gradients):
-        model, eager = Buffers(), Buffers()
+        model, eager = Counter(), Counter()
         compiled = torch.compile(model, backend=mixture)
         for call in range(4):
             value = torch.randn(3, 4)
@@ -48,7 +34,7 @@ def test_every_call_counts_one_write(tmp_path, who, gradients):
 
 def test_a_stale_saved_tensor_is_found(tmp_path):
     with mixture_of(Foreign(writes_inputs=True), folder=tmp_path) as mixture:
-        model = torch.compile(Buffers(), backend=mixture)
+        model = torch.compile(Counter(), backend=mixture)
         weight = torch.randn(4, requires_grad=True)
         product = weight * model.total
         model(torch.randn(3, 4))
