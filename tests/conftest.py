@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,6 +70,16 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original = gradients.copies_of
     monkeypatch.setattr(gradients, "copies_of", lambda tensors: counts.append(len(tensors)) or original(tensors))
     return counts
+
+
+@pytest.fixture
+def precision() -> Iterator[Callable[[str], None]]:
+    """Sets how exact products in float32 are; as before afterwards."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
@@ -17,13 +16,6 @@ from mixbackend.cost.records import device_record, read_device
 
 PEAKS = (("float32", 5e13), (TENSOR_FLOAT, 4e14), ("float16", 8e14))
 GPU = DeviceModel("cuda:0 synthetic", PEAKS, 4e12, 3e7, 8e12, 6e-6, 1, "probed")
-
-
-@pytest.fixture
-def precision():
-    before = torch.get_float32_matmul_precision()
-    yield torch.set_float32_matmul_precision
-    torch.set_float32_matmul_precision(before)
 
 
 def test_float32_is_as_fast_as_the_users_settings_allow(precision):

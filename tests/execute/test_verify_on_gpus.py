@@ -26,13 +26,6 @@ def _fake(*shapes, dtype=torch.float32):
         return [torch.empty(shape, dtype=dtype, device="cuda") for shape in shapes]
 
 
-@pytest.fixture
-def precision():
-    before = torch.get_float32_matmul_precision()
-    yield torch.set_float32_matmul_precision
-    torch.set_float32_matmul_precision(before)
-
-
 def test_products_may_round_to_tf32_if_torch_is_told_so(precision):
     region = trace_region(aten.mm, _fake((4, 4), (4, 4)))
     precision("highest")

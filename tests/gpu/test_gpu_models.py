@@ -268,19 +268,15 @@ def test_recordings_are_told_and_launch_little(gpu, mixture):
     assert any("CUDA graphs" in event.detail for event in backend.report().events)
 
 
-def test_products_are_as_exact_as_torch_is_told_to(gpu, mixture, close):
+def test_products_are_as_exact_as_torch_is_told_to(gpu, mixture, precision):
     layer = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).to(gpu).eval()
     value = torch.randn(256, 512, device=gpu)
     errors = {}
-    for precision in ("highest", "high"):
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(precision)
-        try:
-            torch._dynamo.reset()
-            with torch.no_grad():
-                result = torch.compile(layer, backend=mixture())(value)
-        finally:
-            torch.set_float32_matmul_precision(before)
-        errors[precision] = float((result.double() - copy.deepcopy(layer).double()(value.double())).abs().max())
+    for name in ("highest", "high"):
+        precision(name)
+        torch._dynamo.reset()
+        with torch.no_grad():
+            result = torch.compile(layer, backend=mixture())(value)
+        errors[name] = float((result.double() - copy.deepcopy(layer).double()(value.double())).abs().max())
     assert errors["highest"] < 1e-5
     assert 1e-5 < errors["high"] < 1e-2

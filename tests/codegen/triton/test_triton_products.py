@@ -117,15 +117,11 @@ def test_factors_are_rounded_to_tf32_where_torch_is_told_so() -> None:
     assert print_program(halves, SETTINGS) == print_program(halves, replace(SETTINGS, tf32=True))
 
 
-def test_torch_s_flag_is_part_of_the_fingerprint() -> None:
-    before = torch.get_float32_matmul_precision()
-    try:
-        found = []
-        for precision in ("highest", "high"):
-            torch.set_float32_matmul_precision(precision)
-            found.append(backend().target.fingerprint())
-    finally:
-        torch.set_float32_matmul_precision(before)
+def test_torch_s_flag_is_part_of_the_fingerprint(precision: Callable[[str], None]) -> None:
+    found = []
+    for name in ("highest", "high"):
+        precision(name)
+        found.append(backend().target.fingerprint())
     assert "float32" in found[0] and "tf32" in found[1]
 
 
