@@ -427,6 +427,13 @@ def test_inductor_decomposes_as_usual() -> None:
             assert not compat.inductor_decomposes_as_usual()
 
 
+def test_inductor_measures() -> None:
+    with torch._inductor.config.patch(max_autotune=False, max_autotune_gemm=False, max_autotune_pointwise=False):
+        assert not compat.inductor_measures()
+        with torch._inductor.config.patch(max_autotune_gemm=True):
+            assert compat.inductor_measures()
+
+
 def test_inductor_handling() -> None:
     aten = torch.ops.aten
     assert compat.inductor_handling(ADD) == "lowered"

@@ -62,6 +62,7 @@ from mixbackend.contracts.torch_compat import (
     inductor_compile,
     inductor_entry,
     inductor_load,
+    inductor_measures,
     inductor_settings,
     inductor_source,
     inductor_surroundings,
@@ -119,6 +120,7 @@ class InductorBackend(Backend):
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
             shared_rows=SHARED_ROWS,
+            compiles_behind=frozenset() if inductor_measures() else self.device_types & {"cpu"},
             pads_products=True,
         )
 

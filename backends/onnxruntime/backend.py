@@ -87,6 +87,7 @@ class OnnxRuntimeBackend(Backend):
             deterministic=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=_FUSED,
+            compiles_behind=frozenset({"cpu"}),
             row_major=True,
             thread_pool="onnxruntime",
         )

@@ -153,6 +153,14 @@ def inductor_settings() -> str:
     return repr(sorted(config.save_config_portable().items()))
 
 
+def inductor_measures() -> bool:
+    """Whether inductor may run kernels of the processor while it compiles, to see which is quickest."""
+    from torch._inductor import config
+
+    asked = (config.max_autotune, config.max_autotune_gemm, config.max_autotune_pointwise, config.benchmark_fusion)
+    return any(asked) or config.cpu_backend != "cpp"
+
+
 def inductor_decomposes_as_usual() -> bool:
     """Whether the settings that choose what inductor decomposes are those that torch comes with."""
     from torch._inductor import config

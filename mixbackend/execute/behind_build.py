@@ -55,6 +55,7 @@ def region_job(cache: CompileCache, backend: Backend, region: Region, entry: str
         "fingerprint": label.fingerprint,
         "device": label.device,
         "threads": torch.get_num_threads(),
+        "precision": torch.get_float32_matmul_precision(),
         "region": region.text,
         "folder": str(store.folder.parent),
         "key": key,
@@ -63,7 +64,7 @@ def region_job(cache: CompileCache, backend: Backend, region: Region, entry: str
 
 
 def build(
-    backend: str, fingerprint: str, device: str, threads: int, region: str, folder: str, key: str
+    backend: str, fingerprint: str, device: str, threads: int, precision: str, region: str, folder: str, key: str
 ) -> dict[str, Any]:
     """Compile and store one region; called in the other process.
 
@@ -71,6 +72,7 @@ def build(
         backend, fingerprint: who compiles, as the user's process knows it.
         device: for the artifact's label.
         threads: that the code is made for; none of them works here.
+        precision: of float32 products, as the user's process has it.
         region: its text.
         folder: of the cache.
         key: of the artifact.
@@ -81,6 +83,7 @@ def build(
     """
     limit_side_by_side(1)
     torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
     compiler = next(item for item in registry.resolve((backend,), frozenset()) if item.name == backend)
     if compiler.fingerprint() != fingerprint:
         raise NotTheSameError(

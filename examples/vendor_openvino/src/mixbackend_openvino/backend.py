@@ -21,6 +21,7 @@ from mixbackend.contracts import (
     DeviceModel,
     InputRole,
     NodeRef,
+    OpClass,
     OpRate,
     OpTag,
     OpView,
@@ -38,7 +39,7 @@ from mixbackend.contracts import (
 from mixbackend_openvino.calling import FLOATS, TYPES, Runner, shared
 
 _PACKED = frozenset({"matmul", "convolution"})
-_FUSED_AFTER = ("pointwise", "view", "normalization")
+_FUSED_AFTER: tuple[OpClass, ...] = ("pointwise", "view", "normalization")
 _SHARES = {"matmul": 0.9, "convolution": 0.9, "attention": 0.8, "pointwise": 0.3, "normalization": 0.3, "softmax": 0.3}
 _ARITHMETIC = {operator.add: "add", operator.sub: "subtract", operator.mul: "multiply", operator.floordiv: "divide"}
 
@@ -58,10 +59,13 @@ class OpenVinoBackend(Backend):
         return f"openvino={metadata.version('openvino')} threads={thread_policy().threads} table=4"
 
     def traits(self) -> Traits:
-        heavy = ("matmul", "convolution", "attention", "pointwise", "normalization")
+        heavy: tuple[OpClass, ...] = ("matmul", "convolution", "attention", "pointwise", "normalization")
         fused = frozenset((first, second) for first in heavy for second in _FUSED_AFTER)
+        cpu = frozenset({"cpu"})
         # One request per region holds its buffers, so calls of one region are made one after another.
-        return Traits(weights="baked", reentrant=False, fused=fused, row_major=True, thread_pool="openvino")  # type: ignore[arg-type]
+        return Traits(
+            weights="baked", reentrant=False, fused=fused, compiles_behind=cpu, row_major=True, thread_pool="openvino"
+        )
 
     def judge(self, view: OpView) -> Verdict:
         from mixbackend_openvino.table import TABLE
