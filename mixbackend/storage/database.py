@@ -74,6 +74,7 @@ class Database:
         report: told when a file is set aside, or cannot be read or written.
         clock: seconds since the epoch.
         shared: what a fleet knows.
+        only_reads: whether nothing is written, so that no other process waits for this one.
     """
 
     def __init__(
@@ -82,24 +83,30 @@ class Database:
         report: Report = log_event,
         clock: Callable[[], float] = time.time,
         shared: SharedRows | None = None,
+        only_reads: bool = False,
     ) -> None:
         self._clock = clock
         self._report = report
         self._shared = shared
         definitions = {name: table.definition for name, table in TABLES.items()}
-        self._file = SqliteFile(path, definitions, _VERSION, report, clock)
+        self._file = SqliteFile(path, definitions, _VERSION, report, clock, only_reads)
 
     @classmethod
     def open(
-        cls, dir: str | os.PathLike[str] | None = None, *, remote: str | None = None, report: Report = log_event
+        cls,
+        dir: str | os.PathLike[str] | None = None,
+        *,
+        remote: str | None = None,
+        report: Report = log_event,
+        only_reads: bool = False,
     ) -> Database:
-        """The database in a cache folder, with what a fleet shares behind it.
+        """The database in a cache folder, with what a fleet shares behind it; the folder alone where it is only read.
 
         Raises:
             StorageError: the configured folder cannot be trusted, or the remote's kind is unknown.
         """
-        shared = None if remote is None else SharedRows(Remote(remote, report), report)
-        return cls(private_folder(dir, report) / FILE, report, shared=shared)
+        shared = None if remote is None or only_reads else SharedRows(Remote(remote, report), report)
+        return cls(private_folder(dir, report) / FILE, report, shared=shared, only_reads=only_reads)
 
     @classmethod
     def in_memory(cls) -> Database:

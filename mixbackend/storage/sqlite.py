@@ -35,17 +35,24 @@ class SqliteFile:
         path: of the file, ``None`` for one in memory.
         tables: columns and keys by table name.
         version: of the schema; files of a higher version are set aside.
-        report, clock: as in ``Database``.
+        report, clock, only_reads: as in ``Database``.
     """
 
     def __init__(
-        self, path: Path | None, tables: Mapping[str, str], version: int, report: Report, clock: Callable[[], float]
+        self,
+        path: Path | None,
+        tables: Mapping[str, str],
+        version: int,
+        report: Report,
+        clock: Callable[[], float],
+        only_reads: bool = False,
     ) -> None:
         self._path = path
         self._tables = tables
         self._version = version
         self._report = report
         self._clock = clock
+        self._only_reads = only_reads
         self._local = threading.local()
         self._abandoned: list[sqlite3.Connection] = []
         self._memory_lock = threading.RLock()
@@ -57,6 +64,8 @@ class SqliteFile:
 
     def write(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Run one statement that changes the file, atomically; how many rows it changed."""
+        if self._only_reads:
+            return 0
         return self._run("unwritable", statement, values, lambda cursor: max(0, cursor.rowcount)) or 0
 
     def used_bytes(self) -> int:

@@ -28,6 +28,7 @@ class Storage:
         max_gb: size above which the artifacts lose their least recently used entries.
         fingerprints: of the backends, by name.
         report: told of every entry that was removed, unreadable or not written.
+        only_reads: whether the database is only read.
     """
 
     def __init__(
@@ -37,17 +38,21 @@ class Storage:
         max_gb: float,
         fingerprints: Mapping[str, str],
         report: Report = log_event,
+        only_reads: bool = False,
     ) -> None:
         self._folder = folder
         self._remote = remote
         self._max_gb = max_gb
         self._fingerprints = fingerprints
         self._report = report
+        self._only_reads = only_reads
 
     @cached_property
     def database(self) -> Database:
         """Measurements, rates, decisions, quarantines of this machine, and what its fleet shares."""
-        database = Database.open(self._folder, remote=self._remote, report=self._report)
+        database = Database.open(self._folder, remote=self._remote, report=self._report, only_reads=self._only_reads)
+        if self._only_reads:
+            return database
         evict(database, lambda: ThisMachine(self._fingerprints, devices_here(), complete=False))
         return database
 
