@@ -105,7 +105,8 @@ class Background:
 
     Args:
         limits: what this process may have behind; ``None`` for nothing at all.
-        lock: file that the one builder of the cache folder holds; its folder exists.
+        lock: names the file that the one builder of the cache folder holds, and makes its folder; asked when the first
+            job begins.
         start: starts a governor.
         clock: seconds.
     """
@@ -113,11 +114,11 @@ class Background:
     def __init__(
         self,
         limits: Limits | None,
-        lock: Path,
+        lock: Callable[[], Path],
         start: Callable[[Limits, Path], Pipe] = GovernorProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits, self._lock_file, self._start, self._clock = limits, lock, start, clock
+        self._limits, self._lock, self._start, self._clock = limits, lock, start, clock
         self._numbers = itertools.count(1)
         self._guard = threading.RLock()
         self.steps = SmallSteps()
@@ -157,6 +158,21 @@ class Background:
         if figures.paid and (known.waiting or self._clock() - known.told_at > _TELL_EVERY_S):
             with self._guard:
                 self._begin(entry, known)
+
+    def answer(self, number: int) -> Done | None:
+        """What came of a job, ``None`` while it goes on; quick, may be asked after every call, and never waits."""
+        due = self._clock() - self._asked_at >= _ASK_EVERY_S
+        if (not due and not self._answers) or not self._guard.acquire(blocking=False):
+            return None
+        try:
+            if due:
+                self._listen()
+            found = next((done for done in self._answers if done.number == number), None)
+            if found is not None:
+                self._answers.remove(found)
+            return found
+        finally:
+            self._guard.release()
 
     def poll(self) -> tuple[Done, ...]:
         """What was done since; quick, may be asked after every call, and never waits."""
@@ -209,7 +225,7 @@ class Background:
         if self._governor is None:
             if not entry.waiting:
                 return
-            self._governor = self._start(self._limits, self._lock_file)
+            self._governor = self._start(self._limits, self._lock())
         entry.told_at = self._clock()
         self._governor.tell({"allow": name, "seconds": entry.figures.allowance_s})
         for number, job in entry.waiting:

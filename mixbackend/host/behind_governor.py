@@ -36,7 +36,7 @@ from mixbackend.host.behind_orders import (
     Order,
 )
 from mixbackend.host.behind_process import WorkerProcess
-from mixbackend.host.behind_worker import take_lowest_priority
+from mixbackend.host.behind_worker import take_low_priority
 from mixbackend.host.builder_lock import BuilderLock
 from mixbackend.host.free_memory import free_bytes
 from mixbackend.host.process_tree import Usage
@@ -228,7 +228,7 @@ class Governor:
 def main() -> None:
     """Govern until the asking process is gone; see the module's docstring."""
     parent = os.getppid()
-    take_lowest_priority()
+    take_low_priority()
     rest = b""
     governor: Governor | None = None
     try:

@@ -4,7 +4,7 @@ Place: started by ``behind_governor``, which holds it to its share and ends it.
 Input: on standard input a line a job, ``{"work": "module:function", "data": {...}}``; ``data`` are its named arguments.
 Output: a line each, ``{"status": "pass", "result": ...}``, or ``failed`` or ``out_of_memory`` with a ``detail``. All of
 it is JSON. What libraries print goes to standard error.
-Invariants: lowest priority, one thread, a limit of memory; ends with whoever started it. Nothing is unpickled. It may
+Invariants: low priority, one thread, a limit of memory; ends with whoever started it. Nothing is unpickled. It may
 be stopped at any moment for a while, so what runs here takes no lock that the user's process waits for: it writes
 files that appear whole, never the database.
 """
@@ -21,9 +21,12 @@ from typing import Any
 from mixbackend.host.processes import end_with_parent, limit_memory
 
 _LONGEST_DETAIL = 500
+_NICE = 10
+"""Where calls keep a core busy, a worker has a tenth of it: what it is allowed in any case. The lowest priority, 19,
+would leave it a seventieth, so that what is behind calls without a pause never ends."""
 
 
-def take_lowest_priority() -> None:
+def take_low_priority() -> None:
     """This process, and what it starts, hardly takes from others; in a group of its own, in the same session.
 
     The session must stay: with autogroups the scheduler shares the cores among sessions, whatever their priorities.
@@ -32,14 +35,14 @@ def take_lowest_priority() -> None:
     """
     if os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
-    os.nice(19)
+    os.setpriority(os.PRIO_PROCESS, 0, max(os.nice(0), _NICE))
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def main(memory_bytes: int) -> None:
     """Do job after job; see the module's docstring."""
-    take_lowest_priority()
+    take_low_priority()
     end_with_parent()
     limit_memory(memory_bytes)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

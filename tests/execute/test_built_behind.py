@@ -40,7 +40,7 @@ def environment(tmp_path: Path) -> Environment:
 
 @pytest.fixture
 def background(environment: Environment) -> Iterator[Background]:
-    made = Background(Limits(budget_s=120, share=1.0, cores=2), environment.storage.builder_lock)
+    made = Background(Limits(budget_s=120, share=1.0, cores=2), lambda: environment.storage.builder_lock)
     yield made
     made.close()
 
