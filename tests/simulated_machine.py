@@ -55,12 +55,13 @@ class Machine:
         others = [
             challenger(f"b{number}", seconds, build_s=number) for number, seconds in enumerate(estimates) if number
         ]
-        self.selection = Selection(estimates[0], others, self.arbiter, self.overlaps, self.now, self.happened.append)
+        self.selection = Selection(estimates[0], others, self.arbiter, self.overlaps, self.now)
 
     def call(self) -> int:
         """One call of the user's, and the building that follows where it is wanted; who ran it."""
         sizes = self.symbols()
         ticket = self.selection.begin(self.now, sizes, 0, self.hold())
+        self.happened.extend(self.selection.news())
         factor = self.size_factor(sizes) * self.random.lognormvariate(0.0, self.noise)
         call_s = self.speeds[ticket.contender] * factor
         self.beyond_s += max(call_s - self.speeds[self.selection.champion] * factor, 0.0)

@@ -34,6 +34,7 @@ from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
 from mixbackend.select import comparison_processor
+from mixbackend.select.live import allowance, live_calls, turns
 
 CHEAPEST_FIRST = FlatCosts(seconds={"eager": 1e-3})
 """Every op costs a microsecond, a thousand on eager."""
@@ -198,6 +199,25 @@ def worth_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
         SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
     )
     monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
+
+
+@pytest.fixture
+def tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls have paid for trying from the first one on, and a turn is two calls."""
+    monkeypatch.setattr(allowance, "LEAST_S", 0.0)
+    monkeypatch.setattr(allowance, "LEAST_CALLS", 1)
+    monkeypatch.setattr(allowance, "SHARE", 1e6)
+    monkeypatch.setattr(live_calls, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+
+
+def settle(mixture: Any, call: Callable[[], object], most: int = 1000) -> None:
+    """Call until no other program is tried any more."""
+    for _ in range(most):
+        call()
+        if mixture.settled():
+            return
+    raise AssertionError(f"not settled: {[graph['selection'] for graph in mixture.report().to_dict()['graphs']]}")
 
 
 class Sleeper(Loopback):

@@ -28,6 +28,7 @@ from mixbackend.benchmarks.one_model.accuracy import errors, judge, rule_for
 from mixbackend.benchmarks.one_model.placements import summarise
 from mixbackend.benchmarks.one_model.precision import cast
 from mixbackend.benchmarks.one_model.protocol import MIXTURE, PLAIN, Request, Status, request_from_line
+from mixbackend.benchmarks.one_model.settle import settle
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 
 _WARM_CALLS = 3
@@ -148,9 +149,11 @@ def serve_timings(request: Request, send: Callable[[Answer], None]) -> None:
         step(module, args, kwargs)
 
     with torch.set_grad_enabled(request.phase == "training"):
-        for _ in range(1 + _WARM_CALLS):
-            _attempt("failed", call)
+        _attempt("failed", call)
         first = step.seconds[0]
+        _attempt("failed", lambda: settle(call))
+        for _ in range(_WARM_CALLS):
+            _attempt("failed", call)
         send({"status": "pass", "first_call_s": first, "warm_s": min(step.seconds[1:]), "placement": step.placement()})
         for line in sys.stdin:
             step.seconds.clear()

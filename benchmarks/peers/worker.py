@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from mixbackend.benchmarks.machine_rates import probe_machine
+from mixbackend.benchmarks.one_model.settle import settle
 from mixbackend.benchmarks.one_model.worker import TaskFailedError, describe_error, failure_status
 from mixbackend.benchmarks.peers import executors, machine, reference
 from mixbackend.benchmarks.peers.models import PeerModel
@@ -80,6 +81,7 @@ def serve_peer(request: PeerRequest, model: PeerModel, send: Send) -> None:
     first_call_s = time.perf_counter() - start
     new_kernels = _kernel_files() - kernels
     wrong = reference.mismatches(executor.results(produced), known, request.case)
+    settled_s = settle(executor.run)
     calls, steady = warm_up(executor.run, request.warm_up_s)
     if request.guards == "skipped":
         torch.compiler.set_stance("default", skip_guard_eval_unsafe=True)
@@ -90,6 +92,7 @@ def serve_peer(request: PeerRequest, model: PeerModel, send: Send) -> None:
             "status": "wrong" if wrong else "pass",
             "detail": "; ".join(wrong[:3]),
             "first_call_s": first_call_s,
+            "settled_s": settled_s,
             "new_kernels": new_kernels,
             "warm_up": {"calls": calls, "steady": steady},
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -22,8 +22,10 @@ from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.faults import Failed, Unverified, region_name
 from mixbackend.execute.region_errors import FailureKind, describe_region
 from mixbackend.partitioner.counterfactuals import Counterfactuals
+from mixbackend.partitioner.plan_canonical import canonical_plan
+from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
-from mixbackend.plan.layout_choice import LaidOutGraph
+from mixbackend.plan.layout_choice import LaidOutGraph, named_layout
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
 from mixbackend.select.decision import Decision
 
@@ -39,23 +41,38 @@ class Entry:
     Args:
         program: what runs.
         environment: where repairs are planned, compiled and emitted as events.
+        on_trial: whether it is a challenger: what fails is told, and not repaired.
     """
 
-    def __init__(self, program: Program, environment: Environment) -> None:
-        self.program = program
+    def __init__(self, program: Program, environment: Environment, on_trial: bool = False) -> None:
+        self._program = program
         self._environment = environment
+        self._on_trial = on_trial
+        self.fault = ""
+        """What went wrong in its calls while it was on trial."""
         self._turn = threading.RLock()  # of those that replace the program; calls never wait for it
         self._decision = program.proposal.decision
+        self._selection: Mapping[str, Any] | None = None
         self._counterfactuals: Counterfactuals | None = None
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
-        program = self.program
+        program = self._program
         try:
             return program.run(arguments)
         finally:
             if program.faults:
                 self._repair(program)
+
+    @property
+    def program(self) -> Program:
+        """What runs."""
+        return self._program
+
+    @property
+    def settled(self) -> bool:
+        """Whether its program changes by repairs alone."""
+        return True
 
     @property
     def graph(self) -> OpGraph:
@@ -91,21 +108,30 @@ class Entry:
         with self._turn:
             jobs = self.program.jobs(constants)
             now = jobs if rebind is None else [job for job in jobs if not job.begun_in_background(rebind)]
-            self.program = bound_anew(self.program, constants, now, self._environment)
+            self._program = bound_anew(self._program, constants, now, self._environment)
             return len(jobs) - len(now)
 
     def rehearse(self, on: bool) -> None:
         """Record CUDA graphs for a trial from now on, or for good again; what was recorded before is let go."""
         with self._turn:
-            self.program = with_runner(self.program, self._environment, trial=on)
+            self._program = with_runner(self._program, self._environment, trial=on)
 
-    def settle(self, decision: Decision) -> None:
-        """Say what was measured of this graph after it was placed as the decision says."""
-        self._decision = decision
+    def as_choice(self, choice: Choice) -> Choice:
+        """A choice with the plan that it came to here, for later processes."""
+        layout = choice.layout or named_layout(self.layout.record)
+        return replace(choice, plan=canonical_plan(self.plan, self.graph), layout=layout, name=str(choice))
+
+    def promote(self) -> None:
+        """It is on trial no more: what fails from now on is repaired."""
+        self._on_trial = False
+
+    def settle(self, decision: Decision, selection: Mapping[str, Any] | None = None) -> None:
+        """Say what was measured of this graph after it was placed as the decision says; and of its selection."""
+        self._decision, self._selection = decision, selection
 
     def release(self) -> None:
         """It will not be called again: what was made of constants goes, what reports say stays."""
-        self.program = self.program.released()
+        self._program = self._program.released()
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""
@@ -136,15 +162,17 @@ class Entry:
             layout=self.layout.record,
             tuning=self._decision.record(),
             counterfactuals=self._counterfactuals_of(program),
+            selection=self._selection,
         )
 
     def _with_refusals(self) -> Program:
         """The present program, with all that its plan can say."""
         with self._turn:
-            plan = self._environment.planner.with_refusals(self.program.graph, self.program.plan)
-            if plan is not self.program.plan:
-                self.program = replace(self.program, plan=plan)
-            return self.program
+            program = self._program
+            plan = self._environment.planner.with_refusals(program.graph, program.plan)
+            if plan is not program.plan:
+                self._program = replace(program, plan=plan)
+            return self._program
 
     def _counterfactuals_of(self, program: Program) -> Counterfactuals:
         """Of a plan: one object for all reports, since what it found is kept in it."""
@@ -167,14 +195,17 @@ class Entry:
                 if fault.is_news:
                     self._environment.compile_cache.quarantine(fault.backend, fault.region, fault.text)
                     self._emit(_EVENTS[fault.kind], region_name(fault.region), fault.backend.name, where)
-                self._repair_after(fault)
+                if self._on_trial:
+                    self.fault = fault.text
+                else:
+                    self._repair_after(fault)
 
     def _repair_after(self, fault: Failed) -> None:
-        failed = self.program.planned(fault.region)
+        failed = self._program.planned(fault.region)
         if failed is None:  # a repair has replaced it meanwhile
             return
-        moved = same_key_regions(self.program.regions, failed)
-        self.program = repaired(self.program, moved, self._environment)
+        moved = same_key_regions(self._program.regions, failed)
+        self._program = repaired(self._program, moved, self._environment)
         nodes = frozenset(name for planned in moved for name in planned.nodes)
         owners = sorted({item.backend for item in self.plan.regions if nodes & set(item.nodes)})
         self._emit("repair", failed.planned.id, fault.backend.name, f"now on {', '.join(owners)}")

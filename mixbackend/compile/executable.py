@@ -27,6 +27,7 @@ import torch
 
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.first_calls import quickest
+from mixbackend.compile.placeholder_entry import FollowingEntry
 from mixbackend.compile.propose import Outlook, by_estimates
 from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.weight_bindings import Binding, RestlessWeightsError, WeightBindings
@@ -79,7 +80,6 @@ class Executable:
         self._latest: Binding | None = None
         self._bucket_of: Callable[[Sequence[Any]], int] | None = None
         self._selected: set[int] = set()
-        self._decisions: dict[int, Decision] = {}
         self.state = State.NEW
         if first is not None:
             self._take(first)
@@ -152,6 +152,8 @@ class Executable:
     def _binding(self, arguments: Sequence[Any]) -> Binding:
         if self._bindings is None:
             return Binding(self._rows[-1])
+        # What calls found out since about the first weights holds for further ones.
+        self._bindings.place_as(self._rows[0].home.program.proposal)
         try:
             binding, new = self._bindings.of(self._bindings.weights(arguments))
         except RestlessWeightsError as reason:
@@ -179,6 +181,8 @@ class Executable:
                 entry = self._built(binding, bucket, values)
             if bucket not in self._selected:
                 entry = self._select(binding, bucket, entry, values)
+            elif row is not self._rows[0]:
+                entry = self._following(row, bucket, entry)
             with self._lock:
                 row.entries[bucket] = entry
             return entry
@@ -203,9 +207,11 @@ class Executable:
 
     def _decision(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Decision:
         ranged, row = self._outlook.ranged, binding.row
-        known = self._decisions.get(bucket)
-        if known is not None or ranged is None:
-            return known or UNTUNED
+        if ranged is None:
+            return UNTUNED
+        earlier = self._rows[0].entries[bucket]
+        if earlier is not None and row is not self._rows[0]:
+            return earlier.program.proposal.decision
         regime = row.sized.regime(bucket)
         assert regime is not None, "there is one plan for all sizes"
         whole = row.sized.prepared.whole(values, binding.weights)
@@ -217,14 +223,18 @@ class Executable:
         ranged = self._outlook.ranged
         if ranged is None or self.state is State.LIVE or entry.program.proposal.decision is not UNTUNED:
             return entry
-        winner = quickest(entry, binding.row, bucket, values, ranged, self._outlook.captured)
+        captured = self._outlook.captured
+        winner = quickest(entry, binding.row, bucket, values, ranged, captured, binding.weights)
         if winner is not entry:
-            self._decisions[bucket] = winner.program.proposal.decision
-            if self._bindings is not None and bucket == binding.row.sized.home_bucket:
-                self._bindings.place_as(winner.program.proposal)
-            if binding.watch is not None:
-                binding.watch.settle()
+            binding.row.settle_watch()
         return winner
+
+    def _following(self, row: Row, bucket: int, entry: Entry) -> Entry:
+        """An entry of further weights, while calls with the first ones look for a better program."""
+        leader = self._rows[0].entries[bucket]
+        if leader is None or leader.settled or isinstance(entry, FollowingEntry) or self.state is State.LIVE:
+            return entry
+        return FollowingEntry(entry, row, bucket, leader)
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -301,6 +311,11 @@ class Executable:
     def _identity_of(self, record: GraphRecord) -> IdentityRecord | None:
         """Of the captured graph; rows of further weights have none of their own."""
         return self._outlook.identity if record.graph.id == self.id else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether its calls try other programs no more."""
+        return self.state is State.RELEASED or all(entry.settled for row in self._rows for entry in row.built)
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``records``."""

@@ -2,7 +2,8 @@
 
 Place: asked by ``compile.executable``, once for each bucket. Input: an entry by estimates, bound, and the values of the
 call. Output: the entry that runs from now on; what was found is remembered for later processes.
-Method: the plan that looks best among many is often not the quickest. A few others (``select.comparison``) are built
+Method: the plan that looks best among many is often not the quickest. In inference on a processor the user's own calls
+find out (``compile.tried_entry``). Elsewhere a few others (``select.comparison``) are built at the first call
 as well, and all take turns, until the quickest is told from the others or they have had enough. Of a graph with
 symbolic sizes the quickest here must not promise to be slower at the other sizes that it will run.
 Not compared: where the user switched selecting off, under deterministic algorithms, in a job of several ranks.
@@ -23,11 +24,10 @@ import torch
 
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.sized_graph import Row
+from mixbackend.compile.tried_entry import Subject, TriedEntry
 from mixbackend.graph.identity import Captured
-from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
-from mixbackend.plan.layout_choice import named_layout
 from mixbackend.reporting import Event
 from mixbackend.select.by_range import RangedDecisions
 from mixbackend.select.comparison import (
@@ -41,13 +41,20 @@ from mixbackend.select.comparison import (
 )
 from mixbackend.select.cross_size_check import checked_across_sizes
 from mixbackend.select.decision import Decision, Trial, decide
+from mixbackend.select.live.processor_challengers import processor_challengers
 from mixbackend.select.live.steps import Hold, situation, why_not
 
 
 def quickest(
-    baseline: Entry, row: Row, bucket: int, values: Sequence[Any], ranged: RangedDecisions, captured: Captured
+    baseline: Entry,
+    row: Row,
+    bucket: int,
+    values: Sequence[Any],
+    ranged: RangedDecisions,
+    captured: Captured,
+    weights: Sequence[torch.Tensor] = (),
 ) -> Entry:
-    """The quickest entry for a bucket.
+    """The quickest entry for a bucket, or one that is going to find it.
 
     Args:
         baseline: as it is placed by estimates.
@@ -56,6 +63,7 @@ def quickest(
         values: inputs of the placed graph in the first call; they are left as they are.
         ranged: what is known of the graph; told of the decision.
         captured: the graph.
+        weights: that the constants of the call were made of.
     """
     first = _FirstCall(baseline, row, bucket, ranged, row.environment)
     hold = why_not(situation(off=row.environment.config.select == "off"))
@@ -66,12 +74,20 @@ def quickest(
         # sizes a decision would be for, there is none.
         return baseline
     harness = harness_for(replace(captured, module=baseline.layout.module), row.environment)
-    rivals = () if harness is None else harness.rivals(baseline, row.environment.planner)
-    if harness is None or not rivals:
+    if harness is None or not harness.worth_it(baseline):
+        return baseline
+    if harness.in_users_calls:
+        challengers = processor_challengers(baseline, row.environment.planner)
+        reason = hold.value if hold is not None and hold.for_good else harness.why_not(baseline, values, 1)
+        if not challengers or reason:
+            return first.leave(reason) if challengers else baseline
+        sizes = map(_without_values, row.sized.prepared.whole(values, weights)) if captured.dynamic else ()
+        return TriedEntry(baseline, Subject(row, bucket, ranged, tuple(sizes)), challengers)
+    rivals = harness.rivals(baseline, row.environment.planner)
+    if not rivals:
         return baseline
     if hold is not None and hold.for_good:
-        first.leave(hold.value)
-        return baseline
+        return first.leave(hold.value)
     return first.winner(harness, rivals, values)
 
 
@@ -86,8 +102,7 @@ class _FirstCall:
     def winner(self, harness: Harness, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
         reason = harness.why_not(self.baseline, values, len(choices))
         if reason:
-            self.leave(reason)
-            return self.baseline
+            return self.leave(reason)
         rivals, failed = self._rivals(choices, harness.compiling_s)
         candidates = [*rivals, BuiltCandidate(DEFAULT, self.baseline, self.baseline.plan.estimated_s)]
         try:
@@ -104,9 +119,10 @@ class _FirstCall:
         harness.give_back()
         return self._as_entry(winner)
 
-    def leave(self, reason: str) -> None:
-        """Say why the plan by estimates runs, and is held against nothing."""
-        self._emit(f"not compared at the first call: {reason}")
+    def leave(self, reason: str) -> Entry:
+        """The plan by estimates, which is held against nothing; says why."""
+        self._emit(f"not compared with others: {reason}")
+        return self.baseline
 
     def _as_entry(self, winner: BuiltCandidate) -> Entry:
         entry = winner.entry
@@ -127,11 +143,7 @@ class _FirstCall:
         return decide(simplest_first((*left, baseline, *failed), self.baseline.plan))
 
     def _keep(self, winner: BuiltCandidate, decision: Decision) -> None:
-        entry = winner.entry
-        layout = winner.choice.layout or named_layout(entry.layout.record)
-        planned = replace(
-            winner.choice, plan=canonical_plan(entry.plan, entry.graph), layout=layout, name=str(winner.choice)
-        )
+        planned = self._as_entry(winner).as_choice(winner.choice)
         self.ranged.keep_compared(self.row.sized.regime(self.bucket), replace(decision, choice=planned))
         trials = ", ".join(f"{trial.choice} {trial_text(trial)}" for trial in decision.trials)
         self._emit(f"took {decision.choice} at the first call ({trials})")
@@ -160,3 +172,7 @@ class _FirstCall:
 
     def _emit(self, detail: str) -> None:
         self.environment.events.append(Event("tuning", self.baseline.graph.id, "", "", detail))
+
+
+def _without_values(value: Any) -> Any:
+    return torch.empty(value.shape, dtype=value.dtype, device="meta") if isinstance(value, torch.Tensor) else value

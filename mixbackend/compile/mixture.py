@@ -12,6 +12,7 @@ import contextlib
 import functools
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -190,6 +191,17 @@ class Mixture:
         if lock is not None:
             lock.check(made_by)
 
+    def settled(self, timeout_s: float = 0.0) -> bool:
+        """Whether no graph tries other programs any more, and nothing is behind; waits so long for what is behind.
+
+        Trying goes on in the calls of graphs alone: while it is not settled, calls settle it, not time.
+        """
+        with self._lock:
+            environments = list(self._environments.values())
+        end = time.monotonic() + timeout_s
+        quiet = [item.background.settled(max(0.0, end - time.monotonic())) for item in environments]
+        return all(quiet) and all(graph.settled for graph in self._graphs)
+
     def time_regions(self) -> None:
         """Time the next calls of every region of every graph, for the report."""
         for graph in self._graphs:
@@ -202,6 +214,8 @@ class Mixture:
                 forget_cuda_graphs()
             self._graphs.clear()
             self._joint_decisions.clear()
+            for environment in self._environments.values():
+                environment.background.close()
             self._environments.clear()
 
     def _prepare_joint(self, joint: torch.fx.GraphModule, environment: Environment) -> None:

@@ -15,6 +15,7 @@ from mixbackend.contracts.asked import Fault
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.compile_cache import CompileCache
 from mixbackend.execute.failures import Failures
+from mixbackend.host.background import Background
 from mixbackend.host.debug import DebugSettings, Fuel
 from mixbackend.host.memory import keep_freed_memory
 from mixbackend.plan.environment import Environment
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from mixbackend.locking.lock import Lock
 
 
-def open_environment(config: Config, records: bool = False) -> Environment:
+def open_environment(config: Config, records: bool = False, only_reads: bool = False) -> Environment:
     """Make what the graphs of a configuration share; nothing on disk is opened yet.
 
     Args:
         config: what the user asked for.
         records: whether what runs on a GPU is recorded into CUDA graphs.
+        only_reads: whether the database is only read, as in a process that may be stopped at any moment.
 
     Raises:
         UnknownBackendError, BackendUnavailableError: as ``registry.resolve``.
@@ -45,7 +47,12 @@ def open_environment(config: Config, records: bool = False) -> Environment:
     reference = next(backend for backend in backends if backend.traits().reference)
     fingerprints = {backend.name: backend.fingerprint() for backend in backends}
     storage = Storage(
-        config.cache.dir, config.cache.remote, config.cache.max_gb, fingerprints, partial(_note_storage, events)
+        config.cache.dir,
+        config.cache.remote,
+        config.cache.max_gb,
+        fingerprints,
+        partial(_note_storage, events),
+        only_reads,
     )
     lock = _lock(config, backends, events)
     costs = SessionCosts(config, backends, storage, records)
@@ -64,6 +71,7 @@ def open_environment(config: Config, records: bool = False) -> Environment:
         failures,
         CompileCache(reference, fingerprints, storage, failures, events, Fuel(debug.fuel)),
         lock,
+        Background(config.background_limits(), lambda: storage.builder_lock),
     )
 
 

@@ -21,6 +21,7 @@ from mixbackend.compile.entry import Entry
 from mixbackend.compile.program import Proposal
 from mixbackend.contracts import OpGraph
 from mixbackend.execute.bindings import BackgroundRebind
+from mixbackend.execute.weights.watch import WeightWatch
 from mixbackend.graph.prepared import Prepared
 from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import DEFAULT, Choice
@@ -66,13 +67,24 @@ class SizedGraph:
         if self.ladder is None or self.buckets == 1:
             return None
         bounds = [regime.last for regime in self.ladder.regimes if regime.last is not None]
-        layout = self.home.layout
-        read = size_reader(layout.module, layout.graph, self.ladder.quantity.symbols)
+        read = self.size_of_call()
+        assert read is not None, "there is a ladder"
         return lambda values: bisect_left(bounds, read(values))
+
+    def size_of_call(self) -> Callable[[Sequence[Any]], int] | None:
+        """Reads the quantity that buckets are ranges of off a call's inputs; ``None`` if all calls have equal sizes."""
+        if self.ladder is None:
+            return None
+        layout = self.home.layout
+        return size_reader(layout.module, layout.graph, self.ladder.quantity.symbols)
 
     def home_as(self, graph_id: str) -> Proposal:
         """The home proposal under another name."""
-        return replace(self.home, layout=_named(self.home.layout, graph_id))
+        return self.renamed(self.home, graph_id)
+
+    def renamed(self, proposal: Proposal, graph_id: str) -> Proposal:
+        """A proposal under another name."""
+        return replace(proposal, layout=_named(proposal.layout, graph_id))
 
     def choice_at_home(self, entry: Entry) -> Choice:
         """The plan that runs at home, as a candidate for other buckets."""
@@ -108,6 +120,7 @@ class Row:
         environment: what builds them.
         constants: what they are bound to.
         entries: by bucket; ``None`` until a size of the bucket comes.
+        watch: of the weights that the constants were made of.
     """
 
     sized: SizedGraph
@@ -115,6 +128,7 @@ class Row:
     environment: Environment
     entries: list[Entry | None]
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    watch: WeightWatch | None = None
 
     @classmethod
     def begun(cls, sized: SizedGraph, graph_id: str, environment: Environment) -> Row:
@@ -163,9 +177,14 @@ class Row:
             return self.graph_id
         return f"{self.graph_id}@{regime.first}"
 
-    def build(self, proposal: Proposal) -> Entry:
+    def build(self, proposal: Proposal, on_trial: bool = False) -> Entry:
         """An entry of this row, bound to its constants; it is not entered yet."""
-        return Entry(build(proposal, self.environment, self.constants), self.environment)
+        return Entry(build(proposal, self.environment, self.constants), self.environment, on_trial)
+
+    def settle_watch(self) -> None:
+        """Code was bound, or let go of: what shares the weights' memory now is ours."""
+        if self.watch is not None:
+            self.watch.settle()
 
     def _own(self, bucket: int) -> Entry | None:
         """What was built for a bucket; the entry of other sizes may run it instead."""

@@ -201,6 +201,7 @@ class WeightBindings:
         if any(value.is_cuda for value in constants):
             # Later calls may come on other streams, which do not wait for this one.
             torch.cuda.current_stream().synchronize()
+        variant.row.watch = watch
         watch.settle()
         variant.binding = Binding(variant.row, watch, tuple(constants), self._others)
         variant.binding_s += time.monotonic() - begin

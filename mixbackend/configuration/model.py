@@ -64,8 +64,9 @@ class SearchConfig(FrozenModel):
     """Seconds that `measure` may take for one graph."""
 
     first_call_s: NotNegative = 10.0
-    """Seconds that `estimate` may take at the first call of an inference graph on the processor, to compile the best
-    single backends as well and to keep the fastest; 0 for never. What is found is remembered."""
+    """Seconds that `estimate` may take at the first call of a forward or backward on the processor, to compile others
+    as well and to keep the fastest. 0 for never, in training and in the calls of inference (`select`). What is found is
+    remembered."""
 
     first_call_gpu_s: NotNegative = 60.0
     """The same on a GPU, for inference, forward and backward each, in modes that replay kernels as CUDA graphs
@@ -151,9 +152,10 @@ class Config(FrozenModel):
     took two seconds; `off` for nothing. The environment variable MIXBACKEND_BACKGROUND=off says so for a process."""
 
     select: Annotated[Literal["auto", "off"], BeforeValidator(_off)] = "auto"
-    """Whether plans by estimates are held against others by running them. `off`: the plan by estimates, or what was
-    decided before, runs; so does `MIXBACKEND_SELECT=off` in the environment for all of a process. Under deterministic
-    algorithms and in jobs of several ranks, which must all run one program, nothing is compared either."""
+    """Whether plans by estimates are held against others by running them: in inference on processors in your own calls,
+    elsewhere at the first call. `off`: the plan by estimates, or what was decided before, runs; so does
+    `MIXBACKEND_SELECT=off` in the environment for all of a process. Under deterministic algorithms and in jobs of
+    several ranks, which must all run one program, nothing is compared either."""
 
     weights: Literal["auto", "live", "frozen"] = "auto"
     """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` makes them

@@ -14,6 +14,7 @@ from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, OpGraph
 from mixbackend.execute.compile_cache import CompileCache
 from mixbackend.execute.failures import Failures
+from mixbackend.host.background import Background
 from mixbackend.host.debug import DebugSettings
 from mixbackend.host.devices import device_name
 from mixbackend.plan.locked_plans import LockedPlans
@@ -41,6 +42,7 @@ class Environment:
         failures: which backend failed on which region.
         compile_cache: makes code of regions.
         lock: the plans that were locked, ``None`` if the configuration names no file.
+        background: does what is prepared for later calls.
     """
 
     config: Config
@@ -56,6 +58,7 @@ class Environment:
     failures: Failures
     compile_cache: CompileCache
     lock: LockedPlans | None
+    background: Background
 
     @property
     def strict(self) -> bool:

@@ -9,6 +9,7 @@ Units: seconds; ``None`` where nothing was measured, or where no finite number e
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,7 @@ class GraphRecord:
         regimes: ranges of sizes, ascending, where the graph has a plan for each; ``()`` if one plan serves all sizes.
         identity: for a lock file; ``None`` where nobody asked, and of graphs that have no text.
         counterfactuals: what every alternative would cost; asked when it is read, ``None`` if nothing is known.
+        selection: what its calls found out about other programs, as plain data; ``None`` if nothing was tried.
     """
 
     graph: OpGraph
@@ -109,6 +111,7 @@ class GraphRecord:
     regimes: tuple[RegimeRecord, ...] = ()
     identity: IdentityRecord | None = None
     counterfactuals: Counterfactuals | None = field(default=None, compare=False, repr=False)
+    selection: Mapping[str, Any] | None = None
 
     @cached_property
     def alternatives(self) -> dict[str, RegionAlternatives]:
@@ -169,6 +172,7 @@ class GraphRecord:
             "bound_gap": finite(plan.bound_gap),
             "layout": self.layout.to_dict(),
             "tuning": self.tuning.to_dict() if self.tuning is not None else None,
+            "selection": None if self.selection is None else dict(self.selection),
             "regimes": [regime.to_dict() for regime in self.regimes],
             "decided": self.decided.to_dict(),
             "advice": [saving.to_dict() for saving in self.advice],

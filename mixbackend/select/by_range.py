@@ -107,6 +107,20 @@ class RangedDecisions:
         assert self._task is not None, "it is measuring"
         return tuner.tune_if_possible(self._captured, _in_range(self._task, self.home), values, self._environment)
 
+    def text(self, values: Sequence[Any]) -> str | None:
+        """Canonical text of the graph, for other processes; ``None`` where none could read it.
+
+        Args:
+            values: inputs of a call; of graphs with symbolic sizes, the text is for theirs.
+        """
+        if tuner.why_untunable(self._environment):
+            return None
+        try:
+            task = self._task or tuner.task_of(self._captured, self._environment)
+        except RegionTextError:
+            return None
+        return at_sizes(task.text, [values[place] for place in task.inputs]) if self._captured.dynamic else task.text
+
     def keep_compared(self, regime: Regime | None, decision: Decision) -> None:
         """Remember what the comparison at the first call in a range decided.
 

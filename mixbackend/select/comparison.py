@@ -59,6 +59,13 @@ class Harness(Protocol):
     def most_turns(self) -> int:
         """While noise may hide who is the quickest."""
 
+    @property
+    def in_users_calls(self) -> bool:
+        """Whether the user's own calls compare, instead of calls that are made for it."""
+
+    def worth_it(self, baseline: Runnable) -> bool:
+        """Whether a graph as it is placed takes long enough, and may be held against others."""
+
     def rivals(self, baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
 

@@ -1,14 +1,11 @@
 """How plans are compared at the first call on a processor: which candidates, if memory suffices, how calls are timed.
 
 Place: below ``comparison``. Input: a graph as it was placed, the values of its first call. Output: choices, seconds.
-Method: in inference estimates are right to about a tenth where a quiet machine was calibrated, and a mixture gathers
-the errors of all its backends. Every single backend that comes near the plan is tried, and the mixture of all that save
-anything where the plan does without some of them; those that build quickly come first, for the time is bounded. In
-training, libraries pack live weights in every call and read transposed ones, and estimates were seen to be off by two:
-single backends that build quickly and mixtures without those that own most of the plan are tried. Median seconds of
-single calls count; a long call is a turn by itself.
-Invariants: only what runs on the processor and can be put back is called more often than the user asked; where
-nobody knows how fast the machine is, nobody is tried.
+Method: in inference the user's own calls compare (``live``). In training, libraries pack live weights in every call and
+read transposed ones, and estimates were seen to be off by two: single backends that build quickly and mixtures without
+those that own most of the plan are tried. Median seconds of single calls count; a long call is a turn by itself.
+Invariants: only what runs on the processor and can be put back is called more often than the user asked; where nobody
+knows how fast the machine is, nothing is tried.
 Units: seconds.
 """
 
@@ -30,16 +27,13 @@ from mixbackend.host.processes import memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.calls import as_in_training, timed_calls
-from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
+from mixbackend.select.rivals import alone, other_plans, without_owners
 from mixbackend.select.runnable import Runnable
 
 LEAST_S = 2e-4
 """Graphs that are estimated to take less are not worth a comparison."""
-NEAR, NEAR_QUICK, NEAR_ELSEWHERE = 1.15, 1.4, 1.7
-"""Single backends within this factor of the plan, by estimates, may be quicker: on pools of threads that the plan uses,
-if they take long to compile, or if they take only ``QUICK_S`` or own part of the plan; and on other pools. A library
-with a pool of its own runs graphs its own way: estimates of all its ops err together."""
-QUICK_S = 1.0
+NEAR, QUICK_S = 1.15, 1.0
+"""Single backends within this factor of the plan, by estimates, may be quicker, and those that compile in so long."""
 MOST_MEMORY = 3 / 4
 """Of the machine, for the inputs of a graph that is compared: each candidate packs its weights once more."""
 TURN_S = 0.06
@@ -72,15 +66,22 @@ class ProcessorHarness:
         """After running candidates for so long, no further one begins, and no further round."""
         return min(self.compiling_s, MOST_RUNNING_S)
 
+    @property
+    def in_users_calls(self) -> bool:
+        """In inference, where each call is a step."""
+        return not self.training
+
+    def worth_it(self, baseline: Runnable) -> bool:
+        """Whether a graph takes long enough, on the processor alone, and what it changes can be put back."""
+        graph = baseline.graph
+        if baseline.plan.estimated_s < LEAST_S or not may_repeat(graph, self.placeholders):
+            return False
+        metas = (meta for node in graph.nodes for meta in node.outputs)
+        return not any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas)
+
     def rivals(self, baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
-        graph, plan = baseline.graph, baseline.plan
-        if plan.estimated_s < LEAST_S or not may_repeat(graph, self.placeholders):
-            return ()
-        metas = (meta for node in graph.nodes for meta in node.outputs)
-        if any(isinstance(meta, TensorMeta) and meta.device.type != "cpu" for meta in metas):
-            return ()
-        return _in_training(baseline, planner) if self.training else _in_inference(baseline, planner)
+        return _in_training(baseline, planner)
 
     def why_not(self, baseline: Runnable, values: Sequence[Any], rivals: int) -> str:
         """Why nothing is compared now; empty if it may be.
@@ -117,29 +118,6 @@ class ProcessorHarness:
 
     def give_back(self) -> None:
         """Memory of those that were slower goes back by itself."""
-
-
-def _in_inference(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
-    """Single backends that come near, those that build quickly first; and the mixture of all that save anything."""
-    plan = baseline.plan
-    known, owners = planner.costs.comparable(baseline.graph), {region.backend for region in plan.regions}
-    pools = {backend.name: backend.traits().thread_pool for backend in planner.backends}
-    used = {pools[name] for name in owners}
-
-    def limit(name: str) -> float:
-        if pools[name] not in used:
-            return NEAR_ELSEWHERE
-        return NEAR_QUICK if name in owners or _build_s(planner.backend(name), baseline.graph) <= QUICK_S else NEAR
-
-    # A single backend's own plan costs what it would cost alone.
-    near = sorted(
-        (_build_s(planner.backend(name), baseline.graph), seconds, name)
-        for name, seconds in alone(baseline.layout.other, plan).items()
-        if name in known and plan.estimated_s * (name in owners) < seconds <= plan.estimated_s * limit(name)
-    )
-    names = [name for *_, name in near]
-    mixed = other_plans(baseline, planner, [EVERYONE], frozenset(names))
-    return (*(Choice(single=name) for name in names), *mixed)
 
 
 def _in_training(baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:

@@ -49,6 +49,13 @@ def checked_across_sizes(
     return trial
 
 
+def worst_elsewhere(rival: Runnable, baseline: Runnable, sizes: Sequence[Hints], planner: Planner) -> float:
+    """What a rival promises to take at the worst of these sizes, beside the baseline there, if both take the same here;
+    at least 1."""
+    promises = ([_promised(item, 1.0, hints, planner) for item in (rival, baseline)] for hints in sizes)
+    return max([1.0, *(mine / theirs for mine, theirs in promises if mine is not None and theirs)])
+
+
 def _promised(placed: Runnable, took_s: float, hints: Hints, planner: Planner) -> float | None:
     """Seconds of a plan at other sizes; ``None`` if it has no price there."""
     try:

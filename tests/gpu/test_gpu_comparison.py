@@ -153,7 +153,7 @@ def test_without_memory_nothing_is_compared(gpu, mixture, monkeypatch):
         for _ in range(4):
             torch.testing.assert_close(compiled(value), model(value), rtol=2e-2, atol=2e-3)
     (detail,) = _told(backend)
-    assert detail.startswith("not compared at the first call: it may take ")
+    assert detail.startswith("not compared with others: it may take ")
 
 
 def test_the_first_call_may_come_on_a_stream_of_the_users(gpu, mixture):

@@ -120,6 +120,7 @@ def test_the_dictionary_is_schema_one(record: GraphRecord) -> None:
                 "bound_gap": pytest.approx(2e-5),
                 "layout": {"chosen": "as_traced", "estimated_s": {}, "conversions": 0},
                 "tuning": None,
+                "selection": None,
                 "regimes": [],
                 "decided": {
                     "by": "estimates",

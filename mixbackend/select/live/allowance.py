@@ -4,7 +4,8 @@ Place: below ``selection``. Input: what calls took. Output: whether a round of t
 Method: trying has ``SHARE`` of what the entry's calls have taken, less what trying took beyond the champion. Nothing
 is tried before calls took ``LEAST_S`` in sum and came ``LEAST_CALLS`` times: who is called twice pays nothing. A
 round is given only where what it may cost beyond the champion fits in. What it may cost is what the challenger took
-when it ran last; before it ran, its estimate times the estimate's error.
+when it ran last; before it ran, its estimate times the estimate's error, and by how much the champion takes longer
+than its own.
 Invariants: a value. A challenger that is quicker earns nothing back: what trying took never falls.
 Units: seconds.
 """
@@ -33,10 +34,10 @@ class Allowance:
     spent_s: float = 0.0
     tried_s: float = 0.0
 
-    def after(self, call_s: float, beyond_s: float = 0.0) -> Allowance:
-        """What is left after a call; ``beyond_s`` of it were taken by trying."""
+    def after(self, seconds: float, beyond_s: float = 0.0, calls: int = 1) -> Allowance:
+        """What is left after calls that took so long in sum; ``beyond_s`` of it were taken by trying."""
         return replace(
-            self, calls=self.calls + 1, spent_s=self.spent_s + call_s, tried_s=self.tried_s + max(beyond_s, 0.0)
+            self, calls=self.calls + calls, spent_s=self.spent_s + seconds, tried_s=self.tried_s + max(beyond_s, 0.0)
         )
 
     def charged(self, seconds: float) -> Allowance:

@@ -1,51 +1,36 @@
 """Live calls: the calls of one entry while challengers are tried in them.
 
-Place: between ``selection``, which says who runs a call, and whoever builds programs. Input: the champion,
-challengers, a way to build one; the values of calls. Output: their results.
-Method: each call is run once, by the program in turn. A challenger's first calls are copied for (``guarded``); the
-champion answers what it raises there. Challengers are asked for after a call and come when they come; a program that
+Place: between ``selection``, which says which program runs a call, and what prepares programs (``preparation``).
+Input: the champion, a selection, a preparer; the values of calls. Output: their results.
+Method: each call is run once, by the program in turn. While nothing is compared the champion runs, calls are only
+counted, and every ``LOOK_EVERY_S`` of them the next step is taken after a call: a challenger is asked for, or loaded.
+A challenger's first calls are copied for (``guarded``); the champion answers what it raises there. A program that
 nobody will run any more is let go of once no call runs it.
-Invariants: safe for threads. No lock is held while a program runs, is built or is let go of.
-Non-goals: building; what an entry does once it is settled: its champion can run without this.
+Invariants: safe for threads. No lock is held while a program runs, is loaded or is let go of. Nothing of this raises
+into a call.
+Non-goals: preparing; what an entry does once it is settled: its champion can run without this.
+Units: seconds.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from mixbackend.execute.run_function import Run
-from mixbackend.execute.state_restore import Changes
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.live.guarded import GUARDED, guarded
+from mixbackend.select.live.preparation import Contender, Preparation, Preparer
 from mixbackend.select.live.selection import Selection, Ticket
 from mixbackend.select.live.standing import Happened
 from mixbackend.select.live.steps import Situation, situation, why_not
 
+LOOK_EVERY_S = 0.02
 
-@dataclass(frozen=True)
-class Contender:
-    """A program that can run the entry's calls.
-
-    Attributes:
-        run: runs the graph; empties the list.
-        changes: what that changes.
-        release: called when nobody will run it any more.
-        fault: says what went wrong in its calls though they were answered; empty if nothing did.
-    """
-
-    run: Run
-    changes: Changes
-    release: Callable[[], None] = lambda: None
-    fault: Callable[[], str] = lambda: ""
-
-
-Built = Callable[[Contender | Exception], None]
-"""To be told, in any thread, what became of building."""
+logger = logging.getLogger("mixbackend")
 
 
 class LiveCalls:
@@ -53,9 +38,9 @@ class LiveCalls:
 
     Args:
         champion: what runs first.
-        selection: makes the selection of this entry, given who is to be told what became of challengers.
-        build: builds a challenger, now or behind.
-        emit: told what became of challengers.
+        selection: of this entry.
+        preparer: prepares its challengers.
+        size_of_call: reads what tells sizes of calls apart off the values; ``None`` if all are alike.
         now: what the process is doing, for ``steps``.
         clock: seconds.
     """
@@ -63,27 +48,133 @@ class LiveCalls:
     def __init__(
         self,
         champion: Contender,
-        selection: Callable[[Callable[[Happened], None]], Selection],
-        build: Callable[[Challenger, Built], None],
-        emit: Callable[[Happened], None] = lambda happened: None,
+        selection: Selection,
+        preparer: Preparer,
+        size_of_call: Callable[[Sequence[Any]], int] | None = None,
         now: Callable[[], Situation] = situation,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.selection = selection(self._happened)
-        self._build, self._emit, self._now, self._clock = build, emit, now, clock
+        self.selection = selection
+        self._preparer, self._size_of_call, self._now, self._clock = preparer, size_of_call, now, clock
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
         self._contenders = {0: champion}
         self._running: Counter[int] = Counter()
         self._lost: set[int] = set()
         self._news: list[Happened] = []
+        self._wanted: Challenger | None = None
+        self._preparation: Preparation | None = None
+        self._calls, self._seconds, self._look_at = 0, 0.0, 1
+        self._seat: tuple[int, Contender] | None = (0, champion)
+        """The champion, while nothing is compared."""
+        self.has_news = False
+        """Whether ``take_news`` has something, or everything is over."""
 
     def __call__(self, values: list[Any]) -> Sequence[Any]:
         """Run a call; empties the list."""
+        with self._lock:
+            seat = self._seat
+            if seat is not None:
+                self._running[seat[0]] += 1
+        return self._compared(values) if seat is None else self._counted(values, *seat)
+
+    @property
+    def champion(self) -> Contender:
+        """What runs when nothing is tried."""
+        with self._lock:
+            return self._contenders[self.selection.champion]
+
+    @property
+    def over(self) -> bool:
+        """Whether the champion is the only program, and will be."""
+        return self.selection.settled(0.0) and len(self._contenders) == 1 and not self._news
+
+    def take_news(self) -> tuple[Happened, ...]:
+        """What became of challengers since this was asked."""
+        with self._lock:
+            news, self._news = tuple(self._news), []
+            self.has_news = False
+        self.has_news = self.over
+        return news
+
+    def withdraw(self, why: str) -> None:
+        """The challenger that is tried can run no more."""
+        self.selection.withdraw(why)
+        self._follow()
+
+    # --- while nothing is compared -----------------------------------------------------------------------------------
+
+    def _counted(self, values: list[Any], number: int, contender: Contender) -> Sequence[Any]:
+        begin = self._clock()
+        try:
+            return contender.run(values)
+        finally:
+            took = self._clock() - begin
+            with self._lock:
+                self._running[number] -= 1
+                self._calls += 1
+                self._seconds += took
+                due = self._calls >= self._look_at
+            if due and self._looking.acquire(blocking=False):
+                try:
+                    self._look()
+                except Exception:
+                    logger.warning("nothing more is tried for a graph", exc_info=True)
+                    self.selection.stop()
+                finally:
+                    self._looking.release()
+
+    def _look(self) -> None:
+        """After a call: count those since the last look, and take the next step."""
+        with self._lock:
+            calls, seconds, self._calls, self._seconds = self._calls, self._seconds, 0, 0.0
+            self._look_at = max(1, int(LOOK_EVERY_S * calls / max(seconds, 1e-9)))
+        now = self._clock()
+        if calls:
+            self.selection.ran(calls, seconds, now)
         hold = why_not(self._now())
         if hold is not None and hold.for_good:
             self.selection.stop()
+        elif self._preparation is None:
+            self._wanted = self.selection.wanted(now)
+            self._preparation = None if self._wanted is None else self._preparer.prepare(self._wanted)
+        elif hold is None:
+            self._load_if_ready(self._preparation)
+        self._follow()
+
+    def _load_if_ready(self, preparation: Preparation) -> None:
+        assert self._wanted is not None, "it is prepared because it is wanted"
+        wanted, standing = self._wanted, self.selection.standing()
+        try:
+            if not preparation.ready(standing.calls, standing.spent_s) or not self.selection.affords(
+                preparation.load_s
+            ):
+                return
+            begin = self._clock()
+            loaded = preparation.load()
+        except Exception as error:
+            self._wanted = self._preparation = None
+            self.selection.unbuilt(wanted, _text(error))
+            return
+        self._wanted = self._preparation = None
+        self.selection.charge(self._clock() - begin)
+        number = self.selection.number(wanted)
         with self._lock:
-            ticket = self.selection.begin(self._clock(), hold=hold)
+            self._contenders[number] = loaded
+            if self.selection.built(wanted, loaded.elsewhere):
+                return
+            del self._contenders[number]
+        loaded.release()
+
+    # --- while a challenger is compared ------------------------------------------------------------------------------
+
+    def _compared(self, values: list[Any]) -> Sequence[Any]:
+        hold = why_not(self._now())
+        if hold is not None and hold.for_good:
+            self.selection.stop()
+        symbols = () if self._size_of_call is None else (self._size_of_call(values),)
+        with self._lock:
+            ticket = self.selection.begin(self._clock(), symbols, hold=hold)
             self._running[ticket.contender] += 1
             contender = self._contenders[ticket.contender]
             champion = self._contenders[self.selection.champion]
@@ -100,44 +191,26 @@ class LiveCalls:
         finally:
             self._ended(ticket, error or contender.fault())
 
-    @property
-    def champion(self) -> Contender:
-        """Who runs when nobody is tried."""
-        with self._lock:
-            return self._contenders[self.selection.champion]
-
     def _ended(self, ticket: Ticket, error: str) -> None:
         self.selection.end(ticket, self._clock(), error)
         with self._lock:
             self._running[ticket.contender] -= 1
+        self._follow()
+
+    def _follow(self) -> None:
+        """Let go of programs that lost, and see whether anything is compared now."""
+        with self._lock:
+            news = self.selection.news()
+            self._news.extend(news)
+            self._lost.update(happened.lost for happened in news)
             gone = [number for number in self._lost if not self._running[number]]
             self._lost.difference_update(gone)
             released = [self._contenders.pop(number) for number in gone if number in self._contenders]
-            news, self._news = self._news, []
+            number = self.selection.champion
+            self._seat = None if self.selection.trying else (number, self._contenders[number])
         for contender in released:
             contender.release()
-        for happened in news:
-            self._emit(happened)
-        wanted = self.selection.wanted(self._clock())
-        if wanted is not None:
-            self._build(wanted, lambda found: self._came(wanted, found))
-
-    def _came(self, challenger: Challenger, found: Contender | Exception) -> None:
-        if isinstance(found, Exception):
-            self.selection.unbuilt(challenger, _text(found))
-            return
-        number = self.selection.number(challenger)
-        with self._lock:
-            self._contenders[number] = found
-            if self.selection.built(challenger):
-                return
-            del self._contenders[number]
-        found.release()
-
-    def _happened(self, happened: Happened) -> None:
-        """Under the lock: in the call that follows."""
-        self._lost.add(happened.lost)
-        self._news.append(happened)
+        self.has_news = bool(self._news) or self.over
 
 
 def _text(error: Exception) -> str:

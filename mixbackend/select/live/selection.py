@@ -19,10 +19,11 @@ import itertools
 import statistics
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from mixbackend.plan.choice import DEFAULT
+from mixbackend.plan.regime_search import WORTH
 from mixbackend.select.decision import MEASURED, Decision, Trial
 from mixbackend.select.live.allowance import TURNS_IN_ROUND, Allowance, turns_s
 from mixbackend.select.live.arbiter import Arbiter
@@ -70,6 +71,7 @@ class _Duel:
 
     contender: int
     challenger: Challenger
+    elsewhere: float = 1.0
     turns: Turns = field(default_factory=Turns)
     looked_at: int = 0
 
@@ -82,7 +84,6 @@ class Selection:
         challengers: in any order.
         arbiter, overlaps: of the process.
         born: when the entry was made.
-        tell: told what became of challengers, in the call that follows; not while a lock is held.
     """
 
     def __init__(
@@ -92,10 +93,9 @@ class Selection:
         arbiter: Arbiter,
         overlaps: Overlaps,
         born: float,
-        tell: Callable[[Happened], None] = lambda happened: None,
     ) -> None:
         self._me = next(_numbers)
-        self._arbiter, self._overlaps, self._born, self._tell = arbiter, overlaps, born, tell
+        self._arbiter, self._overlaps, self._born = arbiter, overlaps, born
         self._lock = threading.Lock()
         self._settled = threading.Event()
         self._numbered = {challenger: number for number, challenger in enumerate(challengers, 1)}
@@ -131,12 +131,8 @@ class Selection:
             self._last = contender
             tries = self._tries.get(contender, 0)
             self._tries[contender] = tries + 1
-            number = sum(self._tries.values())
-            told, self._untold = self._untold, []
-            ticket = Ticket(number, contender, tries, now, self._overlaps.begin(), symbols, stream, duel)
-        for happened in told:
-            self._tell(happened)
-        return ticket
+            number = self._allowance.calls + 1
+            return Ticket(number, contender, tries, now, self._overlaps.begin(), symbols, stream, duel)
 
     def end(self, ticket: Ticket, now: float, error: str = "") -> None:
         """A call has ended; ``error`` where its program failed, whoever answered."""
@@ -154,10 +150,27 @@ class Selection:
                     # What follows it is not told from what runs beside it.
                     duel.turns = duel.turns.after(_call(ticket, duel, call_s, call_s, False))
 
+    def ran(self, calls: int, seconds: float, now: float) -> None:
+        """The champion ran calls that were part of no comparison."""
+        with self._lock:
+            self._last = self._champion
+            self._allowance = self._allowance.after(seconds, calls=calls)
+            self._note(self._champion, seconds / calls, now)
+
     def charge(self, seconds: float) -> None:
         """Trying took so much of the user's time beside calls."""
         with self._lock:
             self._allowance = self._allowance.charged(seconds)
+
+    def affords(self, seconds: float) -> bool:
+        """Whether trying may take so much of the user's time beside calls."""
+        return self._allowance.fits(seconds)
+
+    def news(self) -> tuple[Happened, ...]:
+        """What became of challengers since this was asked."""
+        with self._lock:
+            told, self._untold = tuple(self._untold), []
+            return told
 
     # --- challengers -------------------------------------------------------------------------------------------------
 
@@ -180,14 +193,20 @@ class Selection:
         """Of a challenger, as tickets name it."""
         return self._numbered[challenger]
 
-    def built(self, challenger: Challenger) -> bool:
-        """The challenger that was wanted can run; whether it will, or everything was stopped meanwhile."""
+    def built(self, challenger: Challenger, elsewhere: float = 1.0) -> bool:
+        """The challenger that was wanted can run; whether it will, or everything was stopped meanwhile.
+
+        Args:
+            challenger: that was wanted.
+            elsewhere: what it promises to take at the worst of the other sizes that the entry is for, beside the
+                champion there, if both take the same here.
+        """
         with self._lock:
             if self._stopped:
                 return False
-            assert challenger is self._building, "only who is wanted is built"
+            assert challenger is self._building, "only what is wanted is built"
             self._building = None
-            self._duel = _Duel(self._numbered[challenger], challenger)
+            self._duel = _Duel(self._numbered[challenger], challenger, elsewhere)
             return True
 
     def unbuilt(self, challenger: Challenger, why: str) -> None:
@@ -195,10 +214,17 @@ class Selection:
         with self._lock:
             if self._stopped:
                 return
-            assert challenger is self._building, "only who is wanted is built"
+            assert challenger is self._building, "only what is wanted is built"
             self._building = None
             duel = _Duel(self._numbered[challenger], challenger)
             self._conclude(duel, Outcome(Verdict.SLOWER), self._allowance.calls, why)
+
+    def withdraw(self, why: str) -> None:
+        """The challenger that is tried can run no more."""
+        with self._lock:
+            if self._duel is not None:
+                lost = Outcome(Verdict.SLOWER, len(self._duel.turns.rounds))
+                self._conclude(self._duel, lost, self._allowance.calls + 1, why)
 
     def settled(self, timeout: float | None = None) -> bool:
         """Whether nobody is left to be tried, waiting for that so long."""
@@ -214,6 +240,11 @@ class Selection:
                 self._conclude(self._duel, stopped, self._allowance.calls + 1)
             self._stopped, self._building, self._waiting = True, None, ()
             self._settle()
+
+    @property
+    def trying(self) -> bool:
+        """Whether calls are part of a comparison."""
+        return self._duel is not None
 
     @property
     def champion(self) -> int:
@@ -254,7 +285,7 @@ class Selection:
             duel.turns = duel.turns.after(_call(ticket, duel, call_s, now - ticket.start, True))
         if len(duel.turns.rounds) > duel.looked_at:
             duel.looked_at = len(duel.turns.rounds)
-            outcome = decide(duel.turns.rounds)
+            outcome = _everywhere(decide(duel.turns.rounds), duel.elsewhere)
         elif duel.turns.hopeless:
             outcome = Outcome(Verdict.NO_DIFFERENCE, duel.looked_at, reason="since calls always overlap")
         elif duel.turns.turn_begins and duel.turns.side is Side.CHALLENGER:
@@ -299,7 +330,9 @@ class Selection:
         if duel.contender in self._latest:
             challenger_s = self._seconds(duel.contender)
         else:
-            challenger_s = duel.challenger.most_s if ratio is None else ratio * champion_s
+            # Where the champion takes longer than was estimated, so may all that share the machine with it.
+            late = max(1.0, champion_s / self._estimates[self._champion])
+            challenger_s = late * duel.challenger.most_s if ratio is None else ratio * champion_s
         return self._allowance.fits(turns_s(challenger_s, champion_s, TURN_S, turns))
 
     def _took(self, ticket: Ticket, call_s: float, now: float) -> None:
@@ -308,10 +341,13 @@ class Selection:
         self._allowance = self._allowance.after(call_s, call_s - champion_s if tried else 0.0)
         if not tried or ticket.tries >= GUARDED:
             # The first calls bind, check and copy: they say nothing of those that follow.
-            self._latest.setdefault(ticket.contender, deque(maxlen=_LATEST)).append(call_s)
+            self._note(ticket.contender, call_s, now)
+
+    def _note(self, contender: int, call_s: float, now: float) -> None:
+        self._latest.setdefault(contender, deque(maxlen=_LATEST)).append(call_s)
         if self._first_s is None:
             self._first_s = now - self._born
-        if self._best_s is None and not tried:
+        if self._best_s is None and contender == self._champion:
             self._best_s = now - self._born
 
     def _seconds(self, contender: int) -> float:
@@ -337,6 +373,14 @@ class Selection:
     def _settle(self) -> None:
         self._arbiter.leave(self._me)
         self._settled.set()
+
+
+def _everywhere(outcome: Outcome, elsewhere: float) -> Outcome:
+    """A challenger that is faster here, and promises to be slower at other sizes of the entry, does not win."""
+    if outcome.verdict is not Verdict.FASTER or outcome.ratio is None or outcome.ratio * elsewhere <= 1.0 + WORTH:
+        return outcome
+    reason = f"promises {outcome.ratio * elsewhere:.2f} times the champion's seconds at other sizes"
+    return replace(outcome, verdict=Verdict.SLOWER, reason=reason)
 
 
 def _call(ticket: Ticket, duel: _Duel, call_s: float, step_s: float, alone: bool) -> Call:

@@ -7,5 +7,6 @@ from stand_in_backends import (  # noqa: F401
     make_mixture,
     packer,
     sleeper,
+    tried_at_once,
     worth_comparing,
 )

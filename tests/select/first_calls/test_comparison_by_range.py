@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from regime_cases import WIDTH, BySize, regimes_of
+from stand_in_backends import settle
 from torch import nn
 
 from mixbackend.cost import costs as costs_module
@@ -17,7 +19,7 @@ from mixbackend.plan.choice import DEFAULT
 from mixbackend.select import cross_size_check, tuner
 from mixbackend.select.decision import MEASURED, Trial
 
-pytestmark = pytest.mark.usefixtures("worth_comparing")
+pytestmark = pytest.mark.usefixtures("worth_comparing", "tried_at_once")
 
 LINES = {
     "small": (1e-6, 1e-7),
@@ -58,8 +60,15 @@ def check(run: Any, counts: Sequence[int], of: Any = function) -> None:
         torch.testing.assert_close(run(value), of(value))
 
 
+def check_until_settled(mixture: Any, run: Any, counts: Sequence[int], of: Any = function) -> None:
+    """Calls of these sizes, each held against eager, until none of their ranges tries anything any more."""
+    settle(mixture, lambda: check(run, counts, of))
+
+
 def told(mixture: Any) -> list[str]:
-    return [event.detail.split(" at the ")[0] for event in mixture.report().events if event.kind == "tuning"]
+    """What was taken in which range of sizes, or in training."""
+    details = [event.detail.split(" at the ")[0] for event in mixture.report().events if event.kind == "tuning"]
+    return [re.sub(r"(\w+) took the place of .*", r"took \1", text) for text in details if "did not take" not in text]
 
 
 def owners(mixture: Any, graph: int = 0) -> list[set[str]]:
@@ -77,7 +86,7 @@ def four(sleeper: Any) -> list[Any]:
 def test_with_one_plan_for_all_sizes_the_first_call_decides(make_mixture: Any, sleeper: Any, by_lines: Any) -> None:
     by_lines(dict.fromkeys(("slow", "quick", "eager"), (1e-6, 1e-8)))
     mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
-    check(compiled(mixture), (8, 3000, 9))
+    check_until_settled(mixture, compiled(mixture), (8, 3000, 9))
     assert (told(mixture), used(mixture)) == (["took quick"], [{"quick"}])
 
 
@@ -85,9 +94,9 @@ def test_each_range_is_compared_at_its_own_first_call(make_mixture: Any, sleeper
     by_lines(LINES)
     mixture = make_mixture(*four(sleeper))
     run = compiled(mixture)
-    check(run, (8, 9))
+    check_until_settled(mixture, run, (8, 9))
     assert told(mixture) == ["took near_small"]
-    check(run, (3000, 7, 4000))
+    check_until_settled(mixture, run, (3000, 7, 4000))
     assert told(mixture) == ["took near_small", "took near_large"]
     assert owners(mixture) == [{"near_small"}, {"near_large"}]
     assert [regime["tuning"]["chosen"] for regime in regimes_of(mixture)] == ["near_small", "near_large"]
@@ -98,7 +107,9 @@ def test_a_later_process_takes_up_what_was_found(
 ) -> None:
     by_lines(LINES)
     monkeypatch.setattr(tuner, "why_untunable", lambda environment: "")
-    check(compiled(make_mixture(*four(sleeper))), (8, 3000))
+    monkeypatch.setenv("MIXBACKEND_BACKGROUND", "off")
+    earlier = make_mixture(*four(sleeper))
+    check_until_settled(earlier, compiled(earlier), (8, 3000))
     backends = four(sleeper)
     later = make_mixture(*backends)
     run = compiled(later)
@@ -114,10 +125,16 @@ def test_layers_that_share_a_graph_compare_a_range_once(make_mixture: Any, sleep
     layers = [nn.Linear(WIDTH, WIDTH).eval() for _ in range(3)]
     run = compiled(mixture, lambda layer, value: layer(value).tanh())
     with torch.no_grad():
-        for count in (8, 3000, 16):
-            for layer in layers:
-                value = rows(count)
-                torch.testing.assert_close(run(layer, value), layer(value).tanh())
+
+        def call() -> None:
+            for count in (8, 3000, 16):
+                for layer in layers:
+                    value = rows(count)
+                    torch.testing.assert_close(run(layer, value), layer(value).tanh())
+
+        settle(mixture, call)
+        call()
+    assert owners(mixture) == [{"near_small"}, {"near_large"}]
     assert sorted(told(mixture)) == ["took near_large", "took near_small"]
 
 
@@ -126,9 +143,12 @@ def test_weights_that_change_afterwards_are_seen_in_every_range(make_mixture: An
     mixture, model = make_mixture(*four(sleeper)), nn.Linear(WIDTH, WIDTH).eval()
     run = compiled(mixture, model)
     with torch.no_grad():
-        for _ in range(2):
+
+        def call() -> None:
             check(run, (8, 3000), model)
-            model.weight.mul_(2.0)
+            model.weight.mul_(1.01)
+
+        settle(mixture, call)
     assert owners(mixture) == [{"near_small"}, {"near_large"}]
 
 
@@ -136,12 +156,15 @@ def test_written_inputs_are_written_once_in_every_range(make_mixture: Any, sleep
     by_lines(LINES)
     mixture = make_mixture(*four(sleeper))
     run = compiled(mixture, lambda value: value.add_(1.0).exp())
-    for count in (8, 3000):
-        mine = rows(count)
-        eagers = mine.clone()
-        torch.testing.assert_close(run(mine), eagers.add_(1.0).exp())
-        torch.testing.assert_close(mine, eagers)
-    assert len(told(mixture)) == 2, "who wins depends on what is not on these lines: eager's copy into the input"
+
+    def call() -> None:
+        for count in (8, 3000):
+            mine = rows(count)
+            eagers = mine.clone()
+            torch.testing.assert_close(run(mine), eagers.add_(1.0).exp())
+            torch.testing.assert_close(mine, eagers)
+
+    settle(mixture, call)
 
 
 @pytest.mark.parametrize(("per_element_s", "winner"), [(1e-9, "second"), (1e-7, "first")])
@@ -152,11 +175,11 @@ def test_who_promises_to_be_slower_at_other_sizes_does_not_win(
     by_lines({"first": (1e-4, 1e-9), "second": (1.02e-4, per_element_s), "eager": (1e-2, 1e-6)})
     monkeypatch.setattr("mixbackend.plan.regime_search.WORTH", 10.0)
     mixture = make_mixture(sleeper("first", 0.006), sleeper("second", 0.004))
-    check(compiled(mixture), (8,))
+    check_until_settled(mixture, compiled(mixture), (8,))
     assert used(mixture) == [{winner}]
     (graph,) = mixture.report().to_dict()["graphs"]
-    statuses = {trial["choice"]: trial["status"] for trial in graph["tuning"]["trials"]}
-    assert statuses == {"second": "measured" if winner == "second" else "slower_elsewhere", "mixture": "measured"}
+    (second, *_) = [item for item in graph["selection"]["happened"] if item["challenger"] == "second"]
+    assert ("seconds at other sizes" in second["detail"]) is (winner == "first")
 
 
 @pytest.mark.parametrize(("took_s", "is_asked"), [(0.8, True), (1.0, True), (1.005, True), (2.0, False)])
@@ -197,7 +220,7 @@ def test_ranges_that_are_too_small_keep_the_estimates(
     by_lines(LINES)
     monkeypatch.setattr("mixbackend.select.comparison_processor.LEAST_S", 2e-4)
     mixture = make_mixture(*four(sleeper))
-    check(compiled(mixture), (8, 3000))
+    check_until_settled(mixture, compiled(mixture), (8, 3000))
     assert told(mixture) == ["took near_large"]
 
 

@@ -428,7 +428,7 @@ def test_too_little_memory_is_told_and_nothing_is_remembered(make, sleeper, monk
     quick = sleeper("quick", 0.0)
     mixture = make(sleeper("slow", 0.0), quick)
     torch.testing.assert_close(_infer(mixture), model(X))
-    assert (_told(mixture), quick.compiled) == (["not compared at the first call: it may take much"], [])
+    assert (_told(mixture), quick.compiled) == (["not compared with others: it may take much"], [])
 
 
 def test_running_out_of_memory_ends_the_comparison_alone(make, sleeper, monkeypatch):
@@ -438,7 +438,7 @@ def test_running_out_of_memory_ends_the_comparison_alone(make, sleeper, monkeypa
     monkeypatch.setattr(Harness, "turn", turn)
     mixture = make(sleeper("slow", 0.0), sleeper("quick", 0.0))
     torch.testing.assert_close(_infer(mixture), model(X))
-    assert (_used(mixture), _told(mixture)) == ([{"slow"}], ["not compared at the first call: CUDA out of memory"])
+    assert (_used(mixture), _told(mixture)) == ([{"slow"}], ["not compared with others: CUDA out of memory"])
 
 
 @pytest.mark.parametrize("options", [{"search": {"first_call_gpu_s": 0.0}}, {"objective": "compile_time"}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,13 +14,38 @@ from simulated_machine import challenger
 from mixbackend.execute.state_restore import Changes
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger
-from mixbackend.select.live.live_calls import Built, Contender, LiveCalls
+from mixbackend.select.live.live_calls import LiveCalls
 from mixbackend.select.live.overlaps import Overlaps
+from mixbackend.select.live.preparation import Contender, Preparation
 from mixbackend.select.live.selection import Selection
 from mixbackend.select.live.standing import Happened
 from mixbackend.select.live.steps import Situation
 
 CHANGES = Changes(places=(1,))
+
+
+@dataclass
+class Preparing:
+    """Prepares challengers by a function."""
+
+    prepare: Callable[[Challenger], Preparation]
+
+
+@dataclass
+class Prepared:
+    """A challenger of a bench, ready when the bench says so."""
+
+    bench: Bench
+    name: str
+    load_s: float = 0.0
+
+    def ready(self, calls: int, spent_s: float) -> bool:
+        return self.bench.is_ready
+
+    def load(self) -> Contender:
+        if self.name in self.bench.unbuildable:
+            raise MemoryError("no room")
+        return self.bench.contender(self.name)
 
 
 class Bench:
@@ -30,27 +56,32 @@ class Bench:
         seconds: dict[str, float],
         broken: tuple[str, ...] = (),
         unbuildable: tuple[str, ...] = (),
-        build: Callable[[Challenger, Built], None] | None = None,
+        slow: bool = False,
     ) -> None:
         self.now, self.seconds, self.broken, self.unbuildable = 0.0, seconds, broken, unbuildable
+        self.wanted: list[str] = []
+        self.is_ready, self.load_s = not slow, 0.0
         self.ran: list[str] = []
         self.released: list[str] = []
-        self.news: list[Happened] = []
         self.situation = Situation()
         names = [name for name in seconds if name != "first"]
         others = [challenger(name, 0.1, build_s=place) for place, name in enumerate(names)]
 
-        def selection(tell: Callable[[Happened], None]) -> Selection:
-            return Selection(0.1, others, Arbiter(), Overlaps(), 0.0, tell)
-
         self.calls = LiveCalls(
             self.contender("first"),
-            selection,
-            build or self.build,
-            self.news.append,
-            lambda: self.situation,
-            lambda: self.now,
+            Selection(0.1, others, Arbiter(), Overlaps(), 0.0),
+            self,
+            now=lambda: self.situation,
+            clock=lambda: self.now,
         )
+
+    @property
+    def news(self) -> list[Happened]:
+        return list(self.calls.selection.standing().happened)
+
+    def prepare(self, wanted: Challenger) -> Prepared:
+        self.wanted.append(wanted.choice.single)
+        return Prepared(self, wanted.choice.single, self.load_s)
 
     def contender(self, name: str) -> Contender:
         def run(values: list[Any]) -> list[torch.Tensor]:
@@ -66,10 +97,6 @@ class Bench:
 
         return Contender(run, CHANGES, lambda: self.released.append(name))
 
-    def build(self, wanted: Challenger, built: Built) -> None:
-        name = wanted.choice.single or ""
-        built(MemoryError("no room") if name in self.unbuildable else self.contender(name))
-
     def run(self, count: int) -> None:
         counter = torch.zeros((), dtype=torch.int64)
         for number in range(count):
@@ -84,6 +111,7 @@ def test_the_faster_one_takes_over_and_the_others_are_let_go_of() -> None:
     assert bench.calls.selection.settled(0.0) and bench.ran[-1] == "quick"
     assert bench.released == ["slow", "first"]
     assert [(item.change, item.challenger) for item in bench.news] == [("kept", "slow"), ("switched", "quick")]
+    assert len(bench.calls.take_news()) == 2 and bench.calls.over
     bench.calls.champion.run([torch.ones(1), torch.zeros((), dtype=torch.int64)])
     assert bench.ran[-1] == "quick"
 
@@ -113,15 +141,31 @@ def test_stopped_while_one_is_tried_or_built_nobody_is_tried_any_more() -> None:
     tried.run(100)
     assert set(tried.ran) == {"first"} and tried.released == ["quick"]
 
-    waiting: list[tuple[Challenger, Built]] = []
-    late = Bench({"first": 0.1, "quick": 0.08}, build=lambda wanted, built: waiting.append((wanted, built)))
+    late = Bench({"first": 0.1, "quick": 0.08}, slow=True)
     late.run(40)
-    ((wanted, built),) = waiting
-    late.situation = Situation(deterministic=True)
-    late.run(1)
-    built(late.contender("quick"))
+    assert late.wanted == ["quick"]
+    late.situation, late.is_ready = Situation(deterministic=True), True
     late.run(100)
-    assert set(late.ran) == {"first"} and late.released == ["quick"] and wanted.choice.single == "quick"
+    assert set(late.ran) == {"first"} and late.calls.selection.settled(0.0)
+
+
+def test_what_takes_longer_to_load_than_calls_have_paid_for_waits() -> None:
+    bench = Bench({"first": 0.1, "quick": 0.08})
+    bench.load_s = 1.0
+    bench.run(190)
+    assert set(bench.ran) == {"first"}
+    bench.run(200)
+    assert bench.ran[-1] == "quick"
+
+
+def test_a_challenger_that_cannot_be_bound_again_never_runs_again() -> None:
+    bench = Bench({"first": 0.1, "quick": 0.08})
+    while "quick" not in bench.ran:
+        bench.run(1)
+    bench.calls.withdraw("weights changed")
+    bench.ran.clear()
+    bench.run(100)
+    assert set(bench.ran) == {"first"} and bench.released == ["quick"] and bench.news[0].change == "out"
 
 
 def test_programs_that_still_run_are_not_let_go_of() -> None:
@@ -139,15 +183,23 @@ def test_programs_that_still_run_are_not_let_go_of() -> None:
 
         return Contender(run, Changes(), lambda: released.add(name))
 
-    def selection(tell: Callable[[Happened], None]) -> Selection:
-        return Selection(0.01, [challenger(name, 0.01) for name in "ab"], Arbiter(), Overlaps(), 0.0, tell)
+    names = [challenger(name, 0.01) for name in "ab"]
+    selection = Selection(0.01, names, Arbiter(), Overlaps(), 0.0)
 
-    def build(wanted: Challenger, built: Built) -> None:
-        found = contender(str(wanted.choice.single), 0.0)
-        threading.Thread(target=lambda: built(found)).start()
+    @dataclass
+    class Quick:
+        name: str
+        load_s: float = 0.0
+
+        def ready(self, calls: int, spent_s: float) -> bool:
+            return True
+
+        def load(self) -> Contender:
+            return contender(self.name, 0.0)
 
     # A clock that runs a hundred times as fast: calls pay for trying after 20 ms.
-    calls = LiveCalls(contender("first", 0.0005), selection, build, clock=lambda: 100.0 * time.perf_counter())
+    preparer = Preparing(lambda wanted: Quick(wanted.choice.single))
+    calls = LiveCalls(contender("first", 0.0005), selection, preparer, clock=lambda: 100.0 * time.perf_counter())
 
     def work(start: int) -> None:
         for value in range(start, start + 300):
@@ -159,4 +211,5 @@ def test_programs_that_still_run_are_not_let_go_of() -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    calls._look()
     assert failures == [] and calls.selection.standing().calls == 900

@@ -1,0 +1,69 @@
+"""A challenger built behind: planned and compiled in a process of its own, into the artifact store.
+
+Place: called by ``host.behind_worker`` with the job of ``compile.challenger_build``, which loads what came of it.
+Input: the canonical text of a graph, the configuration, a choice. Output: the choice with the plan that it came to.
+Invariants: no kernel of the graph runs, no value is needed; the database is only read. Where this process is not told
+the same of the backends as the user's, nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from mixbackend.backends.common.side_by_side import limit_side_by_side
+from mixbackend.compile.driver import prepared_graph
+from mixbackend.compile.open_environment import open_environment
+from mixbackend.compile.propose import propose
+from mixbackend.compile.sized_graph import Row
+from mixbackend.configuration import load_config
+from mixbackend.contracts.region_text import read_region_text
+from mixbackend.contracts.torch_compat import ask_deterministic
+from mixbackend.cost.looking import SWITCH
+from mixbackend.execute.behind_build import NotTheSameError
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.identity import Captured
+from mixbackend.plan.choice import Choice
+from mixbackend.select.decision import Decision
+from mixbackend.storage.background_io import finish
+
+_SHARING_S = 5.0
+
+
+def build(
+    graph: str, config: Mapping[str, Any], choice: Mapping[str, Any], fingerprints: Mapping[str, str], threads: int
+) -> dict[str, Any]:
+    """Plan a challenger and compile its regions; called in the other process.
+
+    Args:
+        graph, config, choice: see ``challenger_build.challenger_job``.
+        fingerprints: of the backends, as the user's process knows them.
+        threads: that the code is made for; none of them works here.
+
+    Raises:
+        NotTheSameError: this process would make something else.
+        Exception: whatever placing or compiling raises.
+    """
+    limit_side_by_side(1)
+    torch.set_num_threads(threads)
+    os.environ[SWITCH] = "0"
+    environment = open_environment(load_config(config), only_reads=True)
+    if dict(environment.fingerprints) != dict(fingerprints):
+        raise NotTheSameError(
+            f"backends are {dict(environment.fingerprints)} behind, and {dict(fingerprints)} in the process"
+        )
+    region = read_region_text(graph)
+    ask_deterministic(region.deterministic)
+    roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
+    captured, taken = Captured(region.graph_module, region.phase, roles, "behind"), Choice.from_dict(choice)
+    with torch.no_grad():
+        outlook = propose(captured, prepared_graph(captured, environment), environment, Decision(taken))
+        assert outlook.sized is not None, "a decision leaves nothing to be measured"
+        row = Row.begun(outlook.sized, captured.id, environment)
+    # After the answer this process may be ended at any moment: what it compiled reaches the remote cache before.
+    finish(_SHARING_S)
+    planned = row.home.as_choice(taken)
+    return {"choice": planned.to_dict(), "estimated_s": row.home.plan.estimated_s}

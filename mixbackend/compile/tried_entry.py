@@ -1,0 +1,179 @@
+"""A tried entry: an entry whose calls also find out which program runs them best.
+
+Place: in the cell of ``compile.sized_graph.Row`` in place of the entry that it begins with, until that is settled; then
+the program that won has the cell. Made by ``compile.executable``. Input: an entry by estimates, challengers.
+Output: the graph's results; events; the decision, for later processes.
+Method: ``select.live``. A challenger is planned and compiled behind (``compile.behind_worker``), and loaded between two
+calls; where nothing is done behind it is built between two calls, once calls have paid for that.
+Invariants: champion and challenger are bound to the same constants at every moment that they may run. What cannot be
+bound again never runs again.
+Units: seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from mixbackend.compile.challenger_build import ChallengerBuild, UnbuiltError, challenger_job
+from mixbackend.compile.entry import Entry
+from mixbackend.compile.placeholder_entry import PlaceholderEntry
+from mixbackend.compile.sized_graph import Row
+from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.execute.bindings import BackgroundRebind
+from mixbackend.execute.state_restore import Changes
+from mixbackend.host.undisturbed import undisturbed
+from mixbackend.plan.choice import Choice
+from mixbackend.plan.layout_choice import named_layout
+from mixbackend.reporting import Event, GraphRecord
+from mixbackend.select.by_range import RangedDecisions
+from mixbackend.select.candidates import Content, content_of
+from mixbackend.select.cross_size_check import worst_elsewhere
+from mixbackend.select.decision import Decision
+from mixbackend.select.live.arbiter import arbiter
+from mixbackend.select.live.challengers import Challenger
+from mixbackend.select.live.live_calls import LiveCalls
+from mixbackend.select.live.overlaps import overlaps
+from mixbackend.select.live.preparation import Contender, Preparation
+from mixbackend.select.live.selection import Selection
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a tried entry runs, and where it stands.
+
+    Attributes:
+        row, bucket: its cell.
+        ranged: told of the decision.
+        sizes: like the inputs of a call of the captured graph, without their values.
+    """
+
+    row: Row
+    bucket: int
+    ranged: RangedDecisions
+    sizes: tuple[Any, ...]
+
+
+class TriedEntry(PlaceholderEntry):
+    """See the module's docstring.
+
+    Args:
+        champion: what runs first.
+        subject: see ``Subject``.
+        challengers: what it is held against; not empty.
+    """
+
+    def __init__(self, champion: Entry, subject: Subject, challengers: Sequence[Challenger]) -> None:
+        super().__init__(champion, subject.row, subject.bucket)
+        self._subject = subject
+        self._changing = threading.RLock()  # of those that bind, load or let go of programs
+        self._challenger: Entry | None = None
+        estimated_s = champion.plan.estimated_s
+        selection = Selection(estimated_s, challengers, arbiter(), overlaps(), time.perf_counter())
+        self._live = LiveCalls(self._contender(champion), selection, self, subject.row.sized.size_of_call())
+
+    def __call__(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the graph; empties the list."""
+        try:
+            return self._live(arguments)
+        finally:
+            if self._live.has_news:
+                self._hear()
+
+    # --- challengers -------------------------------------------------------------------------------------------------
+
+    def prepare(self, challenger: Challenger) -> Preparation:
+        """Begin to build a challenger; see ``preparation.Preparer``."""
+        text = self._subject.ranged.text(self._subject.sizes)
+        environment, name = self._environment, self.graph.id
+        number = None
+        if text is not None and environment.background.on:
+            number = environment.background.submit(challenger_job(text, challenger.choice, environment, name))
+        return ChallengerBuild(self, challenger.choice, environment, name, number)
+
+    def load(self, choice: Choice) -> Contender:
+        """Build a challenger from what is compiled, and compile the rest.
+
+        Raises:
+            UnbuiltError: it is the plan that runs.
+            Exception: it cannot be placed, compiled or bound.
+        """
+        row, bucket = self._subject.row, self._subject.bucket
+        regime = None if bucket == row.sized.home_bucket else row.sized.regime(bucket)
+        environment = self._environment
+        with self._changing, without_dispatch_modes(), undisturbed(), torch.no_grad():
+            proposal = row.sized.proposal_for(Decision(choice), row.id_of(bucket), environment, regime)
+            challenger = row.build(proposal, on_trial=True)
+            if _content(challenger) == _content(self._champion):
+                challenger.release()
+                raise UnbuiltError("it is the plan that runs")
+            row.settle_watch()
+            sizes = self._subject.ranged.ends(row.sized.regime(bucket))
+            elsewhere = worst_elsewhere(challenger, self._champion, sizes, environment.planner)
+            self._challenger = challenger
+        return self._contender(challenger, elsewhere)
+
+    def _contender(self, entry: Entry, elsewhere: float = 1.0) -> Contender:
+        names = [node.name for node in entry.layout.module.graph.find_nodes(op="placeholder")]
+        changes = Changes.of_graphs([entry.graph], names)
+        return Contender(entry, changes, entry.release, lambda: entry.fault, elsewhere)
+
+    def _hear(self) -> None:
+        """Tell what became of challengers; once nothing is left to be tried, the champion has the cell."""
+        with self._changing:
+            for happened in self._live.take_news():
+                self._environment.events.append(Event("tuning", self.graph.id, "", "", str(happened)))
+                if happened.change == "switched" and self._challenger is not None:
+                    self._champion = self._challenger
+                    self._champion.promote()
+                self._challenger = None
+            self._subject.row.settle_watch()
+            if self._live.over:
+                self._settle()
+
+    def _settle(self) -> None:
+        row, bucket = self._subject.row, self._subject.bucket
+        decision = self._live.selection.decision()
+        if decision.measured:
+            kept = replace(decision, choice=self._champion.as_choice(decision.choice))
+            self._subject.ranged.keep_compared(row.sized.regime(bucket), kept)
+        self._champion.settle(decision, self._live.selection.standing().to_dict())
+        self.give_way(self._champion)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to be tried."""
+        return self._live.over
+
+    # --- as an entry -------------------------------------------------------------------------------------------------
+
+    def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:
+        """See ``Entry.bind``; the challenger is bound as well, or given up."""
+        with self._changing:
+            pending = super().bind(constants, rebind)
+            if self._challenger is not None:
+                try:
+                    pending += self._challenger.bind(constants, rebind)
+                except Exception as error:
+                    self._live.withdraw(f"it cannot be bound to other constants: {error}")
+            return pending
+
+    def release(self) -> None:
+        """See ``Entry.release``."""
+        self._live.selection.stop()
+        super().release()
+        if self._challenger is not None:
+            self._challenger.release()
+
+    def record(self, *, advice: bool = False) -> GraphRecord:
+        """See ``Entry.record``."""
+        return replace(super().record(advice=advice), selection=self._live.selection.standing().to_dict())
+
+
+def _content(entry: Entry) -> Content:
+    return content_of(named_layout(entry.layout.record), entry.plan)
