@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.benchmarks.one_model.protocol import arguments_in_line
 from mixbackend.benchmarks.one_model.worker import TaskFailedError, describe_error, failure_status
 from mixbackend.benchmarks.peers import executors, machine, reference
 from mixbackend.benchmarks.peers.models import PeerModel
@@ -62,7 +63,7 @@ class CostRequest:
     @classmethod
     def from_line(cls, line: str) -> CostRequest:
         """The inverse of ``to_line``."""
-        data = json.loads(line)
+        data = arguments_in_line(line, cls)
         return cls(**{**data, "case": PeerCase(**data["case"])})
 
 

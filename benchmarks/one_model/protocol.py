@@ -82,11 +82,22 @@ def request_from_line(line: str) -> Request:
     Raises:
         ValueError: the line is not JSON, or not a request.
     """
+    return Request(**arguments_in_line(line, Request))
+
+
+def arguments_in_line(line: str, kind: type) -> dict[str, Any]:
+    """Arguments of a request of some kind, a dataclass: those without a default are there.
+
+    Raises:
+        ValueError: the line is not JSON, or not such a request.
+    """
     data = json.loads(line)
-    known = {item.name for item in dataclasses.fields(Request)}
-    if not isinstance(data, dict) or set(data) - known or not {"task", "model", "phase"} <= set(data):
+    fields = dataclasses.fields(kind)
+    known = {item.name for item in fields}
+    needed = {item.name for item in fields if item.default is item.default_factory is dataclasses.MISSING}
+    if not isinstance(data, dict) or not needed <= set(data) <= known:
         raise ValueError(f"not a request with keys from {sorted(known)}: {line.strip()[:200]}")
-    return Request(**data)
+    return data
 
 
 def plain_configuration(file: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mixbackend.benchmarks.one_model.accuracy import Phase
+from mixbackend.benchmarks.one_model.protocol import arguments_in_line
 
 PHASES: tuple[Phase, ...] = ("inference", "training")
 DTYPES = ("float32", "bfloat16")
@@ -82,8 +83,5 @@ def request_from_line(line: str) -> PeerRequest:
     Raises:
         ValueError: the line is not JSON, or not a request.
     """
-    data = json.loads(line)
-    known = {item.name for item in dataclasses.fields(PeerRequest)}
-    if not isinstance(data, dict) or set(data) - known or not {"task", "case"} <= set(data):
-        raise ValueError(f"not a request with keys from {sorted(known)}: {line.strip()[:200]}")
+    data = arguments_in_line(line, PeerRequest)
     return PeerRequest(**{**data, "case": PeerCase(**data["case"])})
