@@ -1,7 +1,7 @@
 """Stand-in backends: some that behave, some that misbehave in one way each; costs that make the first of a list win.
 
-The fixtures are imported by the ``conftest.py`` of each folder whose tests use them; ``_fresh`` then holds for all of
-it.
+The fixtures, which are all that ``*`` imports, are imported so by the ``conftest.py`` of each folder whose tests use
+them; ``_fresh`` then holds for all of it.
 """
 
 from __future__ import annotations
@@ -14,53 +14,31 @@ from typing import Any
 import pytest
 import torch
 from flat_costs import FlatCosts
+from plain_backend import PlainBackend
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile.mixture import Mixture
-from mixbackend.contracts import (
-    Availability,
-    Backend,
-    BoundRun,
-    BuildSeconds,
-    CompiledRegion,
-    OpView,
-    Region,
-    Supported,
-    Traits,
-    Verdict,
-    refuse_special,
-)
+from mixbackend.contracts import Backend, BoundRun, BuildSeconds, CompiledRegion, Region, Traits
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
 from mixbackend.select import comparison_processor
 from mixbackend.select.live import allowance, live_calls, turns
 
+__all__ = ("_fresh", "faulty", "loopback", "make_mixture", "packer", "sleeper", "tried_at_once", "worth_comparing")
+
 CHEAPEST_FIRST = FlatCosts(seconds={"eager": 1e-3})
 """Every op costs a microsecond, a thousand on eager."""
 
 
-class Loopback(Backend):
+class Loopback(PlainBackend):
     """Runs regions with torch, but hands out fresh row-major tensors as a foreign runtime would."""
 
     name = "loopback"
-    contract_version = "1.0"
 
     def __init__(self) -> None:
         self.compiled: list[Region] = []
         self.calls = 0
-
-    def availability(self) -> Availability:
-        return Availability(True, version="1")
-
-    def fingerprint(self) -> str:
-        return "loopback 1"
-
-    def traits(self) -> Traits:
-        return Traits()
-
-    def judge(self, view: OpView) -> Verdict:
-        return refuse_special(view) or Supported()
 
     def compile(self, region: Region) -> CompiledRegion:
         self.compiled.append(region)
