@@ -3,23 +3,22 @@
 Place: behind ``CompiledRegion.bind``. The stored model keeps weights as inputs, so its text is small and one model
 serves all layers; only here do values come in, and the runtime folds, fuses and packs them when the session opens.
 Input: a model, its entrances, one tensor per constant input. Output: ``BoundModel``.
-Invariants: large constants are not copied on the way in: the model refers to them as external data, which the runtime
-is given as values on torch's own storage. Where the runtime keeps a constant as it is, later writes into it are seen by
-some kernels and not by others: whoever binds must watch and bind again.
+Invariants: large constants are not copied on the way in: the model refers to them as external data, each under its own
+name, which the runtime is given on torch's own storage. Where the runtime keeps a constant as it is, later writes into
+it are seen by some kernels and not by others: whoever binds must watch and bind again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 import torch
 
 from mixbackend.backends.common.onnx.dtypes import ONNX_NUMBER
 from mixbackend.backends.onnxruntime.boundary import Entrance
-from mixbackend.backends.onnxruntime.exchange import exchange_tensor, in_order
+from mixbackend.backends.onnxruntime.exchange import in_order
 
 _WRITTEN_BYTES = 1024
 """Constants up to this size are written into the model: the runtime reads shapes and axes only from there."""
@@ -34,14 +33,14 @@ class BoundModel:
 
     Attributes:
         serialised: its text; large constants are external.
-        names, values: of the external constants, as the runtime takes them.
+        names, values: of the external constants, dense. The session reads them in place: they must live as long as it.
         copied_bytes: memory that the session will hold on its own: constants that had to be made dense or are packed.
         packed: how many constants the runtime packs.
     """
 
     serialised: bytes
     names: tuple[str, ...]
-    values: tuple[Any, ...]
+    values: tuple[torch.Tensor, ...]
     copied_bytes: int
     packed: int
 
@@ -64,7 +63,7 @@ def bind_model(
     wanted = {item.name: item for item in graph.input}
     read = {name for node in graph.node for name in node.input}
     packed = _packed_names(graph)
-    external: dict[str, Any] = {}
+    external: dict[str, torch.Tensor] = {}
     copied = 0
     for entrance, tensor in zip(entrances, constants, strict=True):
         if entrance.kind != "constant":
@@ -76,7 +75,7 @@ def bind_model(
             graph.initializer.append(_written(entrance, dense))
             continue
         graph.initializer.append(_referred(entrance, dense))
-        external[entrance.name] = exchange_tensor(dense)
+        external[entrance.name] = dense
         copied += dense.nbytes * ((entrance.name in packed) + (dense.data_ptr() != tensor.data_ptr()))  # type: ignore
     left = list(wanted.values())
     del graph.input[:]
@@ -118,7 +117,7 @@ def _referred(entrance: Entrance, dense: torch.Tensor) -> onnx.TensorProto:
         data_location=onnx.TensorProto.EXTERNAL,
     )
     # The location is never opened: the runtime is given the values before it reads the model.
-    for key, value in (("location", "bound"), ("offset", "0"), ("length", str(dense.nbytes))):
+    for key, value in (("location", entrance.name), ("offset", "0"), ("length", str(dense.nbytes))):
         proto.external_data.add(key=key, value=value)
     return proto
 

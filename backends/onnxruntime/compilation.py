@@ -80,7 +80,7 @@ class _Opener:
         """With the constants as initialisers; see ``BindFunction``."""
         bound = bind_model(self._serialised, self._entrances, constants)
         session = self._open(bound.serialised, names=bound.names, values=bound.values)
-        run = runner(session, self._entrances, self._exits, bound=True)
+        run = runner(session, self._entrances, self._exits, bound=bound.values)
         notes = (f"{bound.packed} constants packed",) if bound.packed else ()
         return BoundRun(run, bound.copied_bytes, notes)
 

@@ -72,5 +72,8 @@ def target(version: tuple[int, ...]) -> Target:
     return Target(opset=20, ir_version=9, kernels=KERNELS)
 
 
-TARGET = target(tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]))
+VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+"""The installed release."""
+
+TARGET = target(VERSION)
 """For the installed release."""

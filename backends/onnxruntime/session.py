@@ -16,7 +16,8 @@ import onnxruntime
 import torch
 
 from mixbackend.backends.onnxruntime.boundary import Entrance, Exit
-from mixbackend.backends.onnxruntime.exchange import converter, exchange_plain, is_plain, tensor_at
+from mixbackend.backends.onnxruntime.exchange import converter, exchange_plain, exchange_tensor, is_plain, tensor_at
+from mixbackend.backends.onnxruntime.kernels import VERSION
 from mixbackend.contracts import thread_policy
 
 _SLOW_FUSIONS = ["SkipLayerNormFusion"]
@@ -25,6 +26,9 @@ _SINGLE_PRECISION_FUSIONS = ["MatMulScaleFusion", "MatmulTransposeFusion", "Quic
 """Optimisations that keep a factor of float64 values as a float32 attribute, or fuse to an operator that older releases
 have no float64 kernel for."""
 
+BORROWS = VERSION >= (1, 31)
+"""Whether this release reads constants where they lie. Older ones copy those that their optimiser may look at."""
+
 
 def open_session(
     model: bytes,
@@ -32,7 +36,8 @@ def open_session(
     static: bool,
     doubles: bool,
     names: Sequence[str] = (),
-    values: Sequence[Any] = (),
+    values: Sequence[torch.Tensor] = (),
+    borrow: bool = BORROWS,
     optimized: str = "",
 ) -> onnxruntime.InferenceSession:
     """A session on the CPU.
@@ -41,7 +46,8 @@ def open_session(
         model: serialised.
         static: all sizes are known, so the runtime may plan one block of memory for a call.
         doubles: the model computes in float64.
-        names, values: of initialisers that the model leaves external, as the runtime's C level has them.
+        names, values: of initialisers that the model leaves external, dense. They must live as long as the session.
+        borrow: read all of them in place.
         optimized: a file to which the optimised model is written, for people.
     """
     options = onnxruntime.SessionOptions()
@@ -51,18 +57,35 @@ def open_session(
     options.log_severity_level = 4
     options.optimized_model_filepath = optimized
     _set_threads(options)
-    if names:
-        wrapped = [onnxruntime.OrtValue(value) for value in values]
-        # Once for the optimiser, which then sees the values, and once so that what it leaves as it is is not copied.
-        options.add_external_initializers(list(names), wrapped)
-        stay = _left_alone(model, names)
-        for name, value in zip(names, wrapped, strict=True):
-            if name in stay:
-                options.add_initializer(name, value)
+    # The options have bare pointers to what this holds.
+    held = [] if borrow else [onnxruntime.OrtValue(exchange_tensor(value)) for value in values]
+    if held:
+        _give(options, model, names, held)
+    elif names:
+        _lend(options, names, values)
     disabled = [*_SLOW_FUSIONS, *(_SINGLE_PRECISION_FUSIONS if doubles else ())]
     return onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
     )
+
+
+def _lend(options: onnxruntime.SessionOptions, names: Sequence[str], values: Sequence[torch.Tensor]) -> None:
+    """Constants as files whose content is in memory: optimiser and kernels read them there."""
+    files = [value.reshape(-1).view(torch.uint8).numpy() for value in values]
+    options.add_external_initializers_from_files_in_memory(list(names), files, [file.nbytes for file in files])
+    options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
+
+
+def _give(
+    options: onnxruntime.SessionOptions, model: bytes, names: Sequence[str], values: Sequence[onnxruntime.OrtValue]
+) -> None:
+    """Constants as values: once for the optimiser, which copies them, and once so that what it leaves as it is is not
+    held twice."""
+    options.add_external_initializers(list(names), list(values))
+    stay = _left_alone(model, names)
+    for name, value in zip(names, values, strict=True):
+        if name in stay:
+            options.add_initializer(name, value)
 
 
 _PLACE_OF_WEIGHT = {"Conv": 1, "Gemm": 1, "MatMul": 1, "Gather": 0}
@@ -96,23 +119,27 @@ Run = Callable[[Sequence[Any]], list[torch.Tensor]]
 
 
 def runner(
-    session: onnxruntime.InferenceSession, entrances: Sequence[Entrance], exits: Sequence[Exit], *, bound: bool = False
+    session: onnxruntime.InferenceSession,
+    entrances: Sequence[Entrance],
+    exits: Sequence[Exit],
+    bound: Sequence[torch.Tensor] | None = None,
 ) -> Run:
     """The call path: exchange, run, exchange back.
 
     Args:
         session: opened for the model.
         entrances, exits: the region's boundary.
-        bound: constants are inside the session, and are not looked at.
+        bound: constants that the session reads, ``None`` where they are inputs; in a call they are not looked at.
     """
-    taken = [(place, item) for place, item in enumerate(entrances) if not (bound and item.kind == "constant")]
+    taken = [(place, item) for place, item in enumerate(entrances) if bound is None or item.kind != "constant"]
     plain = [(place, item.name) for place, item in taken if is_plain(item)]
     others = [(place, item.name, converter(item)) for place, item in taken if not is_plain(item)]
     wanted = [item.name for item in exits]
     results = [(index, item.dtype is torch.bool) for index, item in enumerate(exits)]
     enter = _entry(session)
 
-    def run(arguments: Sequence[Any]) -> list[torch.Tensor]:
+    # The session has bare pointers to what it reads: this holds the tensors.
+    def run(arguments: Sequence[Any], held: Sequence[torch.Tensor] | None = bound) -> list[torch.Tensor]:
         feed = exchange_plain(plain, arguments)
         for place, name, convert in others:
             feed[name] = convert(arguments[place])

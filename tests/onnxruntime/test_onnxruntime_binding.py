@@ -16,7 +16,7 @@ from torch.nn import functional
 from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
 from mixbackend.backends.onnxruntime.binding import bind_model
 from mixbackend.backends.onnxruntime.boundary import boundary
-from mixbackend.backends.onnxruntime.session import open_session
+from mixbackend.backends.onnxruntime.session import BORROWS, open_session, runner
 from mixbackend.contracts import InputRole
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_region
@@ -56,16 +56,15 @@ def _bound(function, inputs, constants):
     return region, compiled, values, bound
 
 
-def _optimized(region, compiled, constants, path):
+def _optimized(region, compiled, constants, path, borrow=BORROWS):
     """Operators of the optimised model, and how many inputs it has."""
     entrances, _ = boundary(region, onnx.load_model_from_string(compiled.artifact))
     if constants is None:
         open_session(compiled.artifact, static=True, doubles=False, optimized=str(path))
     else:
         bound = bind_model(compiled.artifact, entrances, constants)
-        open_session(
-            bound.serialised, static=True, doubles=False, names=bound.names, values=bound.values, optimized=str(path)
-        )
+        given = {"names": bound.names, "values": bound.values, "borrow": borrow}
+        open_session(bound.serialised, static=True, doubles=False, optimized=str(path), **given)
     graph = onnx.load(str(path)).graph
     return Counter(node.op_type for node in graph.node), len(graph.input)
 
@@ -117,6 +116,22 @@ def test_a_transformer_layer_is_fused(tmp_path):
     (expected,) = region.graph_module.forward(*values)
     torch.testing.assert_close(bound.run(_hidden(region, values))[0], expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(compiled.run(values)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not BORROWS, reason="this release copies constants")
+@pytest.mark.parametrize(("function", "shapes"), [(_layer, _SHAPES), (_block, [(512, 16, 3, 3), *[(512,)] * 3])])
+def test_constants_that_are_read_in_place_make_the_code_of_copies(tmp_path, function, shapes):
+    image = torch.randn(2, 9, 32) if function is _layer else torch.randn(1, 16, 8, 8)
+    inputs = [image, *[torch.rand(shape) / 6 for shape in shapes]]
+    region, compiled, values, bound = _bound(function, inputs, range(1, len(inputs)))
+    constants = _constants(region, values)
+    found = [_optimized(region, compiled, constants, tmp_path / "bound.onnx", borrow) for borrow in (True, False)]
+    assert found[0] == found[1]
+    entrances, exits = boundary(region, onnx.load_model_from_string(compiled.artifact))
+    model = bind_model(compiled.artifact, entrances, constants)
+    given = {"names": model.names, "values": model.values, "borrow": False}
+    copied = runner(open_session(model.serialised, static=True, doubles=False, **given), entrances, exits, ())
+    assert torch.equal(bound.run(_hidden(region, values))[0], copied(_hidden(region, values))[0])
 
 
 def _linear(x, weight, bias):
@@ -315,6 +330,18 @@ def test_tables_are_shared_with_torch():
     assert bound.constant_bytes == 0
     inputs[1][2] = 7.0
     assert torch.equal(bound.run(_hidden(region, values))[0], inputs[1][[0, 2]])
+
+
+def test_tables_live_as_long_as_the_code_that_reads_them():
+    ids, table = torch.tensor([0, 2]), torch.randn(400, 40)
+    region = _region(lambda ids, table: functional.embedding(ids, table), [ids, table], (1,))
+    expected, places = table[ids], [item.meta.rank for item in region.inputs]
+    bound = OnnxRuntimeBackend().compile(region).bind([table if rank == 2 else None for rank in places])
+    del table
+    gc.collect()
+    rubbish = [torch.full((400, 40), 7.0) for _ in range(50)]
+    assert torch.equal(bound.run([None if rank == 2 else ids for rank in places])[0], expected)
+    assert len(rubbish) == 50
 
 
 def test_artifacts_are_bound_in_another_process(tmp_path):
