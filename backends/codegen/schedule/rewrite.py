@@ -48,6 +48,19 @@ def rewrite(root: Expr, function: NodeRewrite) -> Expr:
     return done[root]
 
 
+def with_indices(value: Expr, indices: Mapping[sympy.Symbol, sympy.Expr], ranges: Ranges) -> Expr:
+    """The value with loop indices replaced; ranges are of the symbols that come in."""
+
+    def moved(node: Expr) -> Expr:
+        if isinstance(node, IndexValue):
+            return replace(node, expression=substitute(node.expression, indices, ranges))
+        if isinstance(node, Load):
+            return replace(node, index=tuple(substitute(part, indices, ranges) for part in node.index))
+        return node
+
+    return rewrite(value, moved)
+
+
 def _with_parts(node: Expr, done: Mapping[Expr, Expr]) -> Expr:
     if isinstance(node, Apply):
         parts = tuple(done[part] for part in node.arguments)

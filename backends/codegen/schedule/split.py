@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.indices import Ranges, index_symbol, substitute
+from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.scalar import (
     Constant,
     Expr,
@@ -30,7 +30,7 @@ from mixbackend.backends.codegen.ir.scalar import (
 from mixbackend.backends.codegen.ir.stages import Loop, Map, Reduce, Stage, StageGraph, TensorType
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
-from mixbackend.backends.codegen.schedule.rewrite import ranges_of, rewrite
+from mixbackend.backends.codegen.schedule.rewrite import ranges_of, with_indices
 from mixbackend.backends.codegen.targets.target import Blocks
 
 MINIMUM_POINTS = 16384
@@ -161,13 +161,13 @@ def _split(
         cut.loop.index: one.index * cut.inner + other.index for cut, one, other in zip(cuts, outer, inner, strict=True)
     }
     loops = tuple(_loop(loop.size, symbols, ranges) for loop in stage.loops)
-    value = _at(stage.value, places, ranges)
-    value = _at(value, {old.index: new.index for old, new in zip(stage.loops, loops, strict=True)}, ranges)
+    value = with_indices(stage.value, places, ranges)
+    value = with_indices(value, {old.index: new.index for old, new in zip(stage.loops, loops, strict=True)}, ranges)
     parts = {cut.loop.index: loop for cut, loop in zip(cuts, inner, strict=True)}
     inside = tuple(parts.get(loop.index, loop) for loop in stage.reduced)
     inside = tuple(loop for loop in inside if loop.size != 1) or inner[-1:]
     gone = {loop.index: sympy.Integer(0) for loop in inner if loop not in inside}
-    value = _at(value, gone, ranges) if gone else value
+    value = with_indices(value, gone, ranges) if gone else value
     name = next(target for target in stage.targets if target is not None)
     results = 2 if stage.kind == "welford" else 1
     names = tuple(f"{name}.piece{place or ''}" for place in range(results))
@@ -224,16 +224,3 @@ def _loop(size: sympy.Expr, symbols: Iterator[sympy.Symbol], ranges: dict[sympy.
     index = next(symbols)
     ranges[index] = size
     return Loop(index, size)
-
-
-def _at(value: Expr, index: dict[sympy.Symbol, sympy.Expr], ranges: Ranges) -> Expr:
-    """The value with loop indices replaced."""
-
-    def moved(node: Expr) -> Expr:
-        if isinstance(node, IndexValue):
-            return replace(node, expression=substitute(node.expression, index, ranges))
-        if isinstance(node, Load):
-            return replace(node, index=tuple(substitute(part, index, ranges) for part in node.index))
-        return node
-
-    return rewrite(value, moved)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.indices import flatten, index_symbol, substitute, without_digits
+from mixbackend.backends.codegen.ir.indices import flatten, index_symbol, without_digits
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, LoopMode, Nest, Scratch, Store
-from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, Local, Read
+from mixbackend.backends.codegen.ir.scalar import Expr, Load, Local, Read
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     Loop,
@@ -32,7 +32,7 @@ from mixbackend.backends.codegen.ir.stages import (
 )
 from mixbackend.backends.codegen.schedule.draft import Draft
 from mixbackend.backends.codegen.schedule.group import Group, Layout
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.rewrite import rewrite, with_indices
 
 ONE = sympy.Integer(1)
 
@@ -74,17 +74,6 @@ def _written_once(stage: LoopStage, private: frozenset[str], layouts: Mapping[st
     if isinstance(stage, Scatter) or not shared or len(strides) != len(targets_of(stage)):
         raise ValueError(f"{targets_of(stage)} cannot share memory along {', '.join(map(str, single))}")
     return replace(stage, loops=tuple(Loop(loop.index, ONE) if loop in single else loop for loop in kept))
-
-
-def _moved(value: Expr, values: Mapping[sympy.Symbol, sympy.Expr], ranges: Mapping[sympy.Symbol, sympy.Expr]) -> Expr:
-    def node(item: Expr) -> Expr:
-        if isinstance(item, IndexValue):
-            return replace(item, expression=substitute(item.expression, values, ranges))
-        if isinstance(item, Load):
-            return replace(item, index=tuple(substitute(part, values, ranges) for part in item.index))
-        return item
-
-    return rewrite(value, node)
 
 
 @dataclass(frozen=True)
@@ -191,7 +180,7 @@ class _Writer:
             inside = Loop(index_symbol(f"{axis.index.name}_{number}"), part.size)
             loops = tuple(inside if loop is axis else loop for loop in stage.loops)
             ranges = {loop.index: loop.size for loop in loops}
-            value = self._value(_moved(part.value, {axis.index: inside.index}, ranges))
+            value = self._value(with_indices(part.value, {axis.index: inside.index}, ranges))
             index = tuple(loop.index + part.start if loop is inside else loop.index for loop in loops)
             yield Nest(self._loops(loops), (), (Store(stage.target, self._offset(stage.target, index), value),))
 
