@@ -200,36 +200,15 @@ case(
     lambda d: (d.x(4, 3), d.x(3), d.x(3), _stat(d, 3), _stat(d, 3), False, 0.1, 1e-5),
 )
 case("_native_batch_norm_legit.no_stats", lambda d: (d.x(2, 3, 4, 5), d.x(3), d.x(3), True, 0.1, 1e-5))
-case(
-    "native_batch_norm_backward",
-    lambda d: (
-        d.x(2, 3, 4),
-        d.x(2, 3, 4),
-        d.x(3),
-        _stat(d, 3),
-        _stat(d, 3),
-        _stat(d, 3),
-        _stat(d, 3),
-        True,
-        1e-5,
-        _MASK,
-    ),
-)
-case(
-    "native_batch_norm_backward",
-    lambda d: (
-        d.x(2, 3, 4),
-        d.x(2, 3, 4),
-        d.x(3),
-        _stat(d, 3),
-        _stat(d, 3),
-        _stat(d, 3),
-        _stat(d, 3),
-        False,
-        1e-5,
-        _MASK,
-    ),
-)
+for _trained in (True, False):
+    case(
+        "native_batch_norm_backward",
+        lambda d, trained=_trained: (
+            *(d.x(2, 3, 4), d.x(2, 3, 4), d.x(3)),
+            *(_stat(d, 3), _stat(d, 3), _stat(d, 3), _stat(d, 3)),
+            *(trained, 1e-5, _MASK),
+        ),
+    )
 case("native_group_norm", lambda d: (d.x(2, 6, 4, 5), d.x(6), d.x(6), 2, 6, 20, 3, 1e-5))
 case(
     "native_group_norm_backward",

@@ -131,31 +131,30 @@ def truncated(call: Call, value: Value) -> Value:
 # --- arithmetic ------------------------------------------------------------------------------------------------------
 
 
-def _scaled_other(call: Call, dtype: torch.dtype) -> Value:
-    other = call.operand("other", dtype)
-    alpha = call.argument("alpha")
-    if isinstance(alpha, (int, float)) and alpha == 1:
-        return other
-    return call.op("Mul", other, call.number(alpha, dtype))
+def _scaled(call: Call, value: Value, factor: str) -> Value:
+    """The value times a number among the arguments."""
+    number = call.argument(factor)
+    if isinstance(number, (int, float)) and number == 1:
+        return value
+    return call.op("Mul", value, call.number(number, call.out.dtype))
 
 
 @lowers("add.Tensor add.Scalar", OpRule(dtypes=EVERY))
 def _add(call: Call) -> Value:
-    return call.op("Add", call.operand("self", call.out.dtype), _scaled_other(call, call.out.dtype))
+    dtype = call.out.dtype
+    return call.op("Add", call.operand("self", dtype), _scaled(call, call.operand("other", dtype), "alpha"))
 
 
 @lowers("sub.Tensor sub.Scalar", OpRule(dtypes=EVERY))
 def _sub(call: Call) -> Value:
-    return call.op("Sub", call.operand("self", call.out.dtype), _scaled_other(call, call.out.dtype))
+    dtype = call.out.dtype
+    return call.op("Sub", call.operand("self", dtype), _scaled(call, call.operand("other", dtype), "alpha"))
 
 
 @lowers("rsub.Tensor rsub.Scalar", OpRule(dtypes=EVERY))
 def _rsub(call: Call) -> Value:
     dtype = call.out.dtype
-    scaled, alpha = call.operand("self", dtype), call.argument("alpha")
-    if not (isinstance(alpha, (int, float)) and alpha == 1):
-        scaled = call.op("Mul", scaled, call.number(alpha, dtype))
-    return call.op("Sub", call.operand("other", dtype), scaled)
+    return call.op("Sub", call.operand("other", dtype), _scaled(call, call.operand("self", dtype), "alpha"))
 
 
 @lowers("mul.Tensor mul.Scalar", OpRule(dtypes=EVERY))
@@ -281,10 +280,7 @@ def _addc(call: Call) -> Value:
     dtype = call.out.dtype
     combine = "Mul" if "addcmul" in call.view.op else "Div"
     term = call.op(combine, call.operand("tensor1", dtype), call.operand("tensor2", dtype))
-    value = call.argument("value")
-    if not (isinstance(value, (int, float)) and value == 1):
-        term = call.op("Mul", term, call.number(value, dtype))
-    return call.op("Add", call.operand("self", dtype), term)
+    return call.op("Add", call.operand("self", dtype), _scaled(call, term, "value"))
 
 
 @lowers("lerp.Scalar lerp.Tensor", OpRule(dtypes=REALS))
