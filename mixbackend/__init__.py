@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mixbackend.host.full_collections import full_collections_later
 from mixbackend.host.version import VERSION
 
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ __all__ = ["Config", "MixbackendError", "Report", "auto", "explain", "invalidate
 def __getattr__(name: str) -> Any:
     if name == "backend":
         # The object behind torch.compile(backend="mixbackend").
-        return import_module("mixbackend.api").auto()
+        with full_collections_later():
+            return import_module("mixbackend.api").auto()
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'mixbackend' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    with full_collections_later():
+        return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -91,8 +91,8 @@ class Mixture:
             mode: of torch.compile.
             options: of torch.compile; override keys of the configuration.
         """
-        environment = self.environment_for(mode, options)
         with full_collections_later():
+            environment = self.environment_for(mode, options)
             # AOTAutograd compiles a backward when it wants to, and asks how to split a joint graph.
             return capture(
                 graph_module,

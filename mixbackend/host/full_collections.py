@@ -1,8 +1,8 @@
-"""Full collections of garbage wait until a graph is compiled.
+"""Full collections of garbage wait until a graph is compiled, or our modules are loaded.
 
-Place: around ``Mixture.__call__``, from capture to running code.
-Compiling makes hundreds of thousands of values that stay until it is done. Python walks all of them, and all that was
-there before, a dozen times meanwhile, which takes a tenth to a fifth of the time of compiling. Young garbage is
+Place: around ``Mixture.__call__``, from capture to running code, and around the first use of ``mixbackend``'s names.
+Loading and compiling make hundreds of thousands of values that stay until they are done. Python walks all of them, and
+all that was there before, a dozen times meanwhile, which takes a tenth to a fifth of the time. Young garbage is
 collected as ever, and it is nearly all that there is.
 Invariants: the process has the thresholds it had when nobody compiles any more, unless somebody else set others
 meanwhile. Several threads may compile at once.

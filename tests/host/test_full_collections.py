@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from typing import Any
 
 import pytest
 import torch
 
+import mixbackend
 from mixbackend.contracts import CompiledRegion, Region
 from mixbackend.host.full_collections import full_collections_later
 
@@ -73,4 +75,17 @@ def test_graphs_are_compiled_so(make_mixture: Any, faulty: Any, thresholds):
     compiled = torch.compile(lambda value: torch.relu(value) + 1.0, backend=make_mixture(Watching()))
     torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
     assert seen and all(old > 1000 for _, _, old in seen)
+    assert thresholds() == (50, 2, 2)
+
+
+def test_our_modules_are_loaded_so(thresholds, monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[int, int, int]] = []
+
+    def loading(name: str) -> Any:
+        seen.append(gc.get_threshold())
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(mixbackend, "import_module", loading)
+    assert callable(mixbackend.auto)
+    assert [old > 1000 for _, _, old in seen] == [True]
     assert thresholds() == (50, 2, 2)
