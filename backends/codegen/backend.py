@@ -193,12 +193,13 @@ class CodegenBackend(Backend):
         notes = (f"{len(program.launches)} kernels, {len(program.refusals)} refused fusions",)
         parts = prepare(program, _constants(region))
         if parts is None:
-            content, compiled = _compiled(target, program)
+            compiled = target.compile(program)
+            content = _kept(target, program, compiled)
             return replace(self._region(region, content, compiled), notes=notes)
         bound = {*_constant_places(region), *range(len(program.inputs), len(parts.rest.inputs))}
-        first, compiled_first = _compiled(target, parts.first)
-        content, compiled = _compiled(target, parts.rest, bound)
-        content = replace(content, preparation=first, places=parts.places)
+        compiled_first, compiled = target.compile_all([parts.first, parts.rest])
+        first = _kept(target, parts.first, compiled_first)
+        content = replace(_kept(target, parts.rest, compiled, bound), preparation=first, places=parts.places)
         return replace(self._region(region, content, compiled, compiled_first), notes=notes)
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
@@ -283,15 +284,14 @@ def _device_of(metas: Sequence[TensorMeta], target: Target) -> str:
     return metas[0].device.type if metas else target.traits().device_type
 
 
-def _compiled(target: Target, program: Program, given: Collection[int] = ()) -> tuple[RegionArtifact, CompiledProgram]:
-    """A program as it is kept, and what the target made of it."""
+def _kept(target: Target, program: Program, compiled: CompiledProgram, given: Collection[int] = ()) -> RegionArtifact:
+    """A program as it is kept, with what the target made of it."""
     from mixbackend.backends.codegen.runner_text import runner_text
 
     device = target.traits().device_type
-    compiled = target.compile(program)
     bound = runner_text(program, device, given) if given else ""
     text = runner_text(program, device)
-    return RegionArtifact(text, program.call_table, compiled.artifact or b"", bound=bound), compiled
+    return RegionArtifact(text, program.call_table, compiled.artifact or b"", bound=bound)
 
 
 @lru_cache(maxsize=1)

@@ -127,6 +127,14 @@ class Target(ABC):
             CodegenError: with the kernel's text and the compiler's words.
         """
 
+    def compile_all(self, programs: Sequence[Program]) -> list[CompiledProgram]:
+        """Compile several programs; a target that compiles side by side does so for all of them at once.
+
+        Raises:
+            CodegenError: as ``compile``.
+        """
+        return [self.compile(program) for program in programs]
+
     def load(self, calls: CallTable, artifact: bytes) -> CompiledProgram:
         """Rebuild what ``compile`` made of the program with this call table, without the program.
 

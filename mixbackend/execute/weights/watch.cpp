@@ -1,10 +1,9 @@
 // Whether watched tensors are what they were. One call per call of a graph; holds the GIL, touches no Python object
 // but through Python's and torch's own accessors, allocates nothing. Between two calls a model runs and drives all of
 // this out of the caches: what is looked at next is fetched while something else is looked at.
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 
 namespace {
 
@@ -150,8 +149,9 @@ bool written(const Watch* watch) {
 }
 
 std::int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * std::int64_t{1000000000} + time.tv_nsec;
 }
 
 double passed_since(std::int64_t begin) { return static_cast<double>(now() - begin); }
@@ -211,7 +211,8 @@ bool content_differs(Watch* watch) {
         next_samples_differ(watch) || next_piece_differs(watch) || due_content_differs(watch, begin, most);
     // Where other processes interrupted this look, it is not charged for their time.
     double& credit = watch->use->credit;
-    credit = std::max(credit - passed_since(begin), -MOST_DEBT);
+    const double left = credit - passed_since(begin);
+    credit = left < -MOST_DEBT ? -MOST_DEBT : left;
     return found;
 }
 

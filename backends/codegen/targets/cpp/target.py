@@ -14,6 +14,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -50,15 +51,6 @@ _DTYPES = frozenset(
 _TEMPLATES = frozenset({"attention", "product"})
 """Those that ``templates`` prints, without importing it."""
 _SCRATCH_BYTES = 256 * 1024
-_OPENMP_PROBE = """
-extern "C" int omp_get_max_threads();
-extern "C" int mb_function() {
-    int sum = 0;
-#pragma omp parallel for reduction(+ : sum)
-    for (int step = 0; step < omp_get_max_threads(); ++step) sum += step;
-    return sum;
-}
-"""
 
 
 class CppTarget(Target):
@@ -115,8 +107,18 @@ class CppTarget(Target):
 
     def compile(self, program: Program) -> CompiledProgram:
         """Compile what no program before had."""
-        texts = [_text(kernel) for kernel in program.kernels]
-        functions = self._library.functions(texts)
+        return self.compile_all([program])[0]
+
+    def compile_all(self, programs: Sequence[Program]) -> list[CompiledProgram]:
+        """Compile what no program before had, the kernels of all of them side by side."""
+        texts = [[_text(kernel) for kernel in program.kernels] for program in programs]
+        functions = iter(self._library.functions([text for own in texts for text in own]))
+        return [
+            self._compiled(program, own, list(islice(functions, len(own))))
+            for program, own in zip(programs, texts, strict=True)
+        ]
+
+    def _compiled(self, program: Program, texts: Sequence[str], functions: Sequence[Function]) -> CompiledProgram:
         source = _readable(texts, functions)
         launch = self._launch(program.call_table, functions)
         return CompiledProgram(launch, source, _pack(self._library, functions, source))
@@ -197,9 +199,9 @@ def _pack(library: FunctionLibrary, functions: Sequence[Function], source: str) 
 
 
 def _openmp_works(toolchain: Toolchain) -> bool:
-    """Whether the compiler takes OpenMP and its runtime can be loaded."""
+    """Whether the compiler takes OpenMP and its runtime can be loaded: the launcher, which uses it, tells."""
     try:
-        FunctionLibrary(toolchain, "").functions([_OPENMP_PROBE])
+        FunctionLibrary(toolchain, "").functions([LAUNCHER_TEXT])
     except CodegenError:
         return False
     return True
