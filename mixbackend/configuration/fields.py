@@ -32,9 +32,9 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 
 
 class FrozenModel(BaseModel):
-    """Base of every part of a configuration."""
+    """Base of every part of a configuration; what stands below a field describes it, see ``schema``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
