@@ -5,6 +5,7 @@ Input: operator names, values and attributes. Output: an ``onnx.ModelProto``.
 Invariants: every value's element type is known, derived from ONNX's own operator schemas; where the target has no
 kernel for a type, the builder computes in a wider one and casts back; equal constants and casts are written once.
 Non-goals: shape inference and optimisation; runtimes do both.
+ONNX itself is loaded by the first graph that is built: whoever judges an op reads the tables, which is at every start.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
 import torch
 
 from mixbackend.backends.common.onnx.dtypes import ONNX_NUMBER, wider
 from mixbackend.backends.common.onnx.errors import LoweringError
 from mixbackend.contracts import Size, TensorMeta, is_symbolic
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class _Signature:
 
 @lru_cache(maxsize=512)
 def _signature(operator: str, opset: int) -> _Signature:
+    import onnx
+
     try:
         schema = onnx.defs.get_schema(operator, opset, "")
     except onnx.defs.SchemaError as error:
@@ -152,6 +157,8 @@ class GraphBuilder:
         key = (dtype, tuple(tensor.shape), raw)
         known = self._initializers.get(key)
         if known is None:
+            import onnx
+
             name = f"c{len(self._tensors)}"
             proto = onnx.TensorProto(name=name, data_type=ONNX_NUMBER[dtype], dims=list(tensor.shape), raw_data=raw)
             self._tensors.append(proto)
@@ -167,6 +174,8 @@ class GraphBuilder:
 
     def filled(self, sizes: Value, number: float, dtype: torch.dtype) -> Value:
         """A tensor of one number; ``sizes`` is one-dimensional int64."""
+        import onnx
+
         raw = _raw_bytes(_number(number, dtype))
         proto = onnx.TensorProto(name="value", data_type=ONNX_NUMBER[dtype], dims=[1], raw_data=raw)
         return self.op("ConstantOfShape", sizes, dtype=dtype, value=proto)
@@ -248,6 +257,8 @@ class GraphBuilder:
 
     def model(self, name: str) -> onnx.ModelProto:
         """The finished model."""
+        import onnx
+
         graph = onnx.helper.make_graph(self._nodes, name, self._inputs, self._outputs, initializer=self._tensors)
         opset = onnx.helper.make_opsetid("", self.target.opset)
         return onnx.helper.make_model(
@@ -295,6 +306,8 @@ class GraphBuilder:
     def _append(
         self, operator: str, inputs: Sequence[Value | None], results: Sequence[Value], attributes: Mapping[str, Any]
     ) -> None:
+        import onnx
+
         names = ["" if item is None else item.name for item in inputs]
         while names and not names[-1]:
             names.pop()
@@ -329,6 +342,8 @@ def _raw_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _value_info(name: str, dtype: torch.dtype, shape: tuple[Size, ...]) -> onnx.ValueInfoProto:
+    import onnx
+
     # A compound size (2*s0) gets no name: runtimes would read it as an unrelated symbol.
     return onnx.helper.make_tensor_value_info(name, ONNX_NUMBER[dtype], [_dimension(size) for size in shape])
 

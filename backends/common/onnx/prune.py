@@ -8,9 +8,10 @@ Invariants: order is kept; graph inputs stay, read or not, for they are the boun
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
+if TYPE_CHECKING:
+    import onnx
 
 
 def prune(model: onnx.ModelProto) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
 import torch
 import torch.fx
 
@@ -25,6 +24,9 @@ from mixbackend.backends.common.onnx.storage import stored_order
 from mixbackend.backends.common.onnx.symbolic import emit_number
 from mixbackend.backends.common.onnx.table import TABLE
 from mixbackend.contracts import OpView, Region, RegionInput, TensorMeta
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from openvino import opset15 as ov
 
 from mixbackend.contracts import OpRule, OpView, SupportTable, Unsupported, one_of
 from mixbackend_openvino import operators as build
 from mixbackend_openvino.calling import FLOATS
-from mixbackend_openvino.operators import Call, scalar, scalar_index, vector
+from mixbackend_openvino.operators import Call, ov, scalar, scalar_index, vector
 
 BOOL = frozenset({torch.bool})
 Test = Callable[[OpView], "Unsupported | None"]
