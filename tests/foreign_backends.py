@@ -82,7 +82,7 @@ class Foreign(PlainBackend):
     def judge(self, view: OpView) -> Verdict:
         refused = refuse_special(view, writes_inputs=self._traits.writes_inputs)
         if refused is None and self.only and view.op not in self.only:
-            refused = Unsupported("no-kernel", "not mine")
+            refused = Unsupported("declined", "not mine")
         return refused or Supported()
 
     def compile(self, region: Region) -> CompiledRegion:
