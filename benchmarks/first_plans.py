@@ -89,7 +89,7 @@ def _request(model: str, wanted: Wanted, cache: Path) -> Request:
     begin_anew(cache, with_rates=cache.name.endswith("-own"))
     configuration: Mapping[str, Any] = {
         "cache": {"dir": str(cache)},
-        "search": {"first_call_s": 0},
+        "select": "off",
         "verify": {"when": "off"},
     }
     return Request("speed", model, wanted.phase, MIXTURE, configuration, device=wanted.device)

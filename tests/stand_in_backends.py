@@ -22,8 +22,7 @@ from mixbackend.contracts import Backend, BoundRun, BuildSeconds, CompiledRegion
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.select import comparison_processor
-from mixbackend.select.live import allowance, live_calls, turns
+from mixbackend.select.live import allowance, live_calls, processor_challengers, turns
 
 __all__ = ("_fresh", "faulty", "loopback", "make_mixture", "packer", "sleeper", "tried_at_once", "worth_comparing")
 
@@ -176,11 +175,16 @@ def worth_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
     )
-    monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
+    monkeypatch.setattr(processor_challengers, "LEAST_S", 0.0)
 
 
 @pytest.fixture
 def tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See ``try_at_once``."""
+    try_at_once(monkeypatch)
+
+
+def try_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls have paid for trying from the first one on, and a turn is two calls."""
     monkeypatch.setattr(allowance, "LEAST_S", 0.0)
     monkeypatch.setattr(allowance, "LEAST_CALLS", 1)

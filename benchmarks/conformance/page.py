@@ -80,7 +80,7 @@ _OPINFO = """
 ## Torch's operator samples
 
 The samples of torch's own operator database (`OpInfo`) on the processor, each compiled by default `auto()` (only
-`search.first_call_s: 0`, which leaves out the comparison at the first call), with gradients of all inputs that have
+`select: off`, so that no other plans are tried), with gradients of all inputs that have
 some. A sample is right if values (by the rule above), types, shapes and strides (not those of gradients) are eager's;
 of strides, those that torch's fake kernels state are right as well. Where eager itself seems to be right by luck,
 rounding noise in float64 says how far it may be. Where a sample is random, or memory is left as it was, types and

@@ -22,18 +22,16 @@ def configuration(setting: str, seed: int) -> dict[str, Any]:
         seed: of the program.
     """
     source = random.Random(f"{setting} {seed}")
-    search = {"first_call_s": 0}
     match setting:
         case "default":
-            # Some keep the comparison at the first call, which compiles others as well.
-            return {"search": {"first_call_s": 3}} if source.random() < 0.1 else {"search": search}
+            return {}
         case "codegen":
             wish = {"match": {}, "prefer": "codegen", "factor": 1e-4}
-            return {"search": search, "backends": ["codegen", "eager"], "rules": [wish], **_unchecked(source, 0.3)}
+            return {"select": "off", "backends": ["codegen", "eager"], "rules": [wish], **_unchecked(source, 0.3)}
     members = (*_MEMBERS, "inductor") if source.random() < 0.08 else _MEMBERS
     rules = [_rule(source, members) for _ in range(source.randint(4, 10))]
     rules.append({"match": {}, "prefer": source.choice(("codegen", "eager")), "factor": 1e-4})
-    return {"search": search, "rules": rules, **_unchecked(source, 0.5)}
+    return {"select": "off", "rules": rules, **_unchecked(source, 0.5)}
 
 
 def _unchecked(source: random.Random, share: float) -> dict[str, Any]:

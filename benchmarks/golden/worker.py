@@ -64,7 +64,7 @@ def _graph(graph: Graph) -> str:
 
 def _sections(graph: Graph, dump: Path, cache: Path) -> Iterator[str]:
     cache.mkdir(mode=0o700)
-    backend = mixbackend.auto({"search": {"first_call_s": 0}, "cache": {"dir": str(cache)}, **graph.configuration})
+    backend = mixbackend.auto({"select": "off", "cache": {"dir": str(cache)}, **graph.configuration})
     returned = list(run(graph, backend))
     yield f"===== returned\n{chr(10).join(returned)}"
     # A joint graph has a folder for its passes alone: what is planned are its halves.

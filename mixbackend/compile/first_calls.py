@@ -2,8 +2,8 @@
 
 Place: asked by ``compile.executable``, once for each bucket. Input: an entry by estimates, bound, and the values of the
 call. Output: the entry that runs from now on; what was found is remembered for later processes.
-Method: the plan that looks best among many is often not the quickest. In inference on a processor the user's own calls
-find out (``compile.tried_entry``). Elsewhere a few others (``select.comparison``) are built at the first call
+Method: the plan that looks best among many is often not the quickest. On a processor the user's own calls
+find out (``compile.tried_entry``). On GPUs a few others (``select.comparison``) are built at the first call
 as well, and all take turns, until the quickest is told from the others or they have had enough. Of a graph with
 symbolic sizes the quickest here must not promise to be slower at the other sizes that it will run.
 Not compared: where the user switched selecting off, under deterministic algorithms, in a job of several ranks.
@@ -41,7 +41,7 @@ from mixbackend.select.comparison import (
 )
 from mixbackend.select.cross_size_check import checked_across_sizes
 from mixbackend.select.decision import Decision, Trial, decide
-from mixbackend.select.live.processor_challengers import processor_challengers
+from mixbackend.select.live.processor_challengers import processor_challengers, why_not_now, worth_trying_others
 from mixbackend.select.live.steps import Hold, situation, why_not
 
 
@@ -65,24 +65,19 @@ def quickest(
         captured: the graph.
         weights: that the constants of the call were made of.
     """
-    first = _FirstCall(baseline, row, bucket, ranged, row.environment)
-    hold = why_not(situation(off=row.environment.config.select == "off"))
-    if hold is Hold.OFF:
+    first, config = _FirstCall(baseline, row, bucket, ranged, row.environment), row.environment.config
+    hold = why_not(situation(off=config.select == "off"))
+    if hold is Hold.OFF or config.objective != "latency" or ranged.measuring:
+        # What was to be measured and could not be is placed by estimates.
         return baseline
-    if ranged.measuring or (captured.dynamic and row.sized.ladder is None):
-        # What was to be measured and could not be is placed by estimates; and where no number of a call tells which
-        # sizes a decision would be for, there is none.
+    if captured.dynamic and row.sized.ladder is None:
+        # No number of a call tells which sizes a decision would be for.
         return baseline
-    harness = harness_for(replace(captured, module=baseline.layout.module), row.environment)
-    if harness is None or not harness.worth_it(baseline):
-        return baseline
-    if harness.in_users_calls:
-        challengers = processor_challengers(baseline, row.environment.planner)
-        reason = hold.value if hold is not None and hold.for_good else harness.why_not(baseline, values, 1)
-        if not challengers or reason:
-            return first.leave(reason) if challengers else baseline
+    placed = replace(captured, module=baseline.layout.module)
+    harness = harness_for(placed, row.environment)
+    if harness is None:
         sizes = map(_without_values, row.sized.prepared.whole(values, weights)) if captured.dynamic else ()
-        return TriedEntry(baseline, Subject(row, bucket, ranged, tuple(sizes)), challengers)
+        return first.tried(placed, values, tuple(sizes), hold)
     rivals = harness.rivals(baseline, row.environment.planner)
     if not rivals:
         return baseline
@@ -98,6 +93,19 @@ class _FirstCall:
     bucket: int
     ranged: RangedDecisions
     environment: Environment
+
+    def tried(self, placed: Captured, values: Sequence[Any], sizes: tuple[Any, ...], hold: Hold | None) -> Entry:
+        """An entry whose calls find the quickest program."""
+        names = [node.name for node in placed.module.graph.find_nodes(op="placeholder")]
+        if not worth_trying_others(self.baseline, names):
+            return self.baseline
+        challengers = processor_challengers(self.baseline, self.environment.planner)
+        if not challengers:
+            return self.baseline
+        reason = hold.value if hold is not None and hold.for_good else why_not_now(self.baseline, names, values)
+        if reason:
+            return self.leave(reason)
+        return TriedEntry(self.baseline, Subject(self.row, self.bucket, self.ranged, sizes), challengers)
 
     def winner(self, harness: Harness, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
         reason = harness.why_not(self.baseline, values, len(choices))

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from mixbackend.select.live.live_calls import LiveCalls
 from mixbackend.select.live.overlaps import overlaps
 from mixbackend.select.live.preparation import Contender, Preparation
 from mixbackend.select.live.selection import Selection
+from mixbackend.select.live.steps import is_recomputation, situation
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,14 @@ class TriedEntry(PlaceholderEntry):
         self._challenger: Entry | None = None
         estimated_s = champion.plan.estimated_s
         selection = Selection(estimated_s, challengers, arbiter(), overlaps(), time.perf_counter())
-        self._live = LiveCalls(self._contender(champion), selection, self, subject.row.sized.size_of_call())
+        self._phase = champion.graph.phase
+        now = partial(situation, of_backward=self._phase == "backward")
+        self._live = LiveCalls(self._contender(champion), selection, self, subject.row.sized.size_of_call(), now)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
+        if is_recomputation(self._phase):
+            self._live.selection.stop()
         try:
             return self._live(arguments)
         finally:

@@ -63,15 +63,10 @@ class SearchConfig(FrozenModel):
     budget_s: Positive = 120.0
     """Seconds that `measure` may take for one graph."""
 
-    first_call_s: NotNegative = 10.0
-    """Seconds that `estimate` may take at the first call of a forward or backward on the processor, to compile others
-    as well and to keep the fastest. 0 for never, in training and in the calls of inference (`select`). What is found is
-    remembered."""
-
     first_call_gpu_s: NotNegative = 60.0
-    """The same on a GPU, for inference, forward and backward each, in modes that replay kernels as CUDA graphs
-    (`reduce-overhead`, `max-autotune`) and where measuring is asked for: compiling a whole model takes seconds
-    there."""
+    """Seconds that `estimate` may take at the first call of a graph on a GPU (inference, forward and backward each), to
+    compile others as well and to keep the fastest, in modes that replay kernels as CUDA graphs (`reduce-overhead`,
+    `max-autotune`) and where measuring is asked for; 0 for never. What is found is remembered."""
 
 
 class VerifyConfig(FrozenModel):
@@ -152,7 +147,7 @@ class Config(FrozenModel):
     took two seconds; `off` for nothing. The environment variable MIXBACKEND_BACKGROUND=off says so for a process."""
 
     select: Annotated[Literal["auto", "off"], BeforeValidator(_off)] = "auto"
-    """Whether plans by estimates are held against others by running them: in inference on processors in your own calls,
+    """Whether plans by estimates are held against others by running them: on processors in your own calls,
     elsewhere at the first call. `off`: the plan by estimates, or what was decided before, runs; so does
     `MIXBACKEND_SELECT=off` in the environment for all of a process. Under deterministic algorithms and in jobs of
     several ranks, which must all run one program, nothing is compared either."""

@@ -2,11 +2,11 @@
 
 Place: beside ``tuner``, asked by ``compile.first_calls`` for graphs that nothing was measured of.
 Input: candidates, the values of the first call. Output: what each of them took.
-Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_processor`` and
-``comparison_gpu`` choose, are compiled as well, and all take turns in this process, until the quickest is told from the
-others or a bound on turns is reached. Of a graph with symbolic sizes the quickest here must not promise to be slower at
-the other sizes that it will run (``cross_size_check``). Where: on processors; on GPUs in modes whose first call may
-take longer. Inference, forward and backward.
+Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_gpu`` chooses,
+are compiled as well, and all take turns in this process, until the quickest is told from the others or a bound on turns
+is reached. Of a graph with symbolic sizes the quickest here must not promise to be slower at the other sizes that it
+will run (``cross_size_check``). Where: on GPUs in modes whose first call may take longer; on processors the user's own
+calls compare (``live``). Inference, forward and backward.
 Invariants: nothing is called more often than the user asked unless that can be put back, before each run; the time of
 compiling and that of running are bounded, but for one compilation and one round. Candidates verify their regions like
 any other graph.
@@ -33,7 +33,6 @@ from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.planner import Planner
 from mixbackend.select.comparison_gpu import GpuHarness
-from mixbackend.select.comparison_processor import ProcessorHarness
 from mixbackend.select.cross_size_check import SLOWER_ELSEWHERE
 from mixbackend.select.decision import MEASURED, NO_TIME, Trial
 from mixbackend.select.runnable import Runnable
@@ -58,13 +57,6 @@ class Harness(Protocol):
     @property
     def most_turns(self) -> int:
         """While noise may hide who is the quickest."""
-
-    @property
-    def in_users_calls(self) -> bool:
-        """Whether the user's own calls compare, instead of calls that are made for it."""
-
-    def worth_it(self, baseline: Runnable) -> bool:
-        """Whether a graph as it is placed takes long enough, and may be held against others."""
 
     def rivals(self, baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""
@@ -103,18 +95,15 @@ class BuiltCandidate:
 
 
 def harness_for(captured: Captured, environment: Environment) -> Harness | None:
-    """What compares a graph, as far as is known before it is placed; ``None`` if it may not be compared."""
+    """What compares a graph on a GPU, as far as is known before it is placed; ``None`` if it may not be compared."""
     search = environment.config.search
     if environment.config.objective != "latency":
         return None
     device = gpu_of(captured)
     names = tuple(node.name for node in captured.module.graph.find_nodes(op="placeholder"))
-    if device is None:
-        training = captured.phase != "inference"
-        return ProcessorHarness(search.first_call_s, names, training) if search.first_call_s > 0.0 else None
-    # Elsewhere the first call may take no longer than it must.
+    # In other modes the first call may take no longer than it must.
     patient = environment.records or search.mode == "measure"
-    if not patient or search.first_call_gpu_s <= 0.0:
+    if device is None or not patient or search.first_call_gpu_s <= 0.0:
         return None
     return GpuHarness(search.first_call_gpu_s, device, environment.records, names)
 

@@ -75,15 +75,6 @@ class GpuHarness:
         """After running candidates for so long, no further one begins, and no further round."""
         return min(self.compiling_s, MOST_RUNNING_S)
 
-    @property
-    def in_users_calls(self) -> bool:
-        """Not yet."""
-        return False
-
-    def worth_it(self, baseline: Runnable) -> bool:
-        """See ``rivals``."""
-        return True
-
     def rivals(self, baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first.
 

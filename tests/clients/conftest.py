@@ -26,5 +26,5 @@ def mixture() -> Iterator[Mixture]:
 def estimated() -> Iterator[Mixture]:
     """The same without the comparison at the first call, for models that take others long to compile."""
     torch.compiler.reset()
-    yield Mixture(load_config({"search": {"first_call_s": 0}}))
+    yield Mixture(load_config({"select": "off"}))
     torch.compiler.reset()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from flat_costs import FlatCosts
-from stand_in_backends import Sleeper
+from stand_in_backends import Sleeper, try_at_once
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile import trial_worker as worker
@@ -25,7 +25,8 @@ from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.registry import isolated_registry
-from mixbackend.select import comparison, comparison_gpu, comparison_processor, tuner
+from mixbackend.select import comparison, comparison_gpu, tuner
+from mixbackend.select.live import processor_challengers
 from mixbackend.select.request import TrialRequest
 from mixbackend.select.values import write_values
 
@@ -40,7 +41,7 @@ class Cursor(torch.nn.Module):
         super().__init__()
         self.draws = draws
         self.register_buffer("place", torch.zeros(1, dtype=torch.int64))
-        self.register_buffer("rows", torch.arange(4.0 * rows).reshape(rows, 4))
+        self.register_buffer("rows", torch.arange(4.0 * rows).reshape(rows, 4) / rows)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         row = self.rows.index_select(0, self.place) + x
@@ -54,7 +55,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes mixtures whose graphs are compared at the first call, whatever they cost."""
     torch._dynamo.reset()
     monkeypatch.setattr(costs_module, "cost_model", lambda *_, **__: FlatCosts(seconds={"eager": 1e-3}))
-    monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
+    monkeypatch.setattr(processor_challengers, "LEAST_S", 0.0)
     monkeypatch.setattr(comparison_gpu, "LEAST_S", 0.0)
     monkeypatch.setattr(
         SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
@@ -70,11 +71,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     torch._dynamo.reset()
 
 
-def _calls_agree(mixture: Mixture, draws: bool = False) -> None:
-    mine, eagers = Cursor(draws=draws), Cursor(draws=draws)
+def _calls_agree(mixture: Mixture, draws: bool = False, calls: int = ROWS) -> None:
+    mine, eagers = Cursor(calls, draws), Cursor(calls, draws)
     compiled, x = torch.compile(mine, backend=mixture, dynamic=False), torch.ones(4)
     with torch.no_grad():
-        for _ in range(ROWS):
+        for _ in range(calls):
             torch.manual_seed(3)
             result, following = compiled(x), torch.rand(2)
             torch.manual_seed(3)
@@ -89,10 +90,14 @@ def _took(mixture: Mixture) -> str:
 
 
 @pytest.mark.parametrize("draws", [False, True])
-def test_a_comparison_on_the_processor_never_moves_the_cursor_on(make: Any, draws: bool) -> None:
+def test_trying_on_the_processor_never_moves_the_cursor_on(
+    make: Any, draws: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try_at_once(monkeypatch)
     mixture = make(on_failure="raise")
-    _calls_agree(mixture, draws)
-    assert _took(mixture).startswith("took ") and "quick" in _took(mixture)
+    _calls_agree(mixture, draws, calls=150)
+    told = [event.detail for event in mixture.report().events if event.kind == "tuning"]
+    assert any(detail.startswith("quick took the place of mixture") for detail in told)
 
 
 def test_versions_of_written_inputs_count_the_users_calls_alone(make: Any) -> None:
@@ -197,10 +202,11 @@ def test_where_restoring_is_dearer_than_running_nothing_is_tried(monkeypatch: py
     monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: 1 << 50)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     huge = torch.empty(1).expand(1 << 32)  # of which no memory is held
-    for harness in (
-        comparison_processor.ProcessorHarness(10.0, names, False),
-        comparison_gpu.GpuHarness(60.0, 0, True, names),
+    gpu = comparison_gpu.GpuHarness(60.0, 0, True, names)
+    monkeypatch.setattr(processor_challengers, "memory_bytes", lambda: 1 << 60)
+    for why_not in (
+        lambda values: processor_challengers.why_not_now(home, names, values),
+        lambda values: gpu.why_not(home, values, 2),
     ):
-        monkeypatch.setattr(comparison_processor, "memory_bytes", lambda: 1 << 60)
-        assert harness.why_not(home, [torch.zeros(8), torch.zeros(8)], 2) == ""
-        assert "put back" in harness.why_not(home, [huge, torch.zeros(8)], 2)
+        assert why_not([torch.zeros(8), torch.zeros(8)]) == ""
+        assert "put back" in why_not([huge, torch.zeros(8)])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from flat_costs import FlatCosts
-from stand_in_backends import Sleeper
+from stand_in_backends import Sleeper, try_at_once
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
@@ -18,9 +18,9 @@ from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.select import comparison_processor
+from mixbackend.select.live import processor_challengers
 
-NEW = 6
+NEW = 24
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def test_tokens_are_those_of_eager(model: Any, tmp_path: Path, monkeypatch: pyte
     from transformers.generation.configuration_utils import CompileConfig
 
     monkeypatch.setattr(costs_module, "cost_model", lambda *_, **__: FlatCosts(seconds={"eager": 1e-3}))
-    monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
+    monkeypatch.setattr(processor_challengers, "LEAST_S", 0.0)
     monkeypatch.setattr(SessionCosts, "comparable", lambda self, graph: {"one", "other"})
-    # Little is waited for, so that many runs fit into a comparison.
-    monkeypatch.setattr(comparison_processor, "TURN_S", 0.01)
+    try_at_once(monkeypatch)
     torch._dynamo.reset()
-    with isolated_registry(Sleeper("one", 0.001), Sleeper("other", 0.0), EagerBackend()):
+    other = Sleeper("other", 0.0)
+    with isolated_registry(Sleeper("one", 0.001), other, EagerBackend()):
         settings = {"backends": ["one", "other", "eager"], "cache": {"dir": str(tmp_path)}, "on_failure": "raise"}
         mixture = Mixture(load_config(settings))
         # A function, because the configuration of a generation is copied deeply.
@@ -69,6 +69,5 @@ def test_tokens_are_those_of_eager(model: Any, tmp_path: Path, monkeypatch: pyte
         for length in (9, 17):
             eagers = _tokens(model, length, disable_compile=True)
             assert _tokens(model, length, compile_config=compiled) == eagers
-        told = [event.detail for event in mixture.report().events if event.kind == "tuning"]
     torch._dynamo.reset()
-    assert told and all("at the first call (" in detail for detail in told), "its graphs were compared"
+    assert other.calls > 0, "another program ran some of the calls"

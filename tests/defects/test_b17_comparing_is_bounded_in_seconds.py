@@ -1,17 +1,16 @@
-"""B17: comparing at the first call is bounded in seconds, not in turns alone, and ends where the difference cannot
-matter: slow calls that differ by less than a percent are not run dozens of times."""
+"""B17: comparing is bounded. On processors no call runs more than once; where comparing makes calls of its own, seconds
+bound it, and it ends where the difference cannot matter."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from flat_costs import FlatCosts
-from stand_in_backends import Sleeper
+from stand_in_backends import Sleeper, settle, try_at_once
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile.mixture import Mixture
@@ -19,45 +18,33 @@ from mixbackend.configuration import load_config
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.select import comparison_processor
+from mixbackend.select.live import processor_challengers
 from mixbackend.select.turns import take_turns
 
-CALL_S = 0.21
 
-
-def _told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *backends: Sleeper, **search: Any) -> str:
-    """What a first call says, after it gave what eager gives."""
+def test_each_call_of_the_user_runs_one_program_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are tried, and however little they differ."""
     torch._dynamo.reset()
+    backends = [Sleeper("one", 0.003), Sleeper("other", 0.003), Sleeper("third", 0.003)]
     names = [backend.name for backend in backends]
     monkeypatch.setattr(costs_module, "cost_model", lambda *_, **__: FlatCosts(seconds={"eager": 1e-3}))
-    monkeypatch.setattr(comparison_processor, "LEAST_S", 0.0)
+    monkeypatch.setattr(processor_challengers, "LEAST_S", 0.0)
     monkeypatch.setattr(SessionCosts, "comparable", lambda self, graph: set(names))
+    try_at_once(monkeypatch)
     with isolated_registry(*backends, EagerBackend()):
-        mixture = Mixture(
-            load_config({"backends": [*names, "eager"], "cache": {"dir": str(tmp_path)}, "search": search})
-        )
-        value = torch.randn(8)
+        mixture = Mixture(load_config({"backends": [*names, "eager"], "cache": {"dir": str(tmp_path)}}))
+        value, calls = torch.randn(8), []
         compiled = torch.compile(lambda x: x.exp() + 1.0, backend=mixture, dynamic=False)
+
+        def call() -> None:
+            calls.append(compiled(value))
+            torch.testing.assert_close(calls[-1], value.exp() + 1.0)
+
         with torch.no_grad():
-            torch.testing.assert_close(compiled(value), value.exp() + 1.0)
-        (told,) = (event.detail for event in mixture.report().events if event.kind == "tuning")
+            settle(mixture, call)
+        assert all(backend.calls for backend in backends), "all were tried"
+        assert sum(backend.calls for backend in backends) == len(calls)
         torch._dynamo.reset()
-    return told
-
-
-def test_slow_calls_that_differ_by_a_trifle_run_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = Sleeper("one", CALL_S), Sleeper("other", CALL_S + 0.001)
-    told = _told(tmp_path, monkeypatch, one, other)
-    assert " at the first call (" in told
-    # Verified, and three or a few more turns; then the user's own call.
-    assert one.calls + other.calls <= 2 * 7 + 1
-
-
-def test_seconds_end_it_before_all_had_their_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backends = [Sleeper(name, CALL_S) for name in ("one", "two", "three", "four", "five")]
-    told = _told(tmp_path, monkeypatch, *backends, first_call_s=1.0)
-    assert "no_time" in told, "the second was spent before all had run"
-    assert sum(backend.calls for backend in backends) * CALL_S < 1.0 + 6 * CALL_S
 
 
 def test_no_round_begins_when_time_is_over() -> None:

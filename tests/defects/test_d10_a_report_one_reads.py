@@ -14,7 +14,7 @@ def test_a_training_step_of_many_equal_layers_is_reported_in_few_lines(tmp_path:
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
     model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
     mixture = mixbackend.auto(
-        {"backends": ["codegen", "onednn", "eager"], "search": {"first_call_s": 0}, "cache": {"dir": str(tmp_path)}}
+        {"backends": ["codegen", "onednn", "eager"], "select": "off", "cache": {"dir": str(tmp_path)}}
     )
     torch.compile(model, backend=mixture)(torch.randn(2, 8, 32)).sum().backward()
     report = mixture.report()

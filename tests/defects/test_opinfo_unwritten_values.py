@@ -20,7 +20,7 @@ def _model(value: torch.Tensor) -> torch.Tensor:
 
 def _compiled(function: Callable[..., torch.Tensor]) -> tuple[Callable[..., torch.Tensor], Any]:
     torch.compiler.reset()
-    backend = mixbackend.auto({"search": {"first_call_s": 0}})
+    backend = mixbackend.auto({"select": "off"})
     return torch.compile(function, backend=backend), backend
 
 

@@ -312,7 +312,7 @@ def test_graphs_without_images_are_planned_once(make_mixture: Any, loopback: Any
     placed = []
     original = Placements.plan
     monkeypatch.setattr(Placements, "plan", lambda *args, **kw: placed.append(1) or original(*args, **kw))
-    mixture = make_mixture(loopback, search={"first_call_s": 0})  # rivals are planned as well
+    mixture = make_mixture(loopback, select="off")  # rivals are planned as well
     with torch.no_grad():
         torch.compile(nn.Conv1d(3, 4, 3), backend=mixture)(torch.randn(2, 3, 8))
     assert len(placed) == 1

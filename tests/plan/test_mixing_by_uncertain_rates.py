@@ -47,7 +47,7 @@ def owners(
         # The one takes 33 us for the product and 15 for the loop, the other 67 and next to nothing.
         one = type("One", (Rated, kind), {**common, "name": "one", "products": 1e12, "loops": 6e10})()
         two = type("Two", (Rated, kind), {**common, "name": "two", "products": 5e11, "loops": 1e15})()
-        mixture = make_mixture(one, two, search={"first_call_s": 0}, verify={"when": "off"})
+        mixture = make_mixture(one, two, select="off", verify={"when": "off"})
         model = torch.compile(Product(), backend=mixture)
         with torch.no_grad():
             model(torch.randn(256, 256))

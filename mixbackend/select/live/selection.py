@@ -306,7 +306,7 @@ class Selection:
         return Outcome(Verdict.SLOWER, len(turns.rounds), turns.ratio, reason="far behind in its first turn")
 
     def _turn(self, now: float, hold: Hold | None) -> tuple[int, _Duel | None]:
-        if hold in (Hold.IN_BACKWARD, Hold.AWAITING):
+        if hold is Hold.IN_BACKWARD:
             # It goes on as it began; a program that is gone by now lost between two steps, by what it raised.
             return (self._last if self._is_here(self._last) else self._champion), None
         duel = self._duel

@@ -2,22 +2,23 @@
 
 Place: asked by whoever runs calls, before ``selection`` chooses. Input: what the process and the graph are doing.
 Output: ``Hold``, or nothing where the program may change.
-Method: a program changes between steps only. A forward that awaits its backward, and a call made during a backward (a
-checkpoint's recomputation runs what its forward ran), keep the program that ran last; so do calls while CUDA graphs
-are captured. In a process group of more than one rank, under deterministic algorithms and with selecting switched off
-nothing is tried at all.
-Invariants: nothing is changed here. A forward whose results are dropped awaits nothing: who holds it says so.
+Method: a program changes between steps only. A call that a backward makes of a graph that is no backward (a
+checkpoint's recomputation runs what its forward ran) keeps the program that ran last; so do calls while CUDA graphs are
+captured. In a process group of more than one rank, under deterministic algorithms and with selecting switched off
+nothing is tried at all. A forward that a checkpoint was seen to run again tries nothing any more
+(``is_recomputation``): otherwise its program might change while backwards of several steps are still to come.
+Invariants: nothing is changed here.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from enum import Enum
 
 import torch
 
+from mixbackend.contracts import Phase
 from mixbackend.contracts.torch_compat import deterministic_asked, graph_task
 
 SWITCH = "MIXBACKEND_SELECT"
@@ -32,7 +33,6 @@ class Hold(Enum):
     RANKS = "the process is one of several ranks, which must run one program"
     CAPTURING = "CUDA graphs are being captured"
     IN_BACKWARD = "the call is part of a backward"
-    AWAITING = "a forward awaits its backward"
 
     @property
     def for_good(self) -> bool:
@@ -50,7 +50,6 @@ class Situation:
         ranks: processes in the default group.
         capturing: work is recorded into CUDA graphs.
         in_backward: the call was made by a backward.
-        awaiting: forwards of the graph whose backward has not run.
     """
 
     off: bool = False
@@ -58,15 +57,14 @@ class Situation:
     ranks: int = 1
     capturing: bool = False
     in_backward: bool = False
-    awaiting: int = 0
 
 
-def situation(off: bool = False, awaiting: int = 0) -> Situation:
+def situation(off: bool = False, of_backward: bool = False) -> Situation:
     """As it is now.
 
     Args:
         off: by the configuration.
-        awaiting: see ``Situation``.
+        of_backward: whether the graph is a backward, whose every call is made by one.
     """
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return Situation(
@@ -74,9 +72,13 @@ def situation(off: bool = False, awaiting: int = 0) -> Situation:
         deterministic=deterministic_asked(),
         ranks=torch.distributed.get_world_size() if distributed else 1,
         capturing=torch.cuda.is_available() and torch.cuda.is_current_stream_capturing(),
-        in_backward=graph_task() is not None,
-        awaiting=awaiting,
+        in_backward=not of_backward and graph_task() is not None,
     )
+
+
+def is_recomputation(phase: Phase) -> bool:
+    """Whether a call of a graph of this phase is part of a backward, and the graph is none; takes 0.1 us."""
+    return phase != "backward" and graph_task() is not None
 
 
 def why_not(now: Situation) -> Hold | None:
@@ -87,30 +89,5 @@ def why_not(now: Situation) -> Hold | None:
         (Hold.RANKS, now.ranks > 1),
         (Hold.CAPTURING, now.capturing),
         (Hold.IN_BACKWARD, now.in_backward),
-        (Hold.AWAITING, now.awaiting > 0),
     )
     return next((hold for hold, holds in held if holds), None)
-
-
-class Awaiting:
-    """Forwards of one graph whose backward has not run; safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._steps: set[int] = set()
-        self._next = 0
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def forward(self) -> int:
-        """A forward has begun; its number is to be told when its backward has ended, or never will."""
-        with self._lock:
-            self._next += 1
-            self._steps.add(self._next)
-            return self._next
-
-    def done(self, step: int) -> None:
-        """The backward of this forward has ended, or what it saved is gone; told twice, it counts once."""
-        with self._lock:
-            self._steps.discard(step)

@@ -1,55 +1,16 @@
-"""Plans by estimates of training are held against others at the first call; which those are."""
+"""Which plans are held against the plan by estimates, and which of equals wins."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 
 from mixbackend.contracts import Plan, PlannedRegion, Traits
 from mixbackend.plan.choice import Choice
 from mixbackend.select.comparison import simplest_first
 from mixbackend.select.decision import Trial
 from mixbackend.select.rivals import EVERYONE, alone, other_plans
-
-pytestmark = pytest.mark.usefixtures("worth_comparing")
-
-
-def model(x: torch.Tensor) -> torch.Tensor:
-    return (x.exp() + 1.0).relu()
-
-
-X = torch.randn(8, 8)
-
-
-def run(mixture: Any, function: Any = model, value: torch.Tensor = X) -> torch.Tensor:
-    with torch.no_grad():
-        return torch.compile(function, backend=mixture, dynamic=False)(value)
-
-
-def used(mixture: Any) -> list[set[str]]:
-    return [{region.backend for region in graph.plan.regions} for graph in mixture.report().graphs]
-
-
-def told(mixture: Any) -> list[str]:
-    return [event.detail for event in mixture.report().events if event.kind == "tuning"]
-
-
-def used_after(mixture: Any) -> list[set[str]]:
-    torch.testing.assert_close(run(mixture), model(X))
-    return used(mixture)
-
-
-def test_forward_and_backward_are_compared_each(make_mixture, sleeper):
-    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
-    mine, eagers = (X.clone().requires_grad_() for _ in range(2))
-    torch.compile(lambda x: model(x).sum(), backend=mixture, dynamic=False)(mine).backward()
-    model(eagers).sum().backward()
-    torch.testing.assert_close(mine.grad, eagers.grad)
-    assert [detail.split(" at ")[0] for detail in told(mixture)] == ["took quick", "took quick"]
-    assert used(mixture) == [{"quick"}, {"quick"}]
 
 
 def test_a_rival_counts_in_the_layout_that_suits_it():

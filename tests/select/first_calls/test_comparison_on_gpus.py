@@ -23,7 +23,6 @@ from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.select import comparison, comparison_gpu, tuner
 from mixbackend.select.comparison_gpu import GpuHarness, working_bytes
-from mixbackend.select.comparison_processor import ProcessorHarness
 
 aten = torch.ops.aten
 HARNESS = GpuHarness(60.0, 0, True, ("x",))
@@ -109,14 +108,8 @@ def test_on_a_gpu_only_patient_modes_compare(phase):
 
 
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
-def test_on_the_processor_everything_is_compared_in_all_modes(phase):
-    captured = _captured("cpu", phase)
-    (name,) = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
-    for records in (False, True):
-        assert comparison.harness_for(captured, _environment(records)) == ProcessorHarness(
-            10.0, (name,), phase != "inference"
-        )
-    assert comparison.harness_for(captured, _environment(search={"first_call_s": 0.0})) is None
+def test_on_the_processor_no_calls_are_made_to_compare(phase):
+    assert comparison.harness_for(_captured("cpu", phase), _environment(records=True)) is None
 
 
 # --- who is tried
@@ -454,7 +447,7 @@ def test_time_for_compiling_is_bounded(make, sleeper):
         sleeper("first", 0.01),
         sleeper("second", 0.0, compiling_s=0.6),
         third,
-        search={"first_call_gpu_s": 0.5, "first_call_s": 0.0},
+        search={"first_call_gpu_s": 0.5},
     )
     _infer(mixture)
     assert (_used(mixture), third.compiled) == ([{"second"}], [])

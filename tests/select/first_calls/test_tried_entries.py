@@ -14,7 +14,8 @@ from mixbackend.contracts import Plan, PlannedRegion, Traits
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.partitioner import plan_revalidation
 from mixbackend.partitioner.placement import Placements
-from mixbackend.select import comparison_processor, tuner
+from mixbackend.select import tuner
+from mixbackend.select.live import processor_challengers as processor
 from mixbackend.select.live.processor_challengers import processor_challengers
 
 pytestmark = pytest.mark.usefixtures("worth_comparing", "tried_at_once")
@@ -151,7 +152,7 @@ def test_a_rival_that_a_rule_forbids_is_left_out(make_mixture, sleeper):
 
 def test_nothing_is_compared_where_it_is_switched_off(make_mixture, sleeper):
     quick = sleeper("quick", 0.0)
-    mixture = make_mixture(sleeper("slow", 0.001), quick, search={"first_call_s": 0.0})
+    mixture = make_mixture(sleeper("slow", 0.001), quick, select="off")
     run(mixture)
     assert (told(mixture), quick.compiled) == ([], [])
 
@@ -187,7 +188,7 @@ def test_backends_with_assumed_rates_are_not_tried(make_mixture, sleeper, monkey
 
 
 def test_weights_that_fill_the_machine_are_not_packed_again(make_mixture, sleeper, monkeypatch):
-    monkeypatch.setattr(comparison_processor, "memory_bytes", lambda: 4 * X.nbytes - 1)
+    monkeypatch.setattr(processor, "memory_bytes", lambda: 4 * X.nbytes - 1)
     quick = sleeper("quick", 0.0)
     mixture = make_mixture(sleeper("slow", 0.001), quick)
     run(mixture)
@@ -226,8 +227,48 @@ def test_each_owner_of_a_mixture_is_tried_alone_and_all_that_save_anything():
     }
 
 
-def challengers(regions, alone_s, pools, build_s):
-    plan = Plan("g", "inference", False, regions, estimated_s=1.0, single_backend_s=tuple(alone_s.items()))
+def test_in_training_the_nearest_three_and_mixtures_without_large_owners_are_tried():
+    regions = tuple(PlannedRegion(f"r{i}", owner, (f"n{i}",), estimated_s=0.5) for i, owner in enumerate("ab"))
+    estimates = {"a": 1.3, "b": 3.0, "c": 1.2, "d": 1.25}
+    found = challengers(regions, estimates, dict.fromkeys("abcd", "torch"), 2.0, phase="forward")
+    assert [str(item.choice) for item in found] == ["c", "d", "a", "mixture of b, c, d", "mixture of a, c, d"]
+    assert {item.error for item in found} == {2.5}
+
+
+def test_forward_and_backward_are_tried_each(make_mixture, sleeper):
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    compiled = torch.compile(lambda x: model(x).sum(), backend=mixture, dynamic=False)
+
+    def step() -> None:
+        mine, eagers = (X.clone().requires_grad_() for _ in range(2))
+        compiled(mine).backward()
+        model(eagers).sum().backward()
+        torch.testing.assert_close(mine.grad, eagers.grad)
+
+    settle(mixture, step)
+    assert sum(text.startswith("quick took the place of mixture") for text in told(mixture)) == 2
+    assert used(mixture) == [{"quick"}, {"quick"}]
+
+
+def test_a_forward_that_a_checkpoint_runs_again_tries_nothing(make_mixture, sleeper):
+    quick = sleeper("quick", 0.0)
+    mixture = make_mixture(sleeper("slow", 0.001), quick)
+    compiled = torch.compile(lambda x: model(x).sum(), backend=mixture, dynamic=False)
+
+    def step() -> None:
+        mine, eagers = (X.clone().requires_grad_() for _ in range(2))
+        torch.utils.checkpoint.checkpoint(compiled, mine, use_reentrant=False).backward()
+        model(eagers).sum().backward()
+        torch.testing.assert_close(mine.grad, eagers.grad)
+
+    settle(mixture, step)
+    forward, backward = mixture.report().to_dict()["graphs"]
+    assert (forward["phase"], forward["selection"]["happened"]) == ("forward", [])
+    assert backward["selection"]["champion"] == "quick"
+
+
+def challengers(regions, alone_s, pools, build_s, phase="inference"):
+    plan = Plan("g", phase, False, regions, estimated_s=1.0, single_backend_s=tuple(alone_s.items()))
     backends = {
         name: SimpleNamespace(
             name=name,
@@ -238,6 +279,6 @@ def challengers(regions, alone_s, pools, build_s):
     }
     costs = SimpleNamespace(comparable=lambda graph: set(alone_s))
     planner: Any = SimpleNamespace(costs=costs, backends=tuple(backends.values()), backend=backends.__getitem__)
-    graph = SimpleNamespace(placed_nodes=[None], device_type="cpu")
+    graph = SimpleNamespace(placed_nodes=[None], device_type="cpu", phase=phase)
     home: Any = SimpleNamespace(plan=plan, graph=graph, layout=SimpleNamespace(other=None))
     return processor_challengers(home, planner)

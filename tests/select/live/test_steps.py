@@ -14,7 +14,7 @@ from mixbackend.select.live import steps
 from mixbackend.select.live.arbiter import arbiter
 from mixbackend.select.live.challengers import worth_trying
 from mixbackend.select.live.overlaps import overlaps
-from mixbackend.select.live.steps import SWITCH, Awaiting, Hold, Situation, situation, why_not
+from mixbackend.select.live.steps import SWITCH, Hold, Situation, is_recomputation, situation, why_not
 
 HELD: dict[str, tuple[Any, Hold]] = {
     "off": (True, Hold.OFF),
@@ -22,7 +22,6 @@ HELD: dict[str, tuple[Any, Hold]] = {
     "ranks": (2, Hold.RANKS),
     "capturing": (True, Hold.CAPTURING),
     "in_backward": (True, Hold.IN_BACKWARD),
-    "awaiting": (1, Hold.AWAITING),
 }
 
 
@@ -32,13 +31,13 @@ def test_each_alone_holds_the_program(name: str) -> None:
     assert why_not(Situation()) is None
     assert why_not(replace(Situation(), **{name: value})) is hold and hold.value
     everything = Situation(**{field: held for field, (held, _) in HELD.items()})
-    assert why_not(everything) is Hold.OFF and Hold.OFF.for_good and not Hold.AWAITING.for_good
+    assert why_not(everything) is Hold.OFF and Hold.OFF.for_good and not Hold.IN_BACKWARD.for_good
 
 
 def test_as_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SWITCH, raising=False)
     assert why_not(situation()) is None
-    assert situation(off=True, awaiting=2) == Situation(off=True, awaiting=2)
+    assert situation(off=True) == Situation(off=True)
     monkeypatch.setenv(SWITCH, "Off")
     assert why_not(situation()) is Hold.OFF
     monkeypatch.setenv(SWITCH, "auto")
@@ -54,24 +53,19 @@ def test_as_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_checkpoint_computes_again_is_part_of_a_backward() -> None:
     seen: list[Hold | None] = []
+    of_backward: list[Hold | None] = []
+    again: list[tuple[bool, bool]] = []
 
     def part(x: torch.Tensor) -> torch.Tensor:
         seen.append(why_not(situation()))
+        of_backward.append(why_not(situation(of_backward=True)))
+        again.append((is_recomputation("forward"), is_recomputation("backward")))
         return x.sin()
 
     x = torch.ones(3, requires_grad=True)
     torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False).sum().backward()
-    assert seen == [None, Hold.IN_BACKWARD]
-
-
-def test_forwards_await_their_backward() -> None:
-    awaiting = Awaiting()
-    one, two = awaiting.forward(), awaiting.forward()
-    awaiting.done(one)
-    awaiting.done(one)
-    assert len(awaiting) == 1
-    awaiting.done(two)
-    assert len(awaiting) == 0
+    assert seen == [None, Hold.IN_BACKWARD] and of_backward == [None, None]
+    assert again == [(False, False), (True, False)]
 
 
 def test_who_is_worth_a_try_and_in_which_order() -> None:
