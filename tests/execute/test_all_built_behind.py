@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,6 @@ def environment(tmp_path: Path) -> Environment:
     return open_environment(load_config({"cache": {"dir": str(folder)}}))
 
 
-@pytest.fixture
-def other_precision() -> Iterator[None]:
-    """What torch is told in this process that inductor's code depends on, the other process must be told as well."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if before == "highest" else "highest")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 def done_behind(job: Job) -> dict[str, Any]:
     """What a worker answers."""
     asked = json.dumps({"work": job.work, "data": dict(job.data)}) + "\n"
@@ -78,14 +69,19 @@ def refuse(*_: object) -> Any:
     raise AssertionError("compiled in the user's process")
 
 
-@pytest.mark.usefixtures("other_precision")
 @pytest.mark.parametrize(
     ("name", "kind"),
     [*((name, "plain") for name in BACKENDS), *((name, "with constants") for name in BACKENDS if name != "openvino")],
 )
 def test_what_is_built_behind_is_loaded(
-    name: str, kind: str, environment: Environment, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    kind: str,
+    environment: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Callable[[str], None],
 ) -> None:
+    """Code depends on what torch is told of precision: the other process must be told as well."""
+    precision("high" if torch.get_float32_matmul_precision() == "highest" else "highest")
     if name not in {backend.name for backend in environment.backends}:
         pytest.skip(f"{name} is not here")
     region, inputs = region_of(kind)
