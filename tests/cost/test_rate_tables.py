@@ -92,6 +92,16 @@ def test_shipped_files_can_be_read(family: Family) -> None:
         assert machine.sources or not machine.entries, machine.product
 
 
+def test_calling_one_kernel_costs_two_backends_the_same() -> None:
+    """Gradients of convolutions are eager's own kernels in oneDNN's regions."""
+    (machine,) = (item for item in tables_of("avx512") if item.mark == "measured")
+    entries = [machine.entry(name) for name in ("eager", "onednn")]
+    for row in ("convolution/gradient", "convolution/channels_last/gradient"):
+        first, second = (entry.rates.rate(row, "float32") for entry in entries if entry is not None)
+        assert first is not None and second is not None
+        assert first.overhead_s == pytest.approx(second.overhead_s, rel=0.2)
+
+
 def test_a_fleets_own_table_takes_the_place_of_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "avx512.json").write_text(table_text("avx512", [MACHINE]))
     shipped = tables_of("h100")
