@@ -60,7 +60,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(
         SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends} - {EagerBackend.name}
     )
-    backends = [Sleeper("slow", 0.002), Sleeper("quick", 0.0)]
+    backends = [Sleeper("slow", 0.002, build_s=0.5), Sleeper("quick", 0.0, build_s=0.5)]
     with isolated_registry(*backends, EagerBackend()):
 
         def mixture(**options: Any) -> Mixture:
