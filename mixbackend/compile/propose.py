@@ -103,34 +103,41 @@ def _locked(
     Raises:
         LockError: the lock is frozen, and something differs.
     """
-    found: list[IdentityRecord] = []
-
-    def identify() -> IdentityRecord:
-        identity, weights = captured.identity, "live" if prepared.split is None else "constant"
-        found.append(IdentityRecord(identity.key, identity.passed, weights, environment.device(identity.graph)))
-        return found[-1]
-
-    decision = None
+    if environment.lock is None and environment.config.search.mode != "measure":
+        return None, None
+    graph, choice, identity = _Asked(captured, prepared, environment), None, None
     if environment.lock is not None:
-        ops = functools.partial(_count_ops, captured, prepared)
-        choice = environment.lock.choice(captured.id, captured.phase, identify, ops)
-        decision = None if choice is None else Decision(choice)
-    elif environment.config.search.mode == "measure":
-        # What is measured may be locked later. A graph that has no text cannot be; tuning tells that.
-        with contextlib.suppress(RegionTextError):
-            identify()
-    return found[-1] if found else None, decision
+        choice = environment.lock.choice(captured.id, captured.phase, graph)
+    # What is measured may be locked later. A graph that has no text cannot be; tuning tells that.
+    with contextlib.suppress(RegionTextError):
+        identity = graph.identity
+    return identity, None if choice is None else Decision(choice)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """See ``plan.locked_plans.AskedGraph``."""
+
+    captured: Captured
+    prepared: Prepared
+    environment: Environment
+
+    @functools.cached_property
+    def identity(self) -> IdentityRecord:
+        """What makes the graph the same elsewhere."""
+        identity, weights = self.captured.identity, "live" if self.prepared.split is None else "constant"
+        return IdentityRecord(identity.key, identity.passed, weights, self.environment.device(identity.graph))
+
+    @functools.cached_property
+    def ops(self) -> Counter[str]:
+        """How often each operator is in the graph that is placed."""
+        graph = describe(self.prepared.module, self.prepared.phase, self.captured.id, self.prepared.roles)
+        return Counter(node.op for node in graph.placed_nodes)
 
 
 def by_estimates(captured: Captured, prepared: Prepared, environment: Environment) -> SizedGraph:
     """A graph placed by estimates alone, whatever was measured of it."""
     return _sized(prepared, UNTUNED, Outlook(captured, prepared, None), environment)
-
-
-def _count_ops(captured: Captured, prepared: Prepared) -> Counter[str]:
-    """How often each operator is in the graph that is placed."""
-    graph = describe(prepared.module, prepared.phase, captured.id, prepared.roles)
-    return Counter(node.op for node in graph.placed_nodes)
 
 
 def _known(ranged: RangedDecisions) -> Decision | None:

@@ -9,8 +9,7 @@ Invariants: nothing is silent: what differs is an error under ``frozen``, an eve
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from mixbackend.contracts import Backend, LockError, Phase, RegionTextError
@@ -19,8 +18,8 @@ from mixbackend.locking.model import LockedGraph, LockFile, MadeWith
 from mixbackend.locking.reading import read_lock
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.joint_decision import JointDecision
+from mixbackend.plan.locked_plans import AskedGraph
 from mixbackend.reporting import Event, EventLog
-from mixbackend.reporting.records import IdentityRecord
 
 
 class Lock:
@@ -80,22 +79,19 @@ class Lock:
             return None  # emitted when the first graph asks
         return JointDecision(entry.layout, entry.saved, entry.recomputed) if entry is not None else None
 
-    def choice(
-        self, graph_id: str, phase: Phase, identify: Callable[[], IdentityRecord], ops: Callable[[], Counter[str]]
-    ) -> Choice | None:
+    def choice(self, graph_id: str, phase: Phase, graph: AskedGraph) -> Choice | None:
         """What the file says about a graph.
 
         Args:
             graph_id, phase: of the graph.
-            identify: gives its identity; raises ``RegionTextError`` if it has none.
-            ops: counts its operators; asked only if it is not in the file.
+            graph: asked for its identity, and for its operators only if it is not in the file.
 
         Raises:
             LockError: under ``frozen``, where there is nothing that could be used. What else differs is raised by
                 ``settle``, together with what speaks against the plan.
         """
         try:
-            identity = identify()
+            identity = graph.identity
             file = self.file
         except RegionTextError as error:
             self._absent([Difference(graph_id, f"the graph has no text, so that no file can name it: {error.what}")])
@@ -107,7 +103,7 @@ class Lock:
             return None
         entry = file.find(identity.key)
         if entry is None:
-            self._absent(missing(graph_id, phase, identity, ops(), file, set(self.used)))
+            self._absent(missing(graph_id, phase, identity, graph.ops, file, set(self.used)))
             return None
         with self._lock:
             self._entries[graph_id] = entry

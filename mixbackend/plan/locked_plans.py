@@ -7,7 +7,7 @@ Input: a captured or a joint graph's identity. Output: what was decided for it; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from mixbackend.contracts import Phase
@@ -16,12 +16,26 @@ from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.reporting.records import IdentityRecord
 
 
+class AskedGraph(Protocol):
+    """A captured graph as a lock file is asked about it; what it is asked for is computed then."""
+
+    @property
+    def identity(self) -> IdentityRecord:
+        """What makes it the same elsewhere.
+
+        Raises:
+            RegionTextError: it has no text.
+        """
+
+    @property
+    def ops(self) -> Counter[str]:
+        """How often each operator is in it."""
+
+
 class LockedPlans(Protocol):
     """Plans that were locked."""
 
-    def choice(
-        self, graph_id: str, phase: Phase, identify: Callable[[], IdentityRecord], ops: Callable[[], Counter[str]]
-    ) -> Choice | None:
+    def choice(self, graph_id: str, phase: Phase, graph: AskedGraph) -> Choice | None:
         """How a graph is to be placed; ``None`` if the file says nothing.
 
         Raises:
