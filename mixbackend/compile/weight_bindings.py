@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
@@ -65,10 +66,33 @@ class Binding:
         arguments.clear()
         return values
 
+    def change(self) -> str:
+        """Why it does not hold any more, in words; empty if it does."""
+        return "" if self.watch is None else self.watch.change()
+
     @property
     def weights(self) -> tuple[torch.Tensor, ...]:
         """What the constants were made of."""
         return () if self.watch is None else self.watch.tensors
+
+
+@dataclass(frozen=True)
+class _Waiting(Binding):
+    """A binding some regions of which eager runs, until the code for them is ready.
+
+    Attributes:
+        rebind: what makes that code.
+    """
+
+    rebind: BackgroundRebind = field(kw_only=True)
+
+    def holds(self, arguments: list[Any]) -> bool:
+        """It does not, either, once code is ready."""
+        return not self.rebind.ready and super().holds(arguments)
+
+    def change(self) -> str:
+        """See ``Binding.change``."""
+        return super().change() or (_CODE_IS_READY if self.rebind.ready else "")
 
 
 @dataclass
@@ -80,7 +104,8 @@ class _Variant:
         begun: when it was first bound, in seconds of the monotonic clock.
         binding: what it is bound to; replaced as a whole, once binding is done. Until then, and if binding fails, calls
             find the old watch, which says that weights have changed.
-        wanted: the watch of the weights that it was last to be bound to.
+        behind: the code that was last to be made in the background.
+        behind_s: seconds that making such code took, until they are added to the others.
         rebinds: how often it was bound again.
         binding_s: seconds that binding took in all.
     """
@@ -88,13 +113,16 @@ class _Variant:
     row: Row
     begun: float
     binding: Binding | None = None
-    wanted: WeightWatch | None = None
+    behind: BackgroundRebind | None = None
+    behind_s: deque[float] = field(default_factory=deque)
     rebinds: int = 0
     binding_s: float = 0.0
 
     @property
     def restless(self) -> bool:
         """Whether its weights change too often for constants to pay."""
+        while self.behind_s:
+            self.binding_s += self.behind_s.popleft()
         elapsed = time.monotonic() - self.begun
         taken = self.binding_s + self.row.rechecked_s
         return self.rebinds >= _REBINDS_BEFORE_LIVE and taken > _MOST_BINDING_SHARE * elapsed
@@ -173,8 +201,8 @@ class WeightBindings:
         return Row.begun(self._sized, f"{self._graph_id}+{next(self._ids)}", self._environment)
 
     def _bound_again(self, variant: _Variant, weights: Sequence[torch.Tensor]) -> Binding:
-        assert variant.binding is not None and variant.binding.watch is not None
-        change = variant.binding.watch.change()
+        assert variant.binding is not None, "it is kept once it is bound"
+        change = variant.binding.change()
         if not change:
             return variant.binding
         if variant.restless:
@@ -193,28 +221,22 @@ class WeightBindings:
         begin = time.monotonic()
         # Before their values are read: what is written meanwhile will be seen as a change. Frozen weights were
         # promised not to change unseen, and looking at them would bring them back to memory.
-        watch = variant.wanted = WeightWatch(weights, self._split.weights, content=not self._frozen)
+        watch = WeightWatch(weights, self._split.weights, content=not self._frozen)
+        if variant.behind is not None:
+            variant.behind.wanted = False
+        rebind = variant.behind = BackgroundRebind(variant.behind_s) if in_background else None
         # Detached twice over: what the graph of constants returns may be its input itself.
         constants = [value.detach() for value in self._split.constants.forward(*map(torch.detach, weights))]
-        rebind = self._rebind(variant, watch) if in_background else None
         pending = variant.row.bind(dict(zip(self._sized.prepared.constants, constants, strict=True)), rebind)
         if any(value.is_cuda for value in constants):
             # Later calls may come on other streams, which do not wait for this one.
             torch.cuda.current_stream().synchronize()
         variant.row.watch = watch
         watch.settle()
-        variant.binding = Binding(variant.row, watch, tuple(constants), self._others)
+        made = variant.row, watch, tuple(constants), self._others
+        variant.binding = _Waiting(*made, rebind=rebind) if rebind is not None and pending else Binding(*made)
         variant.binding_s += time.monotonic() - begin
         return variant.binding, pending
-
-    def _rebind(self, variant: _Variant, watch: WeightWatch) -> BackgroundRebind:
-        """Wait for code as long as its values are the latest; the next call after it is ready binds again."""
-
-        def ready(seconds: float) -> None:
-            variant.binding_s += seconds
-            watch.expire(_CODE_IS_READY)
-
-        return BackgroundRebind(lambda: variant.wanted is watch, ready)
 
     def _move_to_file(self, weights: Sequence[torch.Tensor]) -> FileBackedWeights | None:
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -26,23 +27,25 @@ from mixbackend.contracts.region import PrepareBindingFunction
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.storage import ArtifactStore, Label
 
-Waiting = Callable[[], bool]
-"""Whether anybody still waits for code that is made behind."""
-Ready = Callable[[float], None]
-"""Told, in some thread, when it is there or cannot be made, with the seconds that it took."""
-
 MOST_AT_ONCE = 8
 """So many regions are bound side by side; a backend may take fewer."""
 _in_background = threading.Semaphore(2)
 """So many pieces of code are made beside running models: those that wait longer may be wanted no more."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class BackgroundRebind:
-    """How code for changed values is made in the background, instead of at once."""
+    """One round of making code for changed values in the background, instead of at once.
 
-    waiting: Waiting
-    ready: Ready
+    Attributes:
+        seconds: what each piece of code took is appended to it, in the thread that made it.
+        wanted: whether calls still wait for this code; set to false by the caller once the values changed again.
+        ready: whether a piece is there, or cannot be made; the next call binds again then.
+    """
+
+    seconds: deque[float]
+    wanted: bool = True
+    ready: bool = False
 
 
 class StoredBinder:
@@ -94,11 +97,12 @@ class StoredBinder:
         def work() -> None:
             with _in_background, self._one_at_a_time(key):
                 begin = time.monotonic()
-                if not rebind.waiting():
+                if not rebind.wanted:
                     return
                 if not self._is_there(key):
                     self._make(key, binding, rebind)
-                rebind.ready(time.monotonic() - begin)
+                rebind.seconds.append(time.monotonic() - begin)
+                rebind.ready = True
 
         # It is not waited for when the program ends.
         threading.Thread(target=work, name="mixbackend-rebind", daemon=True).start()
@@ -117,7 +121,7 @@ class StoredBinder:
         except Exception as error:
             made = error
         # What is not waited for any more is forgotten.
-        self._made = {name: item for name, item in self._made.items() if item[1].waiting()}
+        self._made = {name: item for name, item in self._made.items() if item[1].wanted}
         self._made[key] = (made, rebind)
 
     def _one_at_a_time(self, key: str) -> threading.Lock:

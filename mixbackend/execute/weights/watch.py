@@ -119,10 +119,6 @@ class WeightWatch:
             self._stale = _CHANGES[code]
         return code
 
-    def expire(self, reason: str) -> None:
-        """The next call is to find a change, for this reason."""
-        self._stale = self._stale or reason
-
     def mark_stale(self, objects: frozenset[int], reason: str) -> None:
         """A caller says that tensors changed; taken if one of them is watched."""
         if not objects.isdisjoint(self._objects):
