@@ -44,6 +44,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("mixbackend/graph/", "", CAPTURE),
     ("mixbackend/api.py", "", AUTO),
     ("mixbackend/__init__.py", "", AUTO),
+    ("torch/_inductor/", "", LOWERING),
     ("torch/_dynamo/", "", CAPTURE),
     ("torch/_functorch/", "", CAPTURE),
     ("torch/__init__.py", "compile", CAPTURE),

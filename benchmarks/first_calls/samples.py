@@ -50,6 +50,7 @@ class Sampler:
     def __init__(self) -> None:
         self._samples: list[Sample] = []
         self._stopped = threading.Event()
+        self._failure: Exception | None = None
         self._main = threading.get_ident()
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
 
@@ -58,12 +59,24 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> Sequence[Sample]:
-        """End, and say what was seen."""
+        """End, and say what was seen.
+
+        Raises:
+            RuntimeError: it ended before, so that time is missing.
+        """
         self._stopped.set()
         self._thread.join()
+        if self._failure is not None:
+            raise RuntimeError("stacks were not sampled to the end") from self._failure
         return self._samples
 
     def _run(self) -> None:
+        try:
+            self._sample()
+        except Exception as error:  # it is told where somebody waits for it
+            self._failure = error
+
+    def _sample(self) -> None:
         before = time.perf_counter()
         while not self._stopped.wait(PERIOD_S):
             frames = sys._current_frames()

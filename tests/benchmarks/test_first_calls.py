@@ -11,6 +11,7 @@ import pytest
 
 from mixbackend.benchmarks.commands import first_calls as command
 from mixbackend.benchmarks.first_calls import measure as measuring
+from mixbackend.benchmarks.first_calls import samples as sampling
 from mixbackend.benchmarks.first_calls.measure import FirstCalls, Options, measure
 from mixbackend.benchmarks.first_calls.phases import PHASES, phase_of, seconds_by_phase
 from mixbackend.benchmarks.first_calls.samples import Frame, Sample, Sampler, collapsed, working_stack
@@ -66,6 +67,18 @@ def test_a_sampler_sees_what_the_main_thread_does() -> None:
     samples = sampler.stop()
     seen = sum(sample.seconds for sample in samples if any(frame.function == "busy" for frame in sample.stack))
     assert seen > 0.1
+
+
+def test_a_sampler_that_ended_early_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> tuple[Frame, ...]:
+        raise ValueError("no stack")
+
+    monkeypatch.setattr(sampling, "working_stack", broken)
+    sampler = Sampler()
+    sampler.start()
+    time.sleep(0.05)
+    with pytest.raises(RuntimeError, match="to the end"):
+        sampler.stop()
 
 
 def test_where_the_main_thread_waits_another_counts() -> None:
