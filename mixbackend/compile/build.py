@@ -32,6 +32,7 @@ from mixbackend.execute.state_restore import written_inputs
 from mixbackend.execute.stitch import Stitched, stitch
 from mixbackend.graph.aliases import only_views
 from mixbackend.graph.regions import BoundRegion, cut_regions
+from mixbackend.host.slow_notice import SlowNotice
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 
@@ -189,12 +190,14 @@ class _Builder:
         compiled: list[Compiled] = []
         jobs = [(self._owner(graph, bound), bound.region) for bound in regions]
         results = self.environment.compile_cache.compile_all(jobs)
-        for (backend, _), bound in zip(jobs, regions, strict=True):
-            try:
-                compiled.append(next(results))
-            except Exception as error:
-                self._compile_failed(backend, bound, error)
-                return (), bound
+        with SlowNotice(f"compiling {graph.id}", len(jobs)) as notice:
+            for (backend, _), bound in zip(jobs, regions, strict=True):
+                try:
+                    compiled.append(next(results))
+                except Exception as error:
+                    self._compile_failed(backend, bound, error)
+                    return (), bound
+                notice.advance()
         return tuple(compiled), None
 
     def _owner(self, graph: OpGraph, bound: BoundRegion) -> Backend:

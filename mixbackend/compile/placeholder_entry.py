@@ -30,6 +30,7 @@ class PlaceholderEntry(Entry):
 
     def __init__(self, champion: Entry, row: Row, bucket: int) -> None:
         super().__init__(champion.program, row.environment)
+        del self._program  # the champion's is asked for: this one would keep constants alive
         self._champion, self._row, self._bucket = champion, row, bucket
 
     @property

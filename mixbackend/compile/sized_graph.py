@@ -166,7 +166,7 @@ class Row:
 
     def release(self) -> None:
         """It will not be called again; see ``Entry.release``."""
-        self.constants = {}
+        self.constants, self.watch = {}, None
         for entry in self.built:
             entry.release()
 

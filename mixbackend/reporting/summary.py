@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mixbackend.contracts.bodies import ASSUMED_RUNS
 from mixbackend.contracts.plan import Plan, PlannedRegion
@@ -247,6 +248,20 @@ def compare_trials(record: GraphRecord) -> str:
     fastest = sorted(timed, key=lambda trial: trial.median_s or 0.0)[:_MOST_TRIALS]
     rows = "; ".join(f"{trial.choice} {milliseconds(trial.median_s)}" for trial in fastest)
     return f"measured {len(record.tuning.trials)} plans, took {record.tuning.chosen} (fastest, ms: {rows})"
+
+
+def describe_selection(selection: Mapping[str, Any]) -> str:
+    """One sentence: what the graph's calls found out about other programs, and what is to come."""
+    switches = [item for item in selection["happened"] if item["change"] == "switched"]
+    turns = ", ".join(f"{item['challenger']} at call {item['call']}" for item in switches) or "no switch"
+    now = f"tries {selection['trying']}, " if selection["trying"] else ""
+    left = f"{now}{selection['waiting']} left to try" if now or selection["waiting"] else "settled"
+    first, best = (milliseconds(selection[name]) for name in ("first_result_s", "best_result_s"))
+    return (
+        f"in {selection['calls']} calls of {selection['spent_s']:.3g} s: runs {selection['champion']} ({turns}); "
+        f"{left}; trying took {milliseconds(selection['tried_s'])} ms; "
+        f"ms to the first result {first}, to the best {best}"
+    )
 
 
 def next_best(record: GraphRecord, region: PlannedRegion) -> str:

@@ -113,6 +113,8 @@ def _print_why(record: GraphRecord, console: Console) -> None:
         print_line(console, f"  {summary.compare_single(record)}")
     if record.tuning is not None:
         print_line(console, f"  {summary.compare_trials(record)}")
+    if record.selection is not None:
+        print_line(console, f"  {summary.describe_selection(record.selection)}")
     how = record.decided
     if how.by != "estimates":
         print_line(console, f"  {summary.how_decided(how)}")

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from mixbackend.plan.choice import DEFAULT
 from mixbackend.plan.regime_search import WORTH
-from mixbackend.select.decision import MEASURED, Decision, Trial
+from mixbackend.select.decision import MEASURED, SLOWER, Decision, Trial
 from mixbackend.select.live.allowance import TURNS_IN_ROUND, Allowance, turns_s
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger, worth_trying
@@ -112,7 +112,7 @@ class Selection:
         self._allowance = Allowance()
         self._latest: dict[int, deque[float]] = {}
         self._tries: dict[int, int] = {}
-        self._trials: list[Trial] = []
+        self._trials: dict[int, Trial] = {}
         self._happened: list[Happened] = []
         self._untold: list[Happened] = []
         self._rounds = 0
@@ -254,7 +254,7 @@ class Selection:
     def decision(self) -> Decision:
         """What was found, for the store."""
         with self._lock:
-            return Decision(self._choices[self._champion], tuple(self._trials))
+            return Decision(self._choices[self._champion], tuple(self._trials.values()))
 
     def standing(self) -> Standing:
         """What was done so far."""
@@ -362,7 +362,11 @@ class Selection:
         self._happened.append(happened)
         self._untold.append(happened)
         self._rounds += len(duel.turns.rounds)
-        self._trials.append(_trial(duel, error))
+        rounds = duel.turns.rounds
+        if rounds:
+            choice, seconds = self._choices[self._champion], tuple(found.champion.call_s for found in rounds)
+            self._trials[self._champion] = Trial(choice, self._estimates[self._champion], MEASURED, rounds_s=seconds)
+        self._trials[duel.contender] = _trial(duel, error)
         if duel is self._duel:
             self._duel = self._pending = None
         if change == "switched":
@@ -391,7 +395,7 @@ def _call(ticket: Ticket, duel: _Duel, call_s: float, step_s: float, alone: bool
 def _trial(duel: _Duel, error: str) -> Trial:
     """Rounds of a challenger, as decisions keep them: seconds of a call."""
     challenger = duel.challenger
-    if error:
-        return Trial(challenger.choice, challenger.estimated_s, "failed", error)
+    if error or not duel.turns.rounds:
+        return Trial(challenger.choice, challenger.estimated_s, "failed" if error else SLOWER, error)
     seconds = tuple(found.challenger.call_s for found in duel.turns.rounds)
     return Trial(challenger.choice, challenger.estimated_s, MEASURED, rounds_s=seconds)

@@ -252,7 +252,7 @@ def test_forward_and_backward_are_tried_each(make_mixture, sleeper):
 
 def test_a_forward_that_a_checkpoint_runs_again_tries_nothing(make_mixture, sleeper):
     quick = sleeper("quick", 0.0)
-    mixture = make_mixture(sleeper("slow", 0.001), quick)
+    mixture = make_mixture(sleeper("slow", 0.01), quick)
     compiled = torch.compile(lambda x: model(x).sum(), backend=mixture, dynamic=False)
 
     def step() -> None:
