@@ -34,7 +34,12 @@ _SHARING_S = 5.0
 
 
 def build(
-    graph: str, config: Mapping[str, Any], choice: Mapping[str, Any], fingerprints: Mapping[str, str], threads: int
+    graph: str,
+    config: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    fingerprints: Mapping[str, str],
+    threads: int,
+    precision: str,
 ) -> dict[str, Any]:
     """Plan a challenger and compile its regions; called in the other process.
 
@@ -42,6 +47,7 @@ def build(
         graph, config, choice: see ``challenger_build.challenger_job``.
         fingerprints: of the backends, as the user's process knows them.
         threads: that the code is made for; none of them works here.
+        precision: of float32 products, as torch has it.
 
     Raises:
         NotTheSameError: this process would make something else.
@@ -49,6 +55,7 @@ def build(
     """
     limit_side_by_side(1)
     torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
     os.environ[SWITCH] = "0"
     environment = open_environment(load_config(config), only_reads=True)
     if dict(environment.fingerprints) != dict(fingerprints):

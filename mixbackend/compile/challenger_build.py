@@ -21,8 +21,8 @@ from mixbackend.select.live.preparation import Contender
 from mixbackend.select.live.processor_challengers import build_s
 
 _WORK = "mixbackend.compile.behind_worker:build"
-_LOAD_S, _LOAD_OP_S = 0.02, 1e-3
-"""Loading what was compiled behind, for a graph and for each of its ops."""
+_LOAD_S, _LOAD_OP_S, _BIND_BYTE_S = 0.02, 1e-3, 2.5e-9
+"""Loading what was compiled behind: for a graph, for each of its ops, and for each byte of constants, which are packed."""
 
 
 def challenger_job(graph_text: str, choice: Choice, environment: Environment, entry: str) -> Job:
@@ -48,6 +48,7 @@ def challenger_job(graph_text: str, choice: Choice, environment: Environment, en
         "choice": choice.to_dict(),
         "fingerprints": dict(environment.fingerprints),
         "threads": torch.get_num_threads(),
+        "precision": torch.get_float32_matmul_precision(),
     }
     return Job(_WORK, data, entry)
 
@@ -78,11 +79,21 @@ class ChallengerBuild:
         environment: backends, and what is behind.
         name: under which the entry's calls pay for what is behind.
         number: of the job that builds it behind; ``None`` where all is built between two calls.
+        constants_bytes: of what it will be bound to.
     """
 
-    def __init__(self, entry: Loader, choice: Choice, environment: Environment, name: str, number: int | None) -> None:
+    def __init__(
+        self,
+        entry: Loader,
+        choice: Choice,
+        environment: Environment,
+        name: str,
+        number: int | None,
+        constants_bytes: int,
+    ) -> None:
         self._entry, self._choice = entry, choice
         self._environment, self._name, self._number = environment, name, number
+        self._bind_s = _BIND_BYTE_S * constants_bytes
         self.load_s = self._all_here_s()
 
     def ready(self, calls: int, spent_s: float) -> bool:
@@ -112,7 +123,7 @@ class ChallengerBuild:
         """Where nothing is compiled behind."""
         backends = self._choice.allowed(self._environment.backends)
         names = tuple(item.name for item in backends if not item.traits().reference)
-        return build_s(self._environment.planner, self._entry.graph, names)
+        return build_s(self._environment.planner, self._entry.graph, names) + self._bind_s
 
     def _loading_s(self) -> float:
         """Of what was compiled behind; what cannot be is compiled between two calls."""
@@ -126,4 +137,4 @@ class ChallengerBuild:
             name: count for name, count in ops.items() if device not in planner.backend(name).traits().compiles_behind
         }
         compiled_s = sum(planner.backend(name).build_seconds(device).of(count) for name, count in here.items())
-        return _LOAD_S + _LOAD_OP_S * len(graph.placed_nodes) + compiled_s
+        return _LOAD_S + _LOAD_OP_S * len(graph.placed_nodes) + self._bind_s + compiled_s

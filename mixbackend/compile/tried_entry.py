@@ -100,7 +100,8 @@ class TriedEntry(PlaceholderEntry):
         number = None
         if text is not None and environment.background.on:
             number = environment.background.submit(challenger_job(text, challenger.choice, environment, name))
-        return ChallengerBuild(self, challenger.choice, environment, name, number)
+        constants = sum(value.nbytes for value in self._subject.row.constants.values())
+        return ChallengerBuild(self, challenger.choice, environment, name, number, constants)
 
     def load(self, choice: Choice) -> Contender:
         """Build a challenger from what is compiled, and compile the rest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,7 @@ from mixbackend.host import behind_budget
 from mixbackend.select.live import processor_challengers
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_a_challenger_is_built_behind(training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_challenger_is_built_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try_at_once(monkeypatch)
     monkeypatch.delenv("MIXBACKEND_BACKGROUND", raising=False)
     monkeypatch.setattr(processor_challengers, "LEAST_S", 0.0)
@@ -34,13 +34,11 @@ def test_a_challenger_is_built_behind(training: bool, tmp_path: Path, monkeypatc
     compiled, x = torch.compile(model, backend=mixture, dynamic=False), torch.randn(64, 256)
 
     def call() -> None:
-        with torch.set_grad_enabled(training):
-            result = compiled(x)
-            torch.testing.assert_close(result, model(x), rtol=1e-4, atol=1e-5)
-            if training:
-                result.sum().backward()
+        time.sleep(0.01)  # the processor is the other process's meanwhile
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
 
-    settle(mixture, call, most=200_000)
+    settle(mixture, call, most=20_000)
     (environment,) = mixture._environments.values()
     graphs = mixture.report().to_dict()["graphs"]
     happened = [item for graph in graphs for item in graph["selection"]["happened"]]
