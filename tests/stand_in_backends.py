@@ -17,6 +17,7 @@ from flat_costs import FlatCosts
 from plain_backend import PlainBackend
 
 from mixbackend.backends.eager import EagerBackend
+from mixbackend.compile import tried_entry
 from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import Backend, BoundRun, BuildSeconds, CompiledRegion, Region, Traits
 from mixbackend.cost import costs as costs_module
@@ -25,6 +26,9 @@ from mixbackend.registry import isolated_registry
 from mixbackend.select.live import allowance, live_calls, processor_challengers, turns
 
 __all__ = ("_fresh", "faulty", "loopback", "make_mixture", "packer", "sleeper", "tried_at_once", "worth_comparing")
+
+sleep = time.sleep
+"""What sleepers do."""
 
 CHEAPEST_FIRST = FlatCosts(seconds={"eager": 1e-3})
 """Every op costs a microsecond, a thousand on eager."""
@@ -184,8 +188,25 @@ def tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     try_at_once(monkeypatch)
 
 
+class SimulatedClock:
+    """Goes on by what sleepers sleep, and by a millisecond for each look at it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1e-3
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 def try_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls have paid for trying from the first one on, and a turn is two calls."""
+    """Calls have paid for trying from the first one on, a turn is two calls, and sleepers alone take time."""
+    clock = SimulatedClock()
+    monkeypatch.setattr(tried_entry, "clock", clock)
+    monkeypatch.setitem(globals(), "sleep", clock.sleep)
     monkeypatch.setattr(allowance, "LEAST_S", 0.0)
     monkeypatch.setattr(allowance, "LEAST_CALLS", 1)
     monkeypatch.setattr(allowance, "SHARE", 1e6)
@@ -235,7 +256,7 @@ class Sleeper(Loopback):
         def run(inputs: Any) -> Any:
             if self.error is not None:
                 raise self.error
-            time.sleep(self.seconds)
+            sleep(self.seconds)
             return inner.run(inputs)
 
         return CompiledRegion(run, strides="contiguous")

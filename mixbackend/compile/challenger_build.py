@@ -22,7 +22,7 @@ from mixbackend.select.live.processor_challengers import build_s
 
 _WORK = "mixbackend.compile.behind_worker:build"
 _LOAD_S, _LOAD_OP_S, _BIND_BYTE_S = 0.02, 1e-3, 2.5e-9
-"""Loading what was compiled behind: for a graph, for each of its ops, and for each byte of constants, which are packed."""
+"""Loading what was compiled behind: for a graph, for each of its ops, and for each byte of constants, to pack them."""
 
 
 def challenger_job(graph_text: str, choice: Choice, environment: Environment, entry: str) -> Job:

@@ -44,6 +44,9 @@ from mixbackend.select.live.preparation import Contender, Preparation
 from mixbackend.select.live.selection import Selection
 from mixbackend.select.live.steps import is_recomputation, situation
 
+clock = time.perf_counter
+"""What calls are timed by, in seconds."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -76,10 +79,10 @@ class TriedEntry(PlaceholderEntry):
         self._changing = threading.RLock()  # of those that bind, load or let go of programs
         self._challenger: Entry | None = None
         estimated_s = champion.plan.estimated_s
-        selection = Selection(estimated_s, challengers, arbiter(), overlaps(), time.perf_counter())
+        selection = Selection(estimated_s, challengers, arbiter(), overlaps(), clock())
         self._phase = champion.graph.phase
         now = partial(situation, of_backward=self._phase == "backward")
-        self._live = LiveCalls(self._contender(champion), selection, self, subject.row.sized.size_of_call(), now)
+        self._live = LiveCalls(self._contender(champion), selection, self, subject.row.sized.size_of_call(), now, clock)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
