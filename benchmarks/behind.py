@@ -3,8 +3,8 @@
 Place: beside the pools of threads. Input: rounds and seconds. Output: a ``Loss`` per way of starting the other process
 and per number of busy cores: calls in a second over calls without it, the longest call, and the user's share of what
 both used of the processor.
-Ways: ``none`` (nobody behind), ``idle`` (``SCHED_IDLE``, in the user's own session), ``batch`` (``SCHED_BATCH`` with
-nice 19, there: as workers run), ``nice`` (nice 19, there, too), ``nice session`` (nice 19, in a session of its own:
+Ways: ``none`` (nobody behind), ``idle`` (``SCHED_IDLE``, in the user's own session), ``worker`` (as workers run, there:
+``SCHED_BATCH`` with nice 10), ``nice`` (nice 19, there, too), ``nice session`` (nice 19, in a session of its own:
 with autogroups that is a group of its own, which ``nice`` does not reach), ``idle session``, ``plain`` (no priority).
 Busy: ``one core``, ``all cores``, and ``shared core``: both processes are held to one core. There the share says what
 the scheduler gives to whom, whatever else the machine does.
@@ -31,7 +31,7 @@ from mixbackend.backends.common.python_process import module_command
 from mixbackend.host.process_tree import send, usage
 
 BUSY = ("one core", "all cores", "shared core")
-WAYS = ("none", "idle", "batch", "nice", "nice session", "idle session", "plain")
+WAYS = ("none", "idle", "worker", "nice", "nice session", "idle session", "plain")
 _USER = "mixbackend.benchmarks.behind_user"
 _LOAD = "mixbackend.benchmarks.behind_load"
 _WARM_S = 0.5

@@ -1,6 +1,6 @@
 """The process behind of ``benchmarks.behind``: compiles C++ and Python for ever, one thing at a time.
 
-Place: started by ``benchmarks.behind`` with the way as its argument; no more than the standard library.
+Place: started by ``benchmarks.behind`` with the way as its argument.
 Output: a line when it begins.
 """
 
@@ -11,6 +11,8 @@ import inspect
 import os
 import subprocess
 import sys
+
+from mixbackend.host.behind_worker import take_low_priority
 
 _SOURCE = """
 #include <algorithm>
@@ -28,11 +30,12 @@ def main(way: str) -> None:
     """Compile until somebody ends the process."""
     if not way.endswith("session"):
         os.setpgid(0, 0)
-    if way.startswith(("nice", "batch")):
+    if way == "worker":
+        take_low_priority()
+    if way.startswith("nice"):
         os.nice(19)
-    if way.startswith(("idle", "batch")):
-        policy = os.SCHED_IDLE if way.startswith("idle") else os.SCHED_BATCH
-        os.sched_setscheduler(0, policy, os.sched_param(0))
+    if way.startswith("idle"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     text = inspect.getsource(ast) + inspect.getsource(subprocess)
     print("begun", flush=True)
     while True:
