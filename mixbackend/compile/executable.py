@@ -167,9 +167,11 @@ class Executable:
         captured, environment = self._outlook.captured, self._environment
         self._emit("fallback", f"weights are live inputs from now on: {reason}")
         sized = by_estimates(captured, prepare(captured, frozenset()), environment)
-        row = Row.begun(sized, f"{captured.id}+live", environment)
+        row, constants = Row.begun(sized, f"{captured.id}+live", environment), self._rows
         self._bindings, self.state = None, State.LIVE
         self._take(row)
+        for other in constants:
+            other.release()
         return Binding(row)
 
     def _entry(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Entry:
@@ -315,7 +317,9 @@ class Executable:
     @property
     def settled(self) -> bool:
         """Whether its calls try other programs no more."""
-        return self.state is State.RELEASED or all(entry.settled for row in self._rows for entry in row.built)
+        if self.state in (State.RELEASED, State.EAGER):
+            return True
+        return all(entry.settled for row in self._rows for entry in row.built)
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``records``."""

@@ -6,7 +6,7 @@ Output: the graph's results; events; the decision, for later processes.
 Method: ``select.live``. A challenger is planned and compiled behind (``compile.behind_worker``), and loaded between two
 calls; where nothing is done behind it is built between two calls, once calls have paid for that.
 Invariants: champion and challenger are bound to the same constants at every moment that they may run. What cannot be
-bound again never runs again.
+bound again never runs again. Letting go takes no lock: it may come in the middle of anything.
 Units: seconds.
 """
 
@@ -78,6 +78,7 @@ class TriedEntry(PlaceholderEntry):
         self._subject = subject
         self._changing = threading.RLock()  # of those that bind, load or let go of programs
         self._challenger: Entry | None = None
+        self._released = False
         estimated_s = champion.plan.estimated_s
         selection = Selection(estimated_s, challengers, arbiter(), overlaps(), clock())
         self._phase = champion.graph.phase
@@ -86,7 +87,7 @@ class TriedEntry(PlaceholderEntry):
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
-        if is_recomputation(self._phase):
+        if self._released or is_recomputation(self._phase):
             self._live.selection.stop()
         try:
             return self._live(arguments)
@@ -126,6 +127,9 @@ class TriedEntry(PlaceholderEntry):
             sizes = self._subject.ranged.ends(row.sized.regime(bucket))
             elsewhere = worst_elsewhere(challenger, self._champion, sizes, environment.planner)
             self._challenger = challenger
+            if self._released:
+                challenger.release()
+                raise UnbuiltError("nobody calls the graph any more")
         return self._contender(challenger, elsewhere)
 
     def _contender(self, entry: Entry, elsewhere: float = 1.0) -> Contender:
@@ -158,7 +162,7 @@ class TriedEntry(PlaceholderEntry):
     @property
     def settled(self) -> bool:
         """Whether nothing is left to be tried."""
-        return self._live.over
+        return self._released or self._live.over
 
     # --- as an entry -------------------------------------------------------------------------------------------------
 
@@ -174,11 +178,13 @@ class TriedEntry(PlaceholderEntry):
             return pending
 
     def release(self) -> None:
-        """See ``Entry.release``."""
-        self._live.selection.stop()
+        """See ``Entry.release``; takes no lock. A call that goes on meanwhile is answered."""
+        self._released = True
+        self._live.selection.leave()
         super().release()
-        if self._challenger is not None:
-            self._challenger.release()
+        challenger = self._challenger
+        if challenger is not None:
+            challenger.release()
 
     def record(self, *, advice: bool = False) -> GraphRecord:
         """See ``Entry.record``."""

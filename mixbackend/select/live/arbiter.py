@@ -3,13 +3,15 @@
 Place: below ``selection``; a fact of the process. Input: who asks, and what its calls took. Output: whether it may.
 Method: whoever wants to try asks at its calls. The one that took most of all that asked lately is let in and stays
 until it leaves, or has not been called for ``STALE_S``. An entry that is called no more keeps nobody waiting.
-Invariants: safe for threads; an answer takes no more than a look at those who ask, a handful.
+Invariants: safe for threads; an answer takes no more than a look at those who ask, a handful. Leaving takes no lock: a
+collection of garbage may let go of an entry while its thread is in the middle of an answer.
 Units: seconds, by the caller's clock.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass
 
 from mixbackend.host.process_facts import process_fact
@@ -32,6 +34,7 @@ class Arbiter:
         self._lock = threading.Lock()
         self._asked: dict[int, _Asked] = {}
         self._holder: int | None = None
+        self._left: deque[int] = deque()
 
     def may(self, entry: int, seconds: float, now: float, call_s: float = 0.0) -> bool:
         """Whether an entry may try something now.
@@ -43,6 +46,7 @@ class Arbiter:
             call_s: of its calls: who takes long is not called often.
         """
         with self._lock:
+            self._forget_those_that_left()
             self._asked[entry] = _Asked(seconds, now + max(STALE_S, _STALE_CALLS * call_s))
             self._asked = {who: asked for who, asked in self._asked.items() if asked.until >= now}
             if self._holder not in self._asked:
@@ -51,7 +55,11 @@ class Arbiter:
 
     def leave(self, entry: int) -> None:
         """An entry wants no more for now."""
-        with self._lock:
+        self._left.append(entry)
+
+    def _forget_those_that_left(self) -> None:
+        while self._left:
+            entry = self._left.popleft()
             self._asked.pop(entry, None)
             if self._holder == entry:
                 self._holder = None

@@ -241,6 +241,10 @@ class Selection:
             self._stopped, self._building, self._waiting = True, None, ()
             self._settle()
 
+    def leave(self) -> None:
+        """No call will come any more; takes no lock."""
+        self._arbiter.leave(self._me)
+
     @property
     def trying(self) -> bool:
         """Whether calls are part of a comparison."""
