@@ -8,6 +8,7 @@ finding.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ import torch
 from mixbackend.benchmarks.fuzz.comparison import Finding, differences
 from mixbackend.benchmarks.fuzz.execution import Compile, Observation, run
 from mixbackend.benchmarks.fuzz.generate import draw
+from mixbackend.benchmarks.fuzz.live import opened, repeated
 from mixbackend.benchmarks.fuzz.modes import Shaken
 from mixbackend.benchmarks.fuzz.program import Program
 from mixbackend.benchmarks.fuzz.settings import configuration
@@ -39,12 +41,16 @@ class Verdict:
         findings: those that are ours, or all of them where none is.
         backends: how many nodes each backend ran, over all graphs.
         regions: how many regions there were.
+        tried: what became of the programs that calls tried, with how many of them that was.
+        settled: whether nothing was left to be tried.
     """
 
     status: str
     findings: list[Finding] = field(default_factory=list)
     backends: dict[str, int] = field(default_factory=dict)
     regions: int = 0
+    tried: dict[str, int] = field(default_factory=dict)
+    settled: bool = True
 
     @property
     def signature(self) -> tuple[str, str]:
@@ -92,16 +98,20 @@ def judge(program: Program, setting: str, seed: int, controls: bool = True) -> V
         seed: of the setting's random part.
         controls: whether to ask inductor as well whose fault a difference is; aot_eager is asked always.
     """
+    program, trying = (repeated(program), opened()) if setting == "live" else (program, contextlib.nullcontext())
     known = truth(program)
     # Nothing of other programs is known: neither code, nor who failed before.
-    with tempfile.TemporaryDirectory(prefix="mixbackend-fuzz-") as cache:
+    with tempfile.TemporaryDirectory(prefix="mixbackend-fuzz-") as cache, trying:
         mixture = Mixture(load_config({**configuration(setting, seed), "cache": {"dir": cache}}))
         mine = run(program, _with(program, mixture))
         report = mixture.report()
-    verdict = Verdict("pass", regions=sum(len(graph.plan.regions) for graph in report.graphs))
+    verdict = Verdict("pass", settled=mixture.settled())
+    verdict.regions = sum(len(graph.plan.regions) for graph in report.graphs)
     for graph in report.graphs:
         for backend, count in graph.nodes_per_backend().items():
             verdict.backends[backend] = verdict.backends.get(backend, 0) + count
+        for happened in graph.selection["happened"] if graph.selection else ():
+            verdict.tried[happened["change"]] = verdict.tried.get(happened["change"], 0) + 1
     found = differences(mine, known.eager, known.exact)
     events = [Finding("event", item.kind, str(item)[:1500]) for item in report.events if item.kind in _TROUBLE]
     if not found and not events:

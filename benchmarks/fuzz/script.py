@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mixbackend.benchmarks.fuzz.leaves import MAKE
+from mixbackend.benchmarks.fuzz.live import repeated
 from mixbackend.benchmarks.fuzz.program import Program
 
 _RUNNER = '''
@@ -85,12 +86,17 @@ def tell(name, mine, eager):
 
 
 if __name__ == "__main__":
+    import contextlib
+
     import mixbackend
 
+    if LIVE:
+        from mixbackend.benchmarks.fuzz.live import opened
     torch._inductor.config.fallback_random = True
     eager = run(lambda model: model)
     backend = mixbackend.auto(CONFIGURATION)
-    tell("mixbackend", run(lambda model: torch.compile(model, backend=backend, dynamic=DYNAMIC)), eager)
+    with opened() if LIVE else contextlib.nullcontext():
+        tell("mixbackend", run(lambda model: torch.compile(model, backend=backend, dynamic=DYNAMIC)), eager)
     report = backend.report()
     for graph in report.graphs:
         print(graph.graph.id, *((region.backend, region.nodes) for region in graph.plan.regions))
@@ -100,14 +106,16 @@ if __name__ == "__main__":
 '''
 
 
-def script(program: Program, configuration: Mapping[str, Any], heading: Sequence[str]) -> str:
+def script(program: Program, configuration: Mapping[str, Any], heading: Sequence[str], live: bool = False) -> str:
     """The whole text.
 
     Args:
         program: what fails.
         configuration: given to ``mixbackend.auto``.
         heading: lines that say what is wrong.
+        live: whether other plans are tried in its calls, which come over and over again.
     """
     comment = "\n".join(f"# {line}" for text in heading for line in text.splitlines())
-    settings = f"CONFIGURATION = {pprint.pformat(dict(configuration), width=110)}"
-    return f"{comment}\n{MAKE}\n\n{settings}\n{program.text()}\n{_RUNNER}"
+    settings = f"LIVE = {live}\nCONFIGURATION = {pprint.pformat(dict(configuration), width=110)}"
+    text = (repeated(program) if live else program).text()
+    return f"{comment}\n{MAKE}\n\n{settings}\n{text}\n{_RUNNER}"

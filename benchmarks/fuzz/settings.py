@@ -1,4 +1,4 @@
-"""How programs are compiled: by default, with generated code alone, as a mixture that random wishes force.
+"""How programs are compiled: by default, with generated code alone, as a mixture that random wishes force, by all.
 
 Place: used by ``judging``. Input: a setting's name and a seed. Output: a configuration as plain data.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-SETTINGS = ("default", "codegen", "mixture")
+SETTINGS = ("default", "codegen", "mixture", "live")
 
 _PARTS = ("a", "b", "c", "d", "e", "f-g", "h-k", "l", "m", "n-o", "p", "q-r", "s", "t", "u", "v-w", "x-z", "_")
 _MEMBERS = ("codegen", "codegen", "codegen", "onnxruntime", "onednn", "eager", "eager")
@@ -25,6 +25,8 @@ def configuration(setting: str, seed: int) -> dict[str, Any]:
     match setting:
         case "default":
             return {}
+        case "live":
+            return {"background": "off"}
         case "codegen":
             wish = {"match": {}, "prefer": "codegen", "factor": 1e-4}
             return {"select": "off", "backends": ["codegen", "eager"], "rules": [wish], **_unchecked(source, 0.3)}

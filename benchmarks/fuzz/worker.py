@@ -46,7 +46,7 @@ def row(request: Mapping[str, Any]) -> dict[str, Any]:
         )
     if verdict.status == "ours":
         heading = [f"seed {seed}, setting {setting}, torch {torch.__version__}", *map(str, verdict.findings[:3])]
-        told["script"] = script(program, configuration(setting, seed), heading)
+        told["script"] = script(program, configuration(setting, seed), heading, live=setting == "live")
         told["program"] = program.to_dict()
     return told
 
@@ -57,6 +57,8 @@ def _told(program: Program, verdict: Verdict) -> dict[str, Any]:
         "findings": [item.to_dict() for item in verdict.findings[:_FINDINGS_KEPT]],
         "backends": verdict.backends,
         "regions": verdict.regions,
+        "tried": verdict.tried,
+        "settled": verdict.settled,
         "grad": any(call.grad for call in program.calls),
         "dynamic": program.dynamic is True,
         "statements": len(program.statements),

@@ -11,7 +11,7 @@ import torch
 from mixbackend.benchmarks.fuzz.judging import judge, quiet, valid_program
 from mixbackend.benchmarks.fuzz.settings import SETTINGS
 
-SEEDS = {"default": range(20), "codegen": range(20, 60), "mixture": range(50, 90)}
+SEEDS = {"default": range(20), "codegen": range(20, 60), "mixture": range(50, 90), "live": range(90, 100)}
 PARTS = [
     (setting, SEEDS[setting][first : first + 10]) for setting in SETTINGS for first in range(0, len(SEEDS[setting]), 10)
 ]
