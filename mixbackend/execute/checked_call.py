@@ -21,7 +21,7 @@ from mixbackend.contracts.numerics import Deviation, find_deviation
 from mixbackend.execute.kept_inputs import KeptInputs
 from mixbackend.execute.region_code import Depth
 from mixbackend.execute.run_function import Run
-from mixbackend.execute.strides import restrider
+from mixbackend.execute.strides import is_relied_upon, restrider
 from mixbackend.execute.verify import (
     Check,
     RandomStates,
@@ -178,7 +178,7 @@ def malformed(checked: CheckedRegion, inputs: Sequence[Any], outputs: Sequence[A
         shared = owners.get(output.data_ptr()) if output.numel() else None
         if shared is not None and expected.alias_of not in shared:
             return Deviation(index, float("inf"), 0.0, 0.0, "storage")
-        promised = checked.compiled.strides == "as_traced" and expected.exact_stride
+        promised = expected.exact_stride and is_relied_upon(checked.compiled, expected.meta)
         as_expected = tuple(output.shape) == tuple(expected.meta.shape)
         enforce = restrider(expected.meta) if promised and as_expected else None
         if enforce is not None and enforce(output) is not output:

@@ -36,14 +36,19 @@ def restriders(region: Region, compiled: CompiledRegion) -> tuple[tuple[int, Res
     """Of a region's outputs, by their places: those that are not sure to lie as eager's do, where that matters."""
     found = []
     for index, output in enumerate(region.outputs):
-        if not output.exact_stride or compiled.strides == "as_traced":
-            continue
-        if compiled.strides == "contiguous" and output.meta.contiguous() and not output.meta.dynamic:
+        if not output.exact_stride or is_relied_upon(compiled, output.meta):
             continue
         enforce = restrider(output.meta)
         if enforce is not None:
             found.append((index, enforce))
     return tuple(found)
+
+
+def is_relied_upon(compiled: CompiledRegion, meta: TensorMeta) -> bool:
+    """Whether an output is passed on as it lies, since the backend promised that it lies so."""
+    if compiled.strides == "contiguous":
+        return meta.contiguous() and not meta.dynamic
+    return compiled.strides == "as_traced"
 
 
 def restrider(meta: TensorMeta) -> Restride | None:

@@ -54,8 +54,9 @@ def test_wrong_result_is_replaced_and_the_region_moves(make_mixture, faulty, loo
     assert {row["code"] for row in report["graphs"][0]["refusals"] if row["backend"] == "faulty"} == {"quarantined"}
 
 
-def test_strides_declared_as_traced_but_wrong_are_found(make_mixture, faulty):
-    backend = faulty(change=lambda outputs: [output.t().contiguous().t() for output in outputs], strides="as_traced")
+@pytest.mark.parametrize("declared", ["as_traced", "contiguous"])
+def test_strides_that_are_not_as_declared_are_found(make_mixture, faulty, declared):
+    backend = faulty(change=lambda outputs: [output.t().contiguous().t() for output in outputs], strides=declared)
     mixture = make_mixture(backend, on_failure="repair")
     value = torch.randn(4, 8)
     mine = torch.compile(torch.exp, backend=mixture)(value)
