@@ -160,7 +160,10 @@ class Background:
                 self._begin(entry, known)
 
     def answer(self, number: int) -> Done | None:
-        """What came of a job, ``None`` while it goes on; quick, may be asked after every call, and never waits."""
+        """What came of a job, ``None`` while it goes on; quick, may be asked after every call, and never waits.
+
+        A job that was forgotten, by ``close`` or in the child of a fork, has crashed.
+        """
         due = self._clock() - self._asked_at >= _ASK_EVERY_S
         if (not due and not self._answers) or not self._guard.acquire(blocking=False):
             return None
@@ -170,9 +173,15 @@ class Background:
             found = next((done for done in self._answers if done.number == number), None)
             if found is not None:
                 self._answers.remove(found)
+            elif not self._knows(number):
+                return Done(number, "crash", "nobody does it any more")
             return found
         finally:
             self._guard.release()
+
+    def _knows(self, number: int) -> bool:
+        waiting = (known for entry in self._entries.values() for known, _ in entry.waiting)
+        return number in self._behind or number in waiting
 
     def poll(self) -> tuple[Done, ...]:
         """What was done since; quick, may be asked after every call, and never waits."""

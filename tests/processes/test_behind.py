@@ -327,6 +327,23 @@ def test_the_configuration_switches_it_off(make: Any) -> None:
     assert make(None).submit(Job("behind_work:where", {}, "graph")) is None
 
 
+def test_a_job_that_is_forgotten_is_an_answer(make: Any, tmp_path: Path) -> None:
+    """Whoever waits for it would wait for ever: after everything was closed, and in the child of a fork."""
+    background = make(FREELY)
+    number = background.submit(Job("behind_work:work", {"file": str(tmp_path / "running")}, "graph"))
+    time.sleep(0.1)
+    assert background.answer(number) is None
+    child = os.fork()
+    if not child:
+        time.sleep(0.1)
+        answer = background.answer(number)
+        os._exit(0 if answer is not None and answer.status == "crash" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    background.close()
+    time.sleep(0.1)
+    assert background.answer(number).status == "crash"
+
+
 def test_a_fork_has_nothing_behind_and_may_have_its_own(make: Any, tmp_path: Path) -> None:
     """And what is behind the parent goes on, and ends with the parent although the fork lives."""
     background = make()
