@@ -50,6 +50,7 @@ class Entry:
         self._on_trial = on_trial
         self.fault = ""
         """What went wrong in its calls while it was on trial."""
+        self._unrepaired: list[Failed] = []
         self._turn = threading.RLock()  # of those that replace the program; calls never wait for it
         self._decision = program.proposal.decision
         self._selection: Mapping[str, Any] | None = None
@@ -122,8 +123,11 @@ class Entry:
         return replace(choice, plan=canonical_plan(self.plan, self.graph), layout=layout, name=str(choice))
 
     def promote(self) -> None:
-        """It is on trial no more: what fails from now on is repaired."""
-        self._on_trial = False
+        """It is on trial no more: what fails from now on is repaired, and what failed since it won."""
+        with self._turn, without_dispatch_modes():
+            self._on_trial = False
+            while self._unrepaired:
+                self._repair_after(self._unrepaired.pop(0))
 
     def settle(self, decision: Decision, selection: Mapping[str, Any] | None = None) -> None:
         """Say what was measured of this graph after it was placed as the decision says; and of its selection."""
@@ -197,6 +201,7 @@ class Entry:
                     self._emit(_EVENTS[fault.kind], region_name(fault.region), fault.backend.name, where)
                 if self._on_trial:
                     self.fault = fault.text
+                    self._unrepaired.append(fault)
                 else:
                     self._repair_after(fault)
 

@@ -32,6 +32,8 @@ class PlaceholderEntry(Entry):
         super().__init__(champion.program, row.environment)
         del self._program  # the champion's is asked for: this one would keep constants alive
         self._champion, self._row, self._bucket = champion, row, bucket
+        self._changing = threading.RLock()  # of those that bind or build programs; letting go takes no lock
+        self._released = False
 
     @property
     def champion(self) -> Entry:
@@ -39,9 +41,10 @@ class PlaceholderEntry(Entry):
         return self._champion
 
     def give_way(self, successor: Entry) -> None:
-        """Leave the cell to another entry."""
-        if self._row.entries[self._bucket] is self:
-            self._row.entries[self._bucket] = successor
+        """Leave the cell to another entry, and those whose sizes have no program of their own."""
+        for bucket, entry in enumerate(self._row.entries):
+            if entry is self:
+                self._row.entries[bucket] = successor
 
     @property
     def settled(self) -> bool:
@@ -55,10 +58,12 @@ class PlaceholderEntry(Entry):
 
     def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:
         """See ``Entry.bind``."""
-        return self._champion.bind(constants, rebind)
+        with self._changing:
+            return self._champion.bind(constants, rebind)
 
     def release(self) -> None:
         """See ``Entry.release``."""
+        self._released = True
         self._champion.release()
 
     def time_regions(self) -> None:
@@ -110,7 +115,9 @@ class FollowingEntry(PlaceholderEntry):
 
     def _build(self, proposal: Proposal) -> None:
         old, row = self._champion, self._row
-        with without_dispatch_modes(), undisturbed(), torch.no_grad():
+        with self._changing, without_dispatch_modes(), undisturbed(), torch.no_grad():
             self._champion = row.build(row.sized.renamed(proposal, self.graph.id))
+            if self._released:
+                self._champion.release()
         old.release()
         row.settle_watch()

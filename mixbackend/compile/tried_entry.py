@@ -12,7 +12,7 @@ Units: seconds.
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +43,8 @@ from mixbackend.select.live.overlaps import overlaps
 from mixbackend.select.live.preparation import Contender, Preparation
 from mixbackend.select.live.selection import Selection
 from mixbackend.select.live.steps import is_recomputation, situation
+
+logger = logging.getLogger("mixbackend")
 
 clock = time.perf_counter
 """What calls are timed by, in seconds."""
@@ -76,9 +78,7 @@ class TriedEntry(PlaceholderEntry):
     def __init__(self, champion: Entry, subject: Subject, challengers: Sequence[Challenger]) -> None:
         super().__init__(champion, subject.row, subject.bucket)
         self._subject = subject
-        self._changing = threading.RLock()  # of those that bind, load or let go of programs
         self._challenger: Entry | None = None
-        self._released = False
         estimated_s = champion.plan.estimated_s
         selection = Selection(estimated_s, challengers, arbiter(), overlaps(), clock())
         self._phase = champion.graph.phase
@@ -135,17 +135,23 @@ class TriedEntry(PlaceholderEntry):
     def _contender(self, entry: Entry, elsewhere: float = 1.0) -> Contender:
         names = [node.name for node in entry.layout.module.graph.find_nodes(op="placeholder")]
         changes = Changes.of_graphs([entry.graph], names)
-        return Contender(entry, changes, entry.release, lambda: entry.fault, elsewhere)
+        return Contender(entry, changes, partial(self._let_go, entry), lambda: entry.fault, elsewhere)
+
+    def _let_go(self, entry: Entry) -> None:
+        """Nobody will run it any more."""
+        entry.release()
+        if self._challenger is entry:
+            self._challenger = None
 
     def _hear(self) -> None:
         """Tell what became of challengers; once nothing is left to be tried, the champion has the cell."""
         with self._changing:
             for happened in self._live.take_news():
                 self._environment.events.append(Event("tuning", self.graph.id, "", "", str(happened)))
-                if happened.change == "switched" and self._challenger is not None:
-                    self._champion = self._challenger
-                    self._champion.promote()
-                self._challenger = None
+            champion = self._live.champion.run
+            if champion is self._challenger:
+                self._champion, self._challenger = self._challenger, None
+                self._champion.promote()
             self._subject.row.settle_watch()
             if self._live.over:
                 self._settle()
@@ -155,7 +161,10 @@ class TriedEntry(PlaceholderEntry):
         decision = self._live.selection.decision()
         if decision.measured:
             kept = replace(decision, choice=self._champion.as_choice(decision.choice))
-            self._subject.ranged.keep_compared(row.sized.regime(bucket), kept)
+            try:
+                self._subject.ranged.keep_compared(row.sized.regime(bucket), kept)
+            except Exception:
+                logger.warning("what was decided for %s is not remembered", self.graph.id, exc_info=True)
         self._champion.settle(decision, self._live.selection.standing().to_dict())
         self.give_way(self._champion)
 
@@ -170,18 +179,21 @@ class TriedEntry(PlaceholderEntry):
         """See ``Entry.bind``; the challenger is bound as well, or given up."""
         with self._changing:
             pending = super().bind(constants, rebind)
-            if self._challenger is not None:
+            challenger = self._challenger
+            if challenger is not None:
                 try:
-                    pending += self._challenger.bind(constants, rebind)
+                    pending += challenger.bind(constants, rebind)
                 except Exception as error:
-                    self._live.withdraw(f"it cannot be bound to other constants: {error}")
+                    # A call may run it before it is out: with any constants, as eager does.
+                    challenger.fault = f"it cannot be bound to other constants: {error}"
+                    challenger.release()
+                    self._live.withdraw(challenger.fault)
             return pending
 
     def release(self) -> None:
         """See ``Entry.release``; takes no lock. A call that goes on meanwhile is answered."""
-        self._released = True
-        self._live.selection.leave()
         super().release()
+        self._live.selection.leave()
         challenger = self._challenger
         if challenger is not None:
             challenger.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 import torch
 from stand_in_backends import settle
 
+from mixbackend.compile.placeholder_entry import PlaceholderEntry
+from mixbackend.compile.sized_graph import Row
+from mixbackend.contracts import CompiledRegion, Region
+from mixbackend.select.by_range import RangedDecisions
+from mixbackend.select.live import selection
 from mixbackend.select.live.arbiter import arbiter
+from mixbackend.select.live.paired_decision import Outcome, Verdict
 
 pytestmark = pytest.mark.usefixtures("worth_comparing", "tried_at_once")
 
@@ -91,3 +98,76 @@ def test_weights_that_become_inputs_end_it(make_mixture, packer, sleeper):
 
         until(lambda: any("live inputs" in event.detail for event in mixture.report().events), call, 40)
         settle(mixture, call, 40)
+
+
+def test_a_decision_that_cannot_be_remembered_costs_no_call(make_mixture, sleeper, monkeypatch):
+    def broken(*_: object) -> None:
+        raise OSError("disk is full")
+
+    monkeypatch.setattr(RangedDecisions, "keep_compared", broken)
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    with torch.no_grad():
+        compiled = torch.compile(torch.exp, backend=mixture, dynamic=False)
+        settle(mixture, lambda: torch.testing.assert_close(compiled(X), X.exp()))
+    (executable,) = mixture._graphs
+    assert not isinstance(executable.rows[0].home, PlaceholderEntry)
+
+
+def test_what_fails_in_the_call_that_it_won_before_is_repaired(make_mixture, sleeper, monkeypatch):
+    """The rounds decide when the next call begins, which the winner runs."""
+
+    class Fifth(sleeper):
+        def compile(self, region: Region) -> CompiledRegion:
+            compiled, calls = super().compile(region), itertools.count(1)
+
+            def run(inputs: Any) -> Any:
+                if next(calls) == 5:
+                    raise RuntimeError("the fifth")
+                return compiled.run(inputs)
+
+            return CompiledRegion(run, strides="contiguous")
+
+    faster = Outcome(Verdict.FASTER, 1, 0.5)
+    monkeypatch.setattr(selection, "decide", lambda rounds: faster if rounds else Outcome(Verdict.OPEN))
+    mixture = make_mixture(sleeper("slow", 0.0), Fifth("fifth", 0.0), on_failure="repair")
+    with torch.no_grad():
+        compiled = torch.compile(torch.exp, backend=mixture, dynamic=False)
+        settle(mixture, lambda: torch.testing.assert_close(compiled(X), X.exp()))
+    assert any(event.kind == "repair" for event in mixture.report().events)
+    (graph,) = mixture.report().graphs
+    assert {region.backend for region in graph.plan.regions} != {"fifth"}
+
+
+def test_weights_edited_while_another_thread_follows_are_those_that_run(make_mixture, packer, sleeper, monkeypatch):
+    """The better program for further weights is built in one call, and bound by another one, in another thread."""
+    mixture = make_mixture(sleeper("slow", 0.01), packer, verify={"when": "off"})
+    layers = [torch.nn.Linear(8, 8) for _ in range(2)]
+    built, edited = threading.Event(), threading.Event()
+    build = Row.build
+
+    def slowly(row: Row, proposal: Any, on_trial: bool = False) -> Any:
+        entry = build(row, proposal, on_trial)
+        if not on_trial and row.graph_id.endswith("+1"):
+            built.set()
+            edited.wait(1.0)
+        return entry
+
+    with torch.no_grad():
+        compiled = torch.compile(lambda layer, x: layer(x), backend=mixture, dynamic=False)
+        compiled(layers[0], X), compiled(layers[1], X)
+        settle(mixture, lambda: compiled(layers[0], X))
+        monkeypatch.setattr(Row, "build", slowly)
+
+        def follow() -> None:
+            with torch.no_grad():
+                compiled(layers[1], X)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        assert built.wait(20.0)
+        layers[1].weight.mul_(2.0)
+        compiled(layers[1], X)
+        edited.set()
+        thread.join()
+        for _ in range(2):
+            torch.testing.assert_close(compiled(layers[1], X), layers[1](X))
