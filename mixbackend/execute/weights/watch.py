@@ -21,6 +21,7 @@ Non-goals: content of tensors that the processor cannot read.
 from __future__ import annotations
 
 import ctypes
+import gc
 import weakref
 from array import array
 from collections.abc import Iterable, Sequence
@@ -77,7 +78,8 @@ class WeightWatch:
         self, weights: Sequence[torch.Tensor], places: Sequence[int] | None = None, content: bool = True
     ) -> None:
         self._check = _native_check()
-        self._objects = frozenset(map(id, weights))
+        self._ids = tuple(map(id, weights))
+        self._objects = frozenset(self._ids)
         self._stale = ""
         self._users = [storage_users(weight) for weight in weights]
         self._aliases = [weight.detach() for weight in weights]
@@ -98,9 +100,27 @@ class WeightWatch:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nothing else holds the memory of one of the weights: no call will come with it again."""
-        pairs = zip(self._aliases, self._ours, strict=True)
-        return any(alias.numel() > 0 and storage_users(alias) <= ours for alias, ours in pairs)
+        """Whether nothing else holds the memory of one of the weights: no call will come with it again.
+
+        What shared memory when ``settle`` counted may have been the user's, and be gone by now: a weight that seems
+        abandoned is looked for among all objects, and counted right where it is found.
+        """
+        counts = [storage_users(alias) if alias.numel() > 0 else 0 for alias in self._aliases]
+        pairs = enumerate(zip(counts, self._ours, strict=True))
+        suspects = [place for place, (users, ours) in pairs if 0 < users <= ours]
+        if not suspects:
+            return False
+        alive = self._alive({self._ids[place] for place in suspects})
+        for place in suspects:
+            if self._ids[place] not in alive:
+                return True
+            self._ours[place] = counts[place] - 1
+        return False
+
+    @staticmethod
+    def _alive(wanted: set[int]) -> set[int]:
+        """Those of these identities that tensors have."""
+        return {id(item) for item in gc.get_objects() if id(item) in wanted and isinstance(item, torch.Tensor)}
 
     def unchanged(self, arguments: list[Any]) -> bool:
         """Whether a call comes with its very tensors, and nothing of them changed since it was made."""

@@ -100,6 +100,21 @@ def test_weights_that_become_inputs_end_it(make_mixture, packer, sleeper):
         settle(mixture, call, 40)
 
 
+def test_weights_that_something_shared_for_a_while_are_not_taken_for_gone(make_mixture, sleeper):
+    mixture = make_mixture(sleeper("slow", 0.001), sleeper("quick", 0.0))
+    layer = torch.nn.Linear(8, 8)
+    with torch.no_grad():
+        compiled = torch.compile(lambda layer, x: layer(x), backend=mixture, dynamic=False)
+        compiled(layer, X)
+        kept = [layer.weight.detach(), layer.bias.detach()]
+        until(lambda: trying(mixture), lambda: compiled(layer, X))
+        del kept
+        gc.collect()
+        compiled(layer, X)
+    (executable,) = mixture._graphs
+    assert len(executable.rows) == 1 and trying(mixture)
+
+
 def test_a_decision_that_cannot_be_remembered_costs_no_call(make_mixture, sleeper, monkeypatch):
     def broken(*_: object) -> None:
         raise OSError("disk is full")
