@@ -6,12 +6,12 @@ import copy
 import itertools
 import random
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import stand_in_backends
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -60,7 +60,7 @@ class Stage(Loopback):
             due = next(calls) == self.fault.call
             if due and self.fault.kind == "before":
                 raise RuntimeError("planted before it wrote")
-            time.sleep(self.seconds)
+            stand_in_backends.sleep(self.seconds)
             outputs = list(inner.run(inputs))
             if due and self.fault.kind == "after":
                 raise RuntimeError("planted after it wrote")
@@ -208,7 +208,7 @@ def any_winner(monkeypatch: pytest.MonkeyPatch) -> random.Random:
 
 @settings(
     derandomize=True,
-    max_examples=10,
+    max_examples=25,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -218,7 +218,7 @@ def test_every_call_is_eagers_whatever_is_tried(make_mixture, any_winner, tmp_pa
     torch._dynamo.reset()
     any_winner.seed(case.seed)
     rows = zip("abc", case.faults, case.effects, strict=True)
-    backends = [Stage(name, 0.001 * (case.slow == place), *more) for place, (name, *more) in enumerate(rows)]
+    backends = [Stage(name, 0.01 * (case.slow == place), *more) for place, (name, *more) in enumerate(rows)]
     folder = str(tmp_path_factory.mktemp("cache"))
     mixture = make_mixture(*backends, on_failure="repair", cache={"dir": folder}, background="off")
     compiled = torch.compile(lambda model, x: model(x), backend=mixture, dynamic=case.symbolic)
