@@ -23,11 +23,21 @@ from mixbackend.select.live.turns import Round
 
 CALLS = 60
 """Of a program: a challenger takes nine, beside those that load it."""
+EDITED = (0, 4)
+"""Repetitions in which weights are edited between calls."""
 
 
 def repeated(program: Program) -> Program:
-    """A program whose calls come over and over again, ``CALLS`` in all."""
-    return replace(program, calls=tuple(program.calls[place % len(program.calls)] for place in range(CALLS)))
+    """A program whose calls come over and over again, ``CALLS`` in all.
+
+    Weights are edited in some of them: doubled in all, they would overflow.
+    """
+    known = len(program.calls)
+    calls = (
+        replace(program.calls[place % known], edits=program.calls[place % known].edits * (place // known in EDITED))
+        for place in range(CALLS)
+    )
+    return replace(program, calls=tuple(calls))
 
 
 @contextlib.contextmanager
