@@ -3,14 +3,18 @@
 Place: made and called by ``compile.executable``. Input: a program. Output: the graph's results; a ``GraphRecord``.
 Invariants: a program is replaced as a whole, between calls: by a repair of the regions that failed in a call, by a
 binding to other constants, by new recordings. A failing backend loses only the regions that failed.
+No lock is held while a program is made: it takes the place of the one that it was made of, and where that one has been
+replaced meanwhile, making begins again with its successor. One thread binds at a time, which ``compile.sized_graph``
+and ``compile.weight_bindings`` see to.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,6 +32,8 @@ from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import LaidOutGraph, named_layout
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
 from mixbackend.select.decision import Decision
+
+Fault = TypeVar("Fault")
 
 WORTH_TELLING = 1e-3
 """Advice must promise to save this share of a graph's seconds."""
@@ -50,8 +56,8 @@ class Entry:
         self._on_trial = on_trial
         self.fault = ""
         """What went wrong in its calls while it was on trial."""
-        self._unrepaired: list[Failed] = []
-        self._turn = threading.RLock()  # of those that replace the program; calls never wait for it
+        self._unrepaired: deque[Failed] = deque()
+        self._replacing = threading.Lock()  # held to compare and to set, alone
         self._decision = program.proposal.decision
         self._selection: Mapping[str, Any] | None = None
         self._counterfactuals: Counterfactuals | None = None
@@ -69,6 +75,11 @@ class Entry:
     def program(self) -> Program:
         """What runs."""
         return self._program
+
+    @property
+    def champion(self) -> Entry:
+        """The entry whose program runs."""
+        return self
 
     @property
     def settled(self) -> bool:
@@ -106,16 +117,17 @@ class Entry:
         Returns:
             How many regions eager runs meanwhile.
         """
-        with self._turn:
-            jobs = self.program.jobs(constants)
+        while True:
+            program = self._program
+            jobs = program.jobs(constants)
             now = jobs if rebind is None else [job for job in jobs if not job.begun_in_background(rebind)]
-            self._program = bound_anew(self._program, constants, now, self._environment)
-            return len(jobs) - len(now)
+            if self._replaced(program, bound_anew(program, constants, now, self._environment)):
+                return len(jobs) - len(now)
 
     def rehearse(self, on: bool) -> None:
         """Record CUDA graphs for a trial from now on, or for good again; what was recorded before is let go."""
-        with self._turn:
-            self._program = with_runner(self._program, self._environment, trial=on)
+        while not self._replaced(program := self._program, with_runner(program, self._environment, trial=on)):
+            pass
 
     def as_choice(self, choice: Choice) -> Choice:
         """A choice with the plan that it came to here, for later processes."""
@@ -124,10 +136,9 @@ class Entry:
 
     def promote(self) -> None:
         """It is on trial no more: what fails from now on is repaired, and what failed since it won."""
-        with self._turn, without_dispatch_modes():
-            self._on_trial = False
-            while self._unrepaired:
-                self._repair_after(self._unrepaired.pop(0))
+        self._on_trial = False
+        with without_dispatch_modes():
+            self._repair_all()
 
     def settle(self, decision: Decision, selection: Mapping[str, Any] | None = None) -> None:
         """Say what was measured of this graph after it was placed as the decision says; and of its selection."""
@@ -171,12 +182,14 @@ class Entry:
 
     def _with_refusals(self) -> Program:
         """The present program, with all that its plan can say."""
-        with self._turn:
+        while True:
             program = self._program
             plan = self._environment.planner.with_refusals(program.graph, program.plan)
-            if plan is not program.plan:
-                self._program = replace(program, plan=plan)
-            return self._program
+            if plan is program.plan:
+                return program
+            told = replace(program, plan=plan)
+            if self._replaced(program, told):
+                return told
 
     def _counterfactuals_of(self, program: Program) -> Counterfactuals:
         """Of a plan: one object for all reports, since what it found is kept in it."""
@@ -189,9 +202,8 @@ class Entry:
 
     def _repair(self, program: Program) -> None:
         """Place anew what failed in a call; raises nothing into it."""
-        with self._turn, without_dispatch_modes():
-            while program.faults:
-                fault = program.faults.popleft()
+        with without_dispatch_modes():
+            for fault in _taken(program.faults):
                 where = f"{fault.text} ({describe_region(fault.region)})"
                 if isinstance(fault, Unverified):
                     self._emit("unverified", region_name(fault.region), fault.backend.name, where)
@@ -199,21 +211,47 @@ class Entry:
                 if fault.is_news:
                     self._environment.compile_cache.quarantine(fault.backend, fault.region, fault.text)
                     self._emit(_EVENTS[fault.kind], region_name(fault.region), fault.backend.name, where)
+                self._unrepaired.append(fault)
                 if self._on_trial:
                     self.fault = fault.text
-                    self._unrepaired.append(fault)
-                else:
-                    self._repair_after(fault)
+            # Asked behind all of it: it may have been promoted meanwhile.
+            if not self._on_trial:
+                self._repair_all()
+
+    def _repair_all(self) -> None:
+        for fault in _taken(self._unrepaired):
+            self._repair_after(fault)
 
     def _repair_after(self, fault: Failed) -> None:
-        failed = self._program.planned(fault.region)
-        if failed is None:  # a repair has replaced it meanwhile
-            return
-        moved = same_key_regions(self._program.regions, failed)
-        self._program = repaired(self._program, moved, self._environment)
+        while True:
+            program = self._program
+            failed = program.planned(fault.region)
+            if failed is None:  # a repair has replaced it meanwhile
+                return
+            moved = same_key_regions(program.regions, failed)
+            successor = repaired(program, moved, self._environment)
+            if self._replaced(program, successor):
+                break
         nodes = frozenset(name for planned in moved for name in planned.nodes)
-        owners = sorted({item.backend for item in self.plan.regions if nodes & set(item.nodes)})
+        owners = sorted({item.backend for item in successor.plan.regions if nodes & set(item.nodes)})
         self._emit("repair", failed.planned.id, fault.backend.name, f"now on {', '.join(owners)}")
+
+    def _replaced(self, program: Program, successor: Program) -> bool:
+        """Put a program in the place of the one that it was made of, unless that one has been replaced."""
+        with self._replacing:
+            if self._program is not program:
+                return False
+            self._program = successor
+            return True
 
     def _emit(self, kind: Any, region: str, backend: str, detail: str) -> None:
         self._environment.events.append(Event(kind, self.graph.id, region, backend, detail))
+
+
+def _taken(faults: deque[Fault]) -> Iterator[Fault]:
+    """One after the other; several threads may take of them."""
+    while True:
+        try:
+            yield faults.popleft()
+        except IndexError:
+            return
