@@ -6,19 +6,21 @@ A call with an argument whose values do not lie in its memory (``unwritten_value
 binding of its weights, reads its bucket off the other inputs, and runs the entry there. What the table
 lacks is made by the call that needs it: constants of new weights, the program of another range of sizes, at the first
 call in a bucket the choice among plans.
-Invariants: one lock, held for writes to the table only; one call at a time makes what is missing, others that need it
-wait. What cannot be built is run by eager or by the plan of other sizes, with an event, unless the policy is to raise.
+Invariants: locks are held for writes to tables only. One thread makes what is missing; others that need that very cell
+wait for it, no others do. What is called while it is built, by what builds it, is eager's. What cannot be built is run
+by eager or by the plan of other sizes, with an event, unless the policy is to raise.
 The first results are held against what they are to share memory with in eager.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -27,6 +29,7 @@ import torch
 
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.first_calls import quickest
+from mixbackend.compile.making import Making, ReenteredError, claimed
 from mixbackend.compile.placeholder_entry import FollowingEntry
 from mixbackend.compile.propose import Outlook, by_estimates
 from mixbackend.compile.sized_graph import Row
@@ -74,11 +77,11 @@ class Executable:
         self._looked_at = changing_places(captured.module, captured.roles)
         self._environment = environment
         self._lock = threading.Lock()
-        self._making = threading.RLock()  # the turn of those that make what the table lacks
+        self._steps: dict[str, Any] = {}  # cells of what changes the graph as a whole; they never hold a value
         self._rows: list[Row] = []
+        self._whole: Row  # the one that was taken last
         self._bindings: WeightBindings | None = None
         self._latest: Binding | None = None
-        self._bucket_of: Callable[[Sequence[Any]], int] | None = None
         self._selected: set[int] = set()
         self.state = State.NEW
         if first is not None:
@@ -94,9 +97,10 @@ class Executable:
         if binding is None or not binding.holds(arguments):
             return self._slow(arguments)
         values = binding.values(arguments)
-        bucket = 0 if self._bucket_of is None else self._bucket_of(values)
-        entry = binding.row.entries[bucket]
-        if entry is None:
+        row = binding.row
+        bucket = 0 if row.bucket_of is None else row.bucket_of(values)
+        entry: Entry | Making[Entry] | Run | None = row.entries[bucket]
+        if not entry:
             entry = self._entry(binding, bucket, values)
         if binding.watch is None:
             return entry(values)
@@ -122,8 +126,11 @@ class Executable:
 
     def _run(self, arguments: list[Any]) -> Sequence[Any]:
         """A call that may have to make what it needs."""
-        with self._making, without_dispatch_modes(), undisturbed():
-            entry, values = self._made(arguments)
+        with without_dispatch_modes(), undisturbed():
+            try:
+                entry, values = self._made(arguments)
+            except ReenteredError:
+                entry, values = self.run_eager, arguments
         return entry(values)
 
     def _made(self, arguments: list[Any]) -> tuple[Run, list[Any]]:
@@ -133,61 +140,84 @@ class Executable:
             return self.run_eager, arguments
         binding = self._binding(arguments)
         values = binding.values(arguments)
-        bucket = 0 if self._bucket_of is None else self._bucket_of(values)
+        bucket = 0 if binding.row.bucket_of is None else binding.row.bucket_of(values)
         entry = self._entry(binding, bucket, values)
         self._enter(binding)
         return entry, values
 
     def _measure(self, values: Sequence[Any]) -> None:
         """Decide by measuring with the values of the first call, then build what was decided."""
-        outlook = self._outlook.measured(values, self._environment)
-        assert outlook.sized is not None
-        self._outlook = outlook
-        try:
-            self._take(Row.begun(outlook.sized, outlook.captured.id, self._environment))
-        except Exception as error:
-            tell_unbuilt(outlook.captured.id, error, self._environment)
-            self.state = State.EAGER
+        with claimed(self._lock, self._steps, "measure"):
+            if self._outlook.sized is not None or self.state is State.EAGER:
+                return
+            outlook = self._outlook.measured(values, self._environment)
+            assert outlook.sized is not None
+            try:
+                self._take(Row.begun(outlook.sized, outlook.captured.id, self._environment))
+            except Exception as error:
+                tell_unbuilt(outlook.captured.id, error, self._environment)
+                self.state = State.EAGER
+            self._outlook = outlook
 
     def _binding(self, arguments: Sequence[Any]) -> Binding:
-        if self._bindings is None:
-            return Binding(self._rows[-1])
+        bindings = self._bindings
+        if bindings is None:
+            return Binding(self._whole)
         # What calls found out since about the first weights holds for further ones.
-        self._bindings.place_as(self._rows[0].home.program.proposal)
+        bindings.place_as(self._rows[0].home.program.proposal)
         try:
-            binding, new = self._bindings.of(self._bindings.weights(arguments))
+            binding = bindings.of(bindings.weights(arguments))
         except RestlessWeightsError as reason:
             return self._live(str(reason))
-        if new is not None and new not in self._rows:
-            self._add(new)
+        self._add(binding.row)
         return binding
 
     def _live(self, reason: str) -> Binding:
         """Weights are inputs from now on."""
-        captured, environment = self._outlook.captured, self._environment
-        self._emit("fallback", f"weights are live inputs from now on: {reason}")
-        sized = by_estimates(captured, prepare(captured, frozenset()), environment)
-        row, constants = Row.begun(sized, f"{captured.id}+live", environment), self._rows
-        self._bindings, self.state = None, State.LIVE
-        self._take(row)
-        for other in constants:
-            other.release()
-        return Binding(row)
+        with claimed(self._lock, self._steps, "live"):
+            if self._bindings is not None:
+                captured, environment = self._outlook.captured, self._environment
+                self._emit("fallback", f"weights are live inputs from now on: {reason}")
+                sized = by_estimates(captured, prepare(captured, frozenset()), environment)
+                row, constants = Row.begun(sized, f"{captured.id}+live", environment), self._rows
+                self._take(row)
+                self.state, self._bindings = State.LIVE, None
+                for other in constants:
+                    other.release()
+        return Binding(self._whole)
 
-    def _entry(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Entry:
+    def _entry(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Run:
         """The entry of a bucket; at the first call in it, the quickest of those that may be."""
-        with self._making, without_dispatch_modes(), undisturbed():
-            row = binding.row
-            entry = row.entries[bucket]
-            if entry is None:
-                entry = self._built(binding, bucket, values)
-            if bucket not in self._selected:
-                entry = self._select(binding, bucket, entry, values)
-            elif row is not self._rows[0]:
-                entry = self._following(row, bucket, entry)
-            with self._lock:
-                row.entries[bucket] = entry
-            return entry
+        row = binding.row
+        ready = row.entries[bucket]
+        if ready:
+            return ready
+        try:
+            with without_dispatch_modes(), undisturbed(), claimed(row.lock, row.entries, bucket) as found:
+                entry: Entry = found or self._chosen(binding, bucket, values)
+                return entry
+        except ReenteredError:
+            return functools.partial(self._by_eager, binding)
+
+    def _chosen(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Entry:
+        """Fill a cell that this call has claimed."""
+        row = binding.row
+        entry = row.home if bucket == row.sized.home_bucket else self._built(binding, bucket, values)
+        with self._lock:
+            selected = bucket in self._selected
+            self._selected.add(bucket)
+        if not selected:
+            entry = self._select(binding, bucket, entry, values)
+        elif row is not self._rows[0]:
+            entry = self._following(row, bucket, entry)
+        row.enter(bucket, entry)
+        return entry
+
+    def _by_eager(self, binding: Binding, values: list[Any]) -> Sequence[Any]:
+        """What eager does with the inputs of the placed graph; empties the list."""
+        given = binding.row.sized.prepared.whole(values, binding.weights)
+        values.clear()
+        return self.run_eager(given)
 
     def _built(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Entry:
         """Build the program of a bucket; the first call's serves it too if that fails."""
@@ -196,12 +226,13 @@ class Executable:
             decision = self._decision(binding, bucket, values)
             entry = row.build(row.sized.proposal(bucket, row.id_of(bucket), decision, self._environment))
         except Exception as error:
-            if self._environment.config.on_failure == "raise":
+            if self._environment.config.on_failure == "raise" or isinstance(error, ReenteredError):
                 raise
             logger.debug("compiling for sizes %s failed", regime, exc_info=True)
             detail = f"sizes {regime} keep the plan of other sizes: {error}"
             self._environment.events.append(Event("fallback", row.graph_id, "", "", detail))
-            self._selected.add(bucket)
+            with self._lock:
+                self._selected.add(bucket)
             return row.home
         if binding.watch is not None:
             binding.watch.settle()  # what shares the weights' memory now is ours
@@ -211,9 +242,14 @@ class Executable:
         ranged, row = self._outlook.ranged, binding.row
         if ranged is None:
             return UNTUNED
-        earlier = self._rows[0].entries[bucket]
-        if earlier is not None and row is not self._rows[0]:
-            return earlier.program.proposal.decision
+        leading = self._rows[0]
+        if row is not leading:
+            cell = leading.entries[bucket]
+            if isinstance(cell, Making) and ranged.measuring:
+                cell.wait()  # it is measured once
+            earlier = leading.held(bucket)
+            if earlier is not None:
+                return earlier.program.proposal.decision
         regime = row.sized.regime(bucket)
         assert regime is not None, "there is one plan for all sizes"
         whole = row.sized.prepared.whole(values, binding.weights)
@@ -221,7 +257,6 @@ class Executable:
 
     def _select(self, binding: Binding, bucket: int, entry: Entry, values: Sequence[Any]) -> Entry:
         """Hold a plan by estimates against others, once in each bucket."""
-        self._selected.add(bucket)
         ranged = self._outlook.ranged
         if ranged is None or self.state is State.LIVE or entry.program.proposal.decision is not UNTUNED:
             return entry
@@ -233,24 +268,25 @@ class Executable:
 
     def _following(self, row: Row, bucket: int, entry: Entry) -> Entry:
         """An entry of further weights, while calls with the first ones look for a better program."""
-        leader = self._rows[0].entries[bucket]
-        if leader is None or leader.settled or isinstance(entry, FollowingEntry) or self.state is State.LIVE:
+        if isinstance(entry, FollowingEntry) or self.state is State.LIVE:
             return entry
-        return FollowingEntry(entry, row, bucket, leader)
+        following = FollowingEntry(entry, row, bucket, self._rows[0])
+        return entry if following.settled else following
 
     # --- state -------------------------------------------------------------------------------------------------------
 
     def _take(self, row: Row) -> None:
         """Run the graph of a row from now on."""
+        self._whole = row
         sized, captured = row.sized, self._outlook.captured
-        self._bucket_of = sized.reader()
         self._add(row)
         if sized.prepared.split is not None:
             self._bindings = WeightBindings(sized, row, captured.id, self._environment)
 
     def _add(self, row: Row) -> None:
         with self._lock:
-            self._rows = [*self._rows, row]
+            if all(known is not row for known in self._rows):
+                self._rows = [*self._rows, row]
 
     def _enter(self, binding: Binding) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from mixbackend.compile.entry import Entry
+from mixbackend.compile.making import Making
 from mixbackend.compile.program import Program, Proposal
 from mixbackend.compile.sized_graph import Row
 from mixbackend.contracts.torch_compat import without_dispatch_modes
@@ -42,14 +43,13 @@ class PlaceholderEntry(Entry):
 
     def give_way(self, successor: Entry) -> None:
         """Leave the cell to another entry, and those whose sizes have no program of their own."""
-        for bucket, entry in enumerate(self._row.entries):
-            if entry is self:
-                self._row.entries[bucket] = successor
+        for bucket in range(len(self._row.entries)):
+            self._row.enter(bucket, successor, in_place_of=self)
 
     @property
     def settled(self) -> bool:
         """It is not, as long as it holds the cell."""
-        return self._row.entries[self._bucket] is not self
+        return self._row.held(self._bucket) is not self
 
     @property
     def program(self) -> Program:
@@ -81,22 +81,23 @@ class FollowingEntry(PlaceholderEntry):
     Args:
         champion: the plan by estimates.
         row, bucket: the cell.
-        leader: the entry of the first weights.
+        leading: the row of the first weights.
     """
 
-    def __init__(self, champion: Entry, row: Row, bucket: int, leader: Entry) -> None:
+    def __init__(self, champion: Entry, row: Row, bucket: int, leading: Row) -> None:
         super().__init__(champion, row, bucket)
-        self._leader = leader
+        self._leading = leading
         self._following = threading.Lock()
 
     @property
     def settled(self) -> bool:
         """Whether what it follows is; it tries nothing itself."""
-        return self._leader.settled
+        cell = self._leading.entries[self._bucket]
+        return cell is None or (not isinstance(cell, Making) and cell.settled)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
-        if self._leader.settled and self._following.acquire(blocking=False):
+        if self.settled and self._following.acquire(blocking=False):
             try:
                 self._follow()
             finally:
@@ -105,9 +106,10 @@ class FollowingEntry(PlaceholderEntry):
 
     def _follow(self) -> None:
         """Build what the leader runs; if that fails, the plan by estimates stays."""
-        if self._leader.program.plan.regions != self.plan.regions:
+        leader = self._leading.held(self._bucket)
+        if leader is not None and leader.program.plan.regions != self.plan.regions:
             try:
-                self._build(self._leader.program.proposal)
+                self._build(leader.program.proposal)
             except Exception as error:
                 detail = f"the plan by estimates stays, the better one cannot be built with these weights: {error}"
                 self._environment.events.append(Event("fallback", self.graph.id, "", "", detail))
@@ -115,9 +117,9 @@ class FollowingEntry(PlaceholderEntry):
 
     def _build(self, proposal: Proposal) -> None:
         old, row = self._champion, self._row
-        with self._changing, without_dispatch_modes(), undisturbed(), torch.no_grad():
-            self._champion = row.build(row.sized.renamed(proposal, self.graph.id))
-            if self._released:
-                self._champion.release()
+        with without_dispatch_modes(), undisturbed(), torch.no_grad():
+            champion = row.build(row.sized.renamed(proposal, self.graph.id))
+            row.enter(self._bucket, champion, in_place_of=self)
+        self._champion = champion
         old.release()
         row.settle_watch()

@@ -9,6 +9,7 @@ whatever constants its first call came with.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ import torch
 
 from mixbackend.compile.build import build
 from mixbackend.compile.entry import Entry
+from mixbackend.compile.making import Making, held
 from mixbackend.compile.program import Proposal
 from mixbackend.contracts import OpGraph
 from mixbackend.execute.bindings import BackgroundRebind
@@ -110,7 +112,7 @@ class SizedGraph:
         return Proposal(choose_layout(*arguments, hints=hints), decision)
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """The entries of one set of constants, one per bucket.
 
@@ -118,17 +120,27 @@ class Row:
         sized: what they run.
         graph_id: name of the home entry in reports.
         environment: what builds them.
+        entries: by bucket; ``None`` until a size of the bucket comes, false until it is known what runs there.
         constants: what they are bound to.
-        entries: by bucket; ``None`` until a size of the bucket comes.
         watch: of the weights that the constants were made of.
+        first: the entry for the sizes that the graph was captured at, until a call comes with such.
+        released: whether it is not to be called again.
+        lock: of writes to ``entries`` and ``constants``; never held while anything is built or bound.
     """
 
     sized: SizedGraph
     graph_id: str
     environment: Environment
-    entries: list[Entry | None]
+    entries: list[Entry | Making[Entry] | None]
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     watch: WeightWatch | None = None
+    first: Entry | None = None
+    released: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self.bucket_of = self.sized.reader()
+        """Reads the bucket off a call's inputs; ``None`` if there is one alone."""
 
     @classmethod
     def begun(cls, sized: SizedGraph, graph_id: str, environment: Environment) -> Row:
@@ -138,21 +150,25 @@ class Row:
             MixbackendError: no placement exists, or failures are to be raised.
         """
         row = cls(sized, graph_id, environment, [None] * sized.buckets)
-        row.entries[sized.home_bucket] = row.build(sized.home_as(graph_id))
+        row.first = row.build(sized.home_as(graph_id))
         return row
 
     @property
     def home(self) -> Entry:
         """The entry for the sizes that the graph was captured at."""
-        entry = self.entries[self.sized.home_bucket]
+        entry = self.held(self.sized.home_bucket) or self.first
         assert entry is not None, "it is built first"
         return entry
 
     @property
     def built(self) -> list[Entry]:
         """Those that exist."""
-        found = (entry for entry in self.entries if entry is not None)
-        return list({id(entry): entry for entry in found}.values())
+        found = (self.first, *map(held, tuple(self.entries)))
+        return list({id(entry): entry for entry in found if entry is not None}.values())
+
+    def held(self, bucket: int) -> Entry | None:
+        """What runs a bucket, as far as it is built."""
+        return held(self.entries[bucket])
 
     @property
     def rechecked_s(self) -> float:
@@ -161,12 +177,44 @@ class Row:
 
     def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:
         """Bind what is built, and what will be, to constants; see ``Entry.bind``."""
-        self.constants = constants
-        return sum(entry.bind(constants, rebind) for entry in self.built)
+        with self.lock:
+            self.constants, self.released, built = constants, False, self.built
+        return sum(entry.bind(constants, rebind) for entry in built)
+
+    def enter(self, bucket: int, entry: Entry, in_place_of: Entry | None = None) -> None:
+        """Put an entry into its cell, bound to the constants of now: they may be others than when it was built.
+
+        Args:
+            bucket: where.
+            entry: what runs there from now on.
+            in_place_of: only where this one has the cell.
+        """
+        while True:
+            with self.lock:
+                constants = self.constants
+                # What is there already is bound by those that bind the row.
+                there = any(entry.champion is item.champion for item in self.built)
+                if there or self.released or entry.program.constants is constants:
+                    self._put(bucket, entry, in_place_of)
+                    break
+            entry.bind(constants)
+        if self.released:
+            entry.release()
+
+    def _put(self, bucket: int, entry: Entry, in_place_of: Entry | None) -> None:
+        cell = self.entries[bucket]
+        if in_place_of is not None and held(cell) is not in_place_of:
+            return
+        if in_place_of is not None and isinstance(cell, Making):
+            cell.before = entry
+            return
+        self.entries[bucket] = entry
+        if bucket == self.sized.home_bucket:
+            self.first = None
 
     def release(self) -> None:
-        """It will not be called again; see ``Entry.release``."""
-        self.constants, self.watch = {}, None
+        """It will not be called again; see ``Entry.release``. Takes no lock."""
+        self.constants, self.released, self.watch = {}, True, None
         for entry in self.built:
             entry.release()
 
@@ -188,8 +236,10 @@ class Row:
 
     def _own(self, bucket: int) -> Entry | None:
         """What was built for a bucket; the entry of other sizes may run it instead."""
-        entry = self.entries[bucket]
-        return None if bucket != self.sized.home_bucket and entry is self.home else entry
+        if bucket == self.sized.home_bucket:
+            return self.home
+        entry = self.held(bucket)
+        return None if entry is self.home else entry
 
     def record(self, *, advice: bool = False) -> GraphRecord:
         """What the report says: the plan of the home bucket, and all buckets where there are several."""

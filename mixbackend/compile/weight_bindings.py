@@ -6,12 +6,14 @@ Invariants: code never runs that is bound to other weights than those of the cal
 can see. Every tuple of weights has a row of its own (layers that share a graph differ in their weights); there are at
 most ``MOST_TUPLES`` of them. Weights that change so often that binding, and checking what was bound, take a good part
 of the time become live inputs.
+One thread binds a tuple, others that come with that very tuple wait for it; no lock is held meanwhile.
 With ``weights: frozen`` the model's own weights move into a file, so that memory holds what was made of them alone.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.compile.making import Making, claimed
 from mixbackend.compile.program import Proposal
 from mixbackend.compile.sized_graph import Row, SizedGraph
 from mixbackend.execute.bindings import BackgroundRebind
@@ -149,26 +152,37 @@ class WeightBindings:
         self._split = split
         self._graph_id = graph_id
         self._environment = environment
-        self._unbound: Row | None = first
-        self._variants: dict[tuple[int, ...], _Variant] = {}
+        self._unbound = [first]
+        self._lock = threading.Lock()  # of writes to the table
+        self._variants: dict[tuple[int, ...], _Variant | Making[_Variant] | None] = {}
         self._ids = itertools.count(1)
         self._others = _picker(split.others)
         self._frozen = environment.config.weights == "frozen"
         self.weights = _picker(split.weights)
         """Takes the weights out of a call's inputs."""
 
-    def of(self, weights: Sequence[torch.Tensor]) -> tuple[Binding, Row | None]:
-        """Constants of these weights as they are now; and the row, if it is new. One thread at a time.
+    def of(self, weights: Sequence[torch.Tensor]) -> Binding:
+        """Constants of these weights as they are now.
 
         Raises:
             RestlessWeightsError: they do not pay.
+            ReenteredError: this thread is making them.
         """
         self.drop_abandoned()
-        known = self._variants.get(tuple(map(id, weights)))
-        if known is not None:
-            return self._bound_again(known, weights), None
-        binding = self._bound_first(weights)
-        return binding, binding.row
+        key = tuple(map(id, weights))
+        known = self._variants.get(key)
+        if known and known.binding is not None and not known.binding.change():
+            return known.binding
+        try:
+            with claimed(self._lock, self._variants, key) as known:
+                if known is not None:
+                    return self._bound_again(known, weights)
+                variant, binding = self._bound_first(weights)
+                with self._lock:
+                    self._variants[key] = variant
+                return binding
+        finally:
+            self._forget_unbound(key)
 
     def place_as(self, home: Proposal) -> None:
         """Rows of further weights are placed this way at the sizes that the graph was captured at."""
@@ -178,24 +192,33 @@ class WeightBindings:
         """Let go of what was made of weights that nothing else holds any more; takes no lock."""
         dropped = []
         for key, variant in list(self._variants.items()):
-            watch = None if variant.binding is None else variant.binding.watch
+            if not variant or variant.binding is None:
+                continue
+            watch = variant.binding.watch
             if watch is not None and watch.abandoned and self._variants.pop(key, None) is not None:
                 variant.row.release()
                 dropped.append(variant.row)
         return dropped
 
-    def _bound_first(self, weights: Sequence[torch.Tensor]) -> Binding:
-        if len(self._variants) >= MOST_TUPLES:
+    def _forget_unbound(self, key: tuple[int, ...]) -> None:
+        with self._lock:
+            if self._variants.get(key, key) is None:
+                del self._variants[key]
+
+    def _bound_first(self, weights: Sequence[torch.Tensor]) -> tuple[_Variant, Binding]:
+        if len(self._variants) > MOST_TUPLES:
             raise RestlessWeightsError(f"more than {MOST_TUPLES} models or layers share this graph")
-        # Kept until it is bound: what is interrupted is taken up by the next call.
-        row = self._unbound = self._unbound or self._new_row()
-        file = self._move_to_file(weights) if self._frozen else None
-        variant = _Variant(row, time.monotonic())
-        binding, _ = self._bind(variant, weights)
-        self._unbound, self._variants[tuple(map(id, weights))] = None, variant
+        row = self._unbound.pop() if self._unbound else self._new_row()
+        try:
+            file = self._move_to_file(weights) if self._frozen else None
+            variant = _Variant(row, time.monotonic())
+            binding, _ = self._bind(variant, weights)
+        except BaseException:
+            self._unbound.append(row)  # what is interrupted is taken up by the next call
+            raise
         if file is not None:
             file.release()
-        return binding
+        return variant, binding
 
     def _new_row(self) -> Row:
         return Row.begun(self._sized, f"{self._graph_id}+{next(self._ids)}", self._environment)
