@@ -24,7 +24,7 @@ import torch
 
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.sized_graph import Row
-from mixbackend.compile.tried_entry import Subject, TriedEntry
+from mixbackend.compile.tried_entry import TriedEntry
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
@@ -105,7 +105,7 @@ class _FirstCall:
         reason = hold.value if hold is not None and hold.for_good else why_not_now(self.baseline, names, values)
         if reason:
             return self.leave(reason)
-        return TriedEntry(self.baseline, Subject(self.row, self.bucket, self.ranged, sizes), challengers)
+        return TriedEntry(self.baseline, self.row, self.bucket, challengers, self.ranged, sizes)
 
     def winner(self, harness: Harness, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
         reason = harness.why_not(self.baseline, values, len(choices))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -50,40 +50,34 @@ clock = time.perf_counter
 """What calls are timed by, in seconds."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What a tried entry runs, and where it stands.
-
-    Attributes:
-        row, bucket: its cell.
-        ranged: told of the decision.
-        sizes: like the inputs of a call of the captured graph, without their values.
-    """
-
-    row: Row
-    bucket: int
-    ranged: RangedDecisions
-    sizes: tuple[Any, ...]
-
-
 class TriedEntry(PlaceholderEntry):
     """See the module's docstring.
 
     Args:
         champion: what runs first.
-        subject: see ``Subject``.
+        row, bucket: its cell.
         challengers: what it is held against; not empty.
+        ranged: told of the decision.
+        sizes: like the inputs of a call of the captured graph, without their values.
     """
 
-    def __init__(self, champion: Entry, subject: Subject, challengers: Sequence[Challenger]) -> None:
-        super().__init__(champion, subject.row, subject.bucket)
-        self._subject = subject
+    def __init__(
+        self,
+        champion: Entry,
+        row: Row,
+        bucket: int,
+        challengers: Sequence[Challenger],
+        ranged: RangedDecisions,
+        sizes: Sequence[Any],
+    ) -> None:
+        super().__init__(champion, row, bucket)
+        self._ranged, self._sizes = ranged, sizes
         self._challenger: Entry | None = None
         estimated_s = champion.plan.estimated_s
         selection = Selection(estimated_s, challengers, arbiter(), overlaps(), clock())
         self._phase = champion.graph.phase
         now = partial(situation, of_backward=self._phase == "backward")
-        self._live = LiveCalls(self._contender(champion), selection, self, subject.row.sized.size_of_call(), now, clock)
+        self._live = LiveCalls(self._contender(champion), selection, self, row.sized.size_of_call(), now, clock)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -99,12 +93,12 @@ class TriedEntry(PlaceholderEntry):
 
     def prepare(self, challenger: Challenger) -> Preparation:
         """Begin to build a challenger; see ``preparation.Preparer``."""
-        text = self._subject.ranged.text(self._subject.sizes)
+        text = self._ranged.text(self._sizes)
         environment, name = self._environment, self.graph.id
         number = None
         if text is not None and environment.background.on:
             number = environment.background.submit(challenger_job(text, challenger.choice, environment, name))
-        constants = sum(value.nbytes for value in self._subject.row.constants.values())
+        constants = sum(value.nbytes for value in self._row.constants.values())
         return ChallengerBuild(self, challenger.choice, environment, name, number, constants)
 
     def load(self, choice: Choice) -> Contender:
@@ -114,7 +108,7 @@ class TriedEntry(PlaceholderEntry):
             UnbuiltError: it is the plan that runs.
             Exception: it cannot be placed, compiled or bound.
         """
-        row, bucket = self._subject.row, self._subject.bucket
+        row, bucket = self._row, self._bucket
         regime = None if bucket == row.sized.home_bucket else row.sized.regime(bucket)
         environment = self._environment
         with self._changing, without_dispatch_modes(), undisturbed(), torch.no_grad():
@@ -124,7 +118,7 @@ class TriedEntry(PlaceholderEntry):
                 challenger.release()
                 raise UnbuiltError("it is the plan that runs")
             row.settle_watch()
-            sizes = self._subject.ranged.ends(row.sized.regime(bucket))
+            sizes = self._ranged.ends(row.sized.regime(bucket))
             elsewhere = worst_elsewhere(challenger, self._champion, sizes, environment.planner)
             self._challenger = challenger
             if self._released:
@@ -152,17 +146,17 @@ class TriedEntry(PlaceholderEntry):
             if champion is self._challenger:
                 self._champion, self._challenger = self._challenger, None
                 self._champion.promote()
-            self._subject.row.settle_watch()
+            self._row.settle_watch()
             if self._live.over:
                 self._settle()
 
     def _settle(self) -> None:
-        row, bucket = self._subject.row, self._subject.bucket
+        row, bucket = self._row, self._bucket
         decision = self._live.selection.decision()
         if decision.measured:
             kept = replace(decision, choice=self._champion.as_choice(decision.choice))
             try:
-                self._subject.ranged.keep_compared(row.sized.regime(bucket), kept)
+                self._ranged.keep_compared(row.sized.regime(bucket), kept)
             except Exception:
                 logger.warning("what was decided for %s is not remembered", self.graph.id, exc_info=True)
         self._champion.settle(decision, self._live.selection.standing().to_dict())

@@ -25,7 +25,7 @@ def made(monkeypatch):
 
 
 def test_a_trial_copies_nothing_and_tells_nothing(make_mixture, loopback, made):
-    mixture = make_mixture(loopback, search={"first_call_s": 0.0}, weights="live")
+    mixture = make_mixture(loopback, select="off", weights="live")
     mixture.environment_for = lambda mode, options: mixture.environment(mixture.config, True)
     weight, value = torch.nn.Parameter(torch.randn(3)), torch.randn(3)
 
