@@ -16,12 +16,15 @@ from typing import Any
 from mixbackend.configuration.fields import FrozenModel
 from mixbackend.configuration.model import Config
 
+_PACKAGE = __name__.rpartition(".")[0]
+
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of schema version 1."""
     schema = Config.model_json_schema()
     parts = {"Config": schema, **schema["$defs"]}
-    for model in _models(FrozenModel):
+    # Lock files are made of such models, too.
+    for model in (item for item in _models(FrozenModel) if item.__module__.startswith(_PACKAGE)):
         for name, text in _texts(model).items():
             parts[model.__name__]["properties"][name]["description"] = text
     return {

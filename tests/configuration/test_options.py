@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import pytest
 
@@ -51,6 +52,11 @@ def test_wrong_options_are_all_reported() -> None:
 def test_a_dotted_option_below_a_scalar_is_an_error() -> None:
     with pytest.raises(ConfigurationProblemsError, match="weights"):
         Config().with_options({"weights.mode": "live"})
+
+
+def test_the_schema_is_there_beside_lock_files():
+    import_module("mixbackend.locking.model")  # which has models of its own
+    assert "LockedGraph" not in json_schema()["$defs"]
 
 
 def test_the_schema_names_every_key_with_a_description() -> None:
