@@ -179,7 +179,9 @@ class Selection:
         with self._lock:
             if self._duel is not None or self._building is not None or not self._allowance.is_open:
                 return None
-            self._waiting = worth_trying(self._waiting, self._seconds(self._champion))
+            # Estimates err together as well: where the champion is faster than its own, so may all others be.
+            bar = max(self._seconds(self._champion), self._estimates[self._champion])
+            self._waiting = worth_trying(self._waiting, bar)
             if not self._waiting:
                 self._settle()
                 return None
