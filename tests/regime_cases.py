@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from flat_costs import FlatCosts
 
 from mixbackend.contracts import Estimate, OpView
@@ -37,3 +38,13 @@ def named(base: type, name: str) -> Any:
 
 def regimes_of(mixture: Any, graph: int = 0) -> list[dict[str, Any]]:
     return mixture.report().to_dict()["graphs"][graph]["regimes"]
+
+
+def function(value: torch.Tensor) -> torch.Tensor:
+    return (value.sin() + 1).cos()
+
+
+def value_of(rows: int) -> torch.Tensor:
+    value = torch.randn(rows, WIDTH)
+    torch._dynamo.mark_dynamic(value, 0)
+    return value

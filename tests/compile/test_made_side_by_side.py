@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from regime_cases import WIDTH, BySize, named
+from regime_cases import WIDTH, BySize, function, named, value_of
 from stand_in_backends import Faulty, Loopback, Packer
 from torch import nn
 
@@ -101,16 +101,6 @@ class Call(threading.Thread):
         self.join(PATIENCE_S)
         assert not self.is_alive(), "it waits for ever"
         return self.result
-
-
-def function(value: torch.Tensor) -> torch.Tensor:
-    return (value.sin() + 1).cos()
-
-
-def value_of(rows: int) -> torch.Tensor:
-    value = torch.randn(rows, WIDTH)
-    torch._dynamo.mark_dynamic(value, 0)
-    return value
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 import torch._dynamo.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from regime_cases import LINES, MEETING, WIDTH, BySize, named, regimes_of
+from regime_cases import LINES, MEETING, WIDTH, BySize, function, named, regimes_of, value_of
 from stand_in_backends import Faulty, Loopback, Packer
 from torch import nn
 
@@ -39,16 +39,6 @@ def small() -> Any:
 @pytest.fixture
 def large() -> Any:
     return named(Loopback, "large")
-
-
-def function(value: torch.Tensor) -> torch.Tensor:
-    return (value.sin() + 1).cos()
-
-
-def value_of(rows: int) -> torch.Tensor:
-    value = torch.randn(rows, WIDTH)
-    torch._dynamo.mark_dynamic(value, 0)
-    return value
 
 
 def test_the_switch_is_where_the_costs_meet(make_mixture: Any, small: Any, large: Any) -> None:

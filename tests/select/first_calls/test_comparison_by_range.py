@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from regime_cases import WIDTH, BySize, regimes_of
+from regime_cases import WIDTH, BySize, function, regimes_of
+from regime_cases import value_of as rows
 from stand_in_backends import settle
 from torch import nn
 
@@ -39,19 +40,9 @@ def by_lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, tuple[float
     return use
 
 
-def function(value: torch.Tensor) -> torch.Tensor:
-    return (value.sin() + 1).cos()
-
-
 def compiled(mixture: Any, of: Any = function) -> Any:
     torch._dynamo.reset()
     return torch.compile(of, backend=mixture)
-
-
-def rows(count: int) -> torch.Tensor:
-    value = torch.randn(count, WIDTH)
-    torch._dynamo.mark_dynamic(value, 0)
-    return value
 
 
 def check(run: Any, counts: Sequence[int], of: Any = function) -> None:
