@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from mixbackend.backends.common.side_by_side import limit_side_by_side
 from mixbackend.compile.driver import prepared_graph
 from mixbackend.compile.open_environment import open_environment
 from mixbackend.compile.propose import propose
@@ -23,8 +22,7 @@ from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.torch_compat import ask_deterministic
 from mixbackend.cost.looking import SWITCH
-from mixbackend.execute.behind_build import NotTheSameError
-from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.execute.behind_build import NotTheSameError, compile_as_for
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import Choice
 from mixbackend.select.decision import Decision
@@ -53,9 +51,7 @@ def build(
         NotTheSameError: this process would make something else.
         Exception: whatever placing or compiling raises.
     """
-    limit_side_by_side(1)
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
+    compile_as_for(threads, precision)
     os.environ[SWITCH] = "0"
     environment = open_environment(load_config(config), only_reads=True)
     if dict(environment.fingerprints) != dict(fingerprints):
@@ -64,8 +60,7 @@ def build(
         )
     region = read_region_text(graph)
     ask_deterministic(region.deterministic)
-    roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
-    captured, taken = Captured(region.graph_module, region.phase, roles, "behind"), Choice.from_dict(choice)
+    captured, taken = Captured.of_region(region, "behind"), Choice.from_dict(choice)
     with torch.no_grad():
         outlook = propose(captured, prepared_graph(captured, environment), environment, Decision(taken))
         assert outlook.sized is not None, "a decision leaves nothing to be measured"

@@ -63,6 +63,18 @@ def region_job(cache: CompileCache, backend: Backend, region: Region, entry: str
     return Job(_WORK, data, entry, str(store.path(key)), urgent)
 
 
+def compile_as_for(threads: int, precision: str) -> None:
+    """Make what the user's process would make, with one thread.
+
+    Args:
+        threads: that the code is made for; none of them works here.
+        precision: of float32 products, as torch has it.
+    """
+    limit_side_by_side(1)
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+
+
 def build(
     backend: str, fingerprint: str, device: str, threads: int, precision: str, region: str, folder: str, key: str
 ) -> dict[str, Any]:
@@ -81,9 +93,7 @@ def build(
         NotTheSameError: this process would make something else.
         Exception: whatever the backend raises.
     """
-    limit_side_by_side(1)
-    torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
+    compile_as_for(threads, precision)
     compiler = next(item for item in registry.resolve((backend,), frozenset()) if item.name == backend)
     if compiler.fingerprint() != fingerprint:
         raise NotTheSameError(

@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 import torch.fx
 
-from mixbackend.contracts import InputRole, OpGraph, Phase, RegionTextError
+from mixbackend.contracts import InputRole, OpGraph, Phase, Region, RegionTextError
 from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.graph.copies import copy_module
 from mixbackend.graph.describe import PlaceholderRole, describe
@@ -42,6 +42,12 @@ class Captured:
     phase: Phase
     roles: dict[str, PlaceholderRole]
     id: str
+
+    @classmethod
+    def of_region(cls, region: Region, graph_id: str) -> Captured:
+        """A graph that was read from its canonical text."""
+        roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
+        return cls(region.graph_module, region.phase, roles, graph_id)
 
     @property
     def dynamic(self) -> bool:

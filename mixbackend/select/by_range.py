@@ -26,7 +26,6 @@ import torch
 from mixbackend.contracts import PlacementError, RegionTextError
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.rehint import Hints
-from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.prepared import Prepared
 from mixbackend.plan.choice import Choice
@@ -156,8 +155,7 @@ class RangedDecisions:
         given = [values[place] for place in task.inputs]
         text = at_sizes(task.text, given)
         region = read_region_text(text)
-        roles = {item.name: PlaceholderRole(item.role) for item in region.inputs}
-        captured = Captured(region.graph_module, region.phase, roles, self._captured.id)
+        captured = Captured.of_region(region, self._captured.id)
         tuned = replace(_in_range(task, regime), text=text, inputs=tuple(range(len(given))))
         return tuner.tune_if_possible(captured, tuned, given, self._environment, (other,))
 
