@@ -85,20 +85,23 @@ def bench_first_calls(
 
 @bench_app.command("first-plans")
 def bench_first_plans(
-    models: Annotated[
-        str, typer.Option(help="Entries of the suite, with commas between; default: three of them.")
-    ] = "",
-    phase: Annotated[str, typer.Option(help="inference or training.")] = "inference",
+    models: Annotated[str, typer.Option(help="Entries of the suite, with commas between; default: 24 of them.")] = "",
+    phase: Annotated[str, typer.Option(help="inference, training or both.")] = "both",
     device: Annotated[str, typer.Option(help="Where they run.")] = "cpu",
-    rounds: Annotated[int, typer.Option(help="Turns of each plan.")] = 7,
-    timeout: Annotated[float, typer.Option(help="Seconds for one process to answer.")] = 600.0,
+    precision: Annotated[str, typer.Option(help="float32, float16 or bfloat16; for training autocast.")] = "float32",
+    own: Annotated[
+        Path | None, typer.Option(help="This machine's rates as calibrate --export wrote them; default: the cache's.")
+    ] = None,
+    budget_s: Annotated[float, typer.Option(help="Seconds after which no model is begun.")] = 3600.0,
+    rounds: Annotated[int, typer.Option(help="Turns of each plan.")] = 9,
     keep_own: Annotated[bool, typer.Option("--keep-own", help="Leave this product in the table.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time calls by first plans from tables, this machine left out of them, against those by its own rates."""
     from mixbackend.benchmarks.commands import first_plans as body
 
-    body.run(models, phase, device, rounds, timeout, keep_own, as_json)
+    wanted = {"device": device, "precision": precision, "budget_s": budget_s, "rounds": rounds, "keep_own": keep_own}
+    body.run(models, phase, own, as_json, **wanted)
 
 
 _MINUTES = Annotated[float, typer.Option(help="Begin nothing more after so many minutes; 0 is no limit.")]

@@ -24,6 +24,8 @@ from mixbackend.cost.priors import PRIOR_ERROR
 from mixbackend.cost.rate_tables import Entry, Machine, Told
 from mixbackend.storage import Database
 
+FITTED = "fitted"
+"""The source of rows that no probe told."""
 UNFITTED_ERROR = 0.3
 """Of rates that no block of a model was held against."""
 _DEVICE_ERROR = 0.1
@@ -57,7 +59,7 @@ def machine_as_measured(backends: Sequence[Backend], device_type: str, database:
         sources={
             "measured": f"mixbackend calibrate on {device.device}, {device.threads} threads, "
             f"torch {torch.__version__}, {time.strftime('%Y-%m-%d')}",
-            "fitted": "no probe of its own: the backend's prior, scaled until blocks of models take what they took",
+            FITTED: "no probe of its own: the backend's prior, scaled until blocks of models take what they took",
             "documented": "the backend's own prior (Backend.prior), or the usual shares of a device's peak",
         },
         entries=tuple(entry for entry in entries if entry is not None),
@@ -83,4 +85,4 @@ def _entry(backend: Backend, device: DeviceModel, row: Mapping[str, Any] | None)
 def _told(probed: bool, fitted: bool, error: float) -> Told:
     if probed:
         return Told("measured", "measured", error)
-    return Told("fitted", "measured", _FITTED * error) if fitted else Told("documented", "documented", PRIOR_ERROR)
+    return Told(FITTED, "measured", _FITTED * error) if fitted else Told("documented", "documented", PRIOR_ERROR)
