@@ -42,6 +42,7 @@ from mixbackend.execute.weights.watch import used
 from mixbackend.graph.aliases import expected_sharing
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.prepared import prepare
+from mixbackend.host.full_collections import full_collections_later
 from mixbackend.host.undisturbed import undisturbed
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event, GraphRecord
@@ -126,7 +127,7 @@ class Executable:
 
     def _run(self, arguments: list[Any]) -> Sequence[Any]:
         """A call that may have to make what it needs."""
-        with without_dispatch_modes(), undisturbed():
+        with without_dispatch_modes(), undisturbed(), full_collections_later():
             try:
                 entry, values = self._made(arguments)
             except ReenteredError:

@@ -1,6 +1,7 @@
 """Full collections of garbage wait until a graph is compiled, or our modules are loaded.
 
-Place: around ``Mixture.__call__``, from capture to running code, and around the first use of ``mixbackend``'s names.
+Place: around ``Mixture.__call__``, from capture to running code, around what a call of a graph makes that it lacks, and
+around the first use of ``mixbackend``'s names.
 Loading and compiling make hundreds of thousands of values that stay until they are done. Python walks all of them, and
 all that was there before, a dozen times meanwhile, which takes a tenth to a fifth of the time. Young garbage is
 collected as ever, and it is nearly all that there is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import mixbackend.api
 from mixbackend.benchmarks.commands import first_calls as command
 from mixbackend.benchmarks.first_calls import measure as measuring
 from mixbackend.benchmarks.first_calls import samples as sampling
@@ -119,6 +121,13 @@ def test_a_process_tells_steps_and_phases(tmp_path: Path, monkeypatch: pytest.Mo
         assert 0.0 < steps["call_s"] < steps["process_s"]
     assert row.phases["cold"]["import torch"] > 0.1
     assert "mixbackend" in (tmp_path / "mlp-inference-second.txt").read_text()
+
+
+def test_our_modules_are_compiled_beforehand_as_installing_does() -> None:
+    code = Path(importlib.util.cache_from_source(mixbackend.api.__file__))
+    code.unlink(missing_ok=True)
+    assert measure([], "inference", Options()) == []
+    assert code.exists()
 
 
 def test_what_fails_is_a_problem_of_its_row() -> None:

@@ -26,6 +26,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -215,17 +216,37 @@ class _Tables:
         )
 
 
-def _regions(tensors: Sequence[torch.Tensor]) -> tuple[list[tuple[int, int]], ...]:
+def _regions(tensors: Sequence[torch.Tensor]) -> tuple[_Memory, ...]:
     """What is compared whole, what is not, and the latter in pieces."""
     memory = dict.fromkeys(_memory(tensor) for tensor in tensors if tensor.device.type == "cpu" and tensor.numel())
-    small = [item for item in memory if item[1] <= WHOLE_BYTES]
-    large = [item for item in memory if item[1] > WHOLE_BYTES]
-    pieces = [
-        (begin + place, min(PIECE_BYTES, size - place))
-        for begin, size in large
-        for place in range(0, size, PIECE_BYTES)
-    ]
+    small, large, pieces = _Memory(), _Memory(), _Memory()
+    for begin, size in memory:
+        (small if size <= WHOLE_BYTES else large).add(begin, size)
+    for begin, size in zip(large.begins, large.sizes, strict=True):
+        whole, rest = divmod(size, PIECE_BYTES)
+        pieces.begins.extend(range(begin, begin + size, PIECE_BYTES))
+        pieces.sizes.extend(repeat(PIECE_BYTES, whole))
+        if rest:
+            pieces.sizes.append(rest)
     return small, large, pieces
+
+
+class _Memory:
+    """Stretches of memory, by columns.
+
+    Models have a hundred thousand of them: an object for each would take half a second, and a full collection of
+    garbage comes for every few thousand.
+    """
+
+    def __init__(self) -> None:
+        self.begins, self.sizes = array("q"), array("q")
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def add(self, begin: int, size: int) -> None:
+        self.begins.append(begin)
+        self.sizes.append(size)
 
 
 def _owners(tensor: torch.Tensor) -> tuple[int, int]:
@@ -278,12 +299,11 @@ def _pointers(values: Sequence[int]) -> Any:
     return (ctypes.c_void_p * max(len(values), 1))(*values)
 
 
-def _table(regions: Sequence[tuple[int, int]]) -> Any:
-    # By columns: models have a hundred thousand of them, and an object for each would take half a second.
+def _table(regions: _Memory) -> Any:
     count = max(len(regions), 1)
     rows = array("q", bytes(ctypes.sizeof(_Region) * count))
-    rows[: 3 * len(regions) : 3] = array("q", [begin for begin, _ in regions])
-    rows[1 : 3 * len(regions) : 3] = array("q", [size for _, size in regions])
+    rows[: 3 * len(regions) : 3] = regions.begins
+    rows[1 : 3 * len(regions) : 3] = regions.sizes
     return (_Region * count).from_buffer(rows)
 
 
