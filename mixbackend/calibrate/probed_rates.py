@@ -95,7 +95,7 @@ class RatesFromProbes:
         return min(max(seconds / traffic, low), high)
 
     def _with_least(self, before: OpRate, item: Timed) -> OpRate:
-        overhead = self._fixed.overhead(item.done.probe.op_class)
+        overhead = self._fixed.overhead(item.done.row)
         ops = len(_moving(item.done))
         return replace(before, least_s=max(self._beyond_fixed(item, ops * overhead), 0.0) / max(ops, 1))
 
@@ -103,7 +103,7 @@ class RatesFromProbes:
         return item.seconds - self._fixed.entry_s - item.done.tensors * self._fixed.crossing_s - overheads
 
     def _rate(self, item: Timed, before: OpRate) -> OpRate:
-        overhead = self._fixed.overhead(item.done.probe.op_class)
+        overhead = self._fixed.overhead(item.done.row)
         if self._device.hides_traffic(item.done.probe.op_class):
             return OpRate(overhead, self._hiding(item, overhead), "probed", before.least_s)
         fixed = self._fixed.entry_s + item.done.tensors * self._fixed.crossing_s + overhead

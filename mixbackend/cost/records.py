@@ -85,10 +85,15 @@ def read_unfinished(record: Mapping[str, Any] | None) -> Unfinished | None:
     if record is None or rates is None or not record.get("left"):
         return None
     try:
-        fixed = Fixed(**{str(name): _at_least_zero(seconds) for name, seconds in record["fixed"].items()})
-        return Unfinished(rates, fixed, tuple(map(str, record["left"])))
+        return Unfinished(rates, _read_fixed(record["fixed"]), tuple(map(str, record["left"])))
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
+
+
+def _read_fixed(record: Any) -> Fixed:
+    rows = tuple((str(row), _at_least_zero(seconds)) for row, seconds in record.get("rows", ()))
+    plain = {str(name): _at_least_zero(seconds) for name, seconds in record.items() if name != "rows"}
+    return Fixed(**plain, rows=rows)
 
 
 def read_rates(record: Mapping[str, Any] | None) -> BackendRates | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mixbackend.contracts import BackendRates
+from mixbackend.contracts.rate_rows import CONSTANT, wider_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Fixed:
     Attributes:
         entry_s, crossing_s: as of ``BackendRates``.
         loop_s, product_s, convolution_s: of one op inside a region.
+        rows: seconds of one op, by row without ``constant``, where kinds of convolutions differ.
     """
 
     entry_s: float
@@ -25,12 +27,16 @@ class Fixed:
     loop_s: float
     product_s: float
     convolution_s: float
+    rows: tuple[tuple[str, float], ...] = ()
 
-    def overhead(self, op_class: str) -> float:
-        """Of an op of this class."""
+    def overhead(self, row: str) -> float:
+        """Of an op of this row, or of the nearest wider one that is known."""
+        op_class, known = row.partition("/")[0], dict(self.rows)
         if op_class in ("matmul", "attention"):
             return self.product_s
-        return self.convolution_s if op_class == "convolution" else self.loop_s
+        wider = wider_rows(row.removesuffix(f"/{CONSTANT}"))
+        usual = self.convolution_s if op_class == "convolution" else self.loop_s
+        return next((known[item] for item in wider if item in known), usual)
 
 
 @dataclass(frozen=True, slots=True)

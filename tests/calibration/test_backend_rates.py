@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 import pytest
@@ -11,7 +12,10 @@ from mixbackend.calibrate.backend_rates import measure_rates
 from mixbackend.contracts import OP_CLASSES, BoundRun, CompiledRegion, DeviceModel, Probe, Traits
 from mixbackend.contracts import probes as probes_module
 from mixbackend.contracts.probes import standard_probes
+from mixbackend.contracts.rate_rows import rate_row
 from mixbackend.cost.priors import prior_rates
+from mixbackend.cost.records import rates_record, read_unfinished, unfinished_record
+from mixbackend.cost.unfinished import Fixed, Unfinished
 
 from .conftest import (
     CROSSING_S,
@@ -77,6 +81,28 @@ def test_rates_of_arithmetic(backend: KnownBackend) -> None:
         assert probed[row].flops_per_s == pytest.approx(FLOPS_PER_S, rel=0.05), row
 
 
+KINDS = {
+    "convolution": 0.0,
+    "convolution/channels_last": 3e-6,
+    "convolution/grouped": 4e-5,
+    "convolution/grouped/channels_last": 2e-5,
+    "convolution/gradient": 6e-5,
+    "convolution/channels_last/gradient": 5e-5,
+}
+
+
+def test_kinds_of_convolutions_have_overheads_of_their_own(clock: Clock) -> None:
+    class Uneven(KnownBackend):
+        def seconds(self, region: Any, flops_per_s: float = FLOPS_PER_S) -> float:
+            more = sum(KINDS.get(rate_row(view), 0.0) for view in region.views)
+            return super().seconds(region, flops_per_s) + more
+
+    found = measure(Uneven(clock=clock)).rates
+    for row, more in KINDS.items():
+        assert found.rate(row, "float32").overhead_s == pytest.approx(OVERHEAD_S + more, rel=0.05), row
+        assert found.rate(row, "float32").flops_per_s == pytest.approx(FLOPS_PER_S, rel=0.05), row
+
+
 class Binding(KnownBackend):
     """Its products run at twice the speed once it knows their weights."""
 
@@ -100,6 +126,18 @@ class Binding(KnownBackend):
             return BoundRun(run)
 
         return CompiledRegion(compiled.run, bind)
+
+
+def test_known_weights_tell_the_overhead_of_a_kind_as_well(clock: Clock) -> None:
+    class Uneven(Binding):
+        def seconds(self, region: Any, flops_per_s: float = FLOPS_PER_S) -> float:
+            grouped = sum(rate_row(view).startswith("convolution/grouped") for view in region.views)
+            return super().seconds(region, flops_per_s) + 3e-5 * grouped
+
+    found = measure(Uneven(clock=clock)).rates
+    for row in ("convolution/grouped", "convolution/grouped/constant"):
+        assert found.rate(row, "float32").overhead_s == pytest.approx(OVERHEAD_S + 3e-5, rel=0.05), row
+    assert found.rate("convolution/constant", "float32").overhead_s == pytest.approx(OVERHEAD_S, rel=0.05)
 
 
 def test_bound_code_is_timed_where_constants_are_known(clock: Clock) -> None:
@@ -195,7 +233,7 @@ def test_wrong_shapes_are_not_timed(clock: Clock) -> None:
     assert all("returned shapes" in note for note in done.notes)
 
 
-STRUCTURAL = 8
+STRUCTURAL = 15
 """Probes that every backend gets."""
 
 
@@ -294,3 +332,12 @@ def test_stalls_of_a_busy_machine_are_not_believed(clock: Clock) -> None:
     assert not busy.settled
     assert busy.rates.rate("matmul", "float32") == prior.rate("matmul", "float32")
     assert busy.rates.rate("convolution", "float32").provenance == "probed"
+
+
+def test_what_kinds_of_convolutions_took_is_kept_for_going_on(backend: KnownBackend) -> None:
+    fixed = Fixed(1e-6, 1e-7, 1e-6, 2e-6, 3e-6, (("convolution/grouped", 4e-5), ("convolution/gradient", 7e-5)))
+    unfinished = Unfinished(prior_rates(backend, DEVICE), fixed, ("1 matmul float32",))
+    stored = json.loads(json.dumps({**rates_record(unfinished.rates), **unfinished_record(unfinished)}))
+    assert read_unfinished(stored) == unfinished
+    assert fixed.overhead("convolution/grouped/channels_last/constant") == 4e-5
+    assert fixed.overhead("convolution/channels_last") == 3e-6 and fixed.overhead("attention") == 2e-6
