@@ -23,7 +23,7 @@ from mixbackend.contracts import Backend, BoundRun, BuildSeconds, CompiledRegion
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.registry import isolated_registry
-from mixbackend.select.live import allowance, live_calls, processor_challengers, turns
+from mixbackend.select.live import allowance, call_meter, processor_challengers, turns
 
 __all__ = ("_fresh", "faulty", "loopback", "make_mixture", "packer", "sleeper", "tried_at_once", "worth_comparing")
 
@@ -210,7 +210,7 @@ def try_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allowance, "LEAST_S", 0.0)
     monkeypatch.setattr(allowance, "LEAST_CALLS", 1)
     monkeypatch.setattr(allowance, "SHARE", 1e6)
-    monkeypatch.setattr(live_calls, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(call_meter, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(turns, "TURN_S", 0.0)
 
 

@@ -17,8 +17,8 @@ from mixbackend.host.background import Job
 from mixbackend.host.behind_budget import Figures
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
+from mixbackend.select.live.challengers import build_s
 from mixbackend.select.live.preparation import Contender
-from mixbackend.select.live.processor_challengers import build_s
 
 _WORK = "mixbackend.compile.behind_worker:build"
 _LOAD_S, _LOAD_OP_S, _BIND_BYTE_S = 0.02, 1e-3, 2.5e-9

@@ -41,7 +41,7 @@ from mixbackend.select.comparison import (
 )
 from mixbackend.select.cross_size_check import checked_across_sizes
 from mixbackend.select.decision import Decision, Trial, decide
-from mixbackend.select.live.processor_challengers import processor_challengers, why_not_now, worth_trying_others
+from mixbackend.select.live.fields import field_of
 from mixbackend.select.live.steps import Hold, situation, why_not
 
 
@@ -97,12 +97,13 @@ class _FirstCall:
     def tried(self, placed: Captured, values: Sequence[Any], sizes: tuple[Any, ...], hold: Hold | None) -> Entry:
         """An entry whose calls find the quickest program."""
         names = [node.name for node in placed.module.graph.find_nodes(op="placeholder")]
-        if not worth_trying_others(self.baseline, names):
+        field = field_of(self.baseline)
+        if field is None or not field.worth_trying_others(self.baseline, names):
             return self.baseline
-        challengers = processor_challengers(self.baseline, self.environment.planner)
+        challengers = field.challengers(self.baseline, self.environment.planner)
         if not challengers:
             return self.baseline
-        reason = hold.value if hold is not None and hold.for_good else why_not_now(self.baseline, names, values)
+        reason = hold.value if hold is not None and hold.for_good else field.why_not_now(self.baseline, names, values)
         if reason:
             return self.leave(reason)
         return TriedEntry(self.baseline, self.row, self.bucket, challengers, self.ranged, sizes)

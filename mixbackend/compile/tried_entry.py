@@ -27,6 +27,7 @@ from mixbackend.compile.placeholder_entry import PlaceholderEntry
 from mixbackend.compile.sized_graph import Row
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.execute.bindings import BackgroundRebind
+from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.state_restore import Changes
 from mixbackend.host.undisturbed import undisturbed
 from mixbackend.plan.choice import Choice
@@ -38,6 +39,7 @@ from mixbackend.select.cross_size_check import worst_elsewhere
 from mixbackend.select.decision import Decision
 from mixbackend.select.live.arbiter import arbiter
 from mixbackend.select.live.challengers import Challenger
+from mixbackend.select.live.gpu_watch import GpuWatch
 from mixbackend.select.live.live_calls import LiveCalls
 from mixbackend.select.live.overlaps import overlaps
 from mixbackend.select.live.preparation import Contender, Preparation
@@ -74,10 +76,14 @@ class TriedEntry(PlaceholderEntry):
         self._ranged, self._sizes = ranged, sizes
         self._challenger: Entry | None = None
         estimated_s = champion.plan.estimated_s
-        selection = Selection(estimated_s, challengers, arbiter(), overlaps(), clock())
+        device = device_of(champion.graph)
+        self._gpus = () if device is None else (device,)
+        watch = None if device is None else GpuWatch(device)
+        selection = Selection(estimated_s, challengers, arbiter(), overlaps(), clock(), queued=watch is not None)
         self._phase = champion.graph.phase
         now = partial(situation, of_backward=self._phase == "backward")
-        self._live = LiveCalls(self._contender(champion), selection, self, row.sized.size_of_call(), now, clock)
+        sizes_of = row.sized.size_of_call()
+        self._live = LiveCalls(self._contender(champion), selection, self, sizes_of, now, clock, watch)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -128,7 +134,7 @@ class TriedEntry(PlaceholderEntry):
 
     def _contender(self, entry: Entry, elsewhere: float = 1.0) -> Contender:
         names = [node.name for node in entry.layout.module.graph.find_nodes(op="placeholder")]
-        changes = Changes.of_graphs([entry.graph], names)
+        changes = Changes.of_graphs([entry.graph], names, self._gpus)
         return Contender(entry, changes, partial(self._let_go, entry), lambda: entry.fault, elsewhere)
 
     def _let_go(self, entry: Entry) -> None:

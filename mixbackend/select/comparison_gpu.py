@@ -22,13 +22,14 @@ from typing import Any
 import torch
 
 from mixbackend.calibrate.timing import seconds_by_marks
-from mixbackend.contracts import OpGraph, TensorMeta
+from mixbackend.contracts import OpGraph
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.state_restore import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
+from mixbackend.select.gpu_memory import why_too_large
 from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
 from mixbackend.select.runnable import Runnable
 
@@ -42,8 +43,6 @@ MOST_ALONE, MOST_MIXTURES = 3, 3
 two may be libraries, which build in no time, so that a compiler has a place beside them."""
 MOST_OF_TIME = 0.5
 """Of the time for compiling, for a backend whose rates were only assumed."""
-USABLE = 0.9
-"""Of the free memory: libraries take some for themselves."""
 MOST_RUNNING_S = 20.0
 """For running candidates, warming up and recording included, which takes no longer than compiling them may."""
 STEADY_CALLS = 6
@@ -111,13 +110,8 @@ class GpuHarness:
         if torch.cuda.is_current_stream_capturing():
             return "the call is part of a CUDA graph of the user's"
         changes = Changes.of_graphs([baseline.graph], self.placeholders)
-        held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-        constants = held * rivals if baseline.graph.phase == "inference" else 0
-        copies = sum(values[place].nbytes for place in changes.places)
-        needed, free = working_bytes(baseline.graph) + constants + copies, free_bytes(self.device)
-        if needed > USABLE * free:
-            return f"it may take {needed / 2**20:.0f} MiB on the GPU, of which {free / 2**20:.0f} MiB are free"
-        return why_not_repeated(changes, values, baseline.plan.estimated_s)
+        lacking = why_too_large(baseline.graph, changes, values, self.device, rivals)
+        return lacking or why_not_repeated(changes, values, baseline.plan.estimated_s)
 
     @contextlib.contextmanager
     def prepared(self, graphs: Sequence[Runnable], values: Sequence[Any]) -> Iterator[RepeatedCall]:
@@ -149,38 +143,6 @@ class GpuHarness:
         """Let the GPU have what those that were slower held."""
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def working_bytes(graph: OpGraph) -> int:
-    """Most bytes that results have at once if each op writes its own to memory; what compilers fuse takes less."""
-    root: dict[str, str] = {}
-    last: dict[str, int] = {}
-    for place, node in enumerate(graph.nodes):
-        alias = node.aliased()
-        root[node.name] = node.name if alias is None else root.get(alias, alias)
-        last[root[node.name]] = place
-        last.update((root.get(name, name), place) for name in node.references())
-    last.update((root.get(name, name), len(graph.nodes)) for name in graph.outputs if name is not None)
-    sizes = {node.name: _bytes(node.outputs) for node in graph.nodes if root[node.name] == node.name}
-    ending: dict[int, int] = {}
-    for name, size in sizes.items():
-        ending[last[name]] = ending.get(last[name], 0) + size
-    alive = most = 0
-    for place, node in enumerate(graph.nodes):
-        alive += sizes.get(node.name, 0)
-        most = max(most, alive)
-        alive -= ending.get(place, 0)
-    return most
-
-
-def _bytes(metas: Sequence[object]) -> int:
-    return sum(meta.bytes() for meta in metas if isinstance(meta, TensorMeta) and meta.device.type == "cuda")
-
-
-def free_bytes(device: int) -> int:
-    """Memory that the GPU has left, with what torch keeps of it unused."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 @contextlib.contextmanager

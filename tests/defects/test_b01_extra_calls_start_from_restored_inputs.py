@@ -25,7 +25,7 @@ from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.registry import isolated_registry
-from mixbackend.select import comparison, comparison_gpu, tuner
+from mixbackend.select import comparison, comparison_gpu, gpu_memory, tuner
 from mixbackend.select.live import processor_challengers
 from mixbackend.select.request import TrialRequest
 from mixbackend.select.values import write_values
@@ -126,7 +126,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(comparison, "gpu_of", lambda captured: 0)
     monkeypatch.setattr(comparison_gpu, "device_of", lambda graph: 0)
-    monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr(gpu_memory, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(comparison_gpu, "seconds_by_marks", by_marks)
     monkeypatch.setattr(comparison_gpu, "BLOCK_S", 5e-3)
     monkeypatch.setattr(comparison_gpu, "cuda_graphs_apart", lambda device: contextlib.nullcontext())
@@ -199,7 +199,7 @@ def test_where_restoring_is_dearer_than_running_nothing_is_tried(monkeypatch: py
     )
     names = tuple(item.name for item in graph.inputs)
     home = SimpleNamespace(graph=graph, plan=SimpleNamespace(estimated_s=1e-3))
-    monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: 1 << 50)
+    monkeypatch.setattr(gpu_memory, "free_bytes", lambda device: 1 << 50)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     huge = torch.empty(1).expand(1 << 32)  # of which no memory is held
     gpu = comparison_gpu.GpuHarness(60.0, 0, True, names)

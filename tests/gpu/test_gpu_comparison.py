@@ -11,7 +11,7 @@ from torch import nn
 
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.execute.state_restore import Changes, RepeatedCall
-from mixbackend.select import comparison_gpu
+from mixbackend.select import comparison_gpu, gpu_memory
 from mixbackend.select.comparison_gpu import GpuHarness
 
 pytestmark = pytest.mark.gpu
@@ -144,7 +144,7 @@ def test_losers_give_their_memory_back(gpu, mixture):
 
 
 def test_without_memory_nothing_is_compared(gpu, mixture, monkeypatch):
-    monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: 2**20)
+    monkeypatch.setattr(gpu_memory, "free_bytes", lambda device: 2**20)
     model = _layers(gpu).eval()
     value = torch.randn(256, 512, device=gpu)
     backend = mixture()

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mixbackend.contracts import Backend, OpGraph
 from mixbackend.plan.choice import Choice
+from mixbackend.plan.planner import Planner
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,12 @@ def worth_trying(challengers: Sequence[Challenger], champion_s: float) -> tuple[
     """Those that may be faster than a champion that takes so long, the cheapest build first, then the best estimate."""
     able = (item for item in challengers if item.always or item.least_s < champion_s)
     return tuple(sorted(able, key=lambda item: (item.build_s, item.estimated_s)))
+
+
+def build_s(planner: Planner, graph: OpGraph, names: tuple[str, ...]) -> float:
+    """What these backends would take to compile the graph, one after the other."""
+    return sum(_alone_s(planner.backend(name), graph) for name in names)
+
+
+def _alone_s(backend: Backend, graph: OpGraph) -> float:
+    return backend.build_seconds(graph.device_type).of(len(graph.placed_nodes))

@@ -3,7 +3,7 @@
 Place: between ``selection``, which says which program runs a call, and what prepares programs (``preparation``).
 Input: the champion, a selection, a preparer; the values of calls. Output: their results.
 Method: each call is run once, by the program in turn. While nothing is compared the champion runs, calls are only
-counted, and every ``LOOK_EVERY_S`` of them the next step is taken after a call: a challenger is asked for, or loaded.
+counted (``call_meter``), and now and then the next step is taken after a call: a challenger is asked for, or loaded.
 A challenger's first calls are copied for (``guarded``); the champion answers what it raises there. A program that
 nobody will run any more is let go of once no call runs it.
 Invariants: safe for threads. No lock is held while a program runs, is loaded or is let go of. Nothing of this raises
@@ -21,14 +21,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mixbackend.select.live.call_meter import CallMeter
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.live.guarded import GUARDED, guarded
 from mixbackend.select.live.preparation import Contender, Preparation, Preparer
 from mixbackend.select.live.selection import Selection, Ticket
 from mixbackend.select.live.standing import Happened
-from mixbackend.select.live.steps import Situation, situation, why_not
-
-LOOK_EVERY_S = 0.02
+from mixbackend.select.live.steps import Hold, Situation, situation, why_not
+from mixbackend.select.live.watches import Lap, Watch
 
 logger = logging.getLogger("mixbackend")
 
@@ -43,6 +43,7 @@ class LiveCalls:
         size_of_call: reads what tells sizes of calls apart off the values; ``None`` if all are alike.
         now: what the process is doing, for ``steps``.
         clock: seconds.
+        watch: of the device, where calls only queue their work.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class LiveCalls:
         size_of_call: Callable[[Sequence[Any]], int] | None = None,
         now: Callable[[], Situation] = situation,
         clock: Callable[[], float] = time.perf_counter,
+        watch: Watch | None = None,
     ) -> None:
         self.selection = selection
+        self._watch, self._meter = watch, CallMeter(watch)
         self._preparer, self._size_of_call, self._now, self._clock = preparer, size_of_call, now, clock
         self._lock = threading.Lock()
         self._looking = threading.Lock()
@@ -64,7 +67,6 @@ class LiveCalls:
         self._news: list[Happened] = []
         self._wanted: Challenger | None = None
         self._preparation: Preparation | None = None
-        self._calls, self._seconds, self._look_at = 0, 0.0, 1
         self._seat: tuple[int, Contender] | None = (0, champion)
         """The champion, while nothing is compared."""
         self.has_news = False
@@ -106,15 +108,16 @@ class LiveCalls:
 
     def _counted(self, values: list[Any], number: int, contender: Contender) -> Sequence[Any]:
         begin = self._clock()
+        lap = self._meter.lap()
         try:
             return contender.run(values)
         finally:
             took = self._clock() - begin
+            if lap is not None:
+                lap.stop()
             with self._lock:
                 self._running[number] -= 1
-                self._calls += 1
-                self._seconds += took
-                due = self._calls >= self._look_at
+                due = self._meter.count(took)
             if due and self._looking.acquire(blocking=False):
                 try:
                     self._look()
@@ -126,13 +129,16 @@ class LiveCalls:
 
     def _look(self) -> None:
         """After a call: count those since the last look, and take the next step."""
+        hold = why_not(self._now())
+        if hold is Hold.CAPTURING:
+            return
         with self._lock:
-            calls, seconds, self._calls, self._seconds = self._calls, self._seconds, 0, 0.0
-            self._look_at = max(1, int(LOOK_EVERY_S * calls / max(seconds, 1e-9)))
-        now = self._clock()
+            counted = self._meter.taken()
+        if counted is None:
+            return
+        now, (calls, seconds) = self._clock(), counted
         if calls:
             self.selection.ran(calls, seconds, now)
-        hold = why_not(self._now())
         if hold is not None and hold.for_good:
             self.selection.stop()
         elif self._preparation is None:
@@ -174,7 +180,9 @@ class LiveCalls:
             self.selection.stop()
         symbols = () if self._size_of_call is None else (self._size_of_call(values),)
         with self._lock:
-            ticket = self.selection.begin(self._clock(), symbols, hold=hold)
+            lap = None if self._watch is None else self._watch.begin()
+            stream = 0 if lap is None else lap.stream
+            ticket = self.selection.begin(self._clock(), symbols, stream, hold)
             self._running[ticket.contender] += 1
             contender = self._contenders[ticket.contender]
             champion = self._contenders[self.selection.champion]
@@ -189,10 +197,12 @@ class LiveCalls:
             error = _text(raised)
             raise
         finally:
-            self._ended(ticket, error or contender.fault())
+            if lap is not None:
+                lap.stop()
+            self._ended(ticket, error or contender.fault(), lap)
 
-    def _ended(self, ticket: Ticket, error: str) -> None:
-        self.selection.end(ticket, self._clock(), error)
+    def _ended(self, ticket: Ticket, error: str, lap: Lap | None) -> None:
+        self.selection.end(ticket, self._clock(), error, lap)
         with self._lock:
             self._running[ticket.contender] -= 1
         self._follow()

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from mixbackend.contracts import Backend, OpGraph, Plan, TensorMeta
+from mixbackend.contracts import OpGraph, Plan, TensorMeta
 from mixbackend.execute.state_restore import Changes, may_repeat, why_not_repeated
 from mixbackend.host.processes import memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
-from mixbackend.select.live.challengers import Challenger
+from mixbackend.select.live.challengers import Challenger, build_s
 from mixbackend.select.rivals import EVERYONE, alone, without_owners
 from mixbackend.select.runnable import Runnable
 
@@ -85,15 +85,6 @@ def processor_challengers(baseline: Runnable, planner: Planner) -> tuple[Challen
     able = tuple(item.name for item in planner.backends if not item.traits().reference)
     error, seconds = NEAR_TRAINING if training else NEAR, build_s(planner, graph, able)
     return (*singles, *(Challenger(choice, plan.estimated_s, error, seconds) for choice in mixtures))
-
-
-def build_s(planner: Planner, graph: OpGraph, names: tuple[str, ...]) -> float:
-    """What these backends would take to compile the graph, one after the other."""
-    return sum(_alone_s(planner.backend(name), graph) for name in names)
-
-
-def _alone_s(backend: Backend, graph: OpGraph) -> float:
-    return backend.build_seconds(graph.device_type).of(len(graph.placed_nodes))
 
 
 def _error(name: str, plan: Plan, graph: OpGraph, planner: Planner) -> float:

@@ -5,6 +5,8 @@ the caller's clock, sizes, what holds the program (``steps``). Output: ``Ticket`
 Method: nothing happens before the entry's calls pay for it (``allowance``). Then challengers are wanted, one at a
 time, the cheapest build first (``challengers``); once one is built, ``turns`` gives both calls, ``paired_decision``
 says who stays. Where no challenger is left, the entry is settled.
+Where calls only queue their work (``queued``), what they took is told later, in their order (``watches``): once the
+calls of a turn that are under way will fill it, the champion runs until they are done, and these calls are no turn's.
 Invariants: safe for threads. Every call has one program; it is never changed while something holds it; a round begins
 only where it may be paid for. Numbers tell contenders apart: 0 is the plan by estimates, then challengers as they
 were given.
@@ -34,8 +36,12 @@ from mixbackend.select.live.paired_decision import Outcome, Verdict, decide
 from mixbackend.select.live.standing import Change, Happened, Standing
 from mixbackend.select.live.steps import Hold
 from mixbackend.select.live.turns import TURN_S, Call, Side, Turns
+from mixbackend.select.live.under_way import UnderWay
+from mixbackend.select.live.watches import Lap
 from mixbackend.select.turns import FAR_AWAY
 
+FULL = 1.1
+"""Of a turn, for the calls under way: seconds of calls scatter."""
 _LATEST = 9
 """Calls of a program that say what it takes now."""
 _numbers = itertools.count()
@@ -84,6 +90,7 @@ class Selection:
         challengers: in any order.
         arbiter, overlaps: of the process.
         born: when the entry was made.
+        queued: whether calls only queue their work: ``end`` is given laps.
     """
 
     def __init__(
@@ -93,7 +100,10 @@ class Selection:
         arbiter: Arbiter,
         overlaps: Overlaps,
         born: float,
+        queued: bool = False,
     ) -> None:
+        self._queued = queued
+        self._under_way = UnderWay[tuple[Ticket, bool]]()
         self._me = next(_numbers)
         self._arbiter, self._overlaps, self._born = arbiter, overlaps, born
         self._lock = threading.Lock()
@@ -134,16 +144,19 @@ class Selection:
             number = self._allowance.calls + 1
             return Ticket(number, contender, tries, now, self._overlaps.begin(), symbols, stream, duel)
 
-    def end(self, ticket: Ticket, now: float, error: str = "") -> None:
-        """A call has ended; ``error`` where its program failed, whoever answered."""
+    def end(self, ticket: Ticket, now: float, error: str = "", lap: Lap | None = None) -> None:
+        """A call has returned; ``error`` where its program failed, whoever answered; ``lap`` where it may go on."""
         alone = self._overlaps.end(ticket.overlap)
         call_s = now - ticket.start
         with self._lock:
-            self._took(ticket, call_s, now)
+            if not self._queued:
+                self._took(ticket, call_s, now)
             duel = ticket.duel
             if error and duel is not None and duel is self._duel and ticket.contender == duel.contender:
                 self._conclude(duel, Outcome(Verdict.SLOWER, len(duel.turns.rounds)), ticket.number, error)
-            elif duel is not None and duel is self._duel:
+            elif lap is not None:
+                self._under_way.add((ticket, alone), lap)
+            elif duel is not None and duel is self._duel and not self._queued:
                 if alone:
                     self._pending = ticket, call_s
                 else:
@@ -284,7 +297,10 @@ class Selection:
     def _look_back(self, now: float, hold: Hold | None) -> None:
         """Count the call that ended last, now that the next one begins; decide if that ends a round."""
         pending, self._pending, duel = self._pending, None, self._duel
-        if duel is None or hold is not None:
+        if hold is not None:
+            return
+        self._hear_from_device(now)
+        if duel is None:
             return
         if pending is not None and pending[0].duel is duel:
             ticket, call_s = pending
@@ -300,6 +316,23 @@ class Selection:
             return
         if outcome.verdict is not Verdict.OPEN:
             self._conclude(duel, outcome, self._allowance.calls + 1)
+
+    def _hear_from_device(self, now: float) -> None:
+        """Count the calls that the device is done with."""
+        for (ticket, alone), seconds in self._under_way.done():
+            self._took(ticket, seconds.device_s, now)
+            duel = ticket.duel
+            if duel is not None and duel is self._duel:
+                duel.turns = duel.turns.after(_call(ticket, duel, seconds.device_s, seconds.step_s, alone))
+
+    def _waits_for_device(self, duel: _Duel) -> bool:
+        """Whether the calls under way will fill the turn, by what such calls took before."""
+        mine = self._under_way.count(lambda call: call[0].duel is duel)
+        side, now = duel.turns.side, duel.turns.now
+        contender = duel.contender if side is Side.CHALLENGER else self._champion
+        latest = self._latest.get(contender)
+        counted = mine - (not now.skipped)  # a turn's first call is not
+        return counted > 0 and (not latest or now.filled_s + counted * statistics.median(latest) >= FULL * TURN_S)
 
     def _next_turn_of(self, duel: _Duel) -> Outcome:
         """A further turn of a challenger must be paid for, too, now that it is seen what one takes."""
@@ -323,6 +356,8 @@ class Selection:
             return self._champion, None
         if not self._arbiter.may(self._me, self._allowance.spent_s, now, self._seconds(self._champion)):
             duel.turns = duel.turns.given_up()
+            return self._champion, None
+        if self._waits_for_device(duel):
             return self._champion, None
         side = duel.turns.side
         return (duel.contender if side is Side.CHALLENGER else self._champion), duel
@@ -382,6 +417,7 @@ class Selection:
 
     def _settle(self) -> None:
         self._arbiter.leave(self._me)
+        self._under_way.clear()
         self._settled.set()
 
 

@@ -21,8 +21,9 @@ from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
-from mixbackend.select import comparison, comparison_gpu, tuner
-from mixbackend.select.comparison_gpu import GpuHarness, working_bytes
+from mixbackend.select import comparison, comparison_gpu, gpu_memory, tuner
+from mixbackend.select.comparison_gpu import GpuHarness
+from mixbackend.select.gpu_memory import working_bytes
 
 aten = torch.ops.aten
 HARNESS = GpuHarness(60.0, 0, True, ("x",))
@@ -60,7 +61,7 @@ def test_working_memory_is_what_lives_at_once():
 )
 def test_candidates_must_fit_into_free_memory(monkeypatch, free_mebi, rivals, reason):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(comparison_gpu, "free_bytes", lambda device: free_mebi * 2**20)
+    monkeypatch.setattr(gpu_memory, "free_bytes", lambda device: free_mebi * 2**20)
     graph = _on_gpu(lambda x: aten.relu(aten.neg(x)), (512, 512))
     home = SimpleNamespace(graph=graph, plan=SimpleNamespace(estimated_s=1e-3))
     assert HARNESS.why_not(home, [torch.empty(512, 512), 3], rivals) == reason
@@ -75,7 +76,7 @@ def test_free_memory_counts_what_torch_keeps_unused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
-    assert comparison_gpu.free_bytes(0) == 140
+    assert gpu_memory.free_bytes(0) == 140
 
 
 # --- where anything is compared

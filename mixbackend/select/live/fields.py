@@ -1,0 +1,45 @@
+"""Fields: which graphs are tried in live calls, and what is tried against them, by the type of their device.
+
+Place: between ``compile.first_calls`` and the challengers of processors and GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mixbackend.plan.planner import Planner
+from mixbackend.select.live import gpu_challengers, processor_challengers
+from mixbackend.select.live.challengers import Challenger
+from mixbackend.select.runnable import Runnable
+
+
+@dataclass(frozen=True)
+class Field:
+    """Of one type of device.
+
+    Attributes:
+        worth_trying_others: takes a placed graph and the names of its inputs.
+        why_not_now: takes the values of a call as well.
+        challengers: takes a placed graph and what places others.
+    """
+
+    worth_trying_others: Callable[[Runnable, Sequence[str]], bool]
+    why_not_now: Callable[[Runnable, Sequence[str], Sequence[Any]], str]
+    challengers: Callable[[Runnable, Planner], tuple[Challenger, ...]]
+
+
+_FIELDS: Mapping[str, Field] = {
+    "cpu": Field(
+        processor_challengers.worth_trying_others,
+        processor_challengers.why_not_now,
+        processor_challengers.processor_challengers,
+    ),
+    "cuda": Field(gpu_challengers.worth_trying_others, gpu_challengers.why_not_now, gpu_challengers.gpu_challengers),
+}
+
+
+def field_of(baseline: Runnable) -> Field | None:
+    """The field of a graph; ``None`` on devices that nothing is tried on."""
+    return _FIELDS.get(baseline.graph.device_type)
