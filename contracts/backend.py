@@ -98,8 +98,8 @@ class Traits:
             of the traced shape must be fine.
         reference: whether it runs exactly what eager runs; its results are the standard and need no verification.
         concurrent_compile: whether ``compile`` may run in several threads at once; a graph's regions then do.
-        compiles_behind: device types for whose regions ``compile`` runs no kernel, opens no device and needs no values:
-            these may be compiled by another process, from their text, while the user's calls go on.
+        compiles_behind: device types for whose regions ``compile`` runs no kernel and needs no values: these may be
+            compiled by another process, from their text, while the user's calls go on. There it may open the device.
         row_major: whether it takes and returns row-major tensors alone: what has another layout is copied on the border
             of its regions, and inside them layouts make no difference.
         thread_pool: name of the pool of threads that its kernels run on. Backends that name the same pool share its

@@ -15,6 +15,11 @@ def limit_side_by_side(most: int) -> None:
     _told[:] = [most]
 
 
+def works_behind() -> bool:
+    """Whether this process was told so, and works behind the user's."""
+    return bool(_told)
+
+
 def side_by_side() -> int:
     """How many may run at once."""
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 import torch
 
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
+from mixbackend.backends.common.side_by_side import works_behind
 from mixbackend.backends.inductor.handling import handling_of
 from mixbackend.backends.inductor.rates import FUSED, SHARED_ROWS, inductor_rates
 from mixbackend.backends.inductor.reference import Reference, Strides
@@ -120,7 +121,7 @@ class InductorBackend(Backend):
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             fused=FUSED,
             shared_rows=SHARED_ROWS,
-            compiles_behind=frozenset() if inductor_measures() else self.device_types & {"cpu"},
+            compiles_behind=frozenset() if inductor_measures() else self.device_types,
             pads_products=True,
         )
 
@@ -202,9 +203,10 @@ def _static_places(region: Region, count: int) -> tuple[int, ...]:
 
 def _late_kernels(region: Region) -> contextlib.AbstractContextManager[LateKernels | None]:
     """On a GPU the next region is written while kernels of this one are compiled; on the processor, what compiles
-    would disturb whoever times something there."""
+    would disturb whoever times something there. Behind the user's process nothing runs that could be waited for."""
     metas = [item.meta for item in region.inputs] + [item.meta for item in region.outputs]
-    return kernels_later() if accelerator(metas) == "cuda" else contextlib.nullcontext()
+    late = accelerator(metas) == "cuda" and not works_behind()
+    return kernels_later() if late else contextlib.nullcontext()
 
 
 def _runner(compiled: Any, late: LateKernels | None) -> Any:
