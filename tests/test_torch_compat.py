@@ -10,7 +10,9 @@ import ctypes
 import functools
 import gc
 import inspect
+import json
 import operator
+import subprocess
 import sys
 import types
 import warnings
@@ -179,6 +181,27 @@ def test_ask_deterministic() -> None:
     compat.ask_deterministic(False)
     assert not compat.deterministic_asked()
     torch.use_deterministic_algorithms(False)
+
+
+def test_precision_asked(precision: Callable[[str], None]) -> None:
+    precision("high")
+    asked = compat.precision_asked()
+    assert (asked["float32"], asked["cuda fp32_precision"]) == ("high", "tf32")
+    assert json.loads(json.dumps(asked)) == asked
+
+
+def test_ask_precision() -> None:
+    """Settings that are as wanted are not touched: torch is born with some that it tells apart from the same ones set."""
+    program = """
+from mixbackend.contracts.torch_compat import ask_precision, precision_asked
+before = precision_asked()
+ask_precision(before)
+assert precision_asked() == before, (before, precision_asked())
+wanted = {**before, "float32": "high", "cuda fp32_precision": "tf32", "mkldnn fp32_precision": "tf32"}
+ask_precision(wanted)
+assert precision_asked() == wanted
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_warned_at_most() -> None:

@@ -79,6 +79,7 @@ from mixbackend.contracts.torch_compat.operators import (
     returns_nothing,
     schema_arguments,
 )
+from mixbackend.contracts.torch_compat.precision import Precision, ask_precision, precision_asked
 from mixbackend.contracts.torch_compat.proxies import Trace
 from mixbackend.contracts.torch_compat.result_types import MISSTATED, eager_types, retyped
 from mixbackend.contracts.torch_compat.symbols import (
@@ -113,12 +114,14 @@ __all__ = [
     "EveryOperator",
     "GraphTree",
     "LateKernels",
+    "Precision",
     "ResultsOfGraph",
     "SchemaArgument",
     "SymbolFacts",
     "Trace",
     "aot_compile",
     "ask_deterministic",
+    "ask_precision",
     "assumptions",
     "backward_compiled_at_once",
     "boxed",
@@ -168,6 +171,7 @@ __all__ = [
     "operator_database",
     "outside_compilation",
     "partition_with_min_cut",
+    "precision_asked",
     "pure_operators",
     "raw_cuda_stream",
     "recorded_random_state",

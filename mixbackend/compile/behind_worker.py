@@ -20,7 +20,7 @@ from mixbackend.compile.propose import propose
 from mixbackend.compile.sized_graph import Row
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
-from mixbackend.contracts.torch_compat import ask_deterministic
+from mixbackend.contracts.torch_compat import Precision, ask_deterministic
 from mixbackend.cost.looking import SWITCH
 from mixbackend.execute.behind_build import NotTheSameError, compile_as_for
 from mixbackend.graph.identity import Captured
@@ -37,7 +37,7 @@ def build(
     choice: Mapping[str, Any],
     fingerprints: Mapping[str, str],
     threads: int,
-    precision: str,
+    precision: Precision,
 ) -> dict[str, Any]:
     """Plan a challenger and compile its regions; called in the other process.
 
@@ -45,7 +45,7 @@ def build(
         graph, config, choice: see ``challenger_build.challenger_job``.
         fingerprints: of the backends, as the user's process knows them.
         threads: that the code is made for; none of them works here.
-        precision: of float32 products, as torch has it.
+        precision: of products, as torch is told in the user's process.
 
     Raises:
         NotTheSameError: this process would make something else.

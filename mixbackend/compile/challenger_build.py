@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from mixbackend.contracts import OpGraph
+from mixbackend.contracts.torch_compat import precision_asked
 from mixbackend.host.background import Job
 from mixbackend.host.behind_budget import Figures
 from mixbackend.plan.choice import Choice
@@ -48,7 +49,7 @@ def challenger_job(graph_text: str, choice: Choice, environment: Environment, en
         "choice": choice.to_dict(),
         "fingerprints": dict(environment.fingerprints),
         "threads": torch.get_num_threads(),
-        "precision": torch.get_float32_matmul_precision(),
+        "precision": precision_asked(),
     }
     return Job(_WORK, data, entry)
 

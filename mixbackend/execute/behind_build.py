@@ -20,6 +20,7 @@ from mixbackend.backends.common.side_by_side import limit_side_by_side
 from mixbackend.contracts import Backend, Region
 from mixbackend.contracts.graph import accelerator
 from mixbackend.contracts.region_text import read_region_text
+from mixbackend.contracts.torch_compat import Precision, ask_precision, precision_asked
 from mixbackend.execute.compile_cache import CompileCache
 from mixbackend.host.background import Job
 from mixbackend.storage import ArtifactStore, Label
@@ -55,7 +56,7 @@ def region_job(cache: CompileCache, backend: Backend, region: Region, entry: str
         "fingerprint": label.fingerprint,
         "device": label.device,
         "threads": torch.get_num_threads(),
-        "precision": torch.get_float32_matmul_precision(),
+        "precision": precision_asked(),
         "region": region.text,
         "folder": str(store.folder.parent),
         "key": key,
@@ -63,20 +64,20 @@ def region_job(cache: CompileCache, backend: Backend, region: Region, entry: str
     return Job(_WORK, data, entry, str(store.path(key)), urgent)
 
 
-def compile_as_for(threads: int, precision: str) -> None:
+def compile_as_for(threads: int, precision: Precision) -> None:
     """Make what the user's process would make, with one thread.
 
     Args:
         threads: that the code is made for; none of them works here.
-        precision: of float32 products, as torch has it.
+        precision: of products, as torch is told in the user's process.
     """
     limit_side_by_side(1)
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
+    ask_precision(precision)
 
 
 def build(
-    backend: str, fingerprint: str, device: str, threads: int, precision: str, region: str, folder: str, key: str
+    backend: str, fingerprint: str, device: str, threads: int, precision: Precision, region: str, folder: str, key: str
 ) -> dict[str, Any]:
     """Compile and store one region; called in the other process.
 
@@ -84,7 +85,7 @@ def build(
         backend, fingerprint: who compiles, as the user's process knows it.
         device: for the artifact's label.
         threads: that the code is made for; none of them works here.
-        precision: of float32 products, as the user's process has it.
+        precision: of products, as torch is told in the user's process.
         region: its text.
         folder: of the cache.
         key: of the artifact.
