@@ -1143,3 +1143,13 @@ def test_zeros_unwritten() -> None:
     zeros = compat.zeros_unwritten()((3,), dtype=torch.float32, device="cpu")
     assert not compat.values_lie_in_memory(zeros)
     torch.testing.assert_close(zeros + 1, torch.ones(3))
+
+
+def test_symbolic_kernels() -> None:
+    mode = compat.fresh_fake_mode()
+    size = compat.fresh_symbol(mode, "size", 7, 2, None)
+    with mode, compat.symbolic_kernels(False), pytest.raises(RuntimeError, match="symbolic"):
+        torch.ops.aten.constant_pad_nd(torch.empty(size), [-1, 0])
+    with mode, compat.symbolic_kernels(True):
+        padded = torch.ops.aten.constant_pad_nd(torch.empty(size), [-1, 0])
+    assert padded.shape == (size - 1,)

@@ -1,16 +1,19 @@
 """Re-trace: a region's graph once more, with another decomposition table and with symbols of its own.
 
 Place: called inside ``compile`` by backends whose ``Traits.decomposition`` is not ``"none"``.
-Input: a ``Region`` and a level. Output: a graph with the same placeholders and outputs in the same order.
+Input: a ``Region`` and a level. Output: a graph with a placeholder per symbol, and then the same placeholders and
+outputs in the same order.
 Invariants: the region is only read. The new graph's symbols are its own: whatever a compiler asks about them adds no
-guard to the captured graph. What was assumed about sizes can be had as conditions on the region's sizes
-(``preconditions``). An output shares an input's storage only where the region declares it. Node metadata is kept.
+guard to the captured graph. Each is a placeholder, as in torch's own graphs: a pass finds it before anything that it
+inserts, and guards of a compiler's cache can be asked of it. What was assumed about sizes can be had as conditions on
+the region's sizes (``preconditions``). An output shares an input's storage only where the region declares it. Node
+metadata is kept.
 Non-goals: sizes that depend on data, mutation, random ops; no such op reaches a region of a backend that re-traces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +35,7 @@ from mixbackend.contracts.torch_compat import (
     storage_key,
     symbolic_expression,
     symbolic_integer,
+    symbolic_kernels,
     tracing_apart,
     written_when_run,
 )
@@ -43,15 +47,17 @@ class Retraced:
 
     Attributes:
         graph_module: the new graph; ``meta["val"]`` of its nodes are fake values of ``fake_mode``.
-        inputs: the fake values of its placeholders, in order.
+        inputs: the fake values of its placeholders, in order; those of the symbols come first.
         fake_mode: owner of the fake values and of the new symbols.
-        originals: the region's size behind each new symbol.
+        originals: the region's size behind each new symbol, in the order of their placeholders.
+        arguments: makes the graph's arguments of the region's.
     """
 
     graph_module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
     fake_mode: Any
     originals: dict[sympy.Symbol, SymbolicSize]
+    arguments: Callable[[Sequence[Any]], list[Any]]
 
     def preconditions(self) -> tuple[Condition, ...]:
         """What has been assumed about the region's sizes up to now, by tracing or by whoever compiled the graph.
@@ -91,10 +97,10 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
     """
     fake_mode = fresh_fake_mode()
     sizes = FreshSizes(fake_mode, region.inputs)
-    with tracing_apart(fake_mode), fake_mode, written_when_run():
-        inputs = tuple(sizes.value(item) for item in region.inputs)
+    with tracing_apart(fake_mode), fake_mode, written_when_run(), symbolic_kernels(bool(sizes.originals)):
+        inputs = (*sizes.symbols(), *(sizes.value(item) for item in region.inputs))
         graph_module = make_fx(
-            _runner(region),
+            _runner(region, len(sizes.originals)),
             decomposition_table=decomposition_table(level),
             tracing_mode="real",
             _allow_non_fake_inputs=True,
@@ -102,13 +108,14 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
     graph_module.graph.eliminate_dead_code()
     graph_module.recompile()
     _refuse_mutation(graph_module)
-    return Retraced(graph_module, inputs, fake_mode, sizes.originals)
+    return Retraced(graph_module, inputs, fake_mode, sizes.originals, sizes.arguments())
 
 
-def _runner(region: Region) -> Any:
-    """The region as a function; the interpreter carries the node metadata over."""
+def _runner(region: Region, symbols: int) -> Any:
+    """The region as a function of its symbols and inputs; the interpreter carries the node metadata over."""
 
-    def run(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    def run(*given: Any) -> tuple[torch.Tensor, ...]:
+        arguments = given[symbols:]
         with torch.fx.traceback.preserve_node_meta():
             results = RepeatsCopied(region.graph_module).run(*arguments)
         taken = {storage_key(item) for item in arguments if isinstance(item, torch.Tensor)}
@@ -134,10 +141,28 @@ class FreshSizes:
     def __init__(self, fake_mode: Any, inputs: Sequence[RegionInput]) -> None:
         self._fake_mode = fake_mode
         self._renamed: dict[sympy.Expr, sympy.Symbol] = {}
+        self._places: list[str] = []
         self.originals: dict[sympy.Symbol, SymbolicSize] = {}
-        known = [size for size in _sizes(inputs) if size.expression.is_Symbol]
-        for size in known:
-            self._rename(size)
+        shown = [*_sizes(inputs)]
+        for place, size in shown:
+            if size.expression.is_Symbol:
+                self._rename(place, size)
+        for place, size in shown:
+            # A whole expression gets a symbol where its own symbols never enter the region.
+            if not all(symbol in self._renamed for symbol in size.expression.free_symbols):
+                self._rename(place, size)
+
+    def symbols(self) -> tuple[Any, ...]:
+        """The new symbols as numbers."""
+        return tuple(symbolic_integer(self._fake_mode, symbol, size.hint) for symbol, size in self.originals.items())
+
+    def arguments(self) -> Callable[[Sequence[Any]], list[Any]]:
+        """Reads the new symbols off a call's inputs, and puts them before these."""
+        if not self._places:
+            return list
+        # As text, since it is asked in every call of a region; nothing but places and axes is in it.
+        made: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda inputs: [{', '.join(self._places)}, *inputs]")
+        return made
 
     def value(self, item: RegionInput) -> Any:
         """A fake tensor or number for one region input."""
@@ -154,14 +179,12 @@ class FreshSizes:
         """A size of the region under the new symbols; plain numbers stay."""
         if not isinstance(size, SymbolicSize):
             return size
-        if not all(symbol in self._renamed for symbol in size.expression.free_symbols):
-            self._rename(size)
         if size.expression in self._renamed:
             return symbolic_integer(self._fake_mode, self._renamed[size.expression], size.hint)
         return symbolic_integer(self._fake_mode, size.expression.xreplace(self._renamed), size.hint)
 
-    def _rename(self, size: SymbolicSize) -> None:
-        """Give a size a symbol; a whole expression gets one where its own symbols never enter the region."""
+    def _rename(self, place: str, size: SymbolicSize) -> None:
+        """Give a size a symbol, and say where a call's inputs show it."""
         if size.expression in self._renamed:
             return
         if size.hint is None or not size.expression.is_integer:
@@ -171,12 +194,21 @@ class FreshSizes:
         symbol = symbolic_expression(new)
         self._renamed[size.expression] = symbol
         self.originals[symbol] = size
+        self._places.append(place)
 
 
-def _sizes(inputs: Sequence[RegionInput]) -> Iterator[SymbolicSize]:
-    for item in inputs:
-        values = (*item.meta.shape, *item.meta.stride) if isinstance(item.meta, TensorMeta) else (item.meta,)
-        yield from (value for value in values if isinstance(value, SymbolicSize))
+def _sizes(inputs: Sequence[RegionInput]) -> Iterator[tuple[str, SymbolicSize]]:
+    """Symbolic sizes of inputs with the text that reads them; strides are read where nothing else shows a size."""
+    texts: list[tuple[str, Any]] = []
+    for place, item in enumerate(inputs):
+        if isinstance(item.meta, TensorMeta):
+            texts += [(f"inputs[{place}].size({axis})", size) for axis, size in enumerate(item.meta.shape)]
+        else:
+            texts.append((f"inputs[{place}]", item.meta))
+    for place, item in enumerate(inputs):
+        if isinstance(item.meta, TensorMeta):
+            texts += [(f"inputs[{place}].stride({axis})", step) for axis, step in enumerate(item.meta.stride)]
+    yield from ((text, size) for text, size in texts if isinstance(size, SymbolicSize))
 
 
 def _condition(guard: sympy.Basic, originals: dict[sympy.Symbol, SymbolicSize]) -> Condition:

@@ -22,7 +22,7 @@ import platform
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -152,12 +152,12 @@ class InductorBackend(Backend):
         strides: Strides = "as_traced" if _keeps_strides(region.outputs, traced) else "unknown"
         with tracing_apart(traced.fake_mode), _late_kernels(region) as late:
             surroundings = None if traced.originals else inductor_surroundings(traced.fake_mode, exact)
-            static = _static_places(region, len(traced.inputs))
+            static = _static_places(region, len(traced.originals))
             compiled = inductor_compile(
                 traced.graph_module, traced.inputs, traced.fake_mode, exact, region.phase, static
             )
         return CompiledRegion(
-            run=_runner(compiled, late),
+            run=_runner(compiled, late, traced.arguments),
             artifact=_artifact(inductor_entry(compiled), surroundings, strides),
             source=inductor_source(compiled),
             preconditions=traced.preconditions(),
@@ -190,12 +190,11 @@ def _artifact(entry: str | None, surroundings: str | None, strides: Strides) -> 
     return Reference(entry=entry, surroundings=surroundings, strides=strides).written()
 
 
-def _static_places(region: Region, count: int) -> tuple[int, ...]:
-    """Places of the weights on a GPU: inductor does not look at each call whether their memory is aligned."""
-    if count != len(region.inputs):
-        return ()
+def _static_places(region: Region, symbols: int) -> tuple[int, ...]:
+    """Places of the weights on a GPU, behind the symbols: inductor does not look at each call whether their memory is
+    aligned."""
     return tuple(
-        place
+        symbols + place
         for place, item in enumerate(region.inputs)
         if item.role.is_weight and isinstance(item.meta, TensorMeta) and item.meta.device.type == "cuda"
     )
@@ -209,7 +208,7 @@ def _late_kernels(region: Region) -> contextlib.AbstractContextManager[LateKerne
     return kernels_later() if late else contextlib.nullcontext()
 
 
-def _runner(compiled: Any, late: LateKernels | None) -> Any:
+def _runner(compiled: Any, late: LateKernels | None, arguments: Callable[[Sequence[Any]], list[Any]] = list) -> Any:
     def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         nonlocal late
         kernels = late
@@ -217,7 +216,7 @@ def _runner(compiled: Any, late: LateKernels | None) -> Any:
             kernels.finish()
             late = None
         # Inductor empties the list it is given.
-        return compiled(list(inputs))
+        return compiled(arguments(inputs))
 
     return run
 

@@ -64,6 +64,16 @@ def tracing_apart(fake_mode: Any) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def symbolic_kernels(wanted: bool) -> Iterator[None]:
+    """Operators on fake values run torch's kernels in Python, as when a model is captured: some of those in C++ read
+    symbolic sizes as numbers, and raise."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    with enable_python_dispatcher() if wanted else contextlib.nullcontext():
+        yield
+
+
 def rerun_fake(target: Any, arguments: Any, keywords: Any) -> Any:
     """Call an operator on fake values in their own mode: which strides and types its result has. Adds no guard.
 

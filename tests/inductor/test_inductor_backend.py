@@ -7,11 +7,23 @@ import sysconfig
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.compile.replay import make_inputs
-from mixbackend.contracts import DeviceModel, OpView, Region, Supported, Unsupported, check_backend
+from mixbackend.contracts import (
+    DeviceModel,
+    OpView,
+    Plan,
+    PlannedRegion,
+    Region,
+    Supported,
+    SymbolicSize,
+    Unsupported,
+    check_backend,
+)
 from mixbackend.contracts.torch_compat import inductor_handling, operator_by_name
+from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph, trace_region
 
 aten = torch.ops.aten
@@ -77,6 +89,37 @@ def test_dynamic_region_serves_other_sizes_and_adds_no_guard():
         inputs = make_inputs(trace_region(layer, layer_inputs(*shape), dynamic=True))
         assert_right(region, compiled.run, inputs)
     assert all(not condition.size.expression.is_number for condition in compiled.preconditions)
+
+
+def softshrink_backward(grad, x):
+    zero = aten.scalar_tensor(0, dtype=torch.float32, device=torch.device("cpu"))
+    near = aten.le(aten.abs(x), 0.5)
+    return aten.add(aten.mul(aten.where(near, zero, grad), 0), aten.zeros_like(aten.where(near, grad, zero)))
+
+
+def test_passes_fold_what_a_symbolic_size_makes():
+    region = trace_region(softshrink_backward, [torch.randn(6, 1), torch.randn(6, 1)], dynamic=True)
+    assert_right(region, InductorBackend().compile(region).run, make_inputs(region))
+
+
+def first_of_two(x):
+    half = (x.shape[0] + 1) // 2
+    return aten.mul(aten.split(x, half)[0], 3)
+
+
+def test_a_region_that_takes_an_expression_is_compiled_again_from_inductors_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    graph_module, graph = trace_graph(first_of_two, [torch.randn(9)], dynamic=True)
+    nodes = tuple(node.name for node in graph.placed_nodes)
+    plan = Plan(graph.id, graph.phase, True, (PlannedRegion("r0", "inductor", nodes),))
+    region = cut_regions(graph_module, graph, plan)[0].region
+    assert any(isinstance(item.meta, SymbolicSize) and not item.meta.expression.is_Symbol for item in region.inputs)
+    hits = counters["inductor"]["fxgraph_cache_hit"]
+    first, second = InductorBackend().compile(region), InductorBackend().compile(region)
+    assert counters["inductor"]["fxgraph_cache_hit"] == hits + 1
+    assert first.preconditions == second.preconditions
+    for compiled in (first, second):
+        assert_right(region, compiled.run, make_inputs(region))
 
 
 def test_backward_graph_under_a_foreign_fake_mode():

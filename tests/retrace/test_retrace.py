@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from mixbackend.backends.common import retrace as retrace_module
-from mixbackend.backends.common.retrace import retrace, retrace_apart
+from mixbackend.backends.common.retrace import Retraced, retrace, retrace_apart
 from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import Condition, Plan, PlannedRegion, Region, SymbolicSize
 from mixbackend.contracts.torch_compat import symbolic_expression
@@ -32,9 +32,9 @@ def layer_inputs(batch=2, length=5, width=16, hidden=24):
     return [torch.randn(batch, length, width), torch.randn(hidden, width), torch.randn(hidden), torch.randn(width)]
 
 
-def assert_equal(region: Region, graph_module: torch.fx.GraphModule, inputs: list) -> None:
+def assert_equal(region: Region, traced: Retraced, inputs: list) -> None:
     expected = region.graph_module.forward(*inputs)
-    for mine, eager in zip(graph_module.forward(*inputs), expected, strict=True):
+    for mine, eager in zip(traced.graph_module.forward(*traced.arguments(inputs)), expected, strict=True):
         torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)
         assert mine.shape == eager.shape
 
@@ -43,7 +43,7 @@ def assert_equal(region: Region, graph_module: torch.fx.GraphModule, inputs: lis
 def test_every_level_computes_the_same(level, dynamic):
     region = trace_region(layer, layer_inputs(), dynamic=dynamic)
     traced = retrace_apart(region, level)
-    assert_equal(region, traced.graph_module, make_inputs(region))
+    assert_equal(region, traced, make_inputs(region))
     assert traced.preconditions() == ()
     names = {str(node.target) for node in traced.graph_module.graph.nodes}
     assert ("aten.native_layer_norm.default" in names) == (level in ("none", "core_aten"))
@@ -51,9 +51,9 @@ def test_every_level_computes_the_same(level, dynamic):
 
 def test_other_sizes_than_the_traced_ones():
     region = trace_region(layer, layer_inputs(), dynamic=True)
-    graph_module = retrace(region, "inductor")
+    traced = retrace_apart(region, "inductor")
     for shape in ((3, 7, 8, 4), (2, 2, 2, 2)):
-        assert_equal(region, graph_module, make_inputs(trace_region(layer, layer_inputs(*shape), dynamic=True)))
+        assert_equal(region, traced, make_inputs(trace_region(layer, layer_inputs(*shape), dynamic=True)))
 
 
 def test_strides_are_told_in_the_regions_sizes():
@@ -63,6 +63,29 @@ def test_strides_are_told_in_the_regions_sizes():
         for output in region.outputs
     )
     assert retrace_apart(region, "inductor").output_strides() == wanted
+
+
+def halves_and_zeros(x):
+    return aten.split(x, x.shape[0] - 3)[0], aten.zeros_like(x)
+
+
+@pytest.mark.parametrize("inputs", [[torch.randn(9, 4)], [torch.randn(9, 4).t()], [torch.randn(9, 8)[:, ::2]]], ids=str)
+def test_every_symbol_is_a_placeholder(inputs):
+    region = trace_region(halves_and_zeros, inputs, dynamic=True)
+    traced = retrace_apart(region, "inductor")
+    nodes = list(traced.graph_module.graph.nodes)
+    symbols = [symbolic_expression(item) for item in traced.inputs if isinstance(item, torch.SymInt)]
+    assert set(traced.originals) <= set(symbols) and traced.originals
+    # A pass that inserts something at the top of the graph finds all symbols there.
+    assert all(node.op == "placeholder" for node in nodes[: len(traced.inputs)])
+    assert not any("sym_size" in str(node.target) or "sym_stride" in str(node.target) for node in nodes)
+    assert_equal(region, traced, make_inputs(region))
+
+
+@pytest.mark.parametrize("pad", [[-1, 1], [-1, -1], [0, -2, -1, 0]], ids=str)
+def test_operators_whose_kernels_know_no_symbols(pad):
+    region = trace_region(lambda x: aten.constant_pad_nd(x, pad, 0.5), [torch.randn(5, 7)], dynamic=True)
+    assert_equal(region, retrace_apart(region, "inductor"), make_inputs(region))
 
 
 def test_a_decomposition_that_returns_its_input_is_copied():
@@ -77,7 +100,7 @@ def test_compiler_assumptions_become_conditions_and_no_guards():
     ambient = next(iter(region.graph_module.graph.find_nodes(op="placeholder"))).meta["val"].fake_mode.shape_env
     before = len(ambient.guards)
     traced = retrace_apart(region, "none")
-    rows, columns = traced.inputs[0].shape
+    rows, columns = traced.inputs[-1].shape
     first, second = (size.expression for size in region.inputs[0].meta.shape)
     assert bool(rows <= 100)
     assert bool(rows + 2 == columns)
@@ -94,7 +117,7 @@ def test_compiler_assumptions_become_conditions_and_no_guards():
 
 def test_an_assumption_that_no_condition_states_is_an_error(monkeypatch):
     traced = retrace_apart(trace_region(lambda x: aten.add(x, 1), [torch.randn(6)], dynamic=True), "none")
-    symbol = symbolic_expression(traced.inputs[0].shape[0])
+    symbol = symbolic_expression(traced.inputs[-1].shape[0])
     monkeypatch.setattr(retrace_module, "assumptions", lambda mode, bounds: [sympy.Or(symbol < 3, symbol > 5)])
     with pytest.raises(ValueError, match="cannot be stated"):
         traced.preconditions()
@@ -114,9 +137,9 @@ def test_sizes_whose_symbols_do_not_enter_get_a_symbol_of_their_own():
     product.graph_module.graph.erase_node(told)
     product.graph_module.recompile()
     traced = retrace_apart(replace(product, inputs=product.inputs[:1]), "inductor")
-    assert isinstance(symbolic_expression(traced.inputs[0].shape[0]), sympy.Symbol)
+    assert isinstance(symbolic_expression(traced.inputs[-1].shape[0]), sympy.Symbol)
     x = torch.randn(30)
-    torch.testing.assert_close(traced.graph_module.forward(x)[0], x * 2)
+    torch.testing.assert_close(traced.graph_module.forward(*traced.arguments([x]))[0], x * 2)
 
 
 def test_an_unknown_level_is_an_error():
