@@ -191,7 +191,7 @@ def test_precision_asked(precision: Callable[[str], None]) -> None:
 
 
 def test_ask_precision() -> None:
-    """Settings that are as wanted are not touched: torch is born with some that it tells apart from the same ones set."""
+    """Settings that are as wanted are not touched: torch tells some that it is born with from the same ones set."""
     program = """
 from mixbackend.contracts.torch_compat import ask_precision, precision_asked
 before = precision_asked()

@@ -29,12 +29,14 @@ class Finding:
         label: of what.
         detail: in words.
         size: of a value's error, relative to the largest number of the reference.
+        backend: whom an event is about.
     """
 
     kind: str
     label: str
     detail: str
     size: float = 0.0
+    backend: str = ""
 
     def to_dict(self) -> dict[str, object]:
         """Plain data."""

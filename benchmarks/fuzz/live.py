@@ -16,7 +16,7 @@ from unittest import mock
 from mixbackend.benchmarks.fuzz.program import Program
 from mixbackend.contracts import OpGraph
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.select.live import allowance, live_calls, processor_challengers, selection, turns
+from mixbackend.select.live import allowance, call_meter, processor_challengers, selection, turns
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.paired_decision import Outcome, Verdict
 from mixbackend.select.live.turns import Round
@@ -48,7 +48,7 @@ def opened() -> Iterator[None]:
             (allowance, "LEAST_S", 0.0),
             (allowance, "LEAST_CALLS", 1),
             (allowance, "SHARE", 1e6),
-            (live_calls, "LOOK_EVERY_S", 0.0),
+            (call_meter, "LOOK_EVERY_S", 0.0),
             (turns, "TURN_S", 0.0),
             (processor_challengers, "LEAST_S", 0.0),
             (selection, "decide", _decide),

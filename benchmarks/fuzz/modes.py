@@ -1,4 +1,5 @@
-"""What watches eager's operators: random numbers are kept and given again, results are shaken by a rounding.
+"""What watches eager's operators: random numbers are kept and given again, results are shaken by a rounding, gradients
+of two minds are computed in one loop.
 
 Place: used by ``execution``. Random numbers of float64 are not those of float32: the reference gets what eager drew.
 """
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from mixbackend.contracts.torch_compat import EveryOperator
+from mixbackend.execute.eager_loops import OF_TWO_MINDS, Loop, looped
 
 _MOVES = frozenset(
     """
@@ -64,3 +66,17 @@ class Shaken(EveryOperator):
             if item.numel() and item.dtype.is_floating_point:
                 drawn = torch.rand(item.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
                 item.copy_((item.double() * (1 + drawn * torch.finfo(item.dtype).eps)).to(item.dtype))
+
+
+class InLoop(EveryOperator):
+    """Gradients that eager computes otherwise at other places in memory are computed in one of its loops."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(lambda operator, results: None)
+        self._loop = loop
+
+    def computed(self, operator: Any, arguments: Any, keywords: Any) -> Any:
+        """What an operator computes."""
+        if operator in OF_TWO_MINDS:
+            return looped(operator, self._loop, *arguments, **keywords)
+        return super().computed(operator, arguments, keywords)

@@ -20,6 +20,7 @@ import torch.fx
 from mixbackend.contracts import Region, op_class_of
 from mixbackend.contracts.describe_op import as_tuple
 from mixbackend.contracts.torch_compat import is_operator, schema_arguments
+from mixbackend.execute.eager_loops import Loop, LoopInterpreter
 from mixbackend.execute.rounding import NEAREST, RandomRounding
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
@@ -32,10 +33,10 @@ _ONE_BY_ONE = frozenset({"pointwise", "view", "copy", "factory", "gather", "sort
 
 
 def wide_results(
-    region: Region, inputs: Sequence[Any], rounding: RandomRounding | None = None
+    region: Region, inputs: Sequence[Any], rounding: RandomRounding | None = None, loop: Loop | None = None
 ) -> tuple[torch.Tensor, ...] | None:
     """Outputs in float64, then the inputs that were written; ``None`` where an operator has no such kernel."""
-    interpreter = WideInterpreter(region, rounding)
+    interpreter = WideInterpreter(region, rounding, loop)
     try:
         result = interpreter.run(*inputs)
     except (RuntimeError, NotImplementedError, TypeError):
@@ -44,7 +45,11 @@ def wide_results(
 
 
 def rounding_noise(
-    region: Region, inputs: Sequence[Any], exact: Sequence[torch.Tensor], rewind: Callable[[], None]
+    region: Region,
+    inputs: Sequence[Any],
+    exact: Sequence[torch.Tensor],
+    rewind: Callable[[], None],
+    loop: Loop | None = None,
 ) -> list[torch.Tensor]:
     """How far roundings move each result, over a few draws of them; zeros where it is no floating one.
 
@@ -55,7 +60,7 @@ def rounding_noise(
     squares = [torch.zeros_like(value, dtype=torch.float64) for value in exact]
     for seed in range(_DRAWS):
         rewind()
-        drawn = wide_results(region, inputs, RandomRounding(seed)) or exact
+        drawn = wide_results(region, inputs, RandomRounding(seed), loop) or exact
         for total, moved, value in zip(squares, drawn, exact, strict=True):
             if value.is_floating_point():
                 total += (moved - value).double().nan_to_num(0.0, 0.0, 0.0).square()
@@ -68,15 +73,15 @@ def _widen(value: Any) -> Any:
     return torch.float64 if value in NARROW and isinstance(value, torch.dtype) else value
 
 
-class WideInterpreter(torch.fx.Interpreter):
+class WideInterpreter(LoopInterpreter):
     """Runs a graph with every narrow floating dtype argument and result widened.
 
     Inputs are widened where they are first read, and dropped after their last use; those that the region writes into
     are copies, which stay.
     """
 
-    def __init__(self, region: Region, rounding: RandomRounding | None = None) -> None:
-        super().__init__(region.graph_module)
+    def __init__(self, region: Region, rounding: RandomRounding | None = None, loop: Loop | None = None) -> None:
+        super().__init__(region.graph_module, loop)
         self._rounding = rounding
         self.written: dict[int, torch.Tensor] = {}
         self._places = {str(node.target): place for place, node in enumerate(self.graph.find_nodes(op="placeholder"))}

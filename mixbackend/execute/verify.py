@@ -25,6 +25,7 @@ from mixbackend.contracts import ErrorBudget, OpTag, Region, op_class_of
 from mixbackend.contracts.numerics import Comparison, Deviation, compare
 from mixbackend.contracts.torch_compat import warned_at_most
 from mixbackend.execute.check_memory import CallMemory
+from mixbackend.execute.eager_loops import Loop, LoopInterpreter, loops_of
 from mixbackend.execute.outputs_shown import OutputsShown
 from mixbackend.execute.reference import NARROW, rounding_noise, wide_results
 
@@ -208,16 +209,35 @@ def _against_float64(call: _Call) -> Check:
     set_random_states(call.states)
     exact = wide_results(call.region, call.inputs)
     check = _first_deviation(call, eager) if exact is None else _Judged(call, eager, exact).check()
+    if check.deviation is not None and _is_right_in_another_loop(call):
+        check = Check()
     if check.right and any(not torch.equal(mine, theirs) for (_, mine), (_, theirs) in zip(after, drawn, strict=True)):
         return Check(Deviation(len(call.results), float("inf"), 0.0, 0.0, "random"))
     return check
 
 
+def _is_right_in_another_loop(call: _Call) -> bool:
+    """Whether eager itself would have returned this for values at other places in memory; see ``eager_loops``."""
+    loops = () if call.states or call.region.written else loops_of(call.region)
+    for loop in loops:
+        eager = LoopInterpreter(call.region.graph_module, loop).run(*call.inputs)
+        exact = wide_results(call.region, call.inputs, loop=loop)
+        if exact is not None and _Judged(call, eager, exact, loop).check().right:
+            return True
+    return False
+
+
 class _Judged:
     """The results of a call beside eager's and the reference's; noise of rounding is drawn where it is asked for."""
 
-    def __init__(self, call: _Call, eager: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> None:
-        self._call, self._eager, self._exact = call, eager, exact
+    def __init__(
+        self,
+        call: _Call,
+        eager: Sequence[torch.Tensor],
+        exact: Sequence[torch.Tensor],
+        loop: Loop | None = None,
+    ) -> None:
+        self._call, self._eager, self._exact, self._loop = call, eager, exact, loop
         self._drawn: Sequence[torch.Tensor] | None = None
 
     def check(self) -> Check:
@@ -242,7 +262,7 @@ class _Judged:
     def _noise(self, index: int) -> torch.Tensor:
         if self._drawn is None:
             rewind = partial(set_random_states, self._call.states)
-            self._drawn = rounding_noise(self._call.region, self._call.inputs, self._exact, rewind)
+            self._drawn = rounding_noise(self._call.region, self._call.inputs, self._exact, rewind, self._loop)
         return self._drawn[index]
 
     def _unexplained(self, index: int, found: Comparison) -> str:
