@@ -92,6 +92,7 @@ def bench_first_plans(
     own: Annotated[
         Path | None, typer.Option(help="This machine's rates as calibrate --export wrote them; default: the cache's.")
     ] = None,
+    backends: Annotated[str, typer.Option(help="That plans may use, with commas between; default: all.")] = "",
     budget_s: Annotated[float, typer.Option(help="Seconds after which no model is begun.")] = 3600.0,
     rounds: Annotated[int, typer.Option(help="Turns of each plan.")] = 9,
     keep_own: Annotated[bool, typer.Option("--keep-own", help="Leave this product in the table.")] = False,
@@ -101,7 +102,7 @@ def bench_first_plans(
     from mixbackend.benchmarks.commands import first_plans as body
 
     wanted = {"device": device, "precision": precision, "budget_s": budget_s, "rounds": rounds, "keep_own": keep_own}
-    body.run(models, phase, own, as_json, **wanted)
+    body.run(models, phase, own, backends, as_json, **wanted)
 
 
 _MINUTES = Annotated[float, typer.Option(help="Begin nothing more after so many minutes; 0 is no limit.")]

@@ -62,6 +62,7 @@ class Wanted:
         budget_s: seconds after which nothing is begun.
         own: the machine whose rates are this one's own; ``None`` for what the user's database holds.
         keep_own: leave this machine's product in the table.
+        backends: that plans may use; all usable ones if there are none.
     """
 
     device: str = "cpu"
@@ -70,6 +71,7 @@ class Wanted:
     budget_s: float = float("inf")
     own: Machine | None = None
     keep_own: bool = False
+    backends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,12 @@ def _measured(case: Case, wanted: Wanted) -> FirstPlans:
 def _compared(case: Case, wanted: Wanted, folder: Path) -> FirstPlans:
     step = _Step(case, wanted)
     with other_table(folder / "tables", wanted.device, wanted.keep_own):
-        table = _Program(step, _cache(folder / "table", wanted, own=False))
+        table = _Program(step, _cache(folder / "table", wanted, own=False), wanted)
     own_cache = _cache(folder / "own", wanted, own=True)
     artifacts = folder / "table" / "artifacts"
     if artifacts.is_dir():
         shutil.copytree(artifacts, own_cache / "artifacts", dirs_exist_ok=True)
-    own = _Program(step, own_cache)
+    own = _Program(step, own_cache, wanted)
     same = table.plans() == own.plans()
     rounds = {"table": [], "own": []} if same else _turns({"table": table, "own": own}, wanted)
     told = {
@@ -179,9 +181,10 @@ class _Step:
 class _Program:
     """A step under first plans."""
 
-    def __init__(self, step: _Step, cache: Path) -> None:
+    def __init__(self, step: _Step, cache: Path, wanted: Wanted) -> None:
         settings: dict[str, Any] = {"cache": {"dir": str(cache)}, "select": "off", "background": "off"}
-        self._mixture = Mixture(load_config({**settings, "verify": {"when": "off"}}))
+        allowed = {"backends": list(wanted.backends)} if wanted.backends else {}
+        self._mixture = Mixture(load_config({**settings, **allowed, "verify": {"when": "off"}}))
         self.call = partial(step.call, torch.compile(step.function, backend=self._mixture))
         begin = time.perf_counter()
         self.call()

@@ -13,19 +13,21 @@ import typer
 from rich import box
 from rich.table import Table
 
+from mixbackend.benchmarks.commands.progress import names_in
 from mixbackend.commands.output import console, print_json, quiet_stdout
 
 if TYPE_CHECKING:
     from mixbackend.benchmarks.first_plans import Case, FirstPlans, Wanted
 
 
-def run(models: str, phase: str, own: Path | None, as_json: bool, **wanted: Any) -> None:
+def run(models: str, phase: str, own: Path | None, backends: str, as_json: bool, **wanted: Any) -> None:
     """Measure and print one row per model, and what they come to.
 
     Args:
         models: names with commas between; empty for the usual ones.
         phase: inference, training or both.
         own: exported rates of this machine.
+        backends: that plans may use, with commas between.
         as_json: print one JSON value.
         wanted: the other fields of ``first_plans.Wanted``.
     """
@@ -38,8 +40,8 @@ def run(models: str, phase: str, own: Path | None, as_json: bool, **wanted: Any)
     if wanted["precision"] not in PRECISIONS["inference"]:
         raise typer.BadParameter(f"{wanted['precision']!r} is none of {', '.join(PRECISIONS['inference'])}")
     machine = None if own is None else exported_here(own, wanted["device"])
-    given = first_plans.Wanted(own=machine, **wanted)
-    missing = check_rates(given.device, machine)
+    given = first_plans.Wanted(own=machine, backends=names_in(backends), **wanted)
+    missing = [name for name in check_rates(given.device, machine) if not backends or name in given.backends]
     with quiet_stdout():
         rows = first_plans.measure(_cases(models, phase), given, _tell)
     found = {**value(rows), "own_rates_lack": missing, "table": table_machines(given)}
@@ -62,7 +64,7 @@ def _cases(models: str, phase: str) -> list[Case]:
     from mixbackend.benchmarks.first_plans import default_cases
     from mixbackend.benchmarks.one_model.accuracy import Phase
 
-    names = [part.strip() for part in models.split(",") if part.strip()]
+    names = names_in(models)
     phases: tuple[Phase, ...] = tuple(item for item in get_args(Phase) if phase in (item, "both"))
     if names:
         return [(name, item) for name in names for item in phases]

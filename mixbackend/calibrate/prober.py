@@ -26,7 +26,7 @@ from mixbackend.calibrate.isolated_probe import probe_isolated
 from mixbackend.calibrate.measured_rows import Now, stamp
 from mixbackend.calibrate.timing import Clock
 from mixbackend.contracts import Backend, BackendRates, DeviceModel
-from mixbackend.cost.model import rates_row, rates_subject
+from mixbackend.cost.model import FAILED, rates_row, rates_subject
 from mixbackend.cost.priors import prior_rates
 from mixbackend.cost.records import rates_record, read_unfinished, unfinished_record
 from mixbackend.cost.unfinished import Unfinished
@@ -147,7 +147,7 @@ class Prober:
         note = f"not probed, its process did not end well: {problem}"
         self.report(backend.name, note)
         prior = rates_record(prior_rates(backend, self.device))
-        row = {**prior, **stamp(True, self.instruments.now), "notes": [note]}
+        row = {**prior, **stamp(True, self.instruments.now), FAILED: True, "notes": [note]}
         self.database.set_rates("backend", rates_subject(backend, self.device), row)
 
     def _fit(

@@ -16,7 +16,7 @@ from mixbackend.contracts import Backend, BackendRates, CostModel, OpGraph, Tens
 from mixbackend.cost.gpu_costs import GpuCosts
 from mixbackend.cost.look import DTYPES
 from mixbackend.cost.looking import look_here
-from mixbackend.cost.model import cost_model, is_measured
+from mixbackend.cost.model import cost_model, is_measured, measured_here
 from mixbackend.partitioner.amortized import AmortizedCosts
 from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts, is_heterogeneous
 from mixbackend.partitioner.placement import Placements
@@ -41,6 +41,7 @@ class SessionCosts:
         self._records = records
         self._lock = threading.RLock()
         self._by_device: dict[tuple[str, frozenset[str]], RooflineCostModel | GpuCosts] = {}
+        self._comparable: dict[tuple[str, frozenset[str]], frozenset[str]] = {}
         self._tried: Placements | None = None
 
     def of(self, graph: OpGraph) -> CostModel:
@@ -72,6 +73,11 @@ class SessionCosts:
         """What was calibrated on a device, the table of its family, and priors for the rest."""
         known = is_measured(self.backends, device_type, self.database)
         look = None if known else look_here(device_type, dtypes, self.database)
+        with self._lock:
+            looked_at = frozenset(item.name for item in self.backends)
+            self._comparable[device_type, dtypes] = (
+                measured_here(self.backends, device_type, self.database) if look is None else looked_at
+            )
         return cost_model(self.backends, device_type, self.database, look, dtypes)
 
     @property
@@ -94,14 +100,11 @@ class SessionCosts:
         return tried
 
     def comparable(self, graph: OpGraph) -> frozenset[str]:
-        """Backends whose estimates can be held against one another: by rates of this machine, or of a table and priors
-        scaled to it. Priors alone, of a machine that nobody looked at, are none."""
-        rates = self._rates(graph)
-        return frozenset(
-            name
-            for name, known in rates.items()
-            if known.error or any(rate.provenance == "probed" for _, _, rate in known.rates)
-        )
+        """Backends whose estimates can be held against one another: all of them where this machine was looked at, since
+        tables and priors are scaled to it alike, else those whose rates were measured here."""
+        self.running(graph)
+        with self._lock:
+            return self._comparable[graph.device_type, _dtypes(graph)]
 
     def error(self, graph: OpGraph, names: Iterable[str]) -> float:
         """The largest relative error that these backends' rates state; 0 where they were measured here."""

@@ -26,6 +26,9 @@ from mixbackend.host.devices import device_name
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.storage import Database
 
+FAILED = "failed"
+"""A row of a backend's rates that says so holds its prior: probing it ended its process."""
+
 
 def cost_model(
     backends: Sequence[Backend],
@@ -50,7 +53,7 @@ def cost_model(
     ordered = sorted(backends, key=lambda backend: not backend.traits().reference)
     rates: dict[str, BackendRates] = {}
     for backend in ordered:
-        known = usable_rates(rates_row(backend, device, database), device)
+        known = _measured_rates(backend, device, database)
         if known is None and table is not None:
             known = table.rates(backend.name, backend.availability().version, dtypes)
         if known is None:
@@ -74,12 +77,26 @@ def is_measured(backends: Sequence[Backend], device_type: str, database: Databas
     if device is None:
         return False
     here = (item for item in backends if device.place.type in item.traits().device_types)
-    return all(usable_rates(rates_row(item, device, database), device) is not None for item in here)
+    return all(_measured_rates(item, device, database) is not None for item in here)
+
+
+def measured_here(backends: Sequence[Backend], device_type: str, database: Database) -> frozenset[str]:
+    """Names of backends whose rates were measured on this device."""
+    device = _measured_device(device_type, database)
+    if device is None:
+        return frozenset()
+    return frozenset(item.name for item in backends if _measured_rates(item, device, database) is not None)
 
 
 def device_model(device_type: str, database: Database) -> DeviceModel:
     """The device alone."""
     return _measured_device(device_type, database) or prior_device(device_type)
+
+
+def _measured_rates(backend: Backend, device: DeviceModel, database: Database) -> BackendRates | None:
+    """What was measured; what a backend kept that failed when it was probed is a prior, and none of that."""
+    row = rates_row(backend, device, database)
+    return None if row is None or row.get(FAILED) else usable_rates(row, device)
 
 
 def _measured_device(device_type: str, database: Database) -> DeviceModel | None:

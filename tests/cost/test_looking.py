@@ -25,8 +25,10 @@ from mixbackend.cost.look import LONGEST_S, Look, look_at, usable_cores
 from mixbackend.cost.looking import SWITCH, look_here
 from mixbackend.cost.priors import PRIOR_ERROR
 from mixbackend.cost.rate_tables import Entry, Machine, Told
+from mixbackend.cost.records import device_record, rates_record
 from mixbackend.cost.scaled_rates import nearest, scaled
 from mixbackend.graph.trace import trace_graph
+from mixbackend.host.devices import device_name
 from mixbackend.storage import Database, Storage
 
 DEVICE = DeviceModel("cpu Test", (("float32", 2e11), ("bfloat16", 4e11)), 2e10, 8e6, 6e10, 2e-6, 2, "probed")
@@ -230,3 +232,17 @@ def test_where_looking_is_forbidden_priors_are_compared_with_nothing(
     monkeypatch.setenv(SWITCH, "0")
     costs, graph = _costs(tmp_path), _graph(torch.float32)
     assert costs.comparable(graph) == frozenset() and costs.error(graph, ["onednn"]) == 0.0 and looks == []
+
+
+def test_without_a_look_what_was_measured_here_is_compared(
+    looks: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "0")
+    costs, graph = _costs(tmp_path), _graph(torch.float32)
+    here = replace(DEVICE, device=device_name("cpu"), threads=torch.get_num_threads())
+    stated = rates_record(replace(entry("onednn").rates, provenance="prior"))
+    costs.database.set_rates("device", model.device_subject(here.device), device_record(here))
+    costs.database.set_rates("backend", model.rates_subject(OneDnnBackend(), here), stated)
+    assert costs.comparable(graph) == {"onednn"}
+    costs.database.set_rates("backend", model.rates_subject(OneDnnBackend(), here), {**stated, model.FAILED: True})
+    assert _costs(tmp_path).comparable(graph) == frozenset(), "a backend that failed when it was probed has a prior"
