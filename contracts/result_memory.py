@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from threading import Lock
@@ -88,6 +89,14 @@ class KeptMemory:
         with self._lock:
             self._pieces = [piece for piece in self._pieces if not held_by_nobody_else(piece)]
 
+    def hold(self) -> None:
+        """Nobody takes anything until ``let_go``."""
+        self._lock.acquire()
+
+    def let_go(self) -> None:
+        """See ``hold``."""
+        self._lock.release()
+
     def _new_piece(self, size: int) -> torch.Tensor:
         fresh = torch.empty(size, dtype=torch.uint8, device="cpu")
         if self._advise is not None:
@@ -98,6 +107,10 @@ class KeptMemory:
 
 
 _KEPT = KeptMemory(MOST_UNUSED_BYTES, system_advice())
+
+if hasattr(os, "register_at_fork"):
+    # The child finds the lock free, and what it guards whole.
+    os.register_at_fork(before=_KEPT.hold, after_in_parent=_KEPT.let_go, after_in_child=_KEPT.let_go)
 
 
 def _newest(pieces: Sequence[torch.Tensor], most: int) -> list[torch.Tensor]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts.asked import AskedBackend, ask, asked_availability
 from mixbackend.contracts.backend import Availability, Backend, check_backend
 from mixbackend.contracts.errors import BackendUnavailableError, ContractError, UnknownBackendError
@@ -88,7 +88,7 @@ class _Entry:
         self.origin = origin
         self.source = source
         self._make = make
-        self._lock = threading.RLock()
+        self._lock = forks.long_reentrant_lock()
         self._backend: Backend | None = None
         self._failure: str | None = None
         self._contract_version = ""
@@ -171,7 +171,7 @@ class Registry:
     """
 
     def __init__(self, discover: bool = True) -> None:
-        self._lock = threading.RLock()
+        self._lock = forks.reentrant_lock()
         self._entries: dict[str, _Entry] = {}
         self._discovery_pending = discover
 

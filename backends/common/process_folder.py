@@ -16,8 +16,9 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 from pathlib import Path
+
+from mixbackend.backends.common import forks
 
 try:
     import fcntl
@@ -33,7 +34,7 @@ class ProcessFolder:
     """See the module's docstring; made once per process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._owner = 0
         self._path: Path | None = None
         self._held = -1

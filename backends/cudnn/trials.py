@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import threading
 from collections.abc import Callable, Sequence
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.backends.common.fastest_ways import FastestWays
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts import TensorMeta, hint_of
@@ -39,7 +39,7 @@ class Trials:
     def __init__(self, known: FastestWays, gpu: Callable[[], str] = gpu_fingerprint) -> None:
         self._known = known
         self._gpu = gpu
-        self._lock = threading.Lock()
+        self._lock = forks.long_lock()
 
     def fastest(self, names: Sequence[str], question: Sequence[object], make: Callable[[], Sequence[Way]]) -> int:
         """Place of the fastest of several ways; 0 where nothing can be run.

@@ -8,7 +8,6 @@ run unbound, and one per ``bind``, in which constants are initialisers. Neither 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import onnx
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.backends.common.onnx import lower_region
 from mixbackend.backends.onnxruntime.binding import bind_model
 from mixbackend.backends.onnxruntime.boundary import Entrance, Exit, boundary
@@ -90,7 +90,7 @@ class _Late:
 
     def __init__(self, opening: Any) -> None:
         self._opening = opening
-        self._lock = threading.Lock()
+        self._lock = forks.long_lock()
         self._run: Run | None = None
 
     def __call__(self, arguments: Sequence[Any]) -> list[torch.Tensor]:

@@ -8,7 +8,6 @@ Invariants: nobody else touches what differs. What is the same everywhere (tenso
 
 from __future__ import annotations
 
-import threading
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import onnx
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.backends.tensorrt.precision import float32_by_name, hold_float32
 from mixbackend.backends.tensorrt.versions import Release
 
@@ -65,7 +65,7 @@ class Api:
         self.trt: Any = module
         self.release = Release.of(module.__version__)
         self.logger = _logger(module, log)
-        self._opening = threading.Lock()
+        self._opening = forks.long_lock()
 
     # --- building ----------------------------------------------------------------------------------------------------
 

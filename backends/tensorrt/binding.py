@@ -10,7 +10,6 @@ taken up again only for the same model, sizes and values. Without binding ``run`
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.backends.tensorrt.artifact import EngineArtifact
 from mixbackend.backends.tensorrt.model import Prepared, Weight
 from mixbackend.backends.tensorrt.plan import EnginePlan
@@ -81,7 +81,7 @@ class AnyValues:
         self._plan = plan
         self._serialised = serialised
         self._opened = [opened] if opened is not None else []
-        self._lock = threading.Lock()
+        self._lock = forks.long_lock()
 
     def bind(self, constants: Sequence[torch.Tensor | None]) -> BoundRun:
         """See ``BindFunction``."""
@@ -111,7 +111,7 @@ class OwnValues:
 
     def __init__(self, plan: EnginePlan) -> None:
         self._plan = plan
-        self._lock = threading.Lock()
+        self._lock = forks.long_lock()
         self._last: tuple[str, BoundRun] | None = None
 
     def prepare(self, constants: Sequence[torch.Tensor | None]) -> Binding:

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from mixbackend.backends.common import forks
 from mixbackend.backends.common.python_process import module_command
 
 logger = logging.getLogger("mixbackend")
@@ -126,7 +127,7 @@ class Builder:
 
 
 _idle: list[Builder] = []
-_lock = threading.Lock()
+_lock = forks.long_lock()
 
 
 @contextmanager

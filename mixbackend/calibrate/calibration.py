@@ -12,10 +12,10 @@ over what a backend does; where measuring is forbidden the answer is what is kno
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mixbackend import registry
+from mixbackend.backends.common import forks
 from mixbackend.calibrate.backend_rates import COMPILE_BUDGET_S
 from mixbackend.calibrate.budget import TimeLeft, turn
 from mixbackend.calibrate.measured_rows import is_due, stamp
@@ -39,7 +39,7 @@ ACCELERATOR_BUDGET_S = 45.0
 """Seconds in which a process measures the backends of an accelerator."""
 
 _INSTRUMENTS = Instruments()
-_measuring = threading.Lock()
+_measuring = forks.long_lock()
 
 
 def foreign(backends: Sequence[Backend]) -> frozenset[str]:

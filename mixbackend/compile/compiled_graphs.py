@@ -7,9 +7,9 @@ Invariants: safe for threads; an executable is here from when its graph is compi
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 
+from mixbackend.backends.common import forks
 from mixbackend.compile.executable import Executable
 from mixbackend.contracts import Phase
 from mixbackend.reporting.records import GraphRecord
@@ -19,7 +19,7 @@ class CompiledGraphs:
     """See the module's docstring; iterates over the executables in the order in which they were compiled."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._executables: tuple[Executable, ...] = ()
         self._counters: dict[Phase, itertools.count[int]] = {}
 

@@ -10,7 +10,6 @@ and ``compile.weight_bindings`` see to.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.compile.build import bound_anew, repaired
 from mixbackend.compile.program import Program, same_key_regions, with_runner
 from mixbackend.contracts import OpGraph, Plan
@@ -57,7 +57,7 @@ class Entry:
         self.fault = ""
         """What went wrong in its calls while it was on trial."""
         self._unrepaired: deque[Failed] = deque()
-        self._replacing = threading.Lock()  # held to compare and to set, alone
+        self._replacing = forks.lock()  # held to compare and to set, alone
         self._decision = program.proposal.decision
         self._selection: Mapping[str, Any] | None = None
         self._counterfactuals: Counterfactuals | None = None

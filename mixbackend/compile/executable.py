@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.first_calls import quickest
 from mixbackend.compile.making import Making, ReenteredError, claimed
@@ -77,7 +77,7 @@ class Executable:
         self._sharing = expected_sharing(captured.module, captured.phase)
         self._looked_at = changing_places(captured.module, captured.roles)
         self._environment = environment
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._steps: dict[str, Any] = {}  # cells of what changes the graph as a whole; they never hold a value
         self._rows: list[Row] = []
         self._whole: Row  # the one that was taken last
@@ -88,6 +88,7 @@ class Executable:
         if first is not None:
             self._take(first)
         _executables.add(self)
+        forks.follow(self)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -273,6 +274,12 @@ class Executable:
             return entry
         following = FollowingEntry(entry, row, bucket, self._rows[0])
         return entry if following.settled else following
+
+    def after_fork(self) -> None:
+        """In the child of a fork: what another thread was choosing is chosen again."""
+        for row in self._rows[:1]:
+            making = {bucket for bucket, cell in enumerate(row.entries) if isinstance(cell, Making)}
+            self._selected -= making
 
     # --- state -------------------------------------------------------------------------------------------------------
 

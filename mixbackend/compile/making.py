@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from mixbackend.backends.common import forks
+
 Key = TypeVar("Key", contravariant=True)
 Value = TypeVar("Value")
 
@@ -33,10 +35,15 @@ class Making(Future[None], Generic[Value]):
     def __init__(self, before: Value | None = None) -> None:
         super().__init__()
         self.before = before
-        self._maker = threading.get_ident()
+        self._maker, self._forks = threading.get_ident(), forks.count()
 
     def __bool__(self) -> Literal[False]:
         return False
+
+    @property
+    def over(self) -> bool:
+        """Whether its maker has ended, or is not in this process: what it began before a fork is made again."""
+        return self._forks != forks.count() or self.done()
 
     def wait(self) -> None:
         """Until the maker has ended, with or without a value.
@@ -44,6 +51,8 @@ class Making(Future[None], Generic[Value]):
         Raises:
             ReenteredError: this thread is the maker.
         """
+        if self.over:
+            return
         if self._maker == threading.get_ident():
             raise ReenteredError
         self.result()
@@ -91,7 +100,7 @@ def _claim(lock: threading.Lock, table: Table[Key], key: Key, making: Making[Any
     with lock:
         found = _cell(table, key)
         # One that has ended and still stands there was interrupted while it was taken away.
-        if isinstance(found, Making) and not found.done():
+        if isinstance(found, Making) and not found.over:
             return found
         making.before = held(found)
         table[key] = making

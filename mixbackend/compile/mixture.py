@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 import torch.fx
 
 from mixbackend import registry
+from mixbackend.backends.common import forks
 from mixbackend.compile.compiled_graphs import CompiledGraphs
 from mixbackend.compile.driver import compile_graph
 from mixbackend.compile.open_environment import open_environment
@@ -68,7 +68,7 @@ class Mixture:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._lock = threading.RLock()
+        self._lock = forks.long_reentrant_lock()
         self._environments: dict[tuple[Config, bool], Environment] = {}
         self._graphs = CompiledGraphs()
         self._joint_decisions: dict[str, JointDecision] = {}
@@ -260,7 +260,7 @@ def _expect_kernels() -> None:
         logger.debug("no processes that compile kernels", exc_info=True)
 
 
-_of_process = threading.Lock()
+_of_process = forks.lock()
 _mixtures: dict[Config, Mixture] = {}
 
 

@@ -5,12 +5,12 @@ Place: made by ``compile.executable``. Input: the entry that runs meanwhile. Out
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.making import Making
 from mixbackend.compile.program import Program, Proposal
@@ -33,7 +33,7 @@ class PlaceholderEntry(Entry):
         super().__init__(champion.program, row.environment)
         del self._program  # the champion's is asked for: this one would keep constants alive
         self._champion, self._row, self._bucket = champion, row, bucket
-        self._changing = threading.RLock()  # of those that bind or build programs; letting go takes no lock
+        self._changing = forks.long_reentrant_lock()  # of those that bind or build programs; letting go takes no lock
         self._released = False
 
     @property
@@ -87,7 +87,7 @@ class FollowingEntry(PlaceholderEntry):
     def __init__(self, champion: Entry, row: Row, bucket: int, leading: Row) -> None:
         super().__init__(champion, row, bucket)
         self._leading = leading
-        self._following = threading.Lock()
+        self._following = forks.long_lock()
 
     @property
     def settled(self) -> bool:

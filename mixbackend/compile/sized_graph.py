@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.compile.build import build
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.making import Making, held
@@ -136,7 +137,7 @@ class Row:
     watch: WeightWatch | None = None
     first: Entry | None = None
     released: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    lock: threading.Lock = field(default_factory=forks.lock, repr=False)
 
     def __post_init__(self) -> None:
         self.bucket_of = self.sized.reader()

@@ -13,7 +13,6 @@ With ``weights: frozen`` the model's own weights move into a file, so that memor
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.compile.making import Making, claimed
 from mixbackend.compile.program import Proposal
 from mixbackend.compile.sized_graph import Row, SizedGraph
@@ -153,7 +153,7 @@ class WeightBindings:
         self._graph_id = graph_id
         self._environment = environment
         self._unbound = [first]
-        self._lock = threading.Lock()  # of writes to the table
+        self._lock = forks.lock()  # of writes to the table
         self._variants: dict[tuple[int, ...], _Variant | Making[_Variant] | None] = {}
         self._ids = itertools.count(1)
         self._others = _picker(split.others)

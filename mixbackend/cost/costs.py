@@ -8,9 +8,9 @@ at the machine when the first graph of a device asks (``cost.looking``); the sam
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 
+from mixbackend.backends.common import forks
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, BackendRates, CostModel, OpGraph, TensorMeta
 from mixbackend.cost.gpu_costs import GpuCosts
@@ -39,7 +39,7 @@ class SessionCosts:
         self.backends = tuple(backends)
         self._storage = storage
         self._records = records
-        self._lock = threading.RLock()
+        self._lock = forks.long_reentrant_lock()
         self._by_device: dict[tuple[str, frozenset[str]], RooflineCostModel | GpuCosts] = {}
         self._comparable: dict[tuple[str, frozenset[str]], frozenset[str]] = {}
         self._tried: Placements | None = None

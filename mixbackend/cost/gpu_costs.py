@@ -12,11 +12,11 @@ tensors cannot tell more.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import replace
 from functools import cache
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import BackendRates, CostModel, DeviceModel, OpGraph
 from mixbackend.contracts.gpu_rates import KERNEL_S
 from mixbackend.partitioner.async_cost import balance, weighed
@@ -40,7 +40,7 @@ class GpuCosts:
     def __init__(self, costs: RooflineCostModel, on_processor: frozenset[str]) -> None:
         self._costs = sound(costs)
         self._on_processor = on_processor
-        self._lock = threading.RLock()
+        self._lock = forks.long_reentrant_lock()
         self._known: dict[int, tuple[weakref.ref[OpGraph], CostModel]] = {}
 
     def known(self, graph: OpGraph) -> CostModel | None:

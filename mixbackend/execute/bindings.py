@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import Binding, BoundRun
 from mixbackend.contracts.region import PrepareBindingFunction
 from mixbackend.execute.region_executor import RegionExecutor
@@ -29,7 +30,7 @@ from mixbackend.storage import ArtifactStore, Label
 
 MOST_AT_ONCE = 8
 """So many regions are bound side by side; a backend may take fewer."""
-_in_background = threading.Semaphore(2)
+MOST_IN_BACKGROUND = 2
 """So many pieces of code are made beside running models: those that wait longer may be wanted no more."""
 
 
@@ -46,6 +47,28 @@ class BackgroundRebind:
     seconds: deque[float]
     wanted: bool = True
     ready: bool = False
+
+    def __post_init__(self) -> None:
+        forks.follow(self)
+
+    def after_fork(self) -> None:
+        """In the child of a fork nobody makes it: the next call asks for it again."""
+        self.ready = True
+
+
+class _Turns:
+    """Of the threads that make code beside running models."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forks.follow(self)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: none of these threads is here."""
+        self.free = threading.Semaphore(MOST_IN_BACKGROUND)
+
+
+_turns = _Turns()
 
 
 class StoredBinder:
@@ -65,7 +88,7 @@ class StoredBinder:
         self._store = store
         self._key = key
         self._label = label
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._making: dict[str, threading.Lock] = {}
         self._made: dict[str, tuple[bytes | Exception, BackgroundRebind]] = {}
 
@@ -95,7 +118,7 @@ class StoredBinder:
             return False
 
         def work() -> None:
-            with _in_background, self._one_at_a_time(key):
+            with _turns.free, self._one_at_a_time(key):
                 begin = time.monotonic()
                 if not rebind.wanted:
                     return
@@ -127,7 +150,7 @@ class StoredBinder:
     def _one_at_a_time(self, key: str) -> threading.Lock:
         """Layers that share code and values wait for one another instead of making the same twice."""
         with self._lock:
-            return self._making.setdefault(key, threading.Lock())
+            return self._making.setdefault(key, forks.long_lock())
 
 
 @dataclass(frozen=True)

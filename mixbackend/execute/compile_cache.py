@@ -9,13 +9,13 @@ Invariants: equal regions of one backend have the very same code; a region that 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import Backend, CompiledRegion, Region
 from mixbackend.contracts.graph import accelerator
 from mixbackend.execute.bindings import StoredBinder
@@ -94,8 +94,8 @@ class CompileCache:
         self._failures = failures
         self._events = events
         self._fuel = fuel
-        self._lock = threading.RLock()
-        self._compiling = threading.RLock()
+        self._lock = forks.reentrant_lock()
+        self._compiling = forks.long_reentrant_lock()
         self._known: dict[tuple[str, str], _Known] = {}
 
     def compile(self, backend: Backend, region: Region) -> Compiled:

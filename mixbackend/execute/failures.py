@@ -8,9 +8,9 @@ in those that share the database; regions that only this process can read are re
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import Backend, QuarantinedError, Region
 from mixbackend.execute.confirmations import Confirmations
 from mixbackend.storage import Storage
@@ -27,7 +27,7 @@ class Failures:
     def __init__(self, storage: Storage, fingerprints: Mapping[str, str]) -> None:
         self._storage = storage
         self._fingerprints = fingerprints
-        self._lock = threading.RLock()
+        self._lock = forks.reentrant_lock()
         self._quarantined: dict[tuple[str, str], str | None] = {}
 
     def refuse_quarantined(self, backend: Backend, region: Region) -> None:

@@ -10,12 +10,12 @@ Invariants: the look costs less than a microsecond for a few outputs. Sizes that
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import Region, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import storage_key, storages_in_use, storages_of
 from mixbackend.execute.region_sizes import shown_by_inputs
@@ -49,7 +49,7 @@ class _FirstResults:
 
     def __init__(self) -> None:
         self.done = False
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._kept: list[torch.Tensor] | None = None
         self._watched: list[tuple[int, Any]] = []
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import Backend, CompiledRegion
 from mixbackend.contracts.region import RunFunction
 from mixbackend.execute.confirmations import Confirmations
@@ -77,8 +78,8 @@ class RegionCode:
         self._confirmed: dict[Sizes, bool] = {}
         self._checked: set[Sizes] = set()
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._lock = threading.Lock()
-        self._run_lock = threading.Lock()
+        self._lock = forks.lock()
+        self._run_lock = forks.long_lock()
         self._failure = ""
 
     def serialised(self, run: RunFunction, around: Callable[[RunFunction], RunFunction]) -> RunFunction:
@@ -162,7 +163,7 @@ class _Locks:
     """One lock for each piece of code, found by the object that is called."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._known: weakref.WeakKeyDictionary[Any, threading.Lock] = weakref.WeakKeyDictionary()
 
     def of(self, run: RunFunction, otherwise: threading.Lock) -> threading.Lock:
@@ -171,7 +172,7 @@ class _Locks:
         owner = run.__self__ if isinstance(run, types.MethodType) else run
         try:
             with self._lock:
-                return self._known.setdefault(owner, threading.Lock())
+                return self._known.setdefault(owner, forks.long_lock())
         except TypeError:
             return otherwise
 

@@ -13,7 +13,6 @@ Versions of written inputs stay: torch counts a graph's writes itself.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import BoundRun, Region
 from mixbackend.contracts.region import RunFunction
 from mixbackend.execute.answers import Answer, Answers, ExecutionPolicy, answered
@@ -38,7 +38,7 @@ from mixbackend.execute.uncounted_writes import uncounted
 from mixbackend.execute.verification import Verification, verified
 from mixbackend.host.threads import sharing
 
-_changes = threading.RLock()
+_changes = forks.reentrant_lock()
 """Of all executors: who changes a state, or what it follows from, holds it for that alone. One lock, and reentrant: a
 graph may be released in the middle of anything."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mixbackend.backends.common import forks
 from mixbackend.host.behind_budget import Figures, Limits
 from mixbackend.host.behind_connection import GovernorProcess, Pipe
 from mixbackend.host.behind_orders import UNPAID
@@ -120,9 +120,10 @@ class Background:
     ) -> None:
         self._limits, self._lock, self._start, self._clock = limits, lock, start, clock
         self._numbers = itertools.count(1)
-        self._guard = threading.RLock()
+        self._guard = forks.reentrant_lock()
         self.steps = SmallSteps()
         self._empty()
+        forks.follow(self)
         _all.add(self)
 
     def _empty(self) -> None:
@@ -276,20 +277,9 @@ class Background:
             answers, self._answers = tuple(self._answers), []
         return answers
 
-    # --- forks -------------------------------------------------------------------------------------------------------
-
-    def before_fork(self) -> None:
-        """Nobody is in the middle of anything when the process forks."""
-        self._guard.acquire()
-
-    def after_fork_in_parent(self) -> None:
-        """Everything goes on."""
-        self._guard.release()
-
-    def after_fork_in_child(self) -> None:
-        """What is behind belongs to the parent."""
+    def after_fork(self) -> None:
+        """In the child of a fork: what is behind belongs to the parent."""
         governor = self._governor
-        self._guard = threading.RLock()
         self._empty()
         self.steps.forget()
         if governor is not None:
@@ -297,30 +287,6 @@ class Background:
 
 
 _all: weakref.WeakSet[Background] = weakref.WeakSet()
-_of_thread = threading.local()
-"""``held``: what the thread that forks has made wait."""
-
-
-def _before_fork() -> None:
-    _of_thread.held = sorted(_all, key=id)
-    for background in _of_thread.held:
-        background.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    for background in reversed(_of_thread.held):
-        background.after_fork_in_parent()
-    _of_thread.held = []
-
-
-def _after_fork_in_child() -> None:
-    for background in _of_thread.held:
-        background.after_fork_in_child()
-    _of_thread.held = []
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 @atexit.register

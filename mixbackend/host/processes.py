@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from mixbackend.backends.common import forks
 from mixbackend.backends.common.python_process import module_command
 
 Answer = dict[str, Any]
@@ -161,7 +162,7 @@ class _Warden:
     """This process's end of ``process_warden``; started with the first worker, and again in a fork."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._owner = 0
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None

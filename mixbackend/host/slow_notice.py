@@ -13,6 +13,8 @@ import threading
 from types import TracebackType
 from typing import Any
 
+from mixbackend.backends.common import forks
+
 AFTER_S = 3.0
 """What is done by then says nothing."""
 
@@ -29,7 +31,7 @@ class SlowNotice:
 
     def __init__(self, text: str, total: int) -> None:
         self._text, self._total, self._done = text, total, 0
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._bar: Any = None
         self._over = False
         self._timer = threading.Timer(AFTER_S, self._show)

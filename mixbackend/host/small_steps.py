@@ -10,11 +10,12 @@ time, others pass by. A generator that raises is dropped, and told.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+
+from mixbackend.backends.common import forks
 
 LONGEST_S = 0.002
 
@@ -46,7 +47,7 @@ class SmallSteps:
         self._told = told or _log
         self._clock = clock
         self._waiting: deque[_Work] = deque()
-        self._draining = threading.Lock()
+        self._draining = forks.long_lock()
         self.overlong = 0
         """How many steps took longer than a draining may."""
         self.longest_s = 0.0
@@ -72,7 +73,6 @@ class SmallSteps:
     def forget(self) -> None:
         """Drop everything: in a fork, what was waiting belongs to the parent."""
         self._waiting.clear()
-        self._draining = threading.Lock()
 
     def _step(self, work: _Work) -> None:
         begin = self._clock()

@@ -20,13 +20,13 @@ undone when the last owner is gone. After a fork, the child keeps what it inheri
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts.threads import TORCH_POOL, thread_policy
 from mixbackend.host.openmp import Quiet, cores, keep_quiet, kind_of, loaded_runtimes, runtime_of_torch
 from mixbackend.host.process_facts import on_reset
@@ -76,7 +76,7 @@ class ThreadSharing:
         self._means = self._usual_means = (runtimes, quieten, park)
         self._found: tuple[ThreadParking | None] | None = None
         # Reentrant: an owner may be collected, and so released, by the very thread that holds the lock.
-        self._lock = threading.RLock()
+        self._lock = forks.reentrant_lock()
         self._owners: set[int] = set()
         self._quiet: list[Quiet] = []
         self._outcome: tuple[Outcome, str] | None = None
@@ -207,7 +207,6 @@ class ThreadSharing:
 
     def after_fork(self) -> None:
         """In a child process: it has none of the threads, but the runtime counts them; nothing to end or start."""
-        self._lock = threading.RLock()
         if self._quiet:
             self._quiet = [_Inherited()]
 
@@ -233,5 +232,4 @@ sharing = ThreadSharing()
 
 on_reset(sharing.forget)
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=sharing.after_fork)
+forks.follow(sharing)

@@ -8,10 +8,10 @@ Invariants: nothing is silent: what differs is an error under ``frozen``, an eve
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cached_property
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import Backend, LockError, Phase, RegionTextError
 from mixbackend.locking.differences import Difference, LockDifferencesError, compare, made_with, missing
 from mixbackend.locking.model import LockedGraph, LockFile, MadeWith
@@ -37,7 +37,7 @@ class Lock:
         self.frozen = frozen
         self._backends = backends
         self._events = events
-        self._lock = threading.RLock()
+        self._lock = forks.reentrant_lock()
         self._differences: dict[str, list[Difference]] = {}
         self._entries: dict[str, LockedGraph] = {}
 

@@ -7,9 +7,10 @@ Invariants: nothing is silent: each distinct event is kept, and logged once, thr
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
+
+from mixbackend.backends.common import forks
 
 EventKind = Literal[
     "repair",
@@ -70,7 +71,7 @@ class EventLog:
     """Events in the order in which they first happened. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._events: dict[Event, None] = {}
 
     def append(self, event: Event) -> None:

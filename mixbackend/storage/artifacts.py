@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import mixbackend.storage.entry as entry
+from mixbackend.backends.common import forks
 from mixbackend.backends.common.private_folder import untrusted
 from mixbackend.backends.common.whole_file import PREFIX, replacing
 from mixbackend.contracts import CONTRACT_VERSION, WeightPolicy
@@ -83,7 +83,7 @@ class ArtifactStore:
         self._remote = remote
         self._report = report
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._bytes: int | None = None
 
     @classmethod

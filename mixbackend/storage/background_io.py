@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mixbackend.backends.common import forks
+
 MOST_BYTES = 256_000_000
 _AT_EXIT_S = 5.0
 
@@ -41,9 +43,10 @@ class BackgroundQueue:
         self._bytes = 0
         self._busy = False
         self._begun: float | None = None
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(forks.lock())
         self._thread: threading.Thread | None = None
         _all.add(self)
+        forks.follow(self)
 
     def add(self, name: str, work: Callable[[], None], size: int = 0) -> bool:
         """Do it later; whether there is room. Work of the same name that has not begun is not added twice."""
@@ -54,8 +57,7 @@ class BackgroundQueue:
                 return False
             self._pending.append(_Job(name, work, size))
             self._bytes += size
-            # A thread of before a fork is not alive in the child.
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._busy = True
                 self._thread = threading.Thread(target=self._work, daemon=True, name="mixbackend-background-io")
                 self._thread.start()
@@ -65,6 +67,12 @@ class BackgroundQueue:
         """Wait until everything is done; whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: what was pending is its parent's to do."""
+        self._changed = threading.Condition(forks.lock())
+        self._pending.clear()
+        self._bytes, self._busy, self._begun, self._thread = 0, False, None, None
 
     def stuck_s(self) -> float:
         """Seconds since the work that is being done was begun; 0 if there is none."""

@@ -10,10 +10,10 @@ Non-goals: eviction (a fleet's storage has its own rules); trust: whoever can wr
 from __future__ import annotations
 
 import secrets
-import threading
 from typing import TYPE_CHECKING
 
 import mixbackend.storage.entry as entry
+from mixbackend.backends.common import forks
 from mixbackend.contracts import StorageError
 from mixbackend.storage.background_io import BackgroundQueue, within_time
 from mixbackend.storage.events import Report, StorageEvent
@@ -43,7 +43,7 @@ class Remote:
         self.background = BackgroundQueue()
         self._report = report
         self._failures = 0
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._url = url
         try:
             self._system: AbstractFileSystem

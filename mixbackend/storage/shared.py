@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from mixbackend.backends.common import forks
 from mixbackend.storage.events import Report, StorageEvent
 from mixbackend.storage.remote import Remote
 from mixbackend.storage.tables import DECISIONS, MEASUREMENTS, Row, Table
@@ -40,7 +40,7 @@ class SharedRows:
     def __init__(self, remote: Remote, report: Report) -> None:
         self.remote = remote
         self._report = report
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._asked: set[object] = set()
 
     def decision(self, subject: str) -> Row | None:

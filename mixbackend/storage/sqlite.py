@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mixbackend.backends.common import forks
 from mixbackend.storage.events import Report, StorageEvent
 
 BUSY_TIMEOUT_S = 10.0
@@ -55,7 +56,7 @@ class SqliteFile:
         self._only_reads = only_reads
         self._local = threading.local()
         self._abandoned: list[sqlite3.Connection] = []
-        self._memory_lock = threading.RLock()
+        self._memory_lock = forks.reentrant_lock()
         self._memory = self._connect(":memory:") if path is None else None
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

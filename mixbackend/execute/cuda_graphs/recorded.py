@@ -16,7 +16,6 @@ Inputs are copied into the graphs' memory; weights and constants are read where 
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.backends.common import forks
 from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
 from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
@@ -77,7 +77,7 @@ class RecordedGraph:
         self._emit_failure = emit
         self._emit: Emit = emit if not trial else lambda region, detail: None
         self._trial = trial
-        self._lock = threading.RLock()
+        self._lock = forks.long_reentrant_lock()
         self._sizes = _size_reader(source)
         self._runs: dict[tuple[int, ...], Run] = {}
         self._called: set[tuple[int, ...]] = set()

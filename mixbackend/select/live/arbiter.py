@@ -10,10 +10,10 @@ Units: seconds, by the caller's clock.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from dataclasses import dataclass
 
+from mixbackend.backends.common import forks
 from mixbackend.host.process_facts import process_fact
 
 STALE_S = 5.0
@@ -31,7 +31,7 @@ class Arbiter:
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._asked: dict[int, _Asked] = {}
         self._holder: int | None = None
         self._left: deque[int] = deque()

@@ -15,12 +15,12 @@ Units: seconds.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mixbackend.backends.common import forks
 from mixbackend.select.live.call_meter import CallMeter
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.live.guarded import GUARDED, guarded
@@ -59,8 +59,9 @@ class LiveCalls:
         self.selection = selection
         self._watch, self._meter = watch, CallMeter(watch)
         self._preparer, self._size_of_call, self._now, self._clock = preparer, size_of_call, now, clock
-        self._lock = threading.Lock()
-        self._looking = threading.Lock()
+        self._lock = forks.lock()
+        self._looking = forks.long_lock()
+        forks.follow(self)
         self._contenders = {0: champion}
         self._running: Counter[int] = Counter()
         self._lost: set[int] = set()
@@ -98,6 +99,12 @@ class LiveCalls:
             self.has_news = False
         self.has_news = self.over
         return news
+
+    def after_fork(self) -> None:
+        """In the child of a fork: calls of other threads go on elsewhere, and nothing is behind."""
+        self._running.clear()
+        self._wanted = self._preparation = None
+        self.selection.after_fork()
 
     def withdraw(self, why: str) -> None:
         """The challenger that is tried can run no more."""
@@ -213,7 +220,7 @@ class LiveCalls:
             news = self.selection.news()
             self._news.extend(news)
             self._lost.update(happened.lost for happened in news)
-            gone = [number for number in self._lost if not self._running[number]]
+            gone = [number for number in self._lost if self._running[number] <= 0]
             self._lost.difference_update(gone)
             released = [self._contenders.pop(number) for number in gone if number in self._contenders]
             number = self.selection.champion

@@ -7,8 +7,7 @@ Invariants: safe for threads.
 
 from __future__ import annotations
 
-import threading
-
+from mixbackend.backends.common import forks
 from mixbackend.host.process_facts import process_fact
 
 
@@ -16,10 +15,15 @@ class Overlaps:
     """See the module's docstring."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._running = 0
         self._begun = 0
         self._disturbed_until = 0
+        forks.follow(self)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: calls of other threads go on elsewhere."""
+        self._running = 0
 
     def begin(self) -> int:
         """A call begins; its number is to be told at its end."""
@@ -33,7 +37,7 @@ class Overlaps:
     def end(self, number: int) -> bool:
         """A call has ended: whether it was alone."""
         with self._lock:
-            self._running -= 1
+            self._running = max(0, self._running - 1)
             return self._begun == number and self._disturbed_until < number
 
 

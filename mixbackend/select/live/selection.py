@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from mixbackend.backends.common import forks
 from mixbackend.plan.choice import DEFAULT
 from mixbackend.plan.regime_search import WORTH
 from mixbackend.select.decision import MEASURED, SLOWER, Decision, Trial
@@ -106,7 +107,7 @@ class Selection:
         self._under_way = UnderWay[tuple[Ticket, bool]]()
         self._me = next(_numbers)
         self._arbiter, self._overlaps, self._born = arbiter, overlaps, born
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._settled = threading.Event()
         self._numbered = {challenger: number for number, challenger in enumerate(challengers, 1)}
         self._waiting = tuple(challengers)
@@ -241,8 +242,17 @@ class Selection:
                 lost = Outcome(Verdict.SLOWER, len(self._duel.turns.rounds))
                 self._conclude(self._duel, lost, self._allowance.calls + 1, why)
 
+    def after_fork(self) -> None:
+        """In the child of a fork: who was being built is wanted again."""
+        with self._lock:
+            if self._building is not None:
+                self._waiting, self._building = (self._building, *self._waiting), None
+            self._pending = None
+
     def settled(self, timeout: float | None = None) -> bool:
         """Whether nobody is left to be tried, waiting for that so long."""
+        if self._settled.is_set() or timeout == 0.0:
+            return self._settled.is_set()  # without the lock that waiting takes
         return self._settled.wait(timeout)
 
     def stop(self) -> None:

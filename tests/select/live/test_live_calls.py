@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from forked import Elsewhere, in_fork
 from simulated_machine import challenger
 
 from mixbackend.execute.state_restore import Changes
@@ -213,3 +214,37 @@ def test_programs_that_still_run_are_not_let_go_of() -> None:
         thread.join()
     calls._look()
     assert failures == [] and calls.selection.standing().calls == 900
+
+
+def test_children_of_forks_answer_and_try_while_another_thread_calls() -> None:
+    """Of a parent that wants, loads, compares and lets go of challengers all the time."""
+    bench = Bench({"first": 0.1, **{f"other-{place}": 0.1 + 0.001 * place for place in range(100)}})
+
+    def call(begun: threading.Event, over: threading.Event) -> None:
+        while not over.is_set():
+            bench.run(1)
+            begun.set()
+
+    def settles() -> bool:
+        for _ in range(100):
+            bench.run(100)
+            if bench.calls.selection.settled(0.0):
+                return True
+        return False
+
+    with Elsewhere(call):
+        assert [in_fork(lambda: bench.run(1) is None) for _ in range(100)] == [0] * 100
+    assert in_fork(settles) == 0
+
+
+def test_a_challenger_that_was_being_built_is_wanted_again_in_the_child() -> None:
+    bench = Bench({"first": 0.1, "quick": 0.05}, slow=True)
+    bench.run(100)
+    assert bench.wanted == ["quick"]
+
+    def tries() -> bool:
+        bench.is_ready = True
+        bench.run(200)
+        return bench.wanted == ["quick", "quick"] and bench.ran[-1] == "quick"
+
+    assert in_fork(tries) == 0

@@ -17,7 +17,6 @@ import hashlib
 import re
 import subprocess
 import tempfile
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from mixbackend.backends.codegen.targets.cpp.compiler import Compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features
+from mixbackend.backends.common import forks
 from mixbackend.backends.common.private_folder import distrust
 from mixbackend.backends.common.side_by_side import side_by_side
 from mixbackend.backends.common.whole_file import replacing
@@ -126,9 +126,14 @@ class FunctionLibrary:
         self.toolchain = toolchain
         self._head = head
         self._digest = toolchain.digest
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._functions: dict[str, Future[Function]] = {}
         self._objects: dict[str, ctypes.CDLL] = {}
+        forks.follow(self)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: what other threads were making will not be made; the rest is found in the cache."""
+        self._functions = {}
 
     def key(self, text: str) -> str:
         """Key of a function."""

@@ -25,6 +25,7 @@ from mixbackend.backends.codegen.targets.triton.machine_code import (
     triton_environment,
 )
 from mixbackend.backends.codegen.targets.triton.text import FUNCTION, Text
+from mixbackend.backends.common import forks
 from mixbackend.contracts import CodegenError
 from mixbackend.contracts.torch_compat import compile_processes_ready, in_compile_process
 
@@ -35,7 +36,7 @@ logger = logging.getLogger("mixbackend")
 WORKERS = 8
 """Kernels compiled at a time at most in threads: the compiler leaves the GIL to others for a part of its work."""
 
-_TURNS = threading.Lock()
+_TURNS = forks.lock()
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _compiled_once(text: Text, architecture: Architecture, aligned: bool) -> Bin
 
 @lru_cache(maxsize=4096)
 def _turn_of(text: Text, architecture: Architecture, aligned: bool) -> threading.Lock:
-    return threading.Lock()
+    return forks.long_lock()
 
 
 @lru_cache(maxsize=4096)

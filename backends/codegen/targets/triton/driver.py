@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 
 from mixbackend.backends.codegen.targets.triton.compiler import Binary
+from mixbackend.backends.common import forks
 from mixbackend.contracts import CodegenError
 
 _SHARED_WITHOUT_ASKING = 48 * 1024
@@ -37,7 +38,7 @@ class Driver:
     launch_name: str
     set_attribute: str
     _functions: dict[tuple[int, bytes], int] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=forks.lock)
 
     @property
     def launch(self) -> int:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from mixbackend.backends.codegen.targets.triton.text import FUNCTION
+from mixbackend.backends.common import forks
 
-_FRONT = threading.Lock()
+_FRONT = forks.long_lock()
 """Held while Python text becomes Triton's first representation: ``ast.parse`` in several threads at once counts its
 recursion wrongly, and fails."""
 

@@ -11,7 +11,6 @@ nothing can be measured the model's plan is taken, and nothing is remembered.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 
 from mixbackend.backends.codegen.targets.triton.printing import PrintedKernel
+from mixbackend.backends.common import forks
 from mixbackend.backends.common.fastest_ways import FastestWays
 
 Clock = Callable[["Trial"], list[float]]
@@ -57,7 +57,7 @@ class Tuner:
         self._clock = clock
         self._machine = machine
         self._known = FastestWays(folder)
-        self._lock = threading.Lock()
+        self._lock = forks.long_lock()
 
     @property
     def measures(self) -> bool:
