@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mixbackend.plan.choice import Choice
+from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.live.overlaps import Overlaps
@@ -36,6 +37,7 @@ class Machine:
     gap_s: float = 1e-3
     seed: int = 0
     estimates: Sequence[float] = ()
+    known: Decision = UNTUNED
     arbiter: Arbiter = field(default_factory=Arbiter)
     overlaps: Overlaps = field(default_factory=Overlaps)
     now: float = 100.0
@@ -52,10 +54,10 @@ class Machine:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         estimates = self.estimates or self.speeds
-        others = [
+        others = self.known.waiting or [
             challenger(f"b{number}", seconds, build_s=number) for number, seconds in enumerate(estimates) if number
         ]
-        self.selection = Selection(estimates[0], others, self.arbiter, self.overlaps, self.now)
+        self.selection = Selection(estimates[0], others, self.arbiter, self.overlaps, self.now, known=self.known)
 
     def call(self) -> int:
         """One call of the user's, and the building that follows where it is wanted; who ran it."""

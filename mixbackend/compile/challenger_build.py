@@ -19,9 +19,11 @@ from mixbackend.host.behind_budget import Figures
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.select.live.challengers import build_s
-from mixbackend.select.live.preparation import Contender
+from mixbackend.select.live.preparation import Contender, NotNowError
 
 _WORK = "mixbackend.compile.behind_worker:build"
+_NOT_NOW = ("budget", "refused", "out_of_memory", "crash")
+"""What may become of a job that says nothing of others: its process may have been killed."""
 _LOAD_S, _LOAD_OP_S, _BIND_BYTE_S = 0.02, 1e-3, 2.5e-9
 """Loading what was compiled behind: for a graph, for each of its ops, and for each byte of constants, to pack them."""
 
@@ -101,6 +103,7 @@ class ChallengerBuild:
         """Whether what is behind is done; see ``Preparation``.
 
         Raises:
+            NotNowError: there was not enough of something for it, or it was forgotten.
             UnbuiltError: it failed.
         """
         if self._number is None:
@@ -110,6 +113,8 @@ class ChallengerBuild:
         done = background.answer(self._number)
         if done is None:
             return False
+        if done.status in _NOT_NOW:
+            raise NotNowError(f"{done.status}: {done.detail}")
         if done.status != "pass" or done.result is None:
             raise UnbuiltError(f"{done.status}: {done.detail}")
         self._number, self._choice = None, Choice.from_dict(done.result["choice"])

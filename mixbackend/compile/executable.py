@@ -260,7 +260,8 @@ class Executable:
     def _select(self, binding: Binding, bucket: int, entry: Entry, values: Sequence[Any]) -> Entry:
         """Hold a plan by estimates against others, once in each bucket."""
         ranged = self._outlook.ranged
-        if ranged is None or self.state is State.LIVE or entry.program.proposal.decision is not UNTUNED:
+        known = entry.program.proposal.decision
+        if ranged is None or self.state is State.LIVE or (known is not UNTUNED and not known.waiting):
             return entry
         captured = self._outlook.captured
         winner = quickest(entry, binding.row, bucket, values, ranged, captured, binding.weights)

@@ -40,7 +40,7 @@ from mixbackend.select.comparison import (
     trial_text,
 )
 from mixbackend.select.cross_size_check import checked_across_sizes
-from mixbackend.select.decision import Decision, Trial, decide
+from mixbackend.select.decision import UNTUNED, Decision, Trial, decide
 from mixbackend.select.live.fields import field_of
 from mixbackend.select.live.steps import Hold, situation, why_not
 
@@ -78,6 +78,8 @@ def quickest(
     if harness is None:
         sizes = map(_without_values, row.sized.prepared.whole(values, weights)) if captured.dynamic else ()
         return first.tried(placed, values, tuple(sizes), hold)
+    if baseline.program.proposal.decision is not UNTUNED:
+        return baseline
     rivals = harness.rivals(baseline, row.environment.planner)
     if not rivals:
         return baseline
@@ -100,7 +102,8 @@ class _FirstCall:
         field = field_of(self.baseline)
         if field is None or not field.worth_trying_others(self.baseline, names):
             return self.baseline
-        challengers = field.challengers(self.baseline, self.environment.planner)
+        known = self.baseline.program.proposal.decision
+        challengers = known.waiting or field.challengers(self.baseline, self.environment.planner)
         if not challengers:
             return self.baseline
         reason = hold.value if hold is not None and hold.for_good else field.why_not_now(self.baseline, names, values)

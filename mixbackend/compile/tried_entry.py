@@ -75,11 +75,14 @@ class TriedEntry(PlaceholderEntry):
         super().__init__(champion, row, bucket)
         self._ranged, self._sizes = ranged, sizes
         self._challenger: Entry | None = None
+        self._kept: Decision | None = None
         estimated_s = champion.plan.estimated_s
         device = device_of(champion.graph)
         self._gpus = () if device is None else (device,)
         watch = None if device is None else GpuWatch(device)
-        selection = Selection(estimated_s, challengers, arbiter(), overlaps(), clock(), queued=watch is not None)
+        known = champion.program.proposal.decision
+        of_process = arbiter(), overlaps(), clock()
+        selection = Selection(estimated_s, challengers, *of_process, queued=watch is not None, known=known)
         self._phase = champion.graph.phase
         now = partial(situation, of_backward=self._phase == "backward")
         sizes_of = row.sized.size_of_call()
@@ -146,26 +149,34 @@ class TriedEntry(PlaceholderEntry):
     def _hear(self) -> None:
         """Tell what became of challengers; once nothing is left to be tried, the champion has the cell."""
         with self._changing:
-            for happened in self._live.take_news():
+            news = self._live.take_news()
+            for happened in news:
                 self._environment.events.append(Event("tuning", self.graph.id, "", "", str(happened)))
             champion = self._live.champion.run
             if champion is self._challenger:
                 self._champion, self._challenger = self._challenger, None
                 self._champion.promote()
             self._row.settle_watch()
+            if news or self._live.over:
+                self._keep(self._live.selection.decision())
             if self._live.over:
                 self._settle()
 
-    def _settle(self) -> None:
-        row, bucket = self._row, self._bucket
-        decision = self._live.selection.decision()
+    def _keep(self, decision: Decision) -> None:
+        """Remember what is known so far: this process may end before everybody was tried."""
+        if not decision.trials or decision == self._kept:
+            return
+        self._kept = decision
         if decision.measured:
-            kept = replace(decision, choice=self._champion.as_choice(decision.choice))
-            try:
-                self._ranged.keep_compared(row.sized.regime(bucket), kept)
-            except Exception:
-                logger.warning("what was decided for %s is not remembered", self.graph.id, exc_info=True)
-        self._champion.settle(decision, self._live.selection.standing().to_dict())
+            decision = replace(decision, choice=self._champion.as_choice(decision.choice))
+        try:
+            self._ranged.keep_compared(self._row.sized.regime(self._bucket), decision)
+        except Exception:
+            logger.warning("what was decided for %s is not remembered", self.graph.id, exc_info=True)
+
+    def _settle(self) -> None:
+        selection = self._live.selection
+        self._champion.settle(selection.decision(), selection.standing().to_dict())
         self.give_way(self._champion)
 
     @property

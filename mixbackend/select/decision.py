@@ -1,7 +1,8 @@
 """Decision: which choice was taken for a graph, and what every candidate did.
 
 Place: made by ``tuner``, kept in the database as JSON, shown by the report.
-Invariants: reading checks every field; what does not fit counts as missing and is measured again.
+Invariants: reading checks every field; what does not fit, or was written by a later version, counts as missing and is
+measured again.
 Units: seconds.
 """
 
@@ -14,12 +15,16 @@ from typing import Any
 
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.reporting.trials import TrialRecord, TuningRecord
+from mixbackend.select.live.challengers import Challenger
 
 MEASURED = "measured"
 SLOWER = "slower"
 """Left the race early: it could not win any more."""
 NO_TIME = "no_time"
 """The budget was spent before its turn came."""
+
+FORMAT = 2
+"""Of the plain data; 1 had no number, and nobody waiting."""
 
 TIE = 0.01
 """Candidates within this share of the fastest are as fast; the earliest of them wins, so that tuning again agrees."""
@@ -75,10 +80,12 @@ class Decision:
     Attributes:
         choice: the one that was taken.
         trials: of all candidates, in the order in which they were started.
+        waiting: who is still to be tried against the choice, by whatever process comes next.
     """
 
     choice: Choice = DEFAULT
     trials: tuple[Trial, ...] = ()
+    waiting: tuple[Challenger, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -97,7 +104,12 @@ class Decision:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"choice": self.choice.to_dict(), "trials": [trial.to_dict() for trial in self.trials]}
+        return {
+            "format": FORMAT,
+            "choice": self.choice.to_dict(),
+            "trials": [trial.to_dict() for trial in self.trials],
+            "waiting": [challenger.to_dict() for challenger in self.waiting],
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
@@ -107,7 +119,10 @@ class Decision:
             ValueError: the data is not that of a decision.
         """
         try:
-            return cls(Choice.from_dict(data["choice"]), tuple(map(_read_trial, data["trials"])))
+            if data.get("format", 1) not in range(1, FORMAT + 1):
+                raise ValueError(f"a decision of format {data['format']}, and {FORMAT} is the last one known here")
+            waiting = tuple(map(Challenger.from_dict, data.get("waiting", ())))
+            return cls(Choice.from_dict(data["choice"]), tuple(map(_read_trial, data["trials"])), waiting)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no decision: {error!r}") from error
 
@@ -121,6 +136,19 @@ class Decision:
 
 
 UNTUNED = Decision()
+
+
+def joined(known: Decision, found: Decision) -> Decision:
+    """What two processes know that tried a graph at the same time; of the same trial, what was found last.
+
+    Who has tried everybody knows best. Where both have not, and run different programs, what was found last holds.
+    """
+    if known is UNTUNED or str(known.choice) != str(found.choice):
+        return known if known.trials and not known.waiting and found.waiting else found
+    trials = {str(trial.choice): trial for trial in (*known.trials, *found.trials)}
+    others = {str(item.choice) for item in known.waiting}
+    waiting = tuple(item for item in found.waiting if str(item.choice) in others and str(item.choice) not in trials)
+    return Decision(found.choice, tuple(trials.values()), waiting)
 
 
 def decide(trials: Sequence[Trial]) -> Decision:

@@ -1,6 +1,7 @@
 """Decision store: what was decided at first calls, kept for later processes.
 
 Place: beside ``tuner``, whose decisions come before these; written and read by ``by_range``.
+A decision may have challengers left: it is what a process knew so far, and the next one begins with it.
 Invariants: kept under the key of the graph and its range of sizes, apart from what tuning decided, and apart for calls
 that are replayed.
 """
@@ -8,7 +9,7 @@ that are replayed.
 from __future__ import annotations
 
 from mixbackend.plan.environment import Environment
-from mixbackend.select.decision import Decision
+from mixbackend.select.decision import Decision, joined
 from mixbackend.select.tuner import TuningTask
 
 
@@ -18,9 +19,10 @@ def remembered(task: TuningTask, environment: Environment) -> Decision:
 
 
 def remember(task: TuningTask, decision: Decision, environment: Environment) -> None:
-    """Keep what was decided at a first call; tuning does not take it for a decision of its own."""
+    """Keep what was decided by calls; tuning does not take it for a decision of its own."""
+    kept = joined(remembered(task, environment), decision)
     environment.storage.database.set_decision(
-        _key(task, environment), decision.to_dict(), device=task.device, fingerprints=environment.fingerprints
+        _key(task, environment), kept.to_dict(), device=task.device, fingerprints=environment.fingerprints
     )
 
 

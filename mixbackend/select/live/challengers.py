@@ -10,8 +10,9 @@ Units: seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mixbackend.contracts import Backend, OpGraph
 from mixbackend.plan.choice import Choice
@@ -35,6 +36,21 @@ class Challenger:
     error: float
     build_s: float
     always: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        numbers = {"estimated_s": self.estimated_s, "error": self.error, "build_s": self.build_s}
+        return {"choice": self.choice.to_dict(), **numbers, "always": self.always}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Challenger:
+        """A challenger from plain data.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data is not that of a challenger.
+        """
+        estimated_s, error, build_s = (float(data[name]) for name in ("estimated_s", "error", "build_s"))
+        return cls(Choice.from_dict(data["choice"]), estimated_s, error, build_s, data["always"] is True)
 
     @property
     def least_s(self) -> float:

@@ -24,7 +24,7 @@ from mixbackend.backends.common import forks
 from mixbackend.select.live.call_meter import CallMeter
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.live.guarded import GUARDED, guarded
-from mixbackend.select.live.preparation import Contender, Preparation, Preparer
+from mixbackend.select.live.preparation import Contender, NotNowError, Preparation, Preparer
 from mixbackend.select.live.selection import Selection, Ticket
 from mixbackend.select.live.standing import Happened
 from mixbackend.select.live.steps import Hold, Situation, situation, why_not
@@ -167,7 +167,7 @@ class LiveCalls:
             loaded = preparation.load()
         except Exception as error:
             self._wanted = self._preparation = None
-            self.selection.unbuilt(wanted, _text(error))
+            self.selection.unbuilt(wanted, _text(error), later=isinstance(error, NotNowError))
             return
         self._wanted = self._preparation = None
         self.selection.charge(self._clock() - begin)

@@ -35,6 +35,10 @@ class Contender:
     elsewhere: float = 1.0
 
 
+class NotNowError(Exception):
+    """A challenger cannot be had in this process, which says nothing of others; with the reason."""
+
+
 class Preparation(Protocol):
     """Of one challenger."""
 
@@ -50,6 +54,7 @@ class Preparation(Protocol):
             calls, spent_s: of the entry so far: what is prepared behind is paid by them.
 
         Raises:
+            NotNowError: another process may have it.
             Exception: it cannot be prepared.
         """
         ...

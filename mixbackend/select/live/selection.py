@@ -25,9 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mixbackend.backends.common import forks
-from mixbackend.plan.choice import DEFAULT
 from mixbackend.plan.regime_search import WORTH
-from mixbackend.select.decision import MEASURED, SLOWER, Decision, Trial
+from mixbackend.select.decision import MEASURED, SLOWER, UNTUNED, Decision, Trial
 from mixbackend.select.live.allowance import TURNS_IN_ROUND, Allowance, turns_s
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger, worth_trying
@@ -92,6 +91,7 @@ class Selection:
         arbiter, overlaps: of the process.
         born: when the entry was made.
         queued: whether calls only queue their work: ``end`` is given laps.
+        known: what runs first, and what earlier processes found.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Selection:
         overlaps: Overlaps,
         born: float,
         queued: bool = False,
+        known: Decision = UNTUNED,
     ) -> None:
         self._queued = queued
         self._under_way = UnderWay[tuple[Ticket, bool]]()
@@ -113,8 +114,9 @@ class Selection:
         self._waiting = tuple(challengers)
         self._building: Challenger | None = None
         self._stopped = False
-        self._names = {0: str(DEFAULT), **{number: str(item.choice) for item, number in self._numbered.items()}}
-        self._choices = {0: DEFAULT, **{number: item.choice for item, number in self._numbered.items()}}
+        self._known, self._later = known.trials, tuple[Challenger, ...]()
+        self._names = {0: str(known.choice), **{number: str(item.choice) for item, number in self._numbered.items()}}
+        self._choices = {0: known.choice, **{number: item.choice for item, number in self._numbered.items()}}
         self._estimates = {0: estimated_s, **{number: item.estimated_s for item, number in self._numbered.items()}}
         self._champion = 0
         self._duel: _Duel | None = None
@@ -225,15 +227,15 @@ class Selection:
             self._duel = _Duel(self._numbered[challenger], challenger, elsewhere)
             return True
 
-    def unbuilt(self, challenger: Challenger, why: str) -> None:
-        """The challenger that was wanted cannot be built."""
+    def unbuilt(self, challenger: Challenger, why: str, later: bool = False) -> None:
+        """The challenger that was wanted cannot be built; ``later`` where another process may try it."""
         with self._lock:
             if self._stopped:
                 return
             assert challenger is self._building, "only what is wanted is built"
             self._building = None
             duel = _Duel(self._numbered[challenger], challenger)
-            self._conclude(duel, Outcome(Verdict.SLOWER), self._allowance.calls, why)
+            self._conclude(duel, Outcome(Verdict.SLOWER), self._allowance.calls, why, later)
 
     def withdraw(self, why: str) -> None:
         """The challenger that is tried can run no more."""
@@ -262,7 +264,8 @@ class Selection:
                 return
             if self._duel is not None:
                 stopped = Outcome(Verdict.NO_DIFFERENCE, len(self._duel.turns.rounds), reason="since it was stopped")
-                self._conclude(self._duel, stopped, self._allowance.calls + 1)
+                self._conclude(self._duel, stopped, self._allowance.calls + 1, later=True)
+            self._later = (*self._later, *self._unfinished())
             self._stopped, self._building, self._waiting = True, None, ()
             self._settle()
 
@@ -281,9 +284,15 @@ class Selection:
         return self._champion
 
     def decision(self) -> Decision:
-        """What was found, for the store."""
+        """What was found so far, and who is left to be tried, for the store."""
         with self._lock:
-            return Decision(self._choices[self._champion], tuple(self._trials.values()))
+            trials = {str(trial.choice): trial for trial in (*self._known, *self._trials.values())}
+            left = (*self._unfinished(), *self._later)
+            return Decision(self._choices[self._champion], tuple(trials.values()), left)
+
+    def _unfinished(self) -> tuple[Challenger, ...]:
+        tried = () if self._duel is None else (self._duel.challenger,)
+        return (*tried, *(() if self._building is None else (self._building,)), *self._waiting)
 
     def standing(self) -> Standing:
         """What was done so far."""
@@ -405,7 +414,7 @@ class Selection:
         latest = self._latest.get(contender)
         return statistics.median(latest) if latest else self._estimates[contender]
 
-    def _conclude(self, duel: _Duel, outcome: Outcome, call: int, error: str = "") -> None:
+    def _conclude(self, duel: _Duel, outcome: Outcome, call: int, error: str = "", later: bool = False) -> None:
         change: Change = "out" if error else "switched" if outcome.verdict is Verdict.FASTER else "kept"
         names = self._names[self._champion], self._names[duel.contender]
         lost = self._champion if change == "switched" else duel.contender
@@ -414,10 +423,13 @@ class Selection:
         self._untold.append(happened)
         self._rounds += len(duel.turns.rounds)
         rounds = duel.turns.rounds
-        if rounds:
+        if later:
+            self._later = (*self._later, duel.challenger)
+        elif rounds:
             choice, seconds = self._choices[self._champion], tuple(found.champion.call_s for found in rounds)
             self._trials[self._champion] = Trial(choice, self._estimates[self._champion], MEASURED, rounds_s=seconds)
-        self._trials[duel.contender] = _trial(duel, error)
+        if not later:
+            self._trials[duel.contender] = _trial(duel, error)
         if duel is self._duel:
             self._duel = self._pending = None
         if change == "switched":
