@@ -55,7 +55,9 @@ def cost_model(
     for backend in ordered:
         known = _measured_rates(backend, device, database)
         if known is None and table is not None:
-            known = table.rates(backend.name, backend.availability().version, dtypes)
+            stated = table.rates(backend.name, backend.availability().version, dtypes)
+            # Rows that are further off than a backend's own prior tell less than that.
+            known = stated if stated is not None and stated.error <= PRIOR_ERROR else None
         if known is None:
             known = assumed_rates(backend, device, ordered[0], rates)
             known = known if look is None or known.error else replace(known, error=PRIOR_ERROR)

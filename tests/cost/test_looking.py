@@ -23,7 +23,7 @@ from mixbackend.cost import looking, model
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.cost.look import LONGEST_S, Look, look_at, usable_cores
 from mixbackend.cost.looking import SWITCH, look_here
-from mixbackend.cost.priors import PRIOR_ERROR
+from mixbackend.cost.priors import PRIOR_ERROR, prior_rates
 from mixbackend.cost.rate_tables import Entry, Machine, Told
 from mixbackend.cost.records import device_record, rates_record
 from mixbackend.cost.scaled_rates import nearest, scaled
@@ -224,6 +224,17 @@ def test_a_backend_that_no_table_has_goes_by_its_prior_with_a_large_error(
 ) -> None:
     monkeypatch.setattr(model, "tables_of", lambda family: (replace(MACHINE, entries=(entry("eager"),)),))
     assert _costs(tmp_path).error(_graph(torch.float32), ["onednn"]) == PRIOR_ERROR
+
+
+def test_rows_that_are_further_off_than_a_prior_are_not_taken(
+    looks: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed = replace(MACHINE, entries=(entry("eager", error=0.6), entry("onednn", error=0.6)))
+    monkeypatch.setattr(model, "tables_of", lambda family: (disturbed,))
+    costs, graph = _costs(tmp_path), _graph(torch.float32)
+    rates: Any = costs.running(graph)
+    prior = prior_rates(OneDnnBackend(), rates.device)
+    assert rates.rates["onednn"].rates == prior.rates and costs.error(graph, ["onednn"]) == PRIOR_ERROR
 
 
 def test_where_looking_is_forbidden_priors_are_compared_with_nothing(
