@@ -30,6 +30,31 @@ def test_extremes_of_one_operand(workbench, name):
     torch.testing.assert_close(built(_LEFT)[0], operator(_LEFT), rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+_EXTREMES = {
+    "amax": lambda x: (aten.amax(x, [1]), aten.amax(x, [0, 2], True), aten.amax(x)),
+    "amin": lambda x: (aten.amin(x, [1]), aten.amin(x, [0, 2], True), aten.amin(x)),
+    "max": lambda x: (aten.max(x), aten.argmax(x), aten.argmax(x, 2), aten.argmax(x, 0, True)),
+    "min": lambda x: (aten.min(x), aten.argmin(x), aten.argmin(x, 2), aten.argmin(x, 0, True)),
+    "max.dim": lambda x: (*aten.max.dim(x, 2), *aten.max.dim(x, 0, True)),
+    "min.dim": lambda x: (*aten.min.dim(x, 2), *aten.min.dim(x, 0, True)),
+    "values": lambda x: (aten.max.dim(x, 1)[0], aten.min.dim(x, 1)[1]),
+    "norms": lambda x: (aten.linalg_vector_norm(x, _INF, [1]), aten.linalg_vector_norm(x, -_INF, [1])),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", _EXTREMES)
+def test_a_nan_anywhere_is_the_extreme(workbench, name, dtype):
+    values = torch.arange(3 * 9 * 8, dtype=torch.float32).remainder(61).reshape(3, 9, 8)
+    for place in (1, 7, 8 * 9 - 1, 8 * 9 + 3, 3 * 9 * 8 - 2):
+        values.view(-1)[place] = _NAN
+    values[2, 3], values[2, 4, 4:6] = _INF, -_INF
+    values = values.to(dtype)
+    built = workbench.build(_EXTREMES[name], [values])
+    for mine, eager in zip(built(values), _EXTREMES[name](values), strict=True):
+        assert torch.equal(mine.nan_to_num(7e3, 8e3, -8e3), eager.nan_to_num(7e3, 8e3, -8e3))
+
+
 def test_hardswish_of_extremes(workbench):
     """Torch multiplies before it divides, so its own result overflows early: the standard is float64."""
     built = workbench.build(lambda value: aten.hardswish(value), [_LEFT])

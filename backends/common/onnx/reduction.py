@@ -5,6 +5,8 @@ Place: a family of the lowering table. Sums of integers are taken in the type of
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from mixbackend.backends.common.onnx.builder import Value
@@ -70,14 +72,35 @@ def _prod(call: Call) -> Value:
     return _reduce(call, "ReduceProd", call.operand("self", call.out.dtype))
 
 
-@lowers("amax amin", OpRule(dtypes=EVERY))
+def _extreme(call: Call, value: Value, largest: bool, dimensions: tuple[int, ...], keep: int) -> Value:
+    """The largest or smallest value, NaN where there is one: by themselves runtimes pass over NaNs, or worse."""
+    best = reduce_over(call, "ReduceMax" if largest else "ReduceMin", value, dimensions, keep)
+    if not value.dtype.is_floating_point or not dimensions:
+        return best
+    odd = reduce_over(call, "ReduceMax", _odd(call, value), dimensions, keep)
+    return call.op("Where", call.build.cast(odd, torch.bool), call.build.constant(math.nan, value.dtype), best)
+
+
+def _odd(call: Call, value: Value) -> Value:
+    """One where a value is NaN, and zero elsewhere, in types that reductions have kernels for."""
+    return call.build.cast(call.op("IsNaN", value), torch.float32)
+
+
+def _place_of_extreme(call: Call, value: Value, largest: bool, axis: int, keep: int) -> Value:
+    """Where the largest or smallest value stands: the first NaN, if there is one."""
+    best = call.op("ArgMax" if largest else "ArgMin", value, axis=axis, keepdims=keep)
+    if not value.dtype.is_floating_point:
+        return best
+    odd = _odd(call, value)
+    some = call.build.cast(reduce_over(call, "ReduceMax", odd, (axis,), keep), torch.bool)
+    return call.op("Where", some, call.op("ArgMax", odd, axis=axis, keepdims=keep), best)
+
+
+@lowers("amax amin max min", OpRule(dtypes=EVERY))
 def _extremum(call: Call) -> Value:
-    return _reduce(call, "ReduceMax" if "amax" in call.view.op else "ReduceMin", call.tensor("self"))
-
-
-@lowers("max min", OpRule(dtypes=EVERY))
-def _total_extremum(call: Call) -> Value:
-    return _reduce(call, "ReduceMax" if "max" in call.view.op else "ReduceMin", call.tensor("self"))
+    value = call.tensor("self")
+    dimensions = reduced_dimensions(call, value.rank) if value.rank else ()
+    return _extreme(call, value, "max" in call.view.op, dimensions, keepdims(call))
 
 
 @lowers("any any.dim any.dims all all.dim all.dims", OpRule(dtypes=EVERY))
@@ -92,20 +115,19 @@ def _not_scalar(view: OpView) -> Unsupported | None:
 
 
 @lowers("max.dim min.dim", OpRule(dtypes=NUMBERS, arguments=(_not_scalar,)))
-def _extremum_with_index(call: Call) -> tuple[Value, Value]:
+def _extremum_with_index(call: Call) -> tuple[Value, Value | None]:
     value, keep = call.tensor("self"), keepdims(call)
     dimension, largest = call.dimension("dim", value.rank), ".max." in call.view.op
-    best = reduce_over(call, "ReduceMax" if largest else "ReduceMin", value, (dimension,), keep)
-    return best, call.op("ArgMax" if largest else "ArgMin", value, axis=dimension, keepdims=keep)
+    best = _extreme(call, value, largest, (dimension,), keep)
+    return best, _place_of_extreme(call, value, largest, dimension, keep) if 1 in call.used else None
 
 
 @lowers("argmax argmin", OpRule(dtypes=NUMBERS, arguments=(_not_scalar,)))
 def _argument_of_extremum(call: Call) -> Value:
-    operator = "ArgMax" if "argmax" in call.view.op else "ArgMin"
-    value = call.tensor("self")
+    value, largest = call.tensor("self"), "argmax" in call.view.op
     if call.has("dim"):
-        return call.op(operator, value, axis=call.dimension("dim", value.rank), keepdims=keepdims(call))
-    flat = call.op(operator, call.reshape(value, [-1]), axis=0, keepdims=0)
+        return _place_of_extreme(call, value, largest, call.dimension("dim", value.rank), keepdims(call))
+    flat = _place_of_extreme(call, call.reshape(value, [-1]), largest, 0, 0)
     return call.reshape(flat, [1] * call.out.rank)
 
 
@@ -163,8 +185,11 @@ def _vector_norm(call: Call) -> Value:
         zero = call.op("Equal", value, call.build.constant(0.0, dtype))
         result = _reduce(call, "ReduceSum", call.build.cast(call.op("Not", zero), dtype))
         return call.build.cast(result, call.out.dtype)
-    operator = {1: "ReduceSum", float("inf"): "ReduceMax", float("-inf"): "ReduceMin"}[order]
-    return call.build.cast(_reduce(call, operator, call.op("Abs", value)), call.out.dtype)
+    size = call.op("Abs", value).shaped(value.sizes)
+    if order == 1:
+        return call.build.cast(_reduce(call, "ReduceSum", size), call.out.dtype)
+    dimensions = reduced_dimensions(call, value.rank) if value.rank else ()
+    return call.build.cast(_extreme(call, size, order > 0, dimensions, keepdims(call)), call.out.dtype)
 
 
 @lowers("logsumexp", OpRule(dtypes=EVERY, arguments=(floating_output,)))
