@@ -920,6 +920,25 @@ def test_cuda_graphs_enter_backward(monkeypatch):
     assert said == ["backward"]
 
 
+def test_graphs_apart_go_on_where_they_were(monkeypatch):
+    from torch._inductor import cudagraph_trees as trees
+
+    ended = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: ended.append(device))
+    device = 4712
+    before, apart = trees.get_container(device), compat.GraphsApart(device)
+    with apart.inside():
+        first = trees.get_container(device)
+        first.tree_manager = types.SimpleNamespace(shutdown=lambda: ended.append("shut down"))
+    assert trees.get_container(device) is before
+    with apart.inside():
+        assert trees.get_container(device) is first
+    assert ended == []
+    apart.end()
+    apart.end()
+    assert ended == [device, "shut down"]
+
+
 def test_cuda_graphs_apart(monkeypatch):
     from torch._inductor import cudagraph_trees as trees
 

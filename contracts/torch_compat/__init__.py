@@ -24,6 +24,7 @@ from mixbackend.contracts.torch_compat.compile_processes import (
     start_compile_processes,
 )
 from mixbackend.contracts.torch_compat.cuda_graphs import (
+    GraphsApart,
     cuda_graph_obstacle,
     cuda_graph_recorded,
     cuda_graphs_apart,
@@ -114,6 +115,7 @@ __all__ = [
     "RECOMPUTATION_POLICY",
     "EveryOperator",
     "GraphTree",
+    "GraphsApart",
     "LateKernels",
     "Precision",
     "ResultsOfGraph",

@@ -96,28 +96,55 @@ def cuda_graphs_enter_backward(device: int) -> None:
         manager.set_to_running_backward()
 
 
+class GraphsApart:
+    """Trees of recordings beside those of the thread: what was recorded there before is not touched.
+
+    To be used where nobody else records on the device in this thread.
+
+    Args:
+        device: number of it.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._container: Any = None
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Record into these trees, and replay what was recorded here before."""
+        from torch._inductor import cudagraph_trees as trees
+
+        containers = trees.get_obj(trees.local, "tree_manager_containers")
+        lock = trees.get_obj(trees.local, "tree_manager_locks")[self._device]
+        with lock:
+            before = containers.pop(self._device, None)
+            if self._container is not None:
+                containers[self._device] = self._container
+        try:
+            yield
+        finally:
+            with lock:
+                self._container = containers.pop(self._device, None)
+                if before is not None:
+                    containers[self._device] = before
+
+    def end(self) -> None:
+        """Let go of all of them, memory included; nothing that was recorded here may run afterwards."""
+        container, self._container = self._container, None
+        if container is not None and container.tree_manager is not None:
+            torch.cuda.synchronize(self._device)
+            container.tree_manager.shutdown()
+
+
 @contextlib.contextmanager
 def cuda_graphs_apart(device: int) -> Iterator[None]:
-    """Record into trees that end with the context, memory included; what was recorded before is not touched.
-
-    To be used where nobody else records on the device in this thread. What is recorded inside may not run afterwards.
-    """
-    from torch._inductor import cudagraph_trees as trees
-
-    containers = trees.get_obj(trees.local, "tree_manager_containers")
-    lock = trees.get_obj(trees.local, "tree_manager_locks")[device]
-    with lock:
-        before = containers.pop(device, None)
+    """Record into trees that end with the context; see ``GraphsApart``."""
+    apart = GraphsApart(device)
     try:
-        yield
+        with apart.inside():
+            yield
     finally:
-        with lock:
-            apart = containers.pop(device, None)
-            if before is not None:
-                containers[device] = before
-        if apart is not None and apart.tree_manager is not None:
-            torch.cuda.synchronize(device)
-            apart.tree_manager.shutdown()
+        apart.end()
 
 
 def forget_cuda_graphs() -> None:

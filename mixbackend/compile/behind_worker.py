@@ -34,6 +34,7 @@ _SHARING_S = 5.0
 def build(
     graph: str,
     config: Mapping[str, Any],
+    records: bool,
     choice: Mapping[str, Any],
     fingerprints: Mapping[str, str],
     threads: int,
@@ -42,7 +43,7 @@ def build(
     """Plan a challenger and compile its regions; called in the other process.
 
     Args:
-        graph, config, choice: see ``challenger_build.challenger_job``.
+        graph, config, records, choice: see ``challenger_build.challenger_job``.
         fingerprints: of the backends, as the user's process knows them.
         threads: that the code is made for; none of them works here.
         precision: of products, as torch is told in the user's process.
@@ -53,7 +54,7 @@ def build(
     """
     compile_as_for(threads, precision)
     os.environ[SWITCH] = "0"
-    environment = open_environment(load_config(config), only_reads=True)
+    environment = open_environment(load_config(config), records, only_reads=True)
     if dict(environment.fingerprints) != dict(fingerprints):
         raise NotTheSameError(
             f"backends are {dict(environment.fingerprints)} behind, and {dict(fingerprints)} in the process"

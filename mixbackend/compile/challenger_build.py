@@ -48,6 +48,7 @@ def challenger_job(graph_text: str, choice: Choice, environment: Environment, en
     data = {
         "graph": graph_text,
         "config": environment.config.with_options(options).model_dump(mode="json"),
+        "records": environment.records,
         "choice": choice.to_dict(),
         "fingerprints": dict(environment.fingerprints),
         "threads": torch.get_num_threads(),

@@ -61,10 +61,20 @@ class Entry:
         self._decision = program.proposal.decision
         self._selection: Mapping[str, Any] | None = None
         self._counterfactuals: Counterfactuals | None = None
+        self._trial: Program | None = None
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
-        program = self._program
+        return self._run(self._program, arguments)
+
+    def run_apart(self, arguments: list[Any]) -> Sequence[Any]:
+        """Run the graph by recordings of its own, whose results nobody keeps; empties the list."""
+        program, trial = self._program, self._trial
+        if trial is None or trial.executors is not program.executors or trial.constants is not program.constants:
+            self._trial = trial = with_runner(program, self._environment, trial=True)
+        return self._run(trial, arguments)
+
+    def _run(self, program: Program, arguments: list[Any]) -> Sequence[Any]:
         try:
             return program.run(arguments)
         finally:
@@ -126,7 +136,7 @@ class Entry:
 
     def rehearse(self, on: bool) -> None:
         """Record CUDA graphs for a trial from now on, or for good again; what was recorded before is let go."""
-        while not self._replaced(program := self._program, with_runner(program, self._environment, trial=on)):
+        while not self._replaced(program := self._program, with_runner(program, self._environment, on, on)):
             pass
 
     def as_choice(self, choice: Choice) -> Choice:
@@ -146,7 +156,7 @@ class Entry:
 
     def release(self) -> None:
         """It will not be called again: what was made of constants goes, what reports say stays."""
-        self._program = self._program.released()
+        self._program, self._trial = self._program.released(), None
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""

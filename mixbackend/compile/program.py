@@ -106,11 +106,12 @@ def recorded_device(graph: OpGraph, environment: Environment) -> int | None:
     return device_of(graph) if environment.records else None
 
 
-def with_runner(program: Program, environment: Environment, trial: bool = False) -> Program:
+def with_runner(program: Program, environment: Environment, trial: bool = False, same_inputs: bool = False) -> Program:
     """The program with what is called: the stitched function, or new recordings of it where they are wanted.
 
     Args:
-        trial: calls come with the same tensors, and no event is emitted but for what cannot be recorded.
+        trial: nobody keeps its results, and no event is emitted but for what cannot be recorded.
+        same_inputs: calls come with the same tensors.
     """
     device = recorded_device(program.graph, environment)
     if device is None:
@@ -128,7 +129,7 @@ def with_runner(program: Program, environment: Environment, trial: bool = False)
         program.constants,
     )
     recorder = Recorder(environment, program.graph.id)
-    return replace(program, run=RecordedGraph(source, device, recorder.emit, trial=trial))
+    return replace(program, run=RecordedGraph(source, device, recorder.emit, trial, same_inputs))
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,12 @@ from mixbackend.select.cross_size_check import worst_elsewhere
 from mixbackend.select.decision import Decision
 from mixbackend.select.live.arbiter import arbiter
 from mixbackend.select.live.challengers import Challenger
+from mixbackend.select.live.gpu_stage import GpuStage
 from mixbackend.select.live.gpu_watch import GpuWatch
 from mixbackend.select.live.live_calls import LiveCalls
 from mixbackend.select.live.overlaps import overlaps
 from mixbackend.select.live.preparation import Contender, Preparation
+from mixbackend.select.live.rehearsed_calls import RehearsedCalls
 from mixbackend.select.live.selection import Selection
 from mixbackend.select.live.steps import is_recomputation, situation
 
@@ -86,7 +88,9 @@ class TriedEntry(PlaceholderEntry):
         self._phase = champion.graph.phase
         now = partial(situation, of_backward=self._phase == "backward")
         sizes_of = row.sized.size_of_call()
-        self._live = LiveCalls(self._contender(champion), selection, self, sizes_of, now, clock, watch)
+        self._records = device is not None and row.environment.records
+        given = (self._contender(champion), selection, self, sizes_of, now, clock, watch)
+        self._live = LiveCalls(*given) if not self._records else RehearsedCalls(GpuStage(device), *given)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -138,7 +142,8 @@ class TriedEntry(PlaceholderEntry):
     def _contender(self, entry: Entry, elsewhere: float = 1.0) -> Contender:
         names = [node.name for node in entry.layout.module.graph.find_nodes(op="placeholder")]
         changes = Changes.of_graphs([entry.graph], names, self._gpus)
-        return Contender(entry, changes, partial(self._let_go, entry), lambda: entry.fault, elsewhere)
+        apart = entry.run_apart if self._records else None
+        return Contender(entry, changes, partial(self._let_go, entry), lambda: entry.fault, elsewhere, apart)
 
     def _let_go(self, entry: Entry) -> None:
         """Nobody will run it any more."""

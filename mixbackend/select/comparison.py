@@ -101,9 +101,8 @@ def harness_for(captured: Captured, environment: Environment) -> Harness | None:
         return None
     device = gpu_of(captured)
     names = tuple(node.name for node in captured.module.graph.find_nodes(op="placeholder"))
-    # In other modes the first call may take no longer than it must.
-    patient = environment.records or search.mode == "measure"
-    if device is None or not patient or search.first_call_gpu_s <= 0.0:
+    # In other modes the first call may take no longer than it must; the calls that follow find out.
+    if device is None or search.mode != "measure" or search.first_call_gpu_s <= 0.0:
         return None
     return GpuHarness(search.first_call_gpu_s, device, environment.records, names)
 

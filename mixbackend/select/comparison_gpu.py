@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from mixbackend.calibrate.timing import seconds_by_marks
 from mixbackend.contracts import OpGraph
 from mixbackend.contracts.torch_compat import cuda_graphs_apart
 from mixbackend.execute.cuda_graphs import device_of
@@ -29,6 +28,7 @@ from mixbackend.execute.run_function import Run
 from mixbackend.execute.state_restore import Changes, RepeatedCall, may_repeat, repeated, why_not_repeated
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
+from mixbackend.select.gpu_block import STEADY_CALLS, seconds_in_block
 from mixbackend.select.gpu_memory import why_too_large
 from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
 from mixbackend.select.runnable import Runnable
@@ -45,11 +45,6 @@ MOST_OF_TIME = 0.5
 """Of the time for compiling, for a backend whose rates were only assumed."""
 MOST_RUNNING_S = 20.0
 """For running candidates, warming up and recording included, which takes no longer than compiling them may."""
-STEADY_CALLS = 6
-"""Until a candidate is what it stays: verified, repaired if need be, warmed up, recorded, replayed."""
-BLOCK_S = 0.025
-"""Calls between two marks: a mark costs about what a small kernel does."""
-_FEWEST_CALLS = 3
 
 
 @dataclass(frozen=True)
@@ -132,12 +127,7 @@ class GpuHarness:
 
     def turn(self, run: Run, call: RepeatedCall) -> float:
         """Mean seconds of a run in a block of them."""
-        again = call.by(run)
-        before = None if call.changes_nothing else again.put_back
-        with torch.cuda.device(self.device):
-            once = seconds_by_marks(again.run, _FEWEST_CALLS, before) / _FEWEST_CALLS
-            count = int(BLOCK_S / max(once, 1e-7))
-            return once if count <= _FEWEST_CALLS else seconds_by_marks(again.run, count, before) / count
+        return seconds_in_block(run, call, self.device)
 
     def give_back(self) -> None:
         """Let the GPU have what those that were slower held."""

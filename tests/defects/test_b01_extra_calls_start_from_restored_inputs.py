@@ -25,7 +25,7 @@ from mixbackend.graph.trace import trace_graph, trace_region
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.registry import isolated_registry
-from mixbackend.select import comparison, comparison_gpu, gpu_memory, tuner
+from mixbackend.select import comparison, comparison_gpu, gpu_block, gpu_memory, tuner
 from mixbackend.select.live import processor_challengers
 from mixbackend.select.request import TrialRequest
 from mixbackend.select.values import write_values
@@ -127,8 +127,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(comparison, "gpu_of", lambda captured: 0)
     monkeypatch.setattr(comparison_gpu, "device_of", lambda graph: 0)
     monkeypatch.setattr(gpu_memory, "free_bytes", lambda device: 1 << 30)
-    monkeypatch.setattr(comparison_gpu, "seconds_by_marks", by_marks)
-    monkeypatch.setattr(comparison_gpu, "BLOCK_S", 5e-3)
+    monkeypatch.setattr(gpu_block, "seconds_by_marks", by_marks)
+    monkeypatch.setattr(gpu_block, "BLOCK_S", 5e-3)
     monkeypatch.setattr(comparison_gpu, "cuda_graphs_apart", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "device", lambda number: contextlib.nullcontext())

@@ -68,15 +68,18 @@ class RecordedGraph:
         source: what is recorded.
         device: number of its GPU, see ``device_of``.
         emit: receives what is recorded, and what fails; only the latter in a trial.
-        trial: whether all inputs are the same memory at every call, so that none needs to be copied.
+        trial: whether nobody keeps its results.
+        same_inputs: whether all inputs are the same memory at every call, so that none needs to be copied.
     """
 
-    def __init__(self, source: RecordingSource, device: int, emit: Emit, trial: bool = False) -> None:
+    def __init__(
+        self, source: RecordingSource, device: int, emit: Emit, trial: bool = False, same_inputs: bool = False
+    ) -> None:
         self._source = source
         self._device = device
         self._emit_failure = emit
         self._emit: Emit = emit if not trial else lambda region, detail: None
-        self._trial = trial
+        self._trial, self._same_inputs = trial, same_inputs
         self._lock = forks.long_reentrant_lock()
         self._sizes = _size_reader(source)
         self._runs: dict[tuple[int, ...], Run] = {}
@@ -166,7 +169,7 @@ class RecordedGraph:
     def _recorded(self, segment: GraphSegment, recording: Recording) -> RecordedSegment:
         source = self._source
         roles = {item.name: item.role for item in source.graph.inputs}
-        given = {name for name, role in roles.items() if self._trial or role.is_weight}
+        given = {name for name, role in roles.items() if self._same_inputs or role.is_weight}
         static = [place for place, name in enumerate(segment.inputs) if name in given]
         constants = {name: source.constants[name] for name in segment.constants}
         regions = [source.regions[number] for number in segment.regions]

@@ -167,7 +167,7 @@ class LiveCalls:
             loaded = preparation.load()
         except Exception as error:
             self._wanted = self._preparation = None
-            self.selection.unbuilt(wanted, _text(error), later=isinstance(error, NotNowError))
+            self.selection.unbuilt(wanted, error_text(error), later=isinstance(error, NotNowError))
             return
         self._wanted = self._preparation = None
         self.selection.charge(self._clock() - begin)
@@ -198,10 +198,10 @@ class LiveCalls:
             if contender is champion or ticket.tries >= GUARDED:
                 return contender.run(values)
             answer = guarded(contender.run, champion.run, values, contender.changes)
-            error = "" if answer.error is None else _text(answer.error)
+            error = "" if answer.error is None else error_text(answer.error)
             return answer.results
         except Exception as raised:
-            error = _text(raised)
+            error = error_text(raised)
             raise
         finally:
             if lap is not None:
@@ -230,5 +230,6 @@ class LiveCalls:
         self.has_news = bool(self._news) or self.over
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """What a program raised, as events tell it."""
     return f"{type(error).__name__}: {error}"

@@ -35,7 +35,7 @@ from mixbackend.select.live.overlaps import Overlaps
 from mixbackend.select.live.paired_decision import Outcome, Verdict, decide
 from mixbackend.select.live.standing import Change, Happened, Standing
 from mixbackend.select.live.steps import Hold
-from mixbackend.select.live.turns import TURN_S, Call, Side, Turns
+from mixbackend.select.live.turns import TURN_S, Call, Side, Times, Turns
 from mixbackend.select.live.under_way import UnderWay
 from mixbackend.select.live.watches import Lap
 from mixbackend.select.turns import FAR_AWAY
@@ -188,6 +188,33 @@ class Selection:
             told, self._untold = tuple(self._untold), []
             return told
 
+    # --- rehearsals, where the user's calls are not to run challengers -----------------------------------------------
+
+    def rehearsal(self, now: float, longest_s: float) -> int | None:
+        """Who has the next turn between two calls, of so many seconds at most; ``None`` if none is to be had now."""
+        with self._lock:
+            duel = self._duel
+            if duel is None or not self._allowance.fits(longest_s):
+                return None
+            contender, ongoing = self._turn(now, None)
+            return None if ongoing is None else contender
+
+    def rehearsed(self, call_s: float | None, took_s: float) -> None:
+        """The turn was had, or spent on warming up.
+
+        Args:
+            call_s: seconds of a call in it; ``None`` while it warms up.
+            took_s: of the user's time.
+        """
+        with self._lock:
+            self._allowance = self._allowance.charged(took_s)
+            duel = self._duel
+            if duel is None or call_s is None:
+                return
+            duel.turns = duel.turns.with_turn(Times(call_s, call_s))
+            if len(duel.turns.rounds) > duel.looked_at:
+                self._decide(duel)
+
     # --- challengers -------------------------------------------------------------------------------------------------
 
     def wanted(self, now: float) -> Challenger | None:
@@ -325,14 +352,21 @@ class Selection:
             ticket, call_s = pending
             duel.turns = duel.turns.after(_call(ticket, duel, call_s, now - ticket.start, True))
         if len(duel.turns.rounds) > duel.looked_at:
-            duel.looked_at = len(duel.turns.rounds)
-            outcome = _everywhere(decide(duel.turns.rounds), duel.elsewhere)
-        elif duel.turns.hopeless:
+            self._decide(duel)
+            return
+        if duel.turns.hopeless:
             outcome = Outcome(Verdict.NO_DIFFERENCE, duel.looked_at, reason="since calls always overlap")
         elif duel.turns.turn_begins and duel.turns.side is Side.CHALLENGER:
             outcome = self._next_turn_of(duel)
         else:
             return
+        if outcome.verdict is not Verdict.OPEN:
+            self._conclude(duel, outcome, self._allowance.calls + 1)
+
+    def _decide(self, duel: _Duel) -> None:
+        """A round has ended."""
+        duel.looked_at = len(duel.turns.rounds)
+        outcome = _everywhere(decide(duel.turns.rounds), duel.elsewhere)
         if outcome.verdict is not Verdict.OPEN:
             self._conclude(duel, outcome, self._allowance.calls + 1)
 

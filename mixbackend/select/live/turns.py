@@ -158,7 +158,15 @@ class Turns:
             return self._gone_on(replace(now, unlike=now.unlike + 1))
         filled_s = now.filled_s + call.call_s
         now = replace(now, counted=(*now.counted, call), filled_s=filled_s, like=now.like or call, used=now.used + 1)
-        return self._turn_ended(now) if self.summing or filled_s >= TURN_S else replace(self, now=now)
+        if not self.summing and filled_s < TURN_S:
+            return replace(self, now=now)
+        call_s = statistics.median(item.call_s for item in now.counted)
+        step_s = statistics.median(item.step_s for item in now.counted)
+        return self._turn_ended(now, Times(call_s, step_s))
+
+    def with_turn(self, times: Times) -> Turns:
+        """What follows a whole turn of the side in turn."""
+        return self._turn_ended(self.now, times)
 
     def given_up(self) -> Turns:
         """The present round is nothing: what was to run it may not."""
@@ -175,11 +183,7 @@ class Turns:
         unlike = self.given_up_unlike + 1
         return replace(self, now=_Begun(), given_up_unlike=unlike, summing=unlike >= UNLIKE_ROUNDS)
 
-    def _turn_ended(self, now: _Begun) -> Turns:
-        turn = Times(
-            statistics.median(item.call_s for item in now.counted),
-            statistics.median(item.step_s for item in now.counted),
-        )
+    def _turn_ended(self, now: _Begun, turn: Times) -> Turns:
         turns = (*now.turns, turn)
         if len(turns) < (2 * SUMMED if self.summing else len(_ORDER)):
             return replace(self, now=replace(now, turns=turns, skipped=False, counted=(), filled_s=0.0))

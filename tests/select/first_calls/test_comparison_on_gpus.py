@@ -21,7 +21,7 @@ from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_graph
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
-from mixbackend.select import comparison, comparison_gpu, gpu_memory, tuner
+from mixbackend.select import comparison, comparison_gpu, gpu_block, gpu_memory, tuner
 from mixbackend.select.comparison_gpu import GpuHarness
 from mixbackend.select.gpu_memory import working_bytes
 
@@ -102,10 +102,13 @@ def test_on_a_gpu_only_patient_modes_compare(phase):
     captured = _captured("cuda", phase)
     assert comparison.harness_for(captured, _environment()) is None
     (name,) = (node.name for node in captured.module.graph.find_nodes(op="placeholder"))
-    assert comparison.harness_for(captured, _environment(records=True)) == GpuHarness(60.0, 0, True, (name,))
+    assert comparison.harness_for(captured, _environment(records=True)) is None
+    recorded = _environment(records=True, search={"mode": "measure"})
+    assert comparison.harness_for(captured, recorded) == GpuHarness(60.0, 0, True, (name,))
     measuring = _environment(search={"mode": "measure", "first_call_gpu_s": 7.0})
     assert comparison.harness_for(captured, measuring) == GpuHarness(7.0, 0, False, (name,))
-    assert comparison.harness_for(captured, _environment(records=True, search={"first_call_gpu_s": 0.0})) is None
+    never = _environment(records=True, search={"mode": "measure", "first_call_gpu_s": 0.0})
+    assert comparison.harness_for(captured, never) is None
 
 
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
@@ -280,7 +283,7 @@ def test_a_turn_is_a_block_of_calls(monkeypatch, call_s, counts):
         assert before is None
         return count * call_s
 
-    monkeypatch.setattr(comparison_gpu, "seconds_by_marks", by_marks)
+    monkeypatch.setattr(gpu_block, "seconds_by_marks", by_marks)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     values = (1, 2)
     given = []
@@ -337,6 +340,7 @@ def make(make_mixture, monkeypatch):
 
     def mixture(*backends, records=True, **options):
         torch._dynamo.reset()
+        options["search"] = {"mode": "measure", **options.get("search", {})}
         made = make_mixture(*backends, **options)
         made.environment_for = lambda mode, given: made.environment(made.config, records)
         return made
@@ -380,7 +384,7 @@ def test_inference_takes_the_quicker_and_the_next_process_knows_it(make, sleeper
 
 def test_what_was_shown_by_replays_does_not_hold_elsewhere(make, sleeper):
     _infer(make(sleeper("slow", 0.01), sleeper("quick", 0.0)))
-    plain = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False)
+    plain = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False, search={"mode": "estimate"})
     torch.testing.assert_close(_infer(plain), model(X))
     assert (_used(plain), _told(plain)) == ([{"slow"}], [])
 
@@ -391,7 +395,7 @@ def test_measuring_on_gpus_is_comparing_at_the_first_call(make, sleeper):
     assert _used(mixture) == [{"quick"}]
     assert Harness.events == ["compare inference", "give back"]
     # Nothing is replayed here nor there.
-    plain = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False)
+    plain = make(sleeper("slow", 0.01), sleeper("quick", 0.0), records=False, search={"mode": "estimate"})
     _infer(plain)
     assert _used(plain) == [{"quick"}]
 
@@ -435,7 +439,7 @@ def test_running_out_of_memory_ends_the_comparison_alone(make, sleeper, monkeypa
     assert (_used(mixture), _told(mixture)) == ([{"slow"}], ["not compared with others: CUDA out of memory"])
 
 
-@pytest.mark.parametrize("options", [{"search": {"first_call_gpu_s": 0.0}}, {"objective": "compile_time"}])
+@pytest.mark.parametrize("options", [{"search": {"first_call_gpu_s": 0.0}}])
 def test_it_can_be_switched_off(make, sleeper, options):
     mixture = make(sleeper("slow", 0.001), sleeper("quick", 0.0), **options)
     torch.testing.assert_close(_infer(mixture), model(X))
