@@ -178,6 +178,10 @@ def test_ask_deterministic() -> None:
         assert switches() == (True, True)
     finally:
         torch.use_deterministic_algorithms(False)
+    before = switches()
+    compat.ask_deterministic(False)
+    assert switches() == before, "inductor's keys hold whether torch would only warn"
+    torch.use_deterministic_algorithms(True)
     compat.ask_deterministic(False)
     assert not compat.deterministic_asked()
     torch.use_deterministic_algorithms(False)

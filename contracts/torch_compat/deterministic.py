@@ -19,8 +19,12 @@ def deterministic_asked() -> bool:
 
 
 def ask_deterministic(wanted: bool) -> None:
-    """Set the switch in a process that works for another one: nobody is told there of what is not deterministic."""
-    torch.use_deterministic_algorithms(wanted, warn_only=True)
+    """Set the switch in a process that works for another one: nobody is told there of what is not deterministic.
+
+    A switch that is as wanted is not touched: inductor's keys hold whether torch would only warn.
+    """
+    if torch.are_deterministic_algorithms_enabled() != wanted:
+        torch.use_deterministic_algorithms(wanted, warn_only=True)
 
 
 @contextlib.contextmanager

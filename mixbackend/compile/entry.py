@@ -25,6 +25,7 @@ from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.faults import Failed, Unverified, region_name
 from mixbackend.execute.region_errors import FailureKind, describe_region
+from mixbackend.execute.run_function import Run
 from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import Choice
@@ -61,18 +62,23 @@ class Entry:
         self._decision = program.proposal.decision
         self._selection: Mapping[str, Any] | None = None
         self._counterfactuals: Counterfactuals | None = None
-        self._trial: Program | None = None
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
         return self._run(self._program, arguments)
 
-    def run_apart(self, arguments: list[Any]) -> Sequence[Any]:
-        """Run the graph by recordings of its own, whose results nobody keeps; empties the list."""
-        program, trial = self._program, self._trial
-        if trial is None or trial.executors is not program.executors or trial.constants is not program.constants:
-            self._trial = trial = with_runner(program, self._environment, trial=True)
-        return self._run(trial, arguments)
+    def apart(self) -> Run:
+        """What runs the graph by recordings of its own, made anew, whose results nobody keeps."""
+        trial: Program | None = None
+
+        def run(arguments: list[Any]) -> Sequence[Any]:
+            nonlocal trial
+            program = self._program
+            if trial is None or trial.executors is not program.executors or trial.constants is not program.constants:
+                trial = with_runner(program, self._environment, trial=True)
+            return self._run(trial, arguments)
+
+        return run
 
     def _run(self, program: Program, arguments: list[Any]) -> Sequence[Any]:
         try:
@@ -156,7 +162,7 @@ class Entry:
 
     def release(self) -> None:
         """It will not be called again: what was made of constants goes, what reports say stays."""
-        self._program, self._trial = self._program.released(), None
+        self._program = self._program.released()
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``record``."""

@@ -142,7 +142,7 @@ class TriedEntry(PlaceholderEntry):
     def _contender(self, entry: Entry, elsewhere: float = 1.0) -> Contender:
         names = [node.name for node in entry.layout.module.graph.find_nodes(op="placeholder")]
         changes = Changes.of_graphs([entry.graph], names, self._gpus)
-        apart = entry.run_apart if self._records else None
+        apart = entry.apart if self._records else None
         return Contender(entry, changes, partial(self._let_go, entry), lambda: entry.fault, elsewhere, apart)
 
     def _let_go(self, entry: Entry) -> None:

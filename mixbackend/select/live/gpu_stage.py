@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mixbackend.contracts.torch_compat import GraphsApart
+from mixbackend.execute.run_function import Run
 from mixbackend.execute.state_restore import repeated
 from mixbackend.select.gpu_block import STEADY_CALLS, seconds_in_block
 from mixbackend.select.live.preparation import Contender
@@ -30,10 +31,13 @@ class GpuStage:
         self._device = device
         self._apart = GraphsApart(device)
         self._calls: Counter[int] = Counter()
+        self._runs: dict[int, Run] = {}
 
     def turn(self, number: int, contender: Contender, values: Sequence[Any]) -> float | None:
         """See ``rehearsed_calls.Stage``."""
-        run = contender.on_trial or contender.run
+        if number not in self._runs:
+            self._runs[number] = contender.run if contender.apart is None else contender.apart()
+        run = self._runs[number]
         with repeated(values, contender.changes) as call, self._apart.inside():
             if self._calls[number] < STEADY_CALLS:
                 self._calls[number] += 1
@@ -44,4 +48,5 @@ class GpuStage:
     def end(self) -> None:
         """See ``rehearsed_calls.Stage``."""
         self._calls.clear()
+        self._runs.clear()
         self._apart.end()

@@ -26,7 +26,7 @@ class Contender:
         release: called when nobody will run it any more.
         fault: says what went wrong in its calls though they were answered; empty if nothing did.
         elsewhere: see ``Selection.built``.
-        on_trial: runs it in rehearsals, where what it records is apart from the user's recordings.
+        apart: makes what runs it in rehearsals, by recordings of its own.
     """
 
     run: Run
@@ -34,7 +34,7 @@ class Contender:
     release: Callable[[], None] = lambda: None
     fault: Callable[[], str] = lambda: ""
     elsewhere: float = 1.0
-    on_trial: Run | None = None
+    apart: Callable[[], Run] | None = None
 
 
 class NotNowError(Exception):

@@ -55,7 +55,7 @@ class Bench:
             values[0].add_(1)
             return []
 
-        return Contender(run, Changes((0,)), lambda: self.released.append(name), on_trial=apart)
+        return Contender(run, Changes((0,)), lambda: self.released.append(name), apart=lambda: apart)
 
     # --- as a preparer
 
@@ -76,9 +76,9 @@ class Bench:
     def turn(self, number: int, contender: Contender, values: Sequence[Any]) -> float | None:
         name = list(self.seconds)[number]
         kept = values[0].clone()
-        assert contender.on_trial is not None
+        assert contender.apart is not None
         try:
-            contender.on_trial(list(values))
+            contender.apart()(list(values))
         finally:
             values[0].copy_(kept)
         self.turns.append(name)
