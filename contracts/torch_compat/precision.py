@@ -37,4 +37,4 @@ def _settings() -> Iterator[tuple[str, Any, str]]:
     for attribute in _OF_GPUS:
         yield f"cuda {attribute}", torch.backends.cuda.matmul, attribute
     for attribute in _OF_PROCESSORS:
-        yield f"mkldnn {attribute}", torch.backends.mkldnn.matmul, attribute
+        yield f"mkldnn {attribute}", torch.backends.mkldnn.matmul, attribute  # type: ignore[attr-defined]

@@ -2,9 +2,9 @@
 
 Place: asked by ``compile.executable``, once for each bucket. Input: an entry by estimates, bound, and the values of the
 call. Output: the entry that runs from now on; what was found is remembered for later processes.
-Method: the plan that looks best among many is often not the quickest. On a processor the user's own calls
-find out (``compile.tried_entry``). On GPUs a few others (``select.comparison``) are built at the first call
-as well, and all take turns, until the quickest is told from the others or they have had enough. Of a graph with
+Method: the plan that looks best among many is often not the quickest. The user's own calls find out
+(``compile.tried_entry``). Where a GPU is to be measured, a few others (``select.comparison``) are built at the first
+call as well, and all take turns, until the quickest is told from the others or they have had enough. Of a graph with
 symbolic sizes the quickest here must not promise to be slower at the other sizes that it will run.
 Not compared: where the user switched selecting off, under deterministic algorithms, in a job of several ranks.
 Invariants: nothing is called more often than the user asked unless that can be put back, before each run; the time of

@@ -88,9 +88,10 @@ class TriedEntry(PlaceholderEntry):
         self._phase = champion.graph.phase
         now = partial(situation, of_backward=self._phase == "backward")
         sizes_of = row.sized.size_of_call()
-        self._records = device is not None and row.environment.records
+        stage = None if device is None or not row.environment.records else GpuStage(device)
+        self._records = stage is not None
         given = (self._contender(champion), selection, self, sizes_of, now, clock, watch)
-        self._live = LiveCalls(*given) if not self._records else RehearsedCalls(GpuStage(device), *given)
+        self._live = LiveCalls(*given) if stage is None else RehearsedCalls(stage, *given)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""

@@ -64,9 +64,8 @@ class SearchConfig(FrozenModel):
     """Seconds that `measure` may take for one graph."""
 
     first_call_gpu_s: NotNegative = 60.0
-    """Seconds that `estimate` may take at the first call of a graph on a GPU (inference, forward and backward each), to
-    compile others as well and to keep the fastest, in modes that replay kernels as CUDA graphs (`reduce-overhead`,
-    `max-autotune`) and where measuring is asked for; 0 for never. What is found is remembered."""
+    """Seconds that `measure` may take at the first call of a graph on a GPU (inference, forward and backward each), to
+    compile others as well and to keep the fastest; 0 for never. What is found is remembered."""
 
 
 class VerifyConfig(FrozenModel):

@@ -5,8 +5,8 @@ Input: candidates, the values of the first call. Output: what each of them took.
 Method: the plan that looks best among many is often not the quickest. A few others, which ``comparison_gpu`` chooses,
 are compiled as well, and all take turns in this process, until the quickest is told from the others or a bound on turns
 is reached. Of a graph with symbolic sizes the quickest here must not promise to be slower at the other sizes that it
-will run (``cross_size_check``). Where: on GPUs in modes whose first call may take longer; on processors the user's own
-calls compare (``live``). Inference, forward and backward.
+will run (``cross_size_check``). Where: on GPUs, where measuring is asked for; elsewhere the user's own calls compare
+(``live``). Inference, forward and backward.
 Invariants: nothing is called more often than the user asked unless that can be put back, before each run; the time of
 compiling and that of running are bounded, but for one compilation and one round. Candidates verify their regions like
 any other graph.

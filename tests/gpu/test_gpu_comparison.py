@@ -1,4 +1,4 @@
-"""Plans compared at the first call on a GPU: results, what is put back and given back, what is remembered."""
+"""Plans measured at the first call on a GPU: results, what is put back and given back, what is remembered."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mixbackend.select.comparison_gpu import GpuHarness
 pytestmark = pytest.mark.gpu
 
 REPLAYED = "reduce-overhead"
+MEASURED = {"mode": "measure"}
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def _chosen(backend):
 def test_inference_runs_the_quickest_and_others_remember_it(gpu, mixture, close):
     model = _layers(gpu, dtype=torch.float16).eval()
     exact = copy.deepcopy(model).double()
-    first = mixture()
+    first = mixture(search=MEASURED)
     with torch.no_grad():
         compiled = torch.compile(model, backend=first, mode=REPLAYED)
         for _ in range(6):
@@ -60,7 +61,7 @@ def test_inference_runs_the_quickest_and_others_remember_it(gpu, mixture, close)
 
         chosen = _chosen(first)
         torch._dynamo.reset()
-        second = mixture()
+        second = mixture(search=MEASURED)
         again = torch.compile(model, backend=second, mode=REPLAYED)
         for _ in range(4):
             close(again(value), model(value), exact(value.double()))
@@ -78,7 +79,7 @@ def test_training_compares_both_halves_and_writes_statistics_once(gpu, mixture, 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 512), nn.BatchNorm1d(512), nn.GELU(), nn.Linear(512, 64)).to(gpu)
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
-    backend = mixture()
+    backend = mixture(search=MEASURED)
     step = torch.compile(model, backend=backend, mode=REPLAYED)
     for number in range(5):
         value = torch.randn(128, 256, device=gpu)
@@ -108,7 +109,7 @@ def test_what_is_recorded_already_stays_right(gpu, mixture):
         torch._dynamo.graph_break()
         return second(between) + between
 
-    backend = mixture()
+    backend = mixture(search=MEASURED)
     compiled = torch.compile(function, backend=backend, mode=REPLAYED)
     with torch.no_grad():
         for _ in range(6):
@@ -125,7 +126,7 @@ def test_losers_give_their_memory_back(gpu, mixture):
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.empty_cache()
-        backend = mixture(search={"first_call_gpu_s": seconds})
+        backend = mixture(search={**MEASURED, "first_call_gpu_s": seconds})
         compiled = torch.compile(model, backend=backend, mode=REPLAYED)
         with torch.no_grad():
             for _ in range(5):
@@ -147,7 +148,7 @@ def test_without_memory_nothing_is_compared(gpu, mixture, monkeypatch):
     monkeypatch.setattr(gpu_memory, "free_bytes", lambda device: 2**20)
     model = _layers(gpu).eval()
     value = torch.randn(256, 512, device=gpu)
-    backend = mixture()
+    backend = mixture(search=MEASURED)
     with torch.no_grad():
         compiled = torch.compile(model, backend=backend, mode=REPLAYED)
         for _ in range(4):
@@ -159,7 +160,7 @@ def test_without_memory_nothing_is_compared(gpu, mixture, monkeypatch):
 def test_the_first_call_may_come_on_a_stream_of_the_users(gpu, mixture):
     model = _layers(gpu).eval()
     value = torch.randn(256, 512, device=gpu)
-    compiled = torch.compile(model, backend=mixture(), mode=REPLAYED)
+    compiled = torch.compile(model, backend=mixture(search=MEASURED), mode=REPLAYED)
     stream = torch.cuda.Stream()
     with torch.no_grad():
         expected = model(value)
