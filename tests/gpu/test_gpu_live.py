@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.select.live import allowance, call_meter, gpu_challengers
+from mixbackend.select.live import allowance, call_meter, gpu_challengers, selection, turns
 from mixbackend.select.live.gpu_stage import GpuStage
 from mixbackend.select.live.gpu_watch import GpuWatch
 
@@ -30,6 +30,8 @@ def tried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LEAST_S", 0.0), ("LEAST_CALLS", 1), ("SHARE", 1e6)):
         monkeypatch.setattr(allowance, name, value)
     monkeypatch.setattr(call_meter, "LOOK_EVERY_S", 0.0)
+    for module in (turns, selection):
+        monkeypatch.setattr(module, "TURN_S", 1e-3)
     monkeypatch.setenv("MIXBACKEND_BACKGROUND", "off")
     monkeypatch.setattr(SessionCosts, "comparable", lambda self, graph: {item.name for item in self.backends})
 
