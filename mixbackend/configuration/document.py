@@ -3,7 +3,7 @@
 Place: first step of ``load``.
 Input: a YAML file, or a mapping. Output: a ``Document``: mappings with text keys, tuples, scalars; positions by path.
 Invariants: YAML is read in the round-trip mode of ruamel.yaml, which builds no objects from tags; aliases are expanded
-up to a bound, so a hostile file cannot fill the memory.
+up to a bound, so a hostile file cannot fill the memory. The reader is loaded when there is a file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from pydantic import BaseModel
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from mixbackend.configuration.problems import ConfigurationProblemsError, Path, Problem
 
@@ -63,6 +60,9 @@ def read_file(source: str | os.PathLike[str]) -> Document:
     Raises:
         ConfigurationProblemsError: it cannot be read, or is not YAML; with line and column.
     """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
     name = os.fspath(source)
     try:
         text = FilePath(name).read_text(encoding="utf-8")
@@ -111,7 +111,7 @@ class _Plain:
         self.count += 1
         if self.count > MOST_VALUES:
             raise ConfigurationProblemsError([self.document.problem((), f"has more than {MOST_VALUES} values")])
-        if isinstance(value, TaggedScalar) or (isinstance(value, (CommentedMap, CommentedSeq)) and _tag(value)):
+        if _tag(value):
             self.document.problems.append(self.document.problem(path, f"tags such as {_tag(value)} are not allowed"))
             return None
         if isinstance(value, BaseModel):
@@ -127,10 +127,11 @@ class _Plain:
 
     def _mapping(self, mapping: Mapping[Any, Any], path: Path) -> dict[str, Any]:
         plain: dict[str, Any] = {}
+        places = _places(mapping)
         for key, value in mapping.items():
             inner = (*path, str(key))
-            if isinstance(mapping, CommentedMap) and key in (mapping.lc.data or {}):
-                line, column, value_line, value_column = mapping.lc.data[key]
+            if key in places:
+                line, column, value_line, value_column = places[key]
                 self.document.keys[inner] = (line + 1, column + 1)
                 self.document.values[inner] = (value_line + 1, value_column + 1)
             if not isinstance(key, str):
@@ -141,18 +142,28 @@ class _Plain:
         return plain
 
     def _sequence(self, items: Any, path: Path) -> tuple[Any, ...]:
-        plain = []
+        plain, places = [], _places(items)
         for index, value in enumerate(items):
             inner = (*path, index)
-            if isinstance(items, CommentedSeq) and index in (items.lc.data or {}):
-                line, column = items.lc.data[index][:2]
+            if index in places:
+                line, column = places[index][:2]
                 self.document.values[inner] = (line + 1, column + 1)
             plain.append(self.convert(value, inner))
         return tuple(plain)
 
 
+def _is_read(value: Any) -> bool:
+    """Whether a value comes from the reader of YAML."""
+    return type(value).__module__.startswith("ruamel.")
+
+
+def _places(value: Any) -> Mapping[Any, Any]:
+    """Lines and columns of what is in a collection, by key or index, where they are known."""
+    return (value.lc.data or {}) if _is_read(value) and hasattr(value, "lc") else {}
+
+
 def _tag(value: Any) -> str:
-    tag = getattr(value, "tag", None)
+    tag = getattr(value, "tag", None) if _is_read(value) else None
     return str(getattr(tag, "value", None) or "")
 
 
