@@ -23,10 +23,10 @@ from mixbackend.calibrate.calibration import (
 )
 from mixbackend.calibrate.exporting import FITTED
 from mixbackend.contracts import BackendRates, MixbackendError, Provenance
-from mixbackend.cost.looking import SWITCH
 from mixbackend.cost.model import device_model, device_subject, rates_row, rates_subject
 from mixbackend.cost.rate_tables import Entry, Machine, Told, read_table
 from mixbackend.cost.records import device_record, rates_record
+from mixbackend.cost.switches import SWITCH
 from mixbackend.host.devices import device_name
 from mixbackend.storage import Database, private_folder
 from mixbackend.storage.database import FILE

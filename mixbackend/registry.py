@@ -74,10 +74,12 @@ class Resolution:
     Attributes:
         backends: in order of preference among equals, the fallback last unless the user placed it.
         skipped: those that cannot be used here, or failed when they were asked about themselves, with the reason.
+        local: whether one of them was registered in this process: no other knows what it would answer.
     """
 
     backends: tuple[AskedBackend, ...]
     skipped: tuple[BackendInfo, ...]
+    local: bool = False
 
 
 class _Entry:
@@ -218,11 +220,13 @@ class Registry:
             self._entry(name)
         found: list[AskedBackend] = []
         skipped: list[BackendInfo] = []
+        local = False
         for name in wanted:
             entry = self._entry(name)
             backend, info = entry.ask()
             if backend is not None:
                 found.append(backend)
+                local = local or info.origin == IN_PROCESS
                 continue
             skipped.append(info)
             if name in required or name == FALLBACK:
@@ -234,7 +238,7 @@ class Registry:
                 )
             level = logging.DEBUG if names is None else logging.WARNING
             logger.log(level, "backend %r is left out: %s", name, info.reason)
-        return Resolution(tuple(found), tuple(skipped))
+        return Resolution(tuple(found), tuple(skipped), local)
 
     def skipped(self, names: Sequence[str] | None) -> tuple[BackendInfo, ...]:
         """See ``skipped``."""

@@ -25,7 +25,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def _isolated_machine_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Subprocesses of tests inherit both."""
     # Torch comes with it, and is not to be loaded before it is decided how threads wait.
-    from mixbackend.cost.looking import SWITCH
+    from mixbackend.cost.switches import SWITCH
 
     folder: Path = tmp_path_factory.mktemp("cache")
     folder.chmod(0o700)

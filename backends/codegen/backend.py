@@ -23,7 +23,6 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.artifact import RegionArtifact
-from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.rates import FUSED, ONLY_FUSED_ON_PROCESSOR, codegen_rates
 from mixbackend.backends.codegen.runner import PreparedRunner, make_runner
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Target
@@ -97,6 +96,10 @@ class CodegenBackend(Backend):
         if self._given is not None:
             return (self._given,)
         from mixbackend.backends.codegen.targets.cpp.target import CppTarget
+        from mixbackend.backends.codegen.targets.triton.availability import triton_availability
+
+        if not triton_availability().available:
+            return (CppTarget(),)
         from mixbackend.backends.codegen.targets.triton.target import TritonTarget
 
         return (CppTarget(), TritonTarget(measuring=self._measuring))
@@ -107,6 +110,10 @@ class CodegenBackend(Backend):
         versions = [answer.version for answer in answers if answer.available]
         if versions:
             return Availability(True, version=", ".join(filter(None, versions)))
+        if self._given is None:
+            from mixbackend.backends.codegen.targets.triton.availability import triton_availability
+
+            answers.append(triton_availability())
         return Availability(False, reason="; ".join(filter(None, (answer.reason for answer in answers))))
 
     def for_measuring(self) -> Backend:
@@ -249,6 +256,8 @@ class CodegenBackend(Backend):
 
     def _refuse_product(self, view: OpView) -> Unsupported | None:
         """Where products are packed, that pays once for all calls, or not at all."""
+        from mixbackend.backends.codegen.ir.templates import PRODUCT
+
         target = self.targets[_device_of((*view.input_tensors, *view.output_tensors), self.target)]
         if PRODUCT not in target.traits().templates or not _is_product(view):
             return None

@@ -22,7 +22,7 @@ from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew
 from mixbackend.benchmarks.one_model.timing import round_order
 from mixbackend.benchmarks.peers.catalogue import EAGER, cache_folder, configuration_of, is_ours, refusal
 from mixbackend.benchmarks.peers.request import MODULE, Guards, PeerCase, PeerRequest
-from mixbackend.cost.looking import measuring_is_allowed
+from mixbackend.cost.switches import measuring_is_allowed
 from mixbackend.host.processes import Answer, Worker, ask
 from mixbackend.host.thread_environment import make_threads_sleep, without_decisions
 from mixbackend.storage import private_folder

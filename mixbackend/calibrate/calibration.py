@@ -21,7 +21,6 @@ from mixbackend.calibrate.budget import TimeLeft, turn
 from mixbackend.calibrate.measured_rows import is_due, stamp
 from mixbackend.calibrate.prober import Instruments, Prober, Report, log_note
 from mixbackend.contracts import Backend, BackendRates, CostModel, DeviceModel
-from mixbackend.cost.looking import measuring_is_allowed
 from mixbackend.cost.model import (
     assumed_rates,
     cost_model,
@@ -32,6 +31,7 @@ from mixbackend.cost.model import (
     usable_rates,
 )
 from mixbackend.cost.records import device_record, read_device, read_unfinished
+from mixbackend.cost.switches import measuring_is_allowed
 from mixbackend.host.undisturbed import undisturbed
 from mixbackend.storage import Database
 

@@ -21,7 +21,7 @@ from mixbackend.compile.sized_graph import Row
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
 from mixbackend.contracts.torch_compat import Precision, ask_deterministic
-from mixbackend.cost.looking import SWITCH
+from mixbackend.cost.switches import SWITCH
 from mixbackend.execute.behind_build import NotTheSameError, compile_as_for
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import Choice

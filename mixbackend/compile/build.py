@@ -24,7 +24,6 @@ from mixbackend.contracts import Backend, OpGraph, Plan, PlannedRegion, RegionCo
 from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.bindings import BindingJob, bind_all
 from mixbackend.execute.compile_cache import Compiled
-from mixbackend.execute.cuda_graphs import split_eager_regions
 from mixbackend.execute.faults import Faults
 from mixbackend.execute.region_errors import describe_region
 from mixbackend.execute.region_executor import RegionExecutor
@@ -157,7 +156,11 @@ class _Builder:
         graph = proposal.graph
         check_plan(graph, plan)
         device = recorded_device(graph, self.environment)
-        return plan if device is None else split_eager_regions(graph, plan, {self.environment.reference.name}, device)
+        if device is None:
+            return plan
+        from mixbackend.execute.cuda_graphs import split_eager_regions
+
+        return split_eager_regions(graph, plan, {self.environment.reference.name}, device)
 
     def bind(self, regions: Sequence[BoundRegion], jobs: Sequence[BindingJob]) -> BoundRegion | None:
         """Bind executors to constants; stops at the first that fails and returns its region."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -26,13 +26,15 @@ from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.faults import Failed, Unverified, region_name
 from mixbackend.execute.region_errors import FailureKind, describe_region
 from mixbackend.execute.run_function import Run
-from mixbackend.partitioner.counterfactuals import Counterfactuals
 from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import LaidOutGraph, named_layout
 from mixbackend.reporting import Event, GraphRecord, RegionRecord
 from mixbackend.select.decision import Decision
+
+if TYPE_CHECKING:
+    from mixbackend.partitioner.counterfactuals import Counterfactuals
 
 Fault = TypeVar("Fault")
 

@@ -15,7 +15,6 @@ Units: seconds.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,23 +23,11 @@ import torch
 
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.sized_graph import Row
-from mixbackend.compile.tried_entry import TriedEntry
 from mixbackend.graph.identity import Captured
-from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 from mixbackend.select.by_range import RangedDecisions
-from mixbackend.select.comparison import (
-    BuiltCandidate,
-    Harness,
-    compare,
-    failed_trial,
-    harness_for,
-    simplest_first,
-    trial_text,
-)
-from mixbackend.select.cross_size_check import checked_across_sizes
-from mixbackend.select.decision import UNTUNED, Decision, Trial, decide
+from mixbackend.select.decision import UNTUNED
 from mixbackend.select.live.fields import field_of
 from mixbackend.select.live.steps import Hold, situation, why_not
 
@@ -74,18 +61,12 @@ def quickest(
         # No number of a call tells which sizes a decision would be for.
         return baseline
     placed = replace(captured, module=baseline.layout.module)
-    harness = harness_for(placed, row.environment)
-    if harness is None:
-        sizes = map(_without_values, row.sized.prepared.whole(values, weights)) if captured.dynamic else ()
-        return first.tried(placed, values, tuple(sizes), hold)
-    if baseline.program.proposal.decision is not UNTUNED:
-        return baseline
-    rivals = harness.rivals(baseline, row.environment.planner)
-    if not rivals:
-        return baseline
-    if hold is not None and hold.for_good:
-        return first.leave(hold.value)
-    return first.winner(harness, rivals, values)
+    # Else nothing is compared, nor loaded for it.
+    found = first.compared(placed, values, hold) if config.search.mode == "measure" else None
+    if found is not None:
+        return found
+    sizes = map(_without_values, row.sized.prepared.whole(values, weights)) if captured.dynamic else ()
+    return first.tried(placed, values, tuple(sizes), hold)
 
 
 @dataclass(frozen=True)
@@ -109,81 +90,35 @@ class _FirstCall:
         reason = hold.value if hold is not None and hold.for_good else field.why_not_now(self.baseline, names, values)
         if reason:
             return self.leave(reason)
+        from mixbackend.compile.tried_entry import TriedEntry
+
         return TriedEntry(self.baseline, self.row, self.bucket, challengers, self.ranged, sizes)
 
-    def winner(self, harness: Harness, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
-        reason = harness.why_not(self.baseline, values, len(choices))
+    def compared(self, placed: Captured, values: Sequence[Any], hold: Hold | None) -> Entry | None:
+        """The quickest of a few that are built now; ``None`` where nothing is compared at the first call."""
+        from mixbackend.compile.compared_call import ComparedCall
+        from mixbackend.select.comparison import harness_for
+
+        harness = harness_for(placed, self.environment)
+        if harness is None:
+            return None
+        if self.baseline.program.proposal.decision is not UNTUNED:
+            return self.baseline
+        rivals = harness.rivals(self.baseline, self.environment.planner)
+        if not rivals:
+            return self.baseline
+        known = hold.value if hold is not None and hold.for_good else ""
+        reason = known or harness.why_not(self.baseline, values, len(rivals))
         if reason:
             return self.leave(reason)
-        rivals, failed = self._rivals(choices, harness.compiling_s)
-        candidates = [*rivals, BuiltCandidate(DEFAULT, self.baseline, self.baseline.plan.estimated_s)]
-        try:
-            decision = self._decided(candidates, failed, values, harness)
-            winner = next(item for item in candidates if item.choice == decision.choice)
-            self._keep(winner, decision)
-        except torch.OutOfMemoryError as error:
-            self.leave(str(error))
-            winner = candidates[-1]
-        for candidate in candidates:
-            if candidate is not winner:
-                candidate.entry.release()
-        del candidates, rivals
-        harness.give_back()
-        return self._as_entry(winner)
+        call = ComparedCall(self.baseline, self.row, self.bucket, self.ranged, self.environment, harness)
+        return call.winner(rivals, values)
 
     def leave(self, reason: str) -> Entry:
         """The plan by estimates, which is held against nothing; says why."""
-        self._emit(f"not compared with others: {reason}")
-        return self.baseline
-
-    def _as_entry(self, winner: BuiltCandidate) -> Entry:
-        entry = winner.entry
-        assert isinstance(entry, Entry)
-        return entry
-
-    def _decided(
-        self, candidates: Sequence[BuiltCandidate], failed: Sequence[Trial], values: Sequence[Any], harness: Harness
-    ) -> Decision:
-        with harness.prepared([candidate.entry for candidate in candidates], values) as call:
-            *trials, baseline = compare(candidates, call, harness)
-        sizes = self.ranged.ends(self.row.sized.regime(self.bucket))
-        planner = self.environment.planner
-        left = [
-            checked_across_sizes(candidate.entry, trial, self.baseline, baseline, sizes, planner)
-            for candidate, trial in zip(candidates, trials, strict=False)
-        ]
-        return decide(simplest_first((*left, baseline, *failed), self.baseline.plan))
-
-    def _keep(self, winner: BuiltCandidate, decision: Decision) -> None:
-        planned = self._as_entry(winner).as_choice(winner.choice)
-        self.ranged.keep_compared(self.row.sized.regime(self.bucket), replace(decision, choice=planned))
-        trials = ", ".join(f"{trial.choice} {trial_text(trial)}" for trial in decision.trials)
-        self._emit(f"took {decision.choice} at the first call ({trials})")
-        self._as_entry(winner).settle(decision)
-
-    def _rivals(self, choices: Sequence[Choice], compiling_s: float) -> tuple[list[BuiltCandidate], list[Trial]]:
-        """Those that could be built in time, and those that could not be built."""
-        begun = time.monotonic()
-        built: list[BuiltCandidate] = []
-        failed: list[Trial] = []
-        for choice in choices:
-            if time.monotonic() - begun > compiling_s:
-                break
-            try:
-                entry = self._rival(choice)
-                built.append(BuiltCandidate(choice, entry, entry.plan.estimated_s))
-            except Exception as error:
-                failed.append(failed_trial(choice, 0.0, error))
-        return built, failed
-
-    def _rival(self, choice: Choice) -> Entry:
-        sized, name = self.row.sized, self.row.id_of(self.bucket)
-        at_home = self.bucket == sized.home_bucket
-        regime = None if at_home else sized.regime(self.bucket)
-        return self.row.build(sized.proposal_for(Decision(choice), name, self.environment, regime))
-
-    def _emit(self, detail: str) -> None:
+        detail = f"not compared with others: {reason}"
         self.environment.events.append(Event("tuning", self.baseline.graph.id, "", "", detail))
+        return self.baseline
 
 
 def _without_values(value: Any) -> Any:

@@ -5,6 +5,7 @@ Place: asked once per configuration by ``mixture``. Input: a configuration. Outp
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from mixbackend import registry
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend
 from mixbackend.contracts.asked import Fault
-from mixbackend.cost.costs import SessionCosts
+from mixbackend.cost.first_use import CostsAtFirstUse
+from mixbackend.cost.switches import TABLES, measuring_is_allowed
 from mixbackend.execute.compile_cache import CompileCache
 from mixbackend.execute.failures import Failures
 from mixbackend.host.background import Background
@@ -20,6 +22,7 @@ from mixbackend.host.debug import DebugSettings, Fuel
 from mixbackend.host.memory import keep_freed_memory
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.planner import Planner
+from mixbackend.plan.stored_plans import StoredPlans
 from mixbackend.reporting import Event, EventLog
 from mixbackend.storage import Storage, StorageEvent
 
@@ -55,7 +58,10 @@ def open_environment(config: Config, records: bool = False, only_reads: bool = F
         only_reads,
     )
     lock = _lock(config, backends, events)
-    costs = SessionCosts(config, backends, storage, records)
+    costs = CostsAtFirstUse(config, backends, storage, records)
+    facts = (f"records={records}", f"measures={measures}", f"looks={measuring_is_allowed()}")
+    # What a backend of this process answers, and what a table that is given says, has no key.
+    stored = None if found.local or os.environ.get(TABLES) else StoredPlans(storage, config, fingerprints, facts)
     failures = Failures(storage, fingerprints)
     return Environment(
         config,
@@ -67,7 +73,7 @@ def open_environment(config: Config, records: bool = False, only_reads: bool = F
         fingerprints,
         found.skipped,
         storage,
-        Planner(backends, config.preferences(), dict(config.min_region), costs, events, lock),
+        Planner(backends, config.preferences(), dict(config.min_region), costs, events, lock, stored),
         failures,
         CompileCache(reference, fingerprints, storage, failures, events, Fuel(debug.fuel)),
         lock,

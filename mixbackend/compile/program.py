@@ -15,7 +15,6 @@ import torch
 from mixbackend.contracts import OpGraph, Plan, PlannedRegion, Region
 from mixbackend.execute.bindings import BindingJob
 from mixbackend.execute.compile_cache import Compiled
-from mixbackend.execute.cuda_graphs import RecordedGraph, RecordingSource, device_of
 from mixbackend.execute.faults import Faults
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
@@ -103,7 +102,11 @@ class Program:
 
 def recorded_device(graph: OpGraph, environment: Environment) -> int | None:
     """Number of the GPU whose kernels are to be recorded, if there is one."""
-    return device_of(graph) if environment.records else None
+    if not environment.records:
+        return None
+    from mixbackend.execute.cuda_graphs import device_of
+
+    return device_of(graph)
 
 
 def with_runner(program: Program, environment: Environment, trial: bool = False, same_inputs: bool = False) -> Program:
@@ -120,6 +123,8 @@ def with_runner(program: Program, environment: Environment, trial: bool = False,
         detail = "no CUDA graphs: later calls are to be verified, too"
         environment.events.append(Event("fallback", program.graph.id, "", "", detail))
         return replace(program, run=program.stitched.run)
+    from mixbackend.execute.cuda_graphs import RecordedGraph, RecordingSource
+
     source = RecordingSource(
         program.proposal.layout.module,
         program.graph,

@@ -9,7 +9,6 @@ later.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterable
 
@@ -17,22 +16,13 @@ import torch
 
 from mixbackend.cost.look import DTYPES, Look, look_at, usable_cores
 from mixbackend.cost.model import device_subject, table_here
+from mixbackend.cost.switches import measuring_is_allowed
 from mixbackend.host.devices import device_name
 from mixbackend.storage import Database
 from mixbackend.storage.validity import SEPARATOR
 
-SWITCH = "MIXBACKEND_CALIBRATE"
-"""Set to ``0``, this environment variable forbids measuring, the look as well: what was calibrated or seen before is
-used, and priors for the rest."""
-
-
 _RETRY_AFTER_S = 1800.0
 _logger = logging.getLogger("mixbackend")
-
-
-def measuring_is_allowed() -> bool:
-    """Whether the environment lets this machine be measured or looked at."""
-    return os.environ.get(SWITCH, "1") != "0"
 
 
 def look_here(device_type: str, dtypes: Iterable[str], database: Database) -> Look | None:

@@ -27,12 +27,10 @@ from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.cost.families import FAMILIES, Family
 from mixbackend.cost.look import Look
 from mixbackend.cost.records import device_record, rates_record, read_device, read_rates
+from mixbackend.cost.switches import TABLES
 
 FORMAT = 1
 Mark = Literal["measured", "documented"]
-
-TABLES = "MIXBACKEND_TABLES"
-"""This environment variable names a folder with tables of a fleet's own; its files take the place of those shipped."""
 
 _FOLDER = "mixbackend.cost.tables"
 

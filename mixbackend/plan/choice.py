@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mixbackend.contracts import Backend, PlacementError, Plan
-from mixbackend.partitioner.plan_yaml import plan_from_data, plan_to_data
+from mixbackend.partitioner.plan_data import plan_from_data, plan_to_data
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 
 

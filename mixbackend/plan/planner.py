@@ -3,24 +3,30 @@
 Place: above the partitioner, which it gives this configuration's backends, costs and preferences.
 Input: a described graph, perhaps a choice. Output: a legal plan; prices of plans; what refusals cost.
 Invariants: equal questions have equal answers. A plan that was made before is taken without a search, or not at all:
-what speaks against it is told.
+what speaks against it is told. What was searched for is kept
+for later processes (``plan.stored_plans``), but for repairs and corrected costs. The partitioner is loaded when
+something is searched for, priced or explained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mixbackend.contracts import Backend, OpGraph, Plan
 from mixbackend.contracts.preferences import Preference
-from mixbackend.cost.costs import SessionCosts
-from mixbackend.partitioner.counterfactuals import Counterfactuals
-from mixbackend.partitioner.explain import Question, Saving, savings, single_savings
-from mixbackend.partitioner.plan_revalidation import MisfitError, revalidated_plan, with_refusals
-from mixbackend.partitioner.reprice import Repriced, reprice
+from mixbackend.cost.first_use import CostsAtFirstUse
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.locked_plans import LockedPlans
+from mixbackend.plan.stored_plans import StoredPlans
 from mixbackend.reporting import Event, EventLog
+
+if TYPE_CHECKING:
+    from mixbackend.cost.costs import SessionCosts
+    from mixbackend.partitioner.counterfactuals import Counterfactuals
+    from mixbackend.partitioner.explain import Question, Saving
+    from mixbackend.partitioner.reprice import Repriced
 
 MIXTURE_MARGIN = 0.04
 """A mixture must promise to save this share over the best single backend, and more where its backends' rates state a
@@ -37,17 +43,24 @@ class Planner:
         backends: that may be used, in order of preference among equals.
         preferences: the user's rules.
         minimum_ops: least number of ops of a backend's region, by name.
-        costs: of graphs.
+        session: has the costs of graphs.
         events: told of a plan that does not hold any more.
         lock: told what came of a locked plan; ``None`` if there is no lock file.
+        stored: what earlier processes planned; ``None`` to plan everything anew.
     """
 
     backends: tuple[Backend, ...]
     preferences: tuple[Preference, ...]
     minimum_ops: Mapping[str, int]
-    costs: SessionCosts
+    session: CostsAtFirstUse
     events: EventLog
     lock: LockedPlans | None = None
+    stored: StoredPlans | None = None
+
+    @property
+    def costs(self) -> SessionCosts:
+        """Of graphs."""
+        return self.session.costs
 
     def backend(self, name: str) -> Backend:
         """One of the backends."""
@@ -75,6 +88,24 @@ class Planner:
         fixed = None if choice.plan is None or exclusions or pinned else self._fixed(graph, choice.plan, choice.locked)
         if fixed is not None:
             return fixed
+        if self.stored is None or exclusions or pinned or corrections or choice.plan is not None:
+            return self._searched(graph, exclusions, pinned, choice, corrections)
+        question = f"place {choice.backends} {choice.single} {choice.layout} {choice.every}"
+        known = self.stored.plan(graph, question)
+        if known is not None:
+            return known
+        plan = self._searched(graph, exclusions, pinned, choice, corrections)
+        self.stored.keep_plan(graph, question, plan)
+        return plan
+
+    def _searched(
+        self,
+        graph: OpGraph,
+        exclusions: frozenset[tuple[str, str]],
+        pinned: Mapping[str, str] | None,
+        choice: Choice,
+        corrections: Mapping[tuple[str, str], float] | None,
+    ) -> Plan:
         backends = choice.allowed(self.backends)
         single = choice.single if choice.single in {backend.name for backend in backends} else ""
         costs = self.costs.of(graph)
@@ -91,10 +122,14 @@ class Planner:
 
     def with_refusals(self, graph: OpGraph, plan: Plan) -> Plan:
         """The plan with what every backend refuses, for reports."""
+        from mixbackend.partitioner.plan_revalidation import with_refusals
+
         return with_refusals(graph, plan, self.backends)
 
     def savings(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> tuple[Saving, ...]:
         """Which refusals cost most, in groups and then one by one; places the graph again for each promising one."""
+        from mixbackend.partitioner.explain import savings, single_savings
+
         question = self._question(graph, plan, exclusions)
         groups = savings(question)
         return (*groups, *(item for item in single_savings(question, groups) if item not in groups))
@@ -103,6 +138,8 @@ class Planner:
         self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]], choice: Choice
     ) -> Counterfactuals:
         """What every alternative to a plan would cost; nothing is asked before it is read."""
+        from mixbackend.partitioner.counterfactuals import Counterfactuals
+
         fewer = choice.allowed(self.backends)
         return Counterfactuals(
             self._question(graph, plan, exclusions), fewer if len(fewer) < len(self.backends) else ()
@@ -110,6 +147,8 @@ class Planner:
 
     def reprice(self, graph: OpGraph, plans: Sequence[Plan], bounded: bool = False) -> Repriced:
         """What plans of a graph cost at its sizes; with ``bounded``, also what no plan can undercut."""
+        from mixbackend.partitioner.reprice import reprice
+
         return reprice(
             graph,
             plans,
@@ -119,6 +158,17 @@ class Planner:
             minimum_ops=self.minimum_ops,
             bounded=bounded,
         )
+
+    def comparable(self, graph: OpGraph) -> frozenset[str]:
+        """Backends whose estimates can be held against one another; see ``SessionCosts.comparable``."""
+        if self.stored is None or graph.device_type != "cpu":  # elsewhere pricing is what first calls do anyway
+            return self.costs.comparable(graph)
+        known = (self.stored.read(graph, "comparable") or {}).get("backends")
+        if isinstance(known, list) and all(isinstance(name, str) for name in known):
+            return frozenset(known)
+        found = self.costs.comparable(graph)
+        self.stored.keep(graph, "comparable", {"backends": sorted(found)})
+        return found
 
     def op_seconds(self, graph: OpGraph, backend: str, node: str) -> float:
         """What a node's arithmetic and dispatch are estimated to take on a backend."""
@@ -130,6 +180,8 @@ class Planner:
         Raises:
             LockError: it is locked, the lock is frozen, and something differs.
         """
+        from mixbackend.partitioner.plan_revalidation import MisfitError, revalidated_plan
+
         problems: tuple[str, ...] = ()
         found = None
         try:
@@ -144,6 +196,8 @@ class Planner:
         return found
 
     def _question(self, graph: OpGraph, plan: Plan, exclusions: frozenset[tuple[str, str]]) -> Question:
+        from mixbackend.partitioner.explain import Question
+
         return Question(
             graph,
             self.backends,

@@ -21,12 +21,15 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import sympy
 
 from mixbackend.contracts import OpGraph, Plan, SymbolicSize
 from mixbackend.contracts.rehint import Hints, ImpossibleSizesError, symbols_of, with_hints
-from mixbackend.partitioner.reprice import Repriced
+
+if TYPE_CHECKING:
+    from mixbackend.partitioner.reprice import Repriced
 
 MOST_REGIMES = 4
 WORTH = 0.04
@@ -53,7 +56,7 @@ _STEPS = tuple(_steps())
 """Sizes that bounds may lie at: the same wherever the first call was, so that decisions for a range are found again."""
 
 Place = Callable[[OpGraph], Plan]
-Price = Callable[[OpGraph, Sequence[Plan], bool], Repriced]
+Price = Callable[[OpGraph, Sequence[Plan], bool], "Repriced"]
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from mixbackend.plan.layouts import channels_last_copy, make_channels_last, read
 from mixbackend.plan.planner import Planner
 from mixbackend.plan.softmax_decomposition import is_softmax, write_out
 from mixbackend.plan.softmax_recompute import Recomputation
+from mixbackend.plan.stored_plans import StoredPlans
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST
 
 _LEAST_AT_STAKE = 0.02
@@ -41,8 +42,26 @@ _LEAST_AT_STAKE = 0.02
 
 def mark_saved(joint: torch.fx.GraphModule, planner: Planner) -> JointDecision:
     """Plan a joint graph, lay out its images, and mark the ops whose recomputation would not be fused, and those whose
-    recomputation takes less than saving them."""
-    planned = _in_best_layout(joint, planner)
+    recomputation takes less than saving them; or mark it as an earlier process did."""
+    described, question = _describe(joint), _question(joint)
+    stored = planner.stored
+    known = None if stored is None else _kept(stored, described.graph, question)
+    if known is not None:
+        try:
+            mark_as_decided(joint, known)
+            return known
+        except PlacementError:
+            described = _describe(joint)  # it may be laid out by now
+    decision = _decide(joint, described, planner)
+    if stored is not None:
+        stored.keep(described.graph, question, decision.to_dict())
+    _mark(joint, decision)
+    return decision
+
+
+def _decide(joint: torch.fx.GraphModule, described: _Described, planner: Planner) -> JointDecision:
+    """Plan a joint graph, and lay out its images."""
+    planned = _in_best_layout(joint, described, planner)
     fusion = Fusion.of(planned.graph, planned.plan, planner.backends)
     nodes = list(zip(joint.graph.nodes, planned.names, strict=True))
     recomputed = Recomputation(
@@ -53,13 +72,27 @@ def mark_saved(joint: torch.fx.GraphModule, planner: Planner) -> JointDecision:
     ).nodes()
     names = list(zip(_names(joint), planned.names, strict=True))
     saved = fusion.unfused - recomputed
-    decision = JointDecision(
+    return JointDecision(
         planned.layout,
         saved=tuple(name for name, planned_name in names if planned_name in saved),
         recomputed=tuple(name for name, planned_name in names if planned_name in recomputed),
     )
-    _mark(joint, decision)
-    return decision
+
+
+def _question(joint: torch.fx.GraphModule) -> str:
+    """What beside the described graph decides."""
+    nodes = list(enumerate(joint.graph.nodes))
+    tangents = [place for place, node in nodes if node.op == "placeholder" and is_tangent(node)]
+    return f"joint {tangents} {[place for place, node in nodes if RECOMPUTATION_POLICY in node.meta]}"
+
+
+def _kept(stored: StoredPlans, graph: OpGraph, question: str) -> JointDecision | None:
+    """What an earlier process decided."""
+    data = stored.read(graph, question)
+    try:
+        return None if data is None else JointDecision.from_dict(data)
+    except ValueError:
+        return None
 
 
 def mark_as_decided(joint: torch.fx.GraphModule, decision: JointDecision) -> None:
@@ -112,6 +145,14 @@ def _set_policy(policy: CheckpointPolicy, nodes: Iterable[torch.fx.Node]) -> Non
 
 
 @dataclass(frozen=True)
+class _Described:
+    """A joint graph's description, and the names there of all its fx nodes, in order."""
+
+    graph: OpGraph
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Planned:
     """A joint graph's description and plan, the names there of all its fx nodes, in order, and its layout."""
 
@@ -121,14 +162,14 @@ class _Planned:
     layout: str
 
 
-def _in_best_layout(joint: torch.fx.GraphModule, planner: Planner) -> _Planned:
+def _in_best_layout(joint: torch.fx.GraphModule, described: _Described, planner: Planner) -> _Planned:
     """Rewrite the joint graph in place if its convolutions are planned cheaper on channels-last images."""
-    traced = _plan(copy_module(joint), planner, AS_TRACED)
+    traced = _plan(described, planner, AS_TRACED)
     at_stake = sum(planner.op_seconds(traced.graph, *item) for item in _misplaced(joint, traced))
     relaid = channels_last_copy(joint) if at_stake > _LEAST_AT_STAKE * traced.plan.estimated_s else None
     if relaid is None:
         return traced
-    other = _plan(relaid.module, planner, CHANNELS_LAST)
+    other = _plan(_describe(relaid.module), planner, CHANNELS_LAST)
     if other.plan.estimated_s >= traced.plan.estimated_s:
         return traced
     make_channels_last(joint)
@@ -143,10 +184,15 @@ def _misplaced(joint: torch.fx.GraphModule, planned: _Planned) -> Iterator[tuple
             yield owners[name], name
 
 
-def _plan(module: torch.fx.GraphModule, planner: Planner, layout: str) -> _Planned:
+def _plan(described: _Described, planner: Planner, layout: str) -> _Planned:
+    return _Planned(described.graph, planner.place(described.graph), described.names, layout)
+
+
+def _describe(joint: torch.fx.GraphModule) -> _Described:
+    """A joint graph as it is planned; it is left as it is."""
+    module = copy_module(joint)
     # Views were kept until here: the split recognises them by their operators, which normalising renames. It also
     # makes equal ops one, as the split does: of several, the first is the one that counts.
     names = tuple(node.name for node in module.graph.nodes)
     normalize(module)
-    graph = describe(module, "forward", "joint", {})
-    return _Planned(graph, planner.place(graph), names, layout)
+    return _Described(describe(module, "forward", "joint", {}), names)

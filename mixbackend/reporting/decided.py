@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mixbackend.contracts.plan import Refusal
-from mixbackend.partitioner.alternatives import Alternative
 from mixbackend.partitioner.plan_canonical import FIXED
 from mixbackend.reporting.trials import TrialRecord, TuningRecord
+
+if TYPE_CHECKING:
+    from mixbackend.partitioner.alternatives import Alternative
 
 DecidedBy = Literal["estimates", "measurements", "earlier plan"]
 

@@ -93,7 +93,7 @@ class GpuHarness:
 
     def _usable(self, graph: OpGraph, planner: Planner) -> set[str]:
         """Backends of which more than priors is known, and others that build quickly: running them tells."""
-        found = set(planner.costs.comparable(graph))
+        found = set(planner.comparable(graph))
         for backend in planner.backends:
             traits, seconds = backend.traits(), backend.build_seconds("cuda").of(len(graph.placed_nodes))
             if "cuda" in traits.device_types and not traits.reference and seconds <= MOST_OF_TIME * self.compiling_s:

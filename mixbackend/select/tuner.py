@@ -5,7 +5,7 @@ A decision belongs to the exact graph (operators, arguments, dtypes, strides, sy
 with their fingerprints, the device, the threads and what the configuration says about placement; it is remembered, and
 holds in every mode.
 Invariants: nothing is decided without a measurement; a graph that cannot be carried to another process, or a rule that
-another process could not read, is not tuned, and an event says so.
+another process could not read, is not tuned, and an event says so. What measures is loaded when something is measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -30,19 +30,16 @@ from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.prepared import prepare
 from mixbackend.host.openmp import cores
-from mixbackend.host.processes import Worker, memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
-from mixbackend.select.candidates import find_candidates, in_layouts
 from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
-from mixbackend.select.progress import tuning_bar
-from mixbackend.select.race import Candidate, Runner, race
-from mixbackend.select.refine import Refiner
-from mixbackend.select.request import MODULE, TrialRequest
-from mixbackend.select.values import write_values
 from mixbackend.storage import private_folder
 from mixbackend.storage.eviction import TUNING_PREFIX
+
+if TYPE_CHECKING:
+    from mixbackend.select.race import Candidate, Runner
+    from mixbackend.select.refine import Refiner
 
 MOST_AT_ONCE = 4
 """So many candidates compile side by side; each holds the model in its memory."""
@@ -130,6 +127,9 @@ def tune(
     Raises:
         TypeError, OSError: the values cannot be carried to another process.
     """
+    from mixbackend.select.candidates import find_candidates, in_layouts
+    from mixbackend.select.refine import Refiner
+
     graphs = in_layouts(*placeable(captured, environment))
     candidates = find_candidates(graphs, environment.planner, beside)
     if len(candidates) < 2:
@@ -190,6 +190,9 @@ def placeable(
 
 
 def _write(folder: Path, task: TuningTask, values: Sequence[Any], environment: Environment) -> None:
+    from mixbackend.select.request import TrialRequest
+    from mixbackend.select.values import write_values
+
     request = TrialRequest(folder, Choice(), 0)
     request.graph_file.write_text(task.text)
     estimating = environment.config.with_options({"search.mode": "estimate"})
@@ -206,6 +209,11 @@ def _race(
     candidates: Sequence[Candidate], refiner: Refiner, folder: Path, task: TuningTask, environment: Environment
 ) -> tuple[Trial, ...]:
     """A race among those that did not leave an earlier one, which was interrupted; the first runs again in any case."""
+    from mixbackend.host.processes import Worker, memory_bytes
+    from mixbackend.select.progress import tuning_bar
+    from mixbackend.select.race import race
+    from mixbackend.select.request import MODULE, TrialRequest
+
     threads = torch.get_num_threads()
     kept = Decision.read(environment.storage.database.decision(_unfinished(task)))
     left = {trial.choice: trial for trial in kept.trials if trial.choice != candidates[0].choice}

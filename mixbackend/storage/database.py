@@ -25,7 +25,7 @@ from mixbackend.storage.folder import private_folder
 from mixbackend.storage.remote import Remote
 from mixbackend.storage.shared import SharedRows
 from mixbackend.storage.sqlite import SqliteFile
-from mixbackend.storage.tables import DECISIONS, MEASUREMENTS, TABLES, Row, TableName, read_object
+from mixbackend.storage.tables import DECISIONS, LATER, MEASUREMENTS, TABLES, Row, TableName, read_object
 
 _VERSION = 3
 FILE = f"mixbackend-v{_VERSION}.sqlite"
@@ -89,7 +89,7 @@ class Database:
         self._report = report
         self._shared = shared
         definitions = {name: table.definition for name, table in TABLES.items()}
-        self._file = SqliteFile(path, definitions, _VERSION, report, clock, only_reads)
+        self._file = SqliteFile(path, definitions, _VERSION, report, clock, only_reads, LATER)
 
     @classmethod
     def open(
@@ -186,6 +186,28 @@ class Database:
         rows = self._file.read("SELECT kind, subject, value FROM rates ORDER BY kind, subject")
         known = ((kind, subject, _object([(value,)])) for kind, subject, value in rows)
         return tuple((kind, subject, value) for kind, subject, value in known if value is not None)
+
+    def rates_stamp(self) -> str:
+        """Changes whenever rates are written."""
+        return str(self._file.read("SELECT count(*), max(measured_at), total(length(value)) FROM rates"))
+
+    # --- plans -------------------------------------------------------------------------------------------------------
+
+    def plan(self, subject: str) -> dict[str, Any] | None:
+        """What was planned by estimates of a graph."""
+        return _object(self._file.read("SELECT value FROM plans WHERE subject=?", (subject,)))
+
+    def set_plan(self, subject: str, value: Mapping[str, Any], *, device: str, fingerprints: Mapping[str, str]) -> None:
+        """Keep what was planned; it replaces an earlier row.
+
+        Args:
+            subject: what the graph and all that its plan depends on are the same by.
+            value: the plan.
+            device: that it is for, with the product.
+            fingerprints: of the backends that had part, by name; without them all, the row is out of date.
+        """
+        row = (subject, device, json.dumps(dict(fingerprints), sort_keys=True), json.dumps(value), self._clock())
+        self._file.write("INSERT OR REPLACE INTO plans VALUES (?,?,?,?,?)", row)
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 

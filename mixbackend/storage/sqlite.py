@@ -11,7 +11,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class SqliteFile:
         tables: columns and keys by table name.
         version: of the schema; files of a higher version are set aside.
         report, clock, only_reads: as in ``Database``.
+        later: tables that came to the schema since: files of its version that lack them get them.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class SqliteFile:
         report: Report,
         clock: Callable[[], float],
         only_reads: bool = False,
+        later: Collection[str] = (),
     ) -> None:
         self._path = path
         self._tables = tables
+        self._later = frozenset(later)
         self._version = version
         self._report = report
         self._clock = clock
@@ -150,6 +153,9 @@ class SqliteFile:
             with self.exclusive():
                 if self._is_new(connection):
                     self._create(connection)
+        elif self._lacking(connection):
+            with self.exclusive(), _transaction(connection, "IMMEDIATE"):
+                self._create_tables(connection, self._lacking(connection))
         connection.execute("PRAGMA synchronous=NORMAL")
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
@@ -161,20 +167,26 @@ class SqliteFile:
         with _transaction(connection, "DEFERRED"):
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             application = connection.execute("PRAGMA application_id").fetchone()[0]
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+            tables = _tables(connection)
         if not tables and version == application == 0:
             return True
         if version != self._version or application != _APPLICATION:
             raise _NotOursError(f"is version {version} of application {application:#x}")
-        if not tables >= set(self._tables):
+        if not tables | self._later >= set(self._tables):
             raise _NotOursError(f"lacks tables {sorted(set(self._tables) - tables)}")
         return False
+
+    def _lacking(self, connection: sqlite3.Connection) -> list[str]:
+        return sorted(self._tables.keys() - _tables(connection))
+
+    def _create_tables(self, connection: sqlite3.Connection, names: Iterable[str]) -> None:
+        for name in names:
+            connection.execute(f"CREATE TABLE {name} ({self._tables[name]}) WITHOUT ROWID")
 
     def _create(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
         with _transaction(connection, "IMMEDIATE"):
-            for name, columns in self._tables.items():
-                connection.execute(f"CREATE TABLE {name} ({columns}) WITHOUT ROWID")
+            self._create_tables(connection, self._tables)
             connection.execute(f"PRAGMA application_id={_APPLICATION}")
             connection.execute(f"PRAGMA user_version={self._version}")
 
@@ -244,6 +256,10 @@ class SqliteFile:
             return []
         found = self._path.parent.glob(f"{self._path.name}.set-aside-*")
         return sorted((path for path in found if not path.name.endswith(_COMPANIONS[1:])), key=lambda path: path.name)
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
 
 
 def _may_be_damage(error: Exception) -> bool:

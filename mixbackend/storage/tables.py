@@ -17,7 +17,7 @@ from typing import Any, Literal
 Row = dict[str, Any]
 """A row by column."""
 
-TableName = Literal["measurements", "rates", "decisions", "quarantine", "verified"]
+TableName = Literal["measurements", "rates", "decisions", "plans", "quarantine", "verified"]
 
 _KINDS: dict[str, tuple[str, type]] = {
     "text": ("TEXT", str),
@@ -112,6 +112,15 @@ DECISIONS = Table(
     ("subject",),
     "decided_at",
 )
+PLANS = Table(
+    "plans",
+    (
+        *(("subject", "text"), ("device", "text"), ("fingerprints", "object")),
+        *(("value", "object"), ("planned_at", "number")),
+    ),
+    ("subject",),
+    "planned_at",
+)
 QUARANTINE = Table(
     "quarantine",
     (("region", "text"), ("backend", "text"), ("fingerprint", "text"), ("reason", "text"), ("since", "number")),
@@ -127,4 +136,8 @@ VERIFIED = Table(
     ("region", "backend", "fingerprint", "shape_class"),
     "verified_at",
 )
-TABLES: dict[str, Table] = {table.name: table for table in (MEASUREMENTS, RATES, DECISIONS, QUARANTINE, VERIFIED)}
+TABLES: dict[str, Table] = {
+    table.name: table for table in (MEASUREMENTS, RATES, DECISIONS, PLANS, QUARANTINE, VERIFIED)
+}
+LATER = frozenset({"plans"})
+"""Tables that files of this version may lack: they were made before there were any."""

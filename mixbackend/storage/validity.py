@@ -48,7 +48,7 @@ class ThisMachine:
         """Why a row can never be asked for again; ``""`` if it can."""
         if self.other_device(table, row):
             return ""
-        if table == "decisions":
+        if table in ("decisions", "plans"):
             made_by = read_object(row["fingerprints"]) or {}
             return next(filter(None, (self.changed(name, str(made_by[name])) for name in sorted(made_by))), "")
         if table == "rates":

@@ -23,9 +23,9 @@ from mixbackend.calibrate.structural import structural_probes
 from mixbackend.calibrate.timing import time_calls
 from mixbackend.contracts import BackendRates, CompiledRegion, DeviceModel, HostRates, OpRate, Probe, Region, Traits
 from mixbackend.contracts.probes import standard_probes
-from mixbackend.cost.looking import SWITCH
 from mixbackend.cost.priors import anchored, prior_rates
 from mixbackend.cost.records import rates_record, read_rates, read_unfinished, unfinished_record
+from mixbackend.cost.switches import SWITCH
 from mixbackend.storage import Database
 
 from .conftest import DEVICE, FLOPS_PER_S, OVERHEAD_S, Clock, KnownBackend

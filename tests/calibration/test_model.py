@@ -17,9 +17,9 @@ from mixbackend.calibrate.isolated_probe import probe_isolated
 from mixbackend.calibrate.prober import Instruments
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
 from mixbackend.cost.device_priors import prior_device
-from mixbackend.cost.looking import SWITCH
 from mixbackend.cost.model import cost_model
 from mixbackend.cost.records import device_record, rates_record, read_device, read_rates
+from mixbackend.cost.switches import SWITCH
 from mixbackend.host.devices import device_name
 from mixbackend.storage import Database, Measurement
 

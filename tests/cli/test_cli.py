@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mixbackend.cli import main
-from mixbackend.cost.looking import SWITCH
+from mixbackend.cost.switches import SWITCH
 
 ROOT = Path(__file__).parents[2]
 

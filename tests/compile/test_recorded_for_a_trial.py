@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mixbackend.compile import program
+from mixbackend.execute import cuda_graphs
 from mixbackend.execute.cuda_graphs import recorded
 
 
@@ -20,7 +20,7 @@ def made(monkeypatch):
 
     monkeypatch.setattr(recorded, "cuda_graph_recorded", record)
     monkeypatch.setattr(recorded, "obstacle_of", lambda *_: "")
-    monkeypatch.setattr(program, "device_of", lambda graph: 0)
+    monkeypatch.setattr(cuda_graphs, "device_of", lambda graph: 0)
     return found
 
 

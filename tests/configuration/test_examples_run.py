@@ -10,7 +10,7 @@ from torch import nn
 
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
-from mixbackend.cost.looking import SWITCH
+from mixbackend.cost.switches import SWITCH
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 

@@ -22,11 +22,12 @@ from mixbackend.cost import look as look_module
 from mixbackend.cost import looking, model
 from mixbackend.cost.costs import SessionCosts
 from mixbackend.cost.look import LONGEST_S, Look, look_at, usable_cores
-from mixbackend.cost.looking import SWITCH, look_here
+from mixbackend.cost.looking import look_here
 from mixbackend.cost.priors import PRIOR_ERROR, prior_rates
 from mixbackend.cost.rate_tables import Entry, Machine, Told
 from mixbackend.cost.records import device_record, rates_record
 from mixbackend.cost.scaled_rates import nearest, scaled
+from mixbackend.cost.switches import SWITCH
 from mixbackend.graph.trace import trace_graph
 from mixbackend.host.devices import device_name
 from mixbackend.storage import Database, Storage

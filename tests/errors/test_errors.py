@@ -29,7 +29,7 @@ from mixbackend.contracts import (
     Verdict,
     errors,
 )
-from mixbackend.cost.looking import SWITCH
+from mixbackend.cost.switches import SWITCH
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
 

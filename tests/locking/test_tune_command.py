@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mixbackend.cli import main
-from mixbackend.cost.looking import SWITCH
+from mixbackend.cost.switches import SWITCH
 from mixbackend.locking.reading import read_lock
 
 Call = Callable[..., tuple[int, str, str]]

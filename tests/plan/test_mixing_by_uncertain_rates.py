@@ -17,8 +17,8 @@ from torch import nn
 from mixbackend.contracts import BackendRates, DeviceModel, OpRate
 from mixbackend.cost import costs
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.cost.looking import SWITCH
 from mixbackend.cost.model import cost_model
+from mixbackend.cost.switches import SWITCH
 
 
 class Rated:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mixbackend.cost.looking import SWITCH
+from mixbackend.cost.switches import SWITCH
 from mixbackend.storage import ArtifactStore, Database, StorageEvent
 from mixbackend.storage.eviction import left_by_races
 

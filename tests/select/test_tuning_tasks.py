@@ -22,7 +22,7 @@ from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.layout_choice import choose_layout
 from mixbackend.registry import isolated_registry
-from mixbackend.select import tuner
+from mixbackend.select import race, tuner
 from mixbackend.select.candidates import find_candidates, in_layouts
 from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial
 
@@ -212,10 +212,10 @@ def test_a_race_that_was_interrupted_goes_on_without_those_that_had_left(tmp_pat
         return tuple(Trial(candidate.choice, 1.0, MEASURED, "", (1.0,)) for candidate in candidates)
 
     values = [torch.randn(64, 8), torch.randn(8, 16)]
-    monkeypatch.setattr(tuner, "race", interrupted)
+    monkeypatch.setattr(race, "race", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tuner.tune(graph(64, {}), task, values, mine)
-    monkeypatch.setattr(tuner, "race", finished)
+    monkeypatch.setattr(race, "race", finished)
     decision = tuner.tune(graph(64, {}), task, values, mine)
     assert started[1] == started[0][:-1]
     assert [trial.status for trial in decision.trials] == [MEASURED] * len(started[1]) + [SLOWER]

@@ -109,6 +109,18 @@ def missing_table(path: Path) -> None:
         connection.execute("DROP TABLE quarantine")
 
 
+def test_a_file_from_before_there_were_plans_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "test.sqlite"
+    Database(path).confirm("region", "eager", "1")
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE plans")
+    database = Database(path)
+    assert database.plan("graph") is None
+    database.set_plan("graph", {"regions": []}, device="cpu", fingerprints={})
+    assert database.plan("graph") == {"regions": []} and database.confirmations("region", "eager", "1") == 1
+    assert database.set_aside() == []
+
+
 def overwritten_pages(path: Path) -> None:
     first = Database(path)
     for index in range(300):

@@ -81,6 +81,7 @@ def everything(folder: Path, fingerprint: str, device: str = DEVICE) -> tuple[Da
     measure(database, "region", fingerprint, 1.0, device)
     database.set_rates("backend", f"fast | {fingerprint} | {device} | torch 1 | threads 2", {})
     database.set_decision("graph", {}, device=device, fingerprints={"fast": fingerprint})
+    database.set_plan("graph", {}, device=device, fingerprints={"fast": fingerprint})
     database.quarantine("region", "fast", fingerprint, "crashed")
     database.confirm("region", "fast", fingerprint)
     store.put(artifact_key("region", "fast", fingerprint, "live", device), b"code", Label("fast", fingerprint, device))
@@ -99,7 +100,7 @@ def everything(folder: Path, fingerprint: str, device: str = DEVICE) -> tuple[Da
 def test_what_is_out_of_date(fingerprint: str, device: str, stale: bool, folder: Path) -> None:
     """A process with other threads may come back; what another machine's backends are now is not known here."""
     database, store = everything(folder, fingerprint, device)
-    for kind in ("measurements", "rates", "decisions"):
+    for kind in ("measurements", "rates", "decisions", "plans"):
         (row,) = database.rows(kind)
         assert bool(HERE.stale(kind, row)) == stale
         assert HERE.other_device(kind, row) == ("" if device == DEVICE else device)
@@ -123,7 +124,7 @@ def left(database: Database, store: ArtifactStore) -> set[str]:
 def test_one_kind_is_cleared_and_no_other(kind: str, folder: Path) -> None:
     database, store = everything(folder, "fast 2 threads=2")
     assert clear(database, store, HERE, {kind}, stale_only=False, dry_run=True) == {kind: 1}
-    assert len(left(database, store)) == 6
+    assert len(left(database, store)) == 7
     assert clear(database, store, HERE, {kind}, stale_only=False, dry_run=False) == {kind: 1}
     assert left(database, store) == {*TABLES, "artifacts"} - {kind}
 
@@ -133,7 +134,7 @@ def test_only_what_is_out_of_date_is_cleared(folder: Path) -> None:
     assert not +clear(database, store, HERE, KINDS, stale_only=True, dry_run=False)
     measure(database, "other", "fast 1", 1.0)
     assert +clear(database, store, HERE, KINDS, stale_only=True, dry_run=False) == {"measurements": 1}
-    assert len(left(database, store)) == 6
+    assert len(left(database, store)) == 7
 
 
 def test_clearing_takes_what_killed_writers_and_races_left(folder: Path) -> None:

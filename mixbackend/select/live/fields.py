@@ -5,12 +5,11 @@ Place: between ``compile.first_calls`` and the challengers of processors and GPU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mixbackend.plan.planner import Planner
-from mixbackend.select.live import gpu_challengers, processor_challengers
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.runnable import Runnable
 
@@ -30,16 +29,15 @@ class Field:
     challengers: Callable[[Runnable, Planner], tuple[Challenger, ...]]
 
 
-_FIELDS: Mapping[str, Field] = {
-    "cpu": Field(
-        processor_challengers.worth_trying_others,
-        processor_challengers.why_not_now,
-        processor_challengers.processor_challengers,
-    ),
-    "cuda": Field(gpu_challengers.worth_trying_others, gpu_challengers.why_not_now, gpu_challengers.gpu_challengers),
-}
-
-
 def field_of(baseline: Runnable) -> Field | None:
-    """The field of a graph; ``None`` on devices that nothing is tried on."""
-    return _FIELDS.get(baseline.graph.device_type)
+    """The field of a graph, loaded now; ``None`` on devices that nothing is tried on."""
+    device = baseline.graph.device_type
+    if device == "cpu":
+        from mixbackend.select.live import processor_challengers as here
+
+        return Field(here.worth_trying_others, here.why_not_now, here.processor_challengers)
+    if device == "cuda":
+        from mixbackend.select.live import gpu_challengers as there
+
+        return Field(there.worth_trying_others, there.why_not_now, there.gpu_challengers)
+    return None

@@ -70,7 +70,7 @@ def processor_challengers(baseline: Runnable, planner: Planner) -> tuple[Challen
     plan, graph = baseline.plan, baseline.graph
     training = graph.phase != "inference"
     reference = next(item.name for item in planner.backends if item.traits().reference)
-    known, owners = planner.costs.comparable(graph), {region.backend for region in plan.regions}
+    known, owners = planner.comparable(graph), {region.backend for region in plan.regions}
     singles = [
         Challenger(Choice(single=name), seconds, _error(name, plan, graph, planner), build_s(planner, graph, (name,)))
         for name, seconds in alone(baseline.layout.other, plan).items()

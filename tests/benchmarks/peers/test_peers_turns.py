@@ -21,7 +21,7 @@ from mixbackend.benchmarks.peers.turns import (
     time_case,
     variables_for,
 )
-from mixbackend.cost.looking import SWITCH
+from mixbackend.cost.switches import SWITCH
 from mixbackend.storage import Database
 
 BACKENDS = ("codegen", "openvino")

@@ -15,7 +15,7 @@ from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 from mixbackend.benchmarks.peers import executors, machine, reference, worker
 from mixbackend.benchmarks.peers.models import PeerModel, next_token_loss, square_loss
 from mixbackend.benchmarks.peers.request import PeerCase, PeerRequest
-from mixbackend.cost.looking import SWITCH
+from mixbackend.cost.switches import SWITCH
 
 
 def make(batch: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -144,7 +144,7 @@ def _rivals(
     backends = [_backend(name, devices, build_s) for name in names]
     planner = SimpleNamespace(
         backends=backends,
-        costs=SimpleNamespace(comparable=lambda graph: frozenset(probed)),
+        comparable=lambda graph: frozenset(probed),
         place=lambda graph, choice: without(choice),
     )
     return harness.rivals(home, planner)

@@ -277,8 +277,9 @@ def challengers(regions, alone_s, pools, build_s, phase="inference"):
         )
         for name in (*alone_s, "eager")
     }
-    costs = SimpleNamespace(comparable=lambda graph: set(alone_s))
-    planner: Any = SimpleNamespace(costs=costs, backends=tuple(backends.values()), backend=backends.__getitem__)
+    planner: Any = SimpleNamespace(
+        comparable=lambda graph: set(alone_s), backends=tuple(backends.values()), backend=backends.__getitem__
+    )
     graph = SimpleNamespace(placed_nodes=[None], device_type="cpu", phase=phase)
     home: Any = SimpleNamespace(plan=plan, graph=graph, layout=SimpleNamespace(other=None))
     return processor_challengers(home, planner)

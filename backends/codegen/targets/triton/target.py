@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.call_table import CallTable
 from mixbackend.backends.codegen.ir.scalar import Apply, walk
 from mixbackend.backends.codegen.ir.stages import Scatter, Stage, expressions_of, is_product
 from mixbackend.backends.codegen.targets.target import Blocks, CompiledProgram, Launch, Target, TargetTraits
+from mixbackend.backends.codegen.targets.triton.availability import triton_availability
 from mixbackend.backends.codegen.targets.triton.compiler import Architecture, Binary, compile_texts
 from mixbackend.backends.codegen.targets.triton.dtypes import NAMES
 from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT, Settings
@@ -87,17 +88,7 @@ class TritonTarget(Target):
 
     def availability(self) -> Availability:
         """Whether there are Triton, a GPU, and a C++ compiler for the launcher."""
-        if importlib.util.find_spec("triton") is None:
-            return Availability(False, reason="Triton is not installed: pip install 'mixbackend[gpu]'")
-        if not torch.cuda.is_available():
-            return Availability(False, reason="torch sees no GPU")
-        from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError, find_compiler
-
-        try:
-            find_compiler()
-        except NoCompilerError as error:
-            return Availability(False, reason=str(error))
-        return Availability(True, version=importlib.metadata.version("triton"))
+        return triton_availability()
 
     def fingerprint(self) -> str:
         """Triton, the hardware, and what prints and launches, in one hash."""

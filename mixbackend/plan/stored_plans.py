@@ -1,0 +1,117 @@
+"""Stored plans: what was planned by estimates is a row of the database, which later processes take.
+
+Place: between the planner and the database. Input: a described graph, and what is asked about it. Output: what an
+earlier process found, or nothing.
+A row's key holds all that planning depends on: the graph with names, sizes and modules; backends in their order with
+their fingerprints, which hold the libraries' versions; what the configuration says about placement; device, threads,
+rates, and our own sources. So an equal question has the answer that a search would find, and no backend is asked.
+Invariants: what is read is held against the graph: a plan that is not legal, or of other backends, counts as missing
+and is made again. Nothing is kept while the look at the machine may be taken again.
+Non-goals: what was measured (``select.decision_store``); repairs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from mixbackend.configuration import Config
+from mixbackend.contracts import OpGraph, OpNode, PlacementError, Plan
+from mixbackend.contracts.legality import find_problems
+from mixbackend.host.devices import device_name
+from mixbackend.host.openmp import cores
+from mixbackend.host.own_sources import own_sources
+from mixbackend.partitioner.plan_data import plan_from_data, plan_to_data
+from mixbackend.storage import Storage
+
+_ADDRESS = " at 0x"
+"""Text of what has no other name than its address: no other process has the same."""
+
+
+@dataclass(frozen=True)
+class StoredPlans:
+    """See the module's docstring.
+
+    Attributes:
+        storage: has the database.
+        config: what the user asked for.
+        fingerprints: of the backends, by name, in order of preference.
+        facts: further texts that planning depends on.
+    """
+
+    storage: Storage
+    config: Config
+    fingerprints: Mapping[str, str]
+    facts: tuple[str, ...] = ()
+
+    def plan(self, graph: OpGraph, question: str) -> Plan | None:
+        """The plan of a graph that an equal question had before; ``None`` if there is none."""
+        data = self.read(graph, question)
+        if data is None:
+            return None
+        try:
+            plan = replace(plan_from_data(data), graph_id=graph.id)
+        except PlacementError:
+            return None
+        known = all(region.backend in self.fingerprints for region in plan.regions)
+        return plan if known and not find_problems(graph, plan.regions) else None
+
+    def keep_plan(self, graph: OpGraph, question: str, plan: Plan) -> None:
+        """Keep the answer to a question about a graph."""
+        self.keep(graph, question, plan_to_data(plan))
+
+    def read(self, graph: OpGraph, question: str) -> dict[str, Any] | None:
+        """What was kept; the caller holds it against the graph."""
+        subject = self._subject(graph, question)
+        return None if subject is None else self.storage.database.plan(subject)
+
+    def keep(self, graph: OpGraph, question: str, value: Mapping[str, Any]) -> None:
+        """Keep plain data as the answer to a question about a graph."""
+        subject = self._subject(graph, question)
+        if subject is None or not self._rates_are_settled():
+            return
+        self.storage.database.set_plan(
+            subject, value, device=device_name(graph.device_type), fingerprints=self.fingerprints
+        )
+
+    def _subject(self, graph: OpGraph, question: str) -> str | None:
+        """The key of a row; ``None`` where no other process can ask the same."""
+        text = "\n".join(_lines(graph))
+        if _ADDRESS in text or (graph.device_type == "cuda" and not torch.cuda.is_available()):
+            return None
+        config = self.config.model_dump(mode="json", include={"rules", "min_region", "objective", "weights"})
+        facts = [
+            *(question, text, config, list(self.fingerprints.items()), self.facts),
+            *(device_name(graph.device_type), torch.get_num_threads(), cores(), torch.__version__, own_sources()),
+            self.storage.database.rates_stamp(),
+        ]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    def _rates_are_settled(self) -> bool:
+        """Whether no look at the machine was disturbed: such a one is taken again."""
+        looks = (value for kind, _, value in self.storage.database.all_rates() if kind == "look")
+        return all(look.get("settled") is True for look in looks)
+
+
+def _lines(graph: OpGraph) -> Iterator[str]:
+    """All of a graph that plans depend on; sets in order."""
+    yield f"{graph.phase} {graph.deterministic} {sorted(graph.saved)} {graph.outputs} {graph.effects}"
+    for item in graph.inputs:
+        yield f"{item.name} {item.meta!r} {item.role.value} {item.source}"
+    for node in graph.nodes:
+        yield from _node_lines(node)
+
+
+def _node_lines(node: OpNode) -> Iterator[str]:
+    tags = sorted(tag.value for tag in node.tags)
+    yield f"{node.name} {node.op} {node.arguments!r} {node.outputs!r} {node.module} {node.module_class} {tags}"
+    for body in node.bodies:
+        yield f"body {body.runs} {body.assumed} {body.one_of_several}"
+        for view in body.views:
+            yield f"{view.inputs!r} {view.phase} {view.op_class}"
+            yield from _node_lines(view.node)
