@@ -69,7 +69,11 @@ def halves_and_zeros(x):
     return aten.split(x, x.shape[0] - 3)[0], aten.zeros_like(x)
 
 
-@pytest.mark.parametrize("inputs", [[torch.randn(9, 4)], [torch.randn(9, 4).t()], [torch.randn(9, 8)[:, ::2]]], ids=str)
+@pytest.mark.parametrize(
+    "inputs",
+    [[torch.randn(9, 4)], [torch.randn(9, 4).t()], [torch.randn(9, 8)[:, ::2]]],
+    ids=["dense", "transposed", "every second column"],
+)
 def test_every_symbol_is_a_placeholder(inputs):
     region = trace_region(halves_and_zeros, inputs, dynamic=True)
     traced = retrace_apart(region, "inductor")
