@@ -15,13 +15,13 @@ from collections.abc import Iterable
 import torch
 
 from mixbackend.cost.look import DTYPES, Look, look_at, usable_cores
+from mixbackend.cost.look_rows import is_due
 from mixbackend.cost.model import device_subject, table_here
 from mixbackend.cost.switches import measuring_is_allowed
 from mixbackend.host.devices import device_name
 from mixbackend.storage import Database
 from mixbackend.storage.validity import SEPARATOR
 
-_RETRY_AFTER_S = 1800.0
 _logger = logging.getLogger("mixbackend")
 
 
@@ -62,7 +62,7 @@ def _kept(database: Database, subject: str) -> Look | None:
     """The look of an earlier process; one that was disturbed counts for a while."""
     row = database.rates("look", subject)
     try:
-        if row is None or (row["settled"] is not True and time.time() - float(row["at"]) > _RETRY_AFTER_S):
+        if row is None or is_due(row):
             return None
         return Look.read(row)
     except (KeyError, TypeError, ValueError):

@@ -6,7 +6,7 @@ A row's key holds all that planning depends on: the graph with names, sizes and 
 their fingerprints, which hold the libraries' versions; what the configuration says about placement; device, threads,
 rates, and our own sources. So an equal question has the answer that a search would find, and no backend is asked.
 Invariants: what is read is held against the graph: a plan that is not legal, or of other backends, counts as missing
-and is made again. Nothing is kept while the look at the machine may be taken again.
+and is made again. Nothing is taken while a look at the machine is to be taken again.
 Non-goals: what was measured (``select.decision_store``); repairs.
 """
 
@@ -23,6 +23,7 @@ import torch
 from mixbackend.configuration import Config
 from mixbackend.contracts import OpGraph, OpNode, PlacementError, Plan
 from mixbackend.contracts.legality import find_problems
+from mixbackend.cost.look_rows import is_due
 from mixbackend.host.devices import device_name
 from mixbackend.host.openmp import cores
 from mixbackend.host.own_sources import own_sources
@@ -68,12 +69,12 @@ class StoredPlans:
     def read(self, graph: OpGraph, question: str) -> dict[str, Any] | None:
         """What was kept; the caller holds it against the graph."""
         subject = self._subject(graph, question)
-        return None if subject is None else self.storage.database.plan(subject)
+        return None if subject is None or self._look_is_due() else self.storage.database.plan(subject)
 
     def keep(self, graph: OpGraph, question: str, value: Mapping[str, Any]) -> None:
         """Keep plain data as the answer to a question about a graph."""
         subject = self._subject(graph, question)
-        if subject is None or not self._rates_are_settled():
+        if subject is None:
             return
         self.storage.database.set_plan(
             subject, value, device=device_name(graph.device_type), fingerprints=self.fingerprints
@@ -92,10 +93,12 @@ class StoredPlans:
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
-    def _rates_are_settled(self) -> bool:
-        """Whether no look at the machine was disturbed: such a one is taken again."""
-        looks = (value for kind, _, value in self.storage.database.all_rates() if kind == "look")
-        return all(look.get("settled") is True for look in looks)
+    def _look_is_due(self) -> bool:
+        """Whether planning would look at the machine again."""
+        try:
+            return any(map(is_due, self.storage.database.rates_of("look")))
+        except (KeyError, TypeError, ValueError):
+            return True
 
 
 def _lines(graph: OpGraph) -> Iterator[str]:

@@ -187,6 +187,11 @@ class Database:
         known = ((kind, subject, _object([(value,)])) for kind, subject, value in rows)
         return tuple((kind, subject, value) for kind, subject, value in known if value is not None)
 
+    def rates_of(self, kind: str) -> tuple[dict[str, Any], ...]:
+        """All values of a kind."""
+        rows = self._file.read("SELECT value FROM rates WHERE kind=? ORDER BY subject", (kind,))
+        return tuple(value for value in (_object([row]) for row in rows) if value is not None)
+
     def rates_stamp(self) -> str:
         """Changes whenever rates are written."""
         return str(self._file.read("SELECT count(*), max(measured_at), total(length(value)) FROM rates"))

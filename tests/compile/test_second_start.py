@@ -38,6 +38,7 @@ LIGHT = frozenset(
         "mixbackend.calibrate",
         "mixbackend.cost",
         "mixbackend.cost.first_use",
+        "mixbackend.cost.look_rows",
         "mixbackend.cost.switches",
         "mixbackend.partitioner",
         "mixbackend.partitioner.plan_canonical",

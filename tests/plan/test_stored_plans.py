@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,11 +145,22 @@ def test_nothing_is_kept_of_backends_that_no_other_process_has(another: Open, se
     assert len(searched) == 2 and another().storage.database.rows("plans") == []
 
 
-def test_nothing_is_kept_while_the_look_at_the_machine_may_be_taken_again(another: Open, searched: list[str]) -> None:
-    another().storage.database.set_rates("look", "here", {"settled": False})
+@pytest.mark.parametrize(
+    ("look", "searches"),
+    [
+        ({"settled": True, "at": 0.0}, 1),
+        ({"settled": False, "at": time.time()}, 1),
+        ({"settled": False, "at": time.time() - 1900.0}, 2),
+        ({"settled": "?"}, 2),
+    ],
+)
+def test_nothing_is_taken_when_a_look_at_the_machine_is_due(
+    look: dict[str, Any], searches: int, another: Open, searched: list[str]
+) -> None:
+    another().storage.database.set_rates("look", "here", look)
     for _ in range(2):
         another().planner.place(traced())
-    assert len(searched) == 2
+    assert len(searched) == searches
 
 
 def joint() -> torch.fx.GraphModule:
