@@ -33,6 +33,7 @@ def make_environment(monkeypatch, tmp_path):
 
     monkeypatch.setattr(costs_module, "cost_model", costs)
     monkeypatch.setattr(costs_module, "is_measured", lambda *_: True)
+    monkeypatch.setattr(costs_module, "measured_here", lambda backends, *_: frozenset(item.name for item in backends))
 
     def make(records=False):
         settings = {"backends": ["eager", "onednn"], "cache": {"dir": str(tmp_path)}}
