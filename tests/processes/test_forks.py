@@ -87,6 +87,7 @@ def test_a_fork_waits_for_the_end_of_a_short_section() -> None:
                 begun.set()
                 time.sleep(0.001)
                 pair[1] += 1
+            time.sleep(0.001)  # A thread that takes a lock again at once shuts all others out.
 
     with Elsewhere(count):
         assert [in_fork(lambda: pair[0] == pair[1]) for _ in range(20)] == [0] * 20

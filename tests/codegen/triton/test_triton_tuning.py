@@ -14,10 +14,11 @@ from triton_programs import HARDWARE, program_of
 
 from mixbackend.backends.codegen.backend import CodegenBackend
 from mixbackend.backends.codegen.ir.program import Program
+from mixbackend.backends.codegen.targets.triton import availability
 from mixbackend.backends.codegen.targets.triton.printing import PrintedKernel
 from mixbackend.backends.codegen.targets.triton.target import TritonTarget
 from mixbackend.backends.codegen.targets.triton.tuning import Clock, Trial, Tuner, fastest
-from mixbackend.contracts import CodegenError
+from mixbackend.contracts import Availability, CodegenError
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -149,6 +150,7 @@ def test_processors_have_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> 
 def test_gpus_are_measured_where_candidates_are(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = CodegenBackend()
     monkeypatch.setattr(CodegenBackend, "targets", {"cuda": TritonTarget(HARDWARE)})
+    monkeypatch.setattr(availability, "triton_availability", lambda: Availability(True))
     made = plain.for_measuring()
     assert isinstance(made, CodegenBackend) and made is not plain and made.fingerprint() == plain.fingerprint()
     assert [target._measuring for target in made._candidates if isinstance(target, TritonTarget)] == [True]
