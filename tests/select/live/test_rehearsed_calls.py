@@ -9,6 +9,7 @@ import torch
 from simulated_machine import challenger
 
 from mixbackend.execute.state_restore import Changes
+from mixbackend.host.loading import Steps
 from mixbackend.select.live.allowance import SHARE
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger
@@ -68,7 +69,8 @@ class Bench:
     def ready(self, calls: int, spent_s: float) -> bool:
         return True
 
-    def load(self) -> Contender:
+    def load(self) -> Steps[Contender]:
+        yield
         return self.contender(str(self.wanted.choice))
 
     # --- as a stage
