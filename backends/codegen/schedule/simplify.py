@@ -13,11 +13,14 @@ import itertools
 from collections import Counter, defaultdict
 from dataclasses import replace
 
+import sympy
+
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.program import Refusal
 from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, children, is_checked, is_element, walk
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
+    Loop,
     Map,
     Operand,
     Reduce,
@@ -108,8 +111,15 @@ def copied(stage: Stage) -> str | None:
         return None
     load = stage.value
     plain = load.mask is None and not load.bindings
-    same = load.index == tuple(loop.index for loop in stage.loops)
-    return load.tensor if plain and same else None
+    return load.tensor if plain and is_at(load, stage.loops) else None
+
+
+def is_at(load: Load, loops: tuple[Loop, ...]) -> bool:
+    """Whether a load without bindings reads the element at the point of loops over all dimensions."""
+    return len(load.index) == len(loops) and all(
+        index == loop.index or (loop.size == 1 and index == sympy.Integer(0))
+        for index, loop in zip(load.index, loops, strict=True)
+    )
 
 
 def _renamed(stage: Stage, names: dict[str, str]) -> Stage:

@@ -16,8 +16,6 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
-import sympy
-
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.scalar import Expr, Load, walk
 from mixbackend.backends.codegen.ir.stages import (
@@ -33,7 +31,7 @@ from mixbackend.backends.codegen.ir.stages import (
 )
 from mixbackend.backends.codegen.schedule.checks import checked_first, tells
 from mixbackend.backends.codegen.schedule.rewrite import loads_of, map_stage, rename_target, rewrite
-from mixbackend.backends.codegen.schedule.simplify import copied
+from mixbackend.backends.codegen.schedule.simplify import copied, is_at
 
 
 def place_writes(graph: StageGraph) -> StageGraph:
@@ -122,17 +120,14 @@ def _reads_only_its_point(stage: Stage, name: str) -> bool:
         parts, loops = [stage.value], stage.loops
     else:
         parts, loops = [], ()
-    allowed = {node for node in walk(*parts) if isinstance(node, Load) and node.tensor == name and _is_at(node, loops)}
+    allowed = {node for node in walk(*parts) if _is_element(node, name, loops)}
     others = expressions_of(stage)[len(parts) :]
     elsewhere = {node for node in walk(*others) if isinstance(node, Load) and node.tensor == name}
     return not elsewhere and all(load in allowed for load in loads_of(stage) if load.tensor == name)
 
 
-def _is_at(load: Load, loops: tuple[Loop, ...]) -> bool:
-    pairs = zip(load.index, loops, strict=True)
-    return not load.bindings and all(
-        index == loop.index or (loop.size == 1 and index == sympy.Integer(0)) for index, loop in pairs
-    )
+def _is_element(node: Expr, name: str, loops: tuple[Loop, ...]) -> bool:
+    return isinstance(node, Load) and node.tensor == name and not node.bindings and is_at(node, loops)
 
 
 def _in_order(graph: StageGraph) -> tuple[Stage, ...] | None:
