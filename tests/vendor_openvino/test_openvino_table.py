@@ -183,6 +183,7 @@ def test_refusals(code):
     (lambda x, w: aten.convolution(x, w, None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1), [IMAGE, r(6, 2, 3, 3)]),
     (lambda x: aten.avg_pool2d(x, [3, 3], [2, 2], [0, 0], True), [IMAGE]),
     (lambda x: aten.roll(x, [5]), [X]),
+    (lambda q, k: aten._scaled_dot_product_flash_attention_for_cpu(q, k, k)[0], [r(2, 4, 5, 8), r(2, 2, 7, 8)]),
 ])  # fmt: skip
 def test_more_refusals(function, inputs):
     _, graph = trace_graph(function, inputs)

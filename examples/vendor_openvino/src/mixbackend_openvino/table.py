@@ -1,7 +1,6 @@
 """The operators that OpenVINO takes, one row each: when it takes them, and how they are built.
 
-Only float32 and bfloat16 are computed with: the CPU plug-in narrows int64 and float64 to 32 bits. Bool values and
-indices pass.
+Only float32 and bfloat16 are computed with: the CPU plug-in narrows others to 32 bits. Bool values, indices pass.
 """
 
 from __future__ import annotations
@@ -38,6 +37,11 @@ def float_inputs(view: OpView) -> Unsupported | None:
 
 def inference(view: OpView) -> Unsupported | None:
     return None if view.phase == "inference" else Unsupported("phase", "what the backward needs is not built")
+
+
+def attends(view: OpView) -> Unsupported | None:
+    heads = {meta.shape[1] for name in ("query", "key") if (meta := view.tensor(name)) is not None}
+    return inference(view) or (None if len(heads) == 1 else Unsupported("argument", f"tensors of {heads} heads"))
 
 
 def known_sizes(*arguments: str) -> Test:
@@ -90,9 +94,7 @@ _UNARY = {
     "hardsigmoid": lambda x: ov.hard_sigmoid(x, scalar(1 / 6), scalar(0.5)), "reciprocal": lambda x: scalar(1.0) / x,
     "rsqrt": lambda x: scalar(1.0) / ov.sqrt(x),
 }  # fmt: skip
-_BINARY = {
-    "add": (ov.add, NO_ALPHA), "sub": (ov.subtract, NO_ALPHA), "mul": (ov.multiply,), "div": (ov.divide,),
-}  # fmt: skip
+_BINARY = {"add": (ov.add, NO_ALPHA), "sub": (ov.subtract, NO_ALPHA), "mul": (ov.multiply,), "div": (ov.divide,)}
 _COMPARISONS = {
     "eq": ov.equal, "ne": ov.not_equal, "lt": ov.less, "le": ov.less_equal, "gt": ov.greater, "ge": ov.greater_equal,
 }  # fmt: skip
@@ -123,7 +125,7 @@ ROWS: dict[str, Row] = {
     "aten.native_layer_norm.default": row(build.layer_norm),
     "aten._native_batch_norm_legit_no_training.default": row(build.batch_norm, inference, given("weight", "bias")),
     "aten._softmax.default": row(lambda c: ov.softmax(c["self"], c["dim"]), one_of("half_to_float", False)),
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": row(build.attention, inference, one_of("dropout_p", 0)),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": row(build.attention, attends, one_of("dropout_p", 0)),
     "aten.max_pool2d_with_indices.default": row(build.max_pool, one_of("ceil_mode", False), dtypes=INDEXED),
     "aten.avg_pool2d.default": row(build.average_pool, one_of("ceil_mode", False), one_of("divisor_override", None)),
     "aten.embedding.default": row(lambda c: ov.gather(c["weight"], c["indices"], scalar_index(0)), dtypes=INDEXED),
