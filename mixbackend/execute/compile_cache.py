@@ -113,7 +113,8 @@ class CompileCache:
         with nullcontext() if owner.traits().concurrent_compile else self._compiling:
             made = self._load(owner, region) or self._compile_and_keep(owner, region)
             made = self._with_stored_bindings(owner, region, made)
-        code = RegionCode(owner, made.region, self._failures.confirmations(owner, region))
+        metas = tuple(item.meta for item in region.inputs) if made.region.preconditions else None
+        code = RegionCode(owner, made.region, self._failures.confirmations(owner, region), metas)
         compiled = Compiled(code, made.cached)
         with self._lock:
             # Who compiled it meanwhile, in another thread, was first.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from mixbackend.backends.common import forks
-from mixbackend.contracts import Backend, CompiledRegion
+from mixbackend.contracts import Backend, CompiledRegion, ValueMeta
 from mixbackend.contracts.region import RunFunction
 from mixbackend.execute.confirmations import Confirmations
 from mixbackend.execute.region_sizes import Sizes
@@ -68,11 +68,20 @@ class RegionCode:
         backend: that made it.
         compiled: what it made.
         confirmations: of earlier processes; ``None`` if nothing is remembered of this region.
+        inputs: metas of the region that it was made for, in whose symbols its preconditions are; ``None`` where it is
+            used by this region alone.
     """
 
-    def __init__(self, backend: Backend, compiled: CompiledRegion, confirmations: Confirmations | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        compiled: CompiledRegion,
+        confirmations: Confirmations | None = None,
+        inputs: tuple[ValueMeta, ...] | None = None,
+    ) -> None:
         self.backend = backend
         self.compiled = compiled
+        self.inputs = inputs
         self.unbound = Checks()
         self._confirmations = confirmations
         self._confirmed: dict[Sizes, bool] = {}

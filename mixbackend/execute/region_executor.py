@@ -30,7 +30,7 @@ from mixbackend.execute.faults import Failed, Faults
 from mixbackend.execute.output_forms import looked_at
 from mixbackend.execute.region_code import Checks, RegionCode
 from mixbackend.execute.region_errors import FailureKind
-from mixbackend.execute.region_sizes import admitted, by_sizes
+from mixbackend.execute.region_sizes import admitted, by_sizes, in_sizes_of
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.strides import restrided, restriders
 from mixbackend.execute.timed_calls import TimedCalls, timed
@@ -199,7 +199,8 @@ class RegionExecutor:
         return _Runs(verification, *map(self._admitted, (code, plain, checked)))
 
     def _admitted(self, run: Run) -> Run:
-        return admitted(self.region, self.compiled.preconditions, run, self._answers.eager)
+        conditions = in_sizes_of(self.region, self.compiled.preconditions, self.code.inputs)
+        return admitted(self.region, conditions, run, self._answers.eager)
 
     @property
     def _verifies(self) -> bool:

@@ -8,11 +8,13 @@ class differ by less than a factor of two, so that what was checked at one of th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
 
-from mixbackend.contracts import Condition, Region, SymbolicSize, TensorMeta
+from mixbackend.contracts import Condition, Region, SymbolicSize, TensorMeta, ValueMeta
+from mixbackend.contracts.region_grammar import SymbolNames, write_value
 from mixbackend.execute.run_function import Run
 
 Sizes = tuple[int, ...]
@@ -50,6 +52,30 @@ def admitted(region: Region, conditions: Sequence[Condition], run: Run, otherwis
         return run(inputs)
 
     return admitting
+
+
+def in_sizes_of(
+    region: Region, conditions: Sequence[Condition], inputs: Sequence[ValueMeta] | None
+) -> tuple[Condition, ...]:
+    """Conditions on the sizes of an equal region, which shares its code, in those of this one.
+
+    Args:
+        inputs: what enters the equal region; ``None`` if it is this one.
+    """
+    if inputs is None or not conditions:
+        return tuple(conditions)
+    theirs, mine = SymbolNames(), SymbolNames()
+    for meta, item in zip(inputs, region.inputs, strict=True):
+        write_value(meta, theirs)
+        write_value(item.meta, mine)
+    known = {name: symbol for symbol, name in mine.names.items()}
+    renamed = {symbol: known[name] for symbol, name in theirs.names.items()}
+    return tuple(
+        replace(item, size=replace(item.size, expression=item.size.expression.xreplace(renamed)))
+        if isinstance(item.size, SymbolicSize)
+        else item
+        for item in conditions
+    )
 
 
 def _classes(region: Region) -> str:
