@@ -49,6 +49,7 @@ from mixbackend.contracts.legality import check_plan, dependencies, find_problem
 from mixbackend.contracts.opclass import OP_CLASSES, OpClass, op_class_of
 from mixbackend.contracts.ops import (
     COPY_INTO,
+    WRITING,
     Argument,
     Body,
     InputRole,
@@ -95,6 +96,7 @@ __all__ = [
     "REFUSAL_CODES",
     "RESHAPES",
     "TORCH_POOL",
+    "WRITING",
     "Any",
     "Argument",
     "Availability",

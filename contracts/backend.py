@@ -85,8 +85,8 @@ class Traits:
             of each binding among themselves: what bindings of one region share is the backend's to guard.
         keeps_random_stream: whether random ops draw exactly what eager would draw; only then may it get them.
         takes_effects: whether it runs mutation, collectives and higher-order ops as eager would.
-        writes_inputs: whether it takes ``copy_`` into an input of its region: the value is written into the very
-            storage, and what comes before in graph order reads the old one.
+        writes_inputs: whether it takes operators of ``ops.WRITING`` on an input of its region: the value is written
+            into the very storage; what comes before in graph order reads the old one, what comes after the new one.
         raises_before_writing: whether a ``run`` that raises has written nothing into inputs. Without it a call that
             raises raises to the user, once its region was checked: eager would write a second time.
         fixed_outputs: whether number, shapes and types of outputs are the region's, and their memory new in each call,

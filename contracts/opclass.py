@@ -49,7 +49,8 @@ _MEMBERS: dict[OpClass, str] = {
     "gather": "embedding gather index index_select _unsafe_index take slice_backward select_backward "
     "_unsafe_masked_index",
     "scatter": "embedding_dense_backward scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add "
-    "index_copy select_scatter slice_scatter as_strided_scatter masked_scatter index_fill diagonal_scatter "
+    "index_copy index_copy_ index_put_ select_scatter slice_scatter as_strided_scatter masked_scatter index_fill "
+    "diagonal_scatter "
     "_unsafe_masked_index_put_accumulate",
     "pooling": "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool1d "
     "avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d adaptive_max_pool2d "

@@ -47,7 +47,11 @@ ValueMeta = Union[TensorMeta, SymbolicSize, int, float, bool, None]
 
 
 COPY_INTO = "aten.copy_.default"
-"""The one operator of captured graphs that writes into its first argument: updates of buffers end in it."""
+"""Writes all of its first argument: what functionalised graphs end in."""
+
+WRITING = frozenset({COPY_INTO, "aten.index_copy_.default", "aten.index_put_.default"})
+"""The operators of graphs that write into their first argument and do nothing else; all but the first write some rows
+of it, as a step of generation does in its cache."""
 
 
 class OpTag(Enum):

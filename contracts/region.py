@@ -2,7 +2,7 @@
 
 Place: cut out of the captured graph by node names of a plan; compiled by the owner; called by the stitched code.
 Invariants of a region's graph: functional (no mutation of inputs; random ops only for owners that keep eager's stream
-of numbers; ``copy_`` into an input for owners that declare ``Traits.writes_inputs``, and then no other input shares the
+of numbers; ``ops.WRITING`` for owners that declare ``Traits.writes_inputs``, and then no other input shares the
 written storage); placeholders are tensors and integers in the order of ``inputs``; it returns a tuple of tensors in the
 order of ``outputs``; every node's ``meta["val"]`` holds its fake value; ``view`` never appears, it is written
 ``reshape``.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mixbackend.contracts.ops import COPY_INTO, Argument, OpTag, OpView
+from mixbackend.contracts.ops import WRITING, Argument, OpTag, OpView
 from mixbackend.contracts.verdict import Supported, Unsupported, Verdict
 
 FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
@@ -74,10 +74,10 @@ def refuse_special(view: OpView, *, writes_inputs: bool = False) -> Unsupported 
     """The refusal of ops that only a backend with eager's semantics may run; ``None`` for ordinary ops.
 
     Args:
-        writes_inputs: let ``copy_`` pass, for backends with the trait of that name.
+        writes_inputs: let operators of ``WRITING`` pass, for backends with the trait of that name.
     """
     for tag, code, detail in _REFUSED_TAGS:
-        if writes_inputs and tag is OpTag.MUTATES and view.op == COPY_INTO:
+        if writes_inputs and tag is OpTag.MUTATES and view.op in WRITING:
             continue
         if tag in view.node.tags:
             return Unsupported(code, f"{view.op} {detail}")  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from mixbackend.contracts import (
-    COPY_INTO,
+    WRITING,
     Backend,
     OpGraph,
     OpNode,
@@ -195,7 +195,7 @@ def refused_by_traits(backend: AskedBackend, view: OpView) -> Unsupported | None
     if OpTag.RANDOM in tags and not traits.keeps_random_stream:
         return Unsupported("random", f"{view.op} draws from torch's random stream")
     if tags and not traits.takes_effects:
-        writes = traits.writes_inputs and view.op == COPY_INTO
+        writes = traits.writes_inputs and view.op in WRITING
         for tag, code, detail in _EFFECTS:
             if tag in tags and not (writes and tag is OpTag.MUTATES):
                 return Unsupported(code, f"{view.op} {detail}")  # type: ignore[arg-type]

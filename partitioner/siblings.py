@@ -1,11 +1,14 @@
-"""Siblings: regions of one backend that read the same large tensor become one region, on processors.
+"""Siblings: regions of one backend that read the same large tensor, or write what another reads, become one region.
 
 Place: between solving and assembling. Input: a placement. Output: a placement of the same ops on the same backends.
 Regions of a search are connected by values from one op to another: a sum, a mean and a largest element of one tensor
 are three regions, each of which reads it from memory. A backend that computes them in its own loops reads it once, if
 they are one region.
-- Only ops that the backend fuses with pointwise ones before them are brought together: they run in its loops.
-- Only tensors above ``LARGE`` count: smaller ones stay in cache from one region to the next. Weights do not count.
+- Readers are brought together on processors alone, and only ops that the backend fuses with pointwise ones before them:
+  they run in its loops. Only tensors above ``LARGE`` count: smaller ones stay in cache from one region to the next.
+  Weights do not count.
+- What writes into an input has no value in common with those that read the input before or after: a counter that each
+  layer's cache moves on would be a region of its own, which does next to nothing. It joins a region that reads it.
 Invariants: the quotient graph stays without cycles; no backend refuses what comes of it; the energy does not rise: it
 loses an entry. It does not know of the reads that are saved, so a search does not look for plans with more siblings.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mixbackend.contracts import Backend, TensorMeta
+from mixbackend.contracts import WRITING, Backend, TensorMeta
 from mixbackend.partitioner.conditions import RegionRules
 from mixbackend.partitioner.energy import Placement, modelled_seconds, true_energy
 from mixbackend.partitioner.problem import Problem
@@ -28,11 +31,9 @@ def unite_siblings(
     problem: Problem, placement: Placement, rules: RegionRules, backends: Sequence[Backend]
 ) -> Placement:
     """See the module's docstring."""
-    if problem.graph.device_type not in ("cpu", "meta"):
-        return placement
     quotient = Quotient(problem, placement)
     united = False
-    for readers in _readers_of_large(problem, placement, backends):
+    for readers in (*_readers_of_large(problem, placement, backends), *_writers(problem)):
         regions = sorted({quotient.regions[atom] for atom in readers})
         for position, first in enumerate(regions):
             for second in regions[position + 1 :]:
@@ -52,6 +53,8 @@ def unite_siblings(
 
 def _readers_of_large(problem: Problem, placement: Placement, backends: Sequence[Backend]) -> Iterator[list[int]]:
     """Per large tensor and backend, the atoms that read it in loops of that backend."""
+    if problem.graph.device_type not in ("cpu", "meta"):
+        return
     readers: dict[tuple[str, int], list[int]] = {}
     loops = [backend.traits().fused_on(problem.graph.device_type) for backend in backends]
     for atom, core in enumerate(problem.atoms.cores):
@@ -66,6 +69,15 @@ def _readers_of_large(problem: Problem, placement: Placement, backends: Sequence
             if item.meta.bytes() >= LARGE:
                 readers.setdefault((base, label.backend), []).append(atom)
     yield from (atoms for atoms in readers.values() if len(atoms) > 1)
+
+
+def _writers(problem: Problem) -> Iterator[list[int]]:
+    """Atoms that write into an input, each with one that reads it before or after."""
+    placed, node_by_name = problem.atoms.atom_of, problem.graph.node_by_name
+    for first, second in problem.graph.effects:
+        writes = any(node_by_name[name].op in WRITING for name in (first, second))
+        if writes and first in placed and second in placed:
+            yield [placed[first], placed[second]]
 
 
 def _may_unite(problem: Problem, quotient: Quotient, rules: RegionRules, first: int, second: int) -> bool:

@@ -175,7 +175,7 @@ class CodegenBackend(Backend):
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         """Views and constants alone are quicker in eager, which copies nothing; some writes only eager can order."""
-        from mixbackend.backends.codegen.lower.writing import refuse_writes
+        from mixbackend.backends.common.writing import refuse_writes
 
         refusal = refuse_writes(sketch.views)
         if refusal is not None:

@@ -8,7 +8,9 @@ guard to the captured graph. Each is a placeholder, as in torch's own graphs: a 
 inserts, and guards of a compiler's cache can be asked of it. What was assumed about sizes can be had as conditions on
 the region's sizes (``preconditions``). An output shares an input's storage only where the region declares it. Node
 metadata is kept.
-Non-goals: sizes that depend on data, mutation, random ops; no such op reaches a region of a backend that re-traces.
+What the region writes into inputs is written at the end (``written_last``).
+Non-goals: sizes that depend on data, other mutation, random ops; no such op reaches a region of a backend that
+re-traces.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import torch.fx.traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.backends.common.repeats import RepeatsCopied
+from mixbackend.backends.common.written_last import WrittenLast
 from mixbackend.contracts import Condition, DecompositionLevel, Region, RegionInput, SymbolicSize, TensorMeta
 from mixbackend.contracts.torch_compat import (
     assumptions,
@@ -107,7 +110,7 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
         )(*inputs)
     graph_module.graph.eliminate_dead_code()
     graph_module.recompile()
-    _refuse_mutation(graph_module)
+    _refuse_mutation(graph_module, len(region.written))
     return Retraced(graph_module, inputs, fake_mode, sizes.originals, sizes.arguments())
 
 
@@ -117,7 +120,8 @@ def _runner(region: Region, symbols: int) -> Any:
     def run(*given: Any) -> tuple[torch.Tensor, ...]:
         arguments = given[symbols:]
         with torch.fx.traceback.preserve_node_meta():
-            results = RepeatsCopied(region.graph_module).run(*arguments)
+            interpreter = WrittenLast if region.written else RepeatsCopied
+            results = interpreter(region.graph_module).run(*arguments)
         taken = {storage_key(item) for item in arguments if isinstance(item, torch.Tensor)}
         declared = [output.alias_of is not None for output in region.outputs]
         # A decomposition may return its input where eager copies: the copy is part of the region's meaning.
@@ -129,9 +133,13 @@ def _runner(region: Region, symbols: int) -> Any:
     return run
 
 
-def _refuse_mutation(graph_module: torch.fx.GraphModule) -> None:
+def _refuse_mutation(graph_module: torch.fx.GraphModule, written: int) -> None:
+    """Refuse all writes but the last ones, of the inputs that the region writes into."""
+    last = [node for node in graph_module.graph.nodes if node.op == "call_function"][-written:] if written else []
     for node in graph_module.graph.nodes:
         if node.op == "call_function" and is_operator(node.target) and is_mutating(node.target):
+            if node in last and node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
+                continue
             raise ValueError(f"the decomposition contains {node.target}, which writes into its input")
 
 

@@ -30,10 +30,12 @@ import torch
 
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.backends.common.side_by_side import works_behind
+from mixbackend.backends.common.writing import refuse_writes
 from mixbackend.backends.inductor.handling import handling_of
 from mixbackend.backends.inductor.rates import FUSED, SHARED_ROWS, inductor_rates
 from mixbackend.backends.inductor.reference import Reference, Strides
 from mixbackend.contracts import (
+    WRITING,
     Availability,
     Backend,
     BackendRates,
@@ -46,6 +48,7 @@ from mixbackend.contracts import (
     Region,
     RegionConditions,
     RegionOutput,
+    RegionSketch,
     Supported,
     SymbolicSize,
     TensorMeta,
@@ -116,6 +119,7 @@ class InductorBackend(Backend):
             device_types=self.device_types,
             decomposition="inductor",
             capturable=True,
+            writes_inputs=True,
             exact_input_strides=True,
             fixed_outputs=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
@@ -127,12 +131,16 @@ class InductorBackend(Backend):
 
     def judge(self, view: OpView) -> Verdict:
         """It takes what it lowers, decomposes or knows how to hand to eager, on strided tensors of ordinary dtypes."""
-        special = refuse_special(view)
+        special = refuse_special(view, writes_inputs=True)
         if special is not None:
             return special
         if OpTag.STRIDE_SENSITIVE in view.node.tags:
             return Unsupported("layout", f"{view.op} reads memory by position, and decompositions change layouts")
-        return _refuse_values(view, self.device_types) or _handling(view.op)
+        return _refuse_values(view, self.device_types) or (Supported() if view.op in WRITING else _handling(view.op))
+
+    def decline(self, sketch: RegionSketch) -> Unsupported | None:
+        """Writes that cannot be put off until everything is computed."""
+        return refuse_writes(sketch.views)
 
     def conditions(self) -> RegionConditions:
         """A lone op has nothing to fuse with and would cost a C++ compilation."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.contracts import COPY_INTO, GraphInput, InputRole, OpGraph, OpNode, OpTag, Phase, TensorMeta
+from mixbackend.contracts import WRITING, GraphInput, InputRole, OpGraph, OpNode, OpTag, Phase, TensorMeta
 from mixbackend.contracts.describe_op import as_tuple, describe_op, operator_name, size_of, value_meta
 from mixbackend.contracts.torch_compat import deterministic_asked, saved_positions, walk_metadata
 
@@ -130,8 +130,8 @@ def _effects(inputs: list[GraphInput], nodes: list[OpNode]) -> tuple[tuple[str, 
             last_write[written] = node.name
         for storage in storages:
             touched.setdefault(storage, []).append(node.name)
-        if node.tags & _ORDERED and node.op != COPY_INTO:
-            # A copy touches one storage and nothing else: it keeps its order among the readers of that.
+        if node.tags & _ORDERED and node.op not in WRITING:
+            # It touches one storage and nothing else: it keeps its order among the readers of that.
             if previous is not None:
                 edges[previous, node.name] = None
             previous = node.name

@@ -23,6 +23,7 @@ from mixbackend.graph import (
     lifted_scalars,
     redundant_as_strided,
     result_types,
+    updates_in_place,
     views,
     views_as_reshapes,
 )
@@ -57,6 +58,7 @@ CAPTURED = (
     GraphPass("redundant_as_strided", redundant_as_strided.applies, redundant_as_strided.reshape_restated_strides),
     GraphPass("lifted_scalars", lifted_scalars.applies, lifted_scalars.write_lifted_numbers),
     GraphPass("cse", cse.applies, cse.merge_common_ops),
+    GraphPass("updates_in_place", updates_in_place.applies, updates_in_place.update_in_place),
 )
 """Passes for every captured graph."""
 

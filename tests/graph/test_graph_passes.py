@@ -59,6 +59,7 @@ def test_what_a_pass_does_is_printed_dumped_and_timed_under_its_name(monkeypatch
         "redundant_as_strided": 0,
         "lifted_scalars": 0,
         "cse": 3,
+        "updates_in_place": 0,
     }
     assert [name for name, _ in driver.seconds] == ["views_as_reshapes", "cse"]
     assert {path.name for path in (tmp_path / "graph").iterdir()} == {"00_1_views_as_reshapes.txt", "00_2_cse.txt"}

@@ -7,6 +7,7 @@ the business of outputs; a copy is storage of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mixbackend.backends.codegen.lower.broadcast import read, refuse_undecided
@@ -45,10 +46,20 @@ def copy(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> T
 @rule("aten.copy_.default")
 def copy_into(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> Tensor:
     """The values of ``src`` in the memory of a region input, which whoever reads it later sees."""
-    assert lowering.view is not None
     refuse_undecided((src,), self.sizes)
+    return written_into(lowering, self, lambda: src)
+
+
+def written_into(lowering: Lowering, self: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """A tensor whose memory holds another value from now on.
+
+    Args:
+        make: the value; not asked for where writing is refused.
+    """
+    assert lowering.view is not None
     written = None if self.strided is None else _written_input(lowering, self)
-    value = lowering.map(self.sizes, self.dtype, lambda index: read(src, index, self.dtype))
+    made = make()
+    value = lowering.map(self.sizes, self.dtype, lambda index: read(made, index, self.dtype))
     if written is not None:
         lowering.write_input(written, value)
         return self

@@ -28,6 +28,7 @@ from mixbackend.backends.codegen.lower.access import (
     run_time_index,
 )
 from mixbackend.backends.codegen.lower.broadcast import broadcast_index, broadcast_sizes
+from mixbackend.backends.codegen.lower.conversion import written_into
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import convert
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -116,6 +117,14 @@ def index_put(
         lambda index: convert(values.at(broadcast_index(values.sizes, index)), values.dtype, self.dtype),
         "add" if accumulate else "set",
     )
+
+
+@rule("aten.index_put_.default")
+def index_put_into(
+    lowering: Lowering, self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """The same in the memory of ``self``."""
+    return written_into(lowering, self, lambda: index_put(lowering, self, indices, values, accumulate))
 
 
 def _put_where(

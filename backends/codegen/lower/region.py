@@ -24,7 +24,7 @@ from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.tensor import Tensor
-from mixbackend.backends.codegen.lower.writing import refuse_writes
+from mixbackend.backends.common.writing import refuse_writes
 from mixbackend.contracts import Region, RegionOutput, SymbolicSize, TensorMeta
 
 

@@ -23,6 +23,7 @@ from mixbackend.backends.codegen.lower.access import (
     replaced,
     run_time_index,
 )
+from mixbackend.backends.codegen.lower.conversion import written_into
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
 from mixbackend.backends.codegen.lower.promotion import constant, convert, rounded_constant
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -272,6 +273,12 @@ def index_copy(lowering: Lowering, self: Tensor, dim: int, index: Tensor, source
     value = _source(lowering, target, updates)
     result = scattered(lowering, target.sizes, target.dtype, target.at, updates.sizes, destination, value)
     return _as_declared(lowering, result)
+
+
+@rule("aten.index_copy_.default")
+def index_copy_into(lowering: Lowering, self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """The same in the memory of ``self``."""
+    return written_into(lowering, self, lambda: index_copy(lowering, self, dim, index, source))
 
 
 @rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")

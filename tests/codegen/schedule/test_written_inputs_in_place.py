@@ -107,6 +107,24 @@ def cache_rows(cache, rows, update):
     return (new.sum(),)
 
 
+def cache_of_one(cache, rows, update):
+    """A batch of one and one row: loops of one step, whose indices are zeros."""
+    new = aten.index_copy.default(cache, 2, rows, update)
+    COPY(cache, new)
+    return (new.sum(),)
+
+
+def cache_in_place(cache, rows, update):
+    before = cache.sum()
+    aten.index_copy_.default(cache, 2, rows, update)
+    return before, cache.sum(1)
+
+
+def put_in_place(cache, rows, update):
+    aten.index_put_.default(cache, [None, None, rows], update)
+    return (cache * 2).sum(1), cache.flatten()[3:].exp()
+
+
 def own_memory(x, y):
     made = torch.zeros_like(x)
     COPY(made, y)
@@ -134,6 +152,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "strided": (lambda x, y: COPY(x, x + y), [rand(8, 16).t(), rand(8)]),
     "statistics": (running_statistics, [rand(8, 16, 5, 5), rand(16), rand(16), torch.tensor(5)]),
     "cache, rows": (cache_rows, [rand(4, 60, 16), INTEGERS, rand(4, 2, 16)]),
+    "cache, one row": (cache_of_one, [rand(1, 4, 60, 16), INTEGERS[:1], rand(1, 4, 1, 16)]),
+    "cache, in place": (cache_in_place, [rand(1, 4, 60, 16), INTEGERS, rand(1, 4, 2, 16)]),
+    "put, in place": (put_in_place, [rand(1, 4, 60, 16), INTEGERS, rand(1, 4, 2, 16)]),
     "cache, slice": (
         lambda cache, update: (lambda new: (COPY(cache, new), new.sum(1)))(
             aten.slice_scatter.default(cache, update, 1, 10, 12)

@@ -1,6 +1,6 @@
 """Writes: which of them a region can have.
 
-Place: asked by the backend's ``decline`` and again by ``lower_region``; the rule of ``copy_`` is in ``conversion``.
+Place: asked in ``decline`` by backends that write into inputs, and again by codegen's ``lower_region``.
 Invariants: what the graphs of AOTAutograd do, writing each mutated input once everything is computed, is never refused.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mixbackend.contracts import COPY_INTO, OpView, Unsupported
+from mixbackend.contracts import WRITING, OpView, Unsupported
 
 
 def refuse_writes(views: Iterable[OpView], outputs: Iterable[str] = ()) -> Unsupported | None:
@@ -22,7 +22,7 @@ def refuse_writes(views: Iterable[OpView], outputs: Iterable[str] = ()) -> Unsup
         outputs: names of the values that leave; views of inputs may.
     """
     views = tuple(views)
-    if all(view.op != COPY_INTO for view in views):
+    if all(view.op not in WRITING for view in views):
         return None
     roots: dict[str, str] = {}
     made: set[str] = set()
@@ -33,7 +33,7 @@ def refuse_writes(views: Iterable[OpView], outputs: Iterable[str] = ()) -> Unsup
         if late is not None:
             return Unsupported("effect", f"{name} reads {late}, a view of what was written into")
         root = name if alias is None else roots.get(alias, alias)
-        if view.op != COPY_INTO:
+        if view.op not in WRITING:
             made.add(name)
         elif root != alias and (root in made or alias in made):
             return Unsupported("effect", f"{name} writes into {alias}, a view")
