@@ -3,20 +3,23 @@
 Place: beside ``describe_op``, which puts them into ``OpNode.bodies``; read by the cost model and the report.
 Input: a node of a higher-order op in its fx graph. Output: its bodies.
 How often a body runs is known of repeated subgraphs (once) and of scans (the length of what is scanned). It is assumed
-of loops that end by their values (``ASSUMED_RUNS``); of branches the dearer one counts. Attention with functions of its
+of loops that end by their values (``ASSUMED_RUNS``); of branches the dearer one counts. A body that is placed by itself
+(``compiled_body``) costs what its plan does. Attention with functions of its
 own is written out: eager makes all scores, and calls the functions on all of them at once.
 Invariants: reads only. What is not known here has the bodies that its arguments name, each run once.
-Non-goals: placing what is inside bodies.
+Non-goals: placing what is inside bodies, which ``compile.driver`` does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 import torch.fx
 
+from mixbackend.contracts.compiled_body import CompiledBody
 from mixbackend.contracts.opclass import op_class_of
 from mixbackend.contracts.ops import Body, InputRole, InputView, NodeRef, OpNode, OpTag, OpView, ValueMeta
 from mixbackend.contracts.sizes import Size, hint_of
@@ -36,25 +39,33 @@ def bodies_of(node: torch.fx.Node, describe: Describe, meta_of: MetaOf) -> tuple
         describe: one node of a subgraph as a value.
         meta_of: one fake value as a meta.
     """
-    graphs = list(_subgraphs(node))
     name = getattr(node.target, "__name__", str(node.target))
-    views = [_views(graph, describe, meta_of) for graph in graphs]
+    bodies = [_body(graph, describe, meta_of) for graph in _subgraphs(node)]
     if name in ("flex_attention", "flex_attention_backward"):
+        views = [body.views for body in bodies]
         return _attention(node, views, meta_of, products=2 if name == "flex_attention" else 5)
     if name == "cond":
-        return tuple(Body(items, 1.0, one_of_several=True) for items in views)
-    if name == "while_loop" or name.startswith("while_loop"):
-        return tuple(Body(items, ASSUMED_RUNS, assumed=True) for items in views)
+        return tuple(replace(body, one_of_several=True) for body in bodies)
+    if name.startswith("while_loop"):
+        return tuple(replace(body, runs=ASSUMED_RUNS, assumed=True) for body in bodies)
     runs = _length(node, meta_of) if name in ("scan", "associative_scan", "map_impl") else 1.0
-    return tuple(Body(items, runs) for items in views)
+    return tuple(replace(body, runs=runs) for body in bodies)
 
 
-def _subgraphs(node: torch.fx.Node) -> Iterator[torch.fx.GraphModule]:
+def _subgraphs(node: torch.fx.Node) -> Iterator[torch.fx.GraphModule | CompiledBody]:
     owner = node.graph.owning_module
     for item in node.all_input_nodes:
         found = getattr(owner, str(item.target), None) if item.op == "get_attr" else None
-        if isinstance(found, torch.fx.GraphModule):
+        if isinstance(found, (torch.fx.GraphModule, CompiledBody)):
             yield found
+
+
+def _body(graph: torch.fx.GraphModule | CompiledBody, describe: Describe, meta_of: MetaOf) -> Body:
+    if not isinstance(graph, CompiledBody):
+        return Body(_views(graph, describe, meta_of), 1.0)
+    if graph.estimated_s is None:
+        return Body(_views(graph.traced, describe, meta_of), 1.0, graph=graph.name)
+    return Body((), 1.0, graph=graph.name, placed_s=graph.estimated_s)
 
 
 def _views(module: torch.fx.GraphModule, describe: Describe, meta_of: MetaOf) -> tuple[OpView, ...]:

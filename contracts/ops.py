@@ -255,13 +255,17 @@ class Body:
     """A subgraph of a higher-order op, as far as its price is concerned.
 
     Attributes:
-        views: its ops in their order, with what they read and make.
+        views: its ops in their order, with what they read and make; empty where ``placed_s`` is known.
         runs: how often it runs in one call of the op.
         assumed: whether ``runs`` is a guess, since the values decide.
         one_of_several: whether it is one of the branches of which a call runs one.
+        graph: name in reports of the graph that it is by itself; ``""`` where eager runs it op by op.
+        placed_s: seconds of one run as that graph is placed; ``None`` if they are not known.
     """
 
     views: tuple[OpView, ...]
     runs: float
     assumed: bool = False
     one_of_several: bool = False
+    graph: str = ""
+    placed_s: float | None = None

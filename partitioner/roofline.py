@@ -87,11 +87,14 @@ class RooflineCostModel:
         return Estimate(rate.overhead_s + arithmetic + copies, rate.provenance)
 
     def _inside(self, backend: str, view: OpView) -> float:
-        """What the bodies of a higher-order op take, op by op, each with its traffic: nothing is fused in there."""
+        """What the bodies of a higher-order op take: as they are placed by themselves, or else op by op, each with
+        its traffic: nothing is fused in there."""
         seconds, branches = 0.0, [0.0]
         for body in view.node.bodies:
             moving = [item for item in body.views if not is_free(item)]
-            once = sum(self.op(backend, item).seconds + self.traffic(backend, item) for item in moving)
+            once = body.placed_s
+            if once is None:
+                once = sum(self.op(backend, item).seconds + self.traffic(backend, item) for item in moving)
             if body.one_of_several:
                 branches.append(once * body.runs)
             else:

@@ -2,6 +2,7 @@
 
 Place: between ``graph.capture`` and torch. Input: a captured graph, what the graphs of a configuration share. Output:
 an ``Executable``.
+Subgraphs of higher-order ops go the same way first: a body is a graph like others, with an executable of its own.
 Invariants: a graph that cannot be compiled by us runs in eager, with an event, unless the policy is to raise.
 """
 
@@ -11,8 +12,10 @@ from mixbackend.compile.executable import Executable, run_by_eager, tell_unbuilt
 from mixbackend.compile.propose import propose
 from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.stages import StageDriver
+from mixbackend.contracts.compiled_body import CompiledBody
 from mixbackend.execute.unwritten_values import has_negated_values, write_out_zeros
 from mixbackend.execute.weights.constant_weights import constant_weights
+from mixbackend.graph.bodies import subgraphs_of, with_bodies
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.misstated_sizes import has_misstated_sizes
 from mixbackend.graph.prepared import Prepared, prepare
@@ -38,6 +41,7 @@ def compile_graph(captured: Captured, environment: Environment, decision: Decisi
         environment.events.append(Event("fallback", captured.id, "", "", f"eager runs the graph: {reason}"))
         return run_by_eager(captured, environment)
     try:
+        captured = _with_bodies(captured, environment)
         prepared = prepared_graph(captured, environment)
         outlook = propose(captured, prepared, environment, decision)
         # Where measuring needs values first, the first call builds what it decides.
@@ -46,6 +50,16 @@ def compile_graph(captured: Captured, environment: Environment, decision: Decisi
         tell_unbuilt(captured.id, error, environment)
         return run_by_eager(captured, environment)
     return Executable(outlook, first, environment)
+
+
+def _with_bodies(captured: Captured, environment: Environment) -> Captured:
+    """The graph with its subgraphs compiled, each as a captured graph: their seconds are the price of their ops."""
+    compiled: dict[str, CompiledBody] = {}
+    for use in subgraphs_of(captured):
+        run = compile_graph(use.captured, environment)
+        body = CompiledBody(use.captured.module, run, use.captured.id, run.estimated_s)
+        compiled.update(dict.fromkeys(use.attributes, body))
+    return with_bodies(captured, compiled) if compiled else captured
 
 
 def why_only_eager(captured: Captured) -> str:

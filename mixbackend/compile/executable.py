@@ -40,6 +40,7 @@ from mixbackend.execute.run_function import Run
 from mixbackend.execute.unwritten_values import changing_places
 from mixbackend.execute.weights.watch import used
 from mixbackend.graph.aliases import expected_sharing
+from mixbackend.graph.copies import compiled_bodies
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.prepared import prepare
 from mixbackend.host.full_collections import full_collections_later
@@ -75,6 +76,8 @@ class Executable:
         self._outlook = outlook
         captured = outlook.captured
         self._sharing = expected_sharing(captured.module, captured.phase)
+        self.bodies = tuple(body.run for body in compiled_bodies(captured.module) if isinstance(body.run, Executable))
+        """Of the subgraphs that its ops carry."""
         self._looked_at = changing_places(captured.module, captured.roles)
         self._environment = environment
         self._lock = forks.lock()
@@ -97,7 +100,10 @@ class Executable:
                 return self.run_eager(arguments)
         binding = self._latest
         if binding is None or not binding.holds(arguments):
-            return self._slow(arguments)
+            # Layers that share a graph come with their weights in turns.
+            binding = None if binding is None or self._bindings is None else self._bindings.holding(arguments)
+            if binding is None:
+                return self._slow(arguments)
         values = binding.values(arguments)
         row = binding.row
         bucket = 0 if row.bucket_of is None else row.bucket_of(values)
@@ -330,6 +336,8 @@ class Executable:
         self.state, self._latest = State.RELEASED, None
         for row in tuple(self._rows):
             row.release()
+        for body in self.bodies:
+            body.release()
 
     def drop_abandoned(self) -> None:
         """Let go of what was made of weights that nothing else holds any more; takes no lock."""
@@ -350,10 +358,23 @@ class Executable:
         """What was placed for it: one row for each set of constants."""
         return tuple(self._rows)
 
-    def records(self, *, advice: bool = False) -> list[GraphRecord]:
-        """For the report; see ``Row.record``."""
-        records = [row.record(advice=advice) for row in self._rows]
-        return [replace(record, identity=self._identity_of(record)) for record in records]
+    def records(self, *, advice: bool = False, all_weights: bool = True) -> list[GraphRecord]:
+        """For the report: itself and its bodies; see ``Row.record``.
+
+        Args:
+            advice: also say which refusals cost most.
+            all_weights: a record for each set of constants, not for the first alone.
+        """
+        rows = self._rows if all_weights else self._rows[:1]
+        own = [row.record(advice=advice) for row in rows]
+        records = [replace(record, identity=self._identity_of(record)) for record in own]
+        inside = (body.records(advice=advice, all_weights=False) for body in self.bodies)
+        return [*records, *(record for found in inside for record in found)]
+
+    @property
+    def estimated_s(self) -> float | None:
+        """Seconds of a call as it is placed at the sizes it was captured at; ``None`` where that is not known."""
+        return self._rows[0].home.plan.estimated_s if self._rows else None
 
     def _identity_of(self, record: GraphRecord) -> IdentityRecord | None:
         """Of the captured graph; rows of further weights have none of their own."""
@@ -364,13 +385,16 @@ class Executable:
         """Whether its calls try other programs no more."""
         if self.state in (State.RELEASED, State.EAGER):
             return True
-        return all(entry.settled for row in self._rows for entry in row.built)
+        entries = (entry.settled for row in self._rows for entry in row.built)
+        return all(entries) and all(body.settled for body in self.bodies)
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``records``."""
         for row in self._rows:
             for entry in row.built:
                 entry.time_regions()
+        for body in self.bodies:
+            body.time_regions()
 
     def _emit(self, kind: Any, detail: str) -> None:
         self._environment.events.append(Event(kind, self.id, "", "", detail))

@@ -184,6 +184,12 @@ class WeightBindings:
         finally:
             self._forget_unbound(key)
 
+    def holding(self, arguments: list[Any]) -> Binding | None:
+        """The binding of a call's weights, if they have one and it still holds; takes no lock and makes nothing."""
+        variant = self._variants.get(tuple(map(id, self.weights(arguments))))
+        binding = variant.binding if variant else None
+        return binding if binding is not None and binding.holds(arguments) else None
+
     def place_as(self, home: Proposal) -> None:
         """Rows of further weights are placed this way at the sizes that the graph was captured at."""
         self._sized = replace(self._sized, home=home)

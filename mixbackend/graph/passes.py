@@ -18,6 +18,7 @@ import torch.fx
 
 from mixbackend.graph import (
     attention_masks,
+    body_numbers,
     cse,
     discontinuities,
     lifted_scalars,
@@ -54,6 +55,7 @@ TRACED = (GraphPass("attention_masks", attention_masks.applies, attention_masks.
 
 CAPTURED = (
     _RESULT_TYPES,
+    GraphPass("body_numbers", body_numbers.applies, body_numbers.read_off_inputs, optional=False),
     GraphPass("views_as_reshapes", views_as_reshapes.applies, views_as_reshapes.reshape_views, optional=False),
     GraphPass("redundant_as_strided", redundant_as_strided.applies, redundant_as_strided.reshape_restated_strides),
     GraphPass("lifted_scalars", lifted_scalars.applies, lifted_scalars.write_lifted_numbers),

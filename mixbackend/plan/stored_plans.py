@@ -114,7 +114,7 @@ def _node_lines(node: OpNode) -> Iterator[str]:
     tags = sorted(tag.value for tag in node.tags)
     yield f"{node.name} {node.op} {node.arguments!r} {node.outputs!r} {node.module} {node.module_class} {tags}"
     for body in node.bodies:
-        yield f"body {body.runs} {body.assumed} {body.one_of_several}"
+        yield f"body {body.runs} {body.assumed} {body.one_of_several} {body.placed_s}"
         for view in body.views:
             yield f"{view.inputs!r} {view.phase} {view.op_class}"
             yield from _node_lines(view.node)

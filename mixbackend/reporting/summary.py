@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mixbackend.contracts.bodies import ASSUMED_RUNS
+from mixbackend.contracts.ops import OpNode
 from mixbackend.contracts.plan import Plan, PlannedRegion
 from mixbackend.contracts.preferences import NodeMatch, Preference
 from mixbackend.reporting.decided import Decided
@@ -222,7 +223,7 @@ def compare_single(record: GraphRecord) -> str:
 
 
 def describe_bodies(record: GraphRecord) -> str:
-    """One sentence: who runs ops that carry subgraphs, and why not somebody else; ``""`` if there are none."""
+    """One sentence: what runs ops that carry subgraphs, and what runs these; ``""`` if there are none."""
     bodies = {node.name: node for node in record.graph.placed_nodes if node.bodies}
     if not bodies:
         return ""
@@ -230,15 +231,25 @@ def describe_bodies(record: GraphRecord) -> str:
     holding = [region for region in record.plan.regions if not bodies.keys().isdisjoint(region.nodes)]
     counts = Counter(node.op.removeprefix("higher_order.") for node in bodies.values())
     running = ", ".join(sorted({owners[name] for name in bodies}))
-    refusing = sorted({item.backend for item in record.plan.refusals if item.node in bodies})
-    why = f": {', '.join(refusing)} take nothing that carries subgraphs" if refusing else ""
     guessed = any(body.assumed for node in bodies.values() for body in node.bodies)
     assumed = f"; loops that end by their values count as {ASSUMED_RUNS:.0f} runs" if guessed else ""
     seconds = milliseconds(sum(region.estimated_s for region in holding))
     return (
-        f"{short_ops(dict(counts))}: {running} runs their bodies op by op{why} "
+        f"{short_ops(dict(counts))}: {running} {_inside(record, list(bodies.values()))} "
         f"(regions with them estimated {seconds} ms{assumed})"
     )
+
+
+def _inside(record: GraphRecord, nodes: Sequence[OpNode]) -> str:
+    """What runs the bodies of these ops."""
+    placed = Counter(body.graph for node in nodes for body in node.bodies if body.graph)
+    if placed:
+        names = ", ".join(name + (f" x{count}" if count > 1 else "") for name, count in placed.items())
+        return f"calls their bodies, which are graphs of their own: {names}"
+    carrying = {node.name for node in nodes}
+    refusing = sorted({item.backend for item in record.plan.refusals if item.node in carrying})
+    why = f": {', '.join(refusing)} take nothing that carries subgraphs" if refusing else ""
+    return f"runs their bodies op by op{why}"
 
 
 def compare_trials(record: GraphRecord) -> str:
