@@ -62,6 +62,8 @@ def _with_points(stage: Stage) -> LoopStage:
 def _written_once(stage: LoopStage, private: frozenset[str], layouts: Mapping[str, Layout]) -> LoopStage:
     """The stage with one value for loops along which its target has stride 0: all of theirs are equal and share memory.
 
+    A loop without values keeps none: the memory of an empty tensor has no element.
+
     Raises:
         ValueError: the stage's targets differ in that, or it writes at places of its own.
     """
@@ -73,7 +75,8 @@ def _written_once(stage: LoopStage, private: frozenset[str], layouts: Mapping[st
     shared = all(item[place] == 0 for item in strides for place, loop in enumerate(kept) if loop in single)
     if isinstance(stage, Scatter) or not shared or len(strides) != len(targets_of(stage)):
         raise ValueError(f"{targets_of(stage)} cannot share memory along {', '.join(map(str, single))}")
-    return replace(stage, loops=tuple(Loop(loop.index, ONE) if loop in single else loop for loop in kept))
+    once = (Loop(loop.index, sympy.Min(ONE, loop.size)) if loop in single else loop for loop in kept)
+    return replace(stage, loops=tuple(once))
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,17 @@ def test_an_expanded_result_is_written_once():
     assert shape(kernel.nests[0])[0] == ["vector 6"]
 
 
+@pytest.mark.parametrize("copies", [0, size("n") - 1])
+def test_an_expanded_result_without_elements_is_not_written(copies):
+    """One value for all copies is one too many where there are none: the memory has no room for it."""
+    draw = Drawing()
+    draw.number("n")
+    x = draw.tensor("x", 6)
+    draw.pointwise("z", (6, copies), lambda i, j: exp(x.at((i,))))
+    draw.output("z", (1, 0))
+    build(draw.graph(), [(0,)], {size("n"): 1})
+
+
 def test_scalars_and_empty_tensors():
     for sizes in [(), (0,), (0, 7), (7, 0)]:
         draw = Drawing()
