@@ -99,6 +99,17 @@ CASES: dict[str, Case] = {
         [WEIGHT[:1] > -1],
     ),
     "cross entropy": (functional.cross_entropy, [SCORES, LABELS], 1, [_but(LABELS, 10), _but(LABELS, -1)]),
+    "places of an expanded tensor": (lambda w, i: w.expand(5, 17)[i] + 1, [WEIGHT[:1], PLACES % 5], 1, [PLACES]),
+    "places of an input of stride 0": (lambda w, i: w[i] * 2, [WEIGHT[:1].expand(5, 17), PLACES % 5], 1, [PLACES]),
+    "rows of an expanded tensor": (
+        lambda w, i: functional.embedding(i, w.expand(50, 17)),
+        [WEIGHT[:1], ROWS],
+        1,
+        [_but(ROWS, 50)],
+    ),
+    "the only place": (lambda w, i: w.index_select(0, i), [WEIGHT[0, :1], PLACES * 0], 1, [_but(PLACES * 0, 1)]),
+    "the only place of a scalar": (lambda x, i: x.gather(0, i), [WEIGHT[0, 0], ROWS[0, 0]], 1, [ROWS[0, 1]]),
+    "a number": (lambda x, i: torch.full((5,), 2.0)[i] + x, [VALUES[:, 0], PLACES % 5], 1, [PLACES]),
     "losses": (lambda x, y: functional.nll_loss(x, y, reduction="none"), [SCORES, LABELS], 1, [_but(LABELS, 10)]),
     "cache": (_cached, [WEIGHT, PLACES, VALUES], 1, [_but(PLACES, 50), _but(PLACES, -1)]),
     "counter and cache": (_counted, [torch.tensor([3]), WEIGHT, VALUES[:1]], 0, [torch.tensor([49])]),
@@ -127,8 +138,9 @@ def _region(case: Case) -> Region:
 
 
 def _arguments(region: Region, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """In the order of the region's inputs, and nobody else's."""
-    return [given[int(item.name[3:].partition("_")[0])].clone() for item in region.inputs]
+    """In the order of the region's inputs, and nobody else's; those that are not contiguous nobody writes into."""
+    chosen = (given[int(item.name[3:].partition("_")[0])] for item in region.inputs)
+    return [item.clone() if item.is_contiguous() else item for item in chosen]
 
 
 def _wrong(case: Case, value: torch.Tensor) -> list[torch.Tensor]:

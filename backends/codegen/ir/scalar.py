@@ -9,7 +9,7 @@ Non-goals: memory layout; ``Load`` names an element of a tensor by its index, ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard, Union
 
@@ -270,6 +270,22 @@ def children(expression: Expr) -> tuple[Expr, ...]:
         bound = tuple(value for _, value in expression.bindings)
         return bound if expression.mask is None else (*bound, expression.mask)
     return ()
+
+def needed(bindings: Bindings, index: Iterable[sympy.Expr]) -> Bindings:
+    """The bindings that an access keeps: of symbols in its index, and those that are checked.
+
+    Where every position is the same element (a stride of 0, a single value), the index forgets the position; eager
+    raises for one out of range all the same.
+    """
+    used = frozenset[sympy.Symbol]().union(*(part.free_symbols for part in index))
+    return tuple((symbol, value) for symbol, value in bindings if symbol in used or is_checked(value))
+
+
+def are_checked_in(bindings: Bindings, value: Expr) -> bool:
+    """Whether a value makes every check of some bindings."""
+    checked = {bound for _, bound in bindings if is_checked(bound)}
+    return not checked or checked.issubset(walk(value))
+
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:

@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, IndexValue, Load, apply
+from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, IndexValue, Load, apply, needed
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -47,14 +47,13 @@ def load(
 
     Args:
         index: in range wherever the mask is true.
-        bindings: meaning of symbols in the index; those it does not use are left out.
+        bindings: meaning of symbols in the index; those that it does not need are left out.
         mask: where to read; ``None`` is everywhere.
         other: value elsewhere.
     """
     element = tensor.at(tuple(map(sympy.sympify, index)))
     assert isinstance(element, Load), "a masked or bound read needs an addressable tensor"
-    used = frozenset[Any]().union(*(part.free_symbols for part in element.index))
-    return replace(element, bindings=tuple(pair for pair in bindings if pair[0] in used), mask=mask, other=other)
+    return replace(element, bindings=needed(bindings, element.index), mask=mask, other=other)
 
 
 def integer(value: Any) -> Expr:

@@ -22,7 +22,7 @@ from dataclasses import replace
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Load, is_checked, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Load, is_checked, needed, walk
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     Loop,
@@ -87,6 +87,8 @@ def unchecked(stage: Stage) -> Stage:
 
 
 def _silent(node: Expr) -> Expr:
+    if isinstance(node, Load) and node.bindings:
+        return replace(node, bindings=needed(node.bindings, node.index))
     return node.arguments[0] if isinstance(node, Apply) and node.op == "corrected" else node
 
 

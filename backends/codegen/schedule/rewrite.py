@@ -23,6 +23,7 @@ from mixbackend.backends.codegen.ir.scalar import (
     Load,
     Read,
     apply,
+    needed,
     walk,
 )
 from mixbackend.backends.codegen.ir.stages import (
@@ -170,8 +171,7 @@ def inlined(value: Expr, loops: tuple[Loop, ...], load: Load, ranges: Ranges) ->
         if not isinstance(node, Load):
             return node
         moved = tuple(substitute(part, index, ranges) for part in node.index)
-        used = frozenset().union(*(part.free_symbols for part in moved)) if moved else frozenset()
-        bindings = (*node.bindings, *(pair for pair in load.bindings if pair[0] in used))
+        bindings = (*node.bindings, *needed(load.bindings, moved))
         return replace(node, index=moved, bindings=bindings, mask=_both(load.mask, node.mask))
 
     computed = rewrite(value, at_load)

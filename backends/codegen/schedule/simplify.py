@@ -17,7 +17,17 @@ import sympy
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, children, is_checked, is_element, walk
+from mixbackend.backends.codegen.ir.scalar import (
+    SCALAR_OPS,
+    Apply,
+    Expr,
+    Load,
+    are_checked_in,
+    children,
+    is_checked,
+    is_element,
+    walk,
+)
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Loop,
@@ -196,8 +206,12 @@ class _Inliner:
                 size = sum(1 for _ in walk(source.value))
                 if not self._wants(source, stage) or (count + size > MAXIMUM_NODES and size > 3):
                     return node
+                copy = self._copy(source, node)
+                if not are_checked_in(node.bindings, copy):
+                    # A value that is the same everywhere does not look at the position; eager does.
+                    return node
                 count += size
-                copies[node] = self._copy(source, node)
+                copies[node] = copy
             return copies[node]
 
         result = map_stage(stage, lambda value: rewrite(value, replaced))

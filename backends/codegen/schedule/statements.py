@@ -17,7 +17,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.indices import flatten, index_symbol, without_digits
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, LoopMode, Nest, Scratch, Store
-from mixbackend.backends.codegen.ir.scalar import Expr, Load, Local, Read
+from mixbackend.backends.codegen.ir.scalar import Expr, Load, Local, Read, needed
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     Loop,
@@ -159,8 +159,7 @@ class _Writer:
             if not isinstance(item, Load):
                 return item
             offset = self._offset(item.tensor, item.index)
-            bindings = tuple(pair for pair in item.bindings if pair[0] in offset.free_symbols)
-            return Read(item.dtype, item.tensor, offset, bindings, item.mask, item.other)
+            return Read(item.dtype, item.tensor, offset, needed(item.bindings, (offset,)), item.mask, item.other)
 
         return rewrite(value, node)
 
