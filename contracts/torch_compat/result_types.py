@@ -5,12 +5,14 @@ Input: an operator and the values it is called with. Output: the dtypes of its r
 torch's fake tensors and decompositions of normalisations (seen in torch 2.13) give saved statistics on the processor
 the type of what is normalised; the kernels keep them in float32 where the parameters are float32 and the rest is
 narrower, as under autocast. New running statistics are stated as float32; the kernels keep the type of the old ones.
+Losses of two types, and their gradients, are stated in the wider one; kernels give the type of one argument.
 Invariants: where torch states the truth, nothing changes; ``tests/contracts/test_result_types.py`` holds every rule
 against the kernels themselves.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,16 +61,29 @@ _NORMALISATIONS: Mapping[Any, _Normalisation] = {
 }
 
 
-MISSTATED = frozenset(_NORMALISATIONS)
+_TYPED_LIKE: Mapping[Any, tuple[str, ...]] = {
+    aten.huber_loss.default: ("self",),
+    aten.soft_margin_loss.default: ("self",),
+    aten.soft_margin_loss_backward.default: ("self",),
+    aten.smooth_l1_loss_backward.default: ("self",),
+    aten.mse_loss_backward.default: ("self",),
+    aten.mish_backward.default: ("self",),
+    aten.threshold_backward.default: ("grad_output", "self"),
+}
+"""Operators of one result, with the arguments that it has the type of."""
+
+MISSTATED = frozenset(_NORMALISATIONS) | frozenset(_TYPED_LIKE)
 """Operators whose results torch may state wrongly."""
 
 
 def eager_types(operator: Any, arguments: Any, keywords: Any) -> dict[int, torch.dtype]:
     """Types of an operator's results, by number, as eager's kernels give them; empty for operators without a rule."""
-    rule = _NORMALISATIONS.get(operator)
-    if rule is None:
+    rule, like = _NORMALISATIONS.get(operator), _TYPED_LIKE.get(operator)
+    if rule is None and like is None:
         return {}
     given = _by_name(operator, arguments, keywords)
+    if rule is None:
+        return {0: functools.reduce(torch.promote_types, (given[name].dtype for name in like or ()))}
     normalised = given["input"]
     types = {0: normalised.dtype}
     types |= {place: given[name].dtype for place, name in rule.running if given.get(name) is not None}
@@ -119,12 +134,19 @@ def _retyped_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
 def with_eager_decompositions(table: Mapping[Any, Any]) -> dict[Any, Any]:
     """A table of decompositions whose results have the types that eager gives."""
     return {
-        operator: _as_eager(operator, decomposition) if operator in _NORMALISATIONS else decomposition
+        operator: _as_eager(operator, decomposition) if operator in MISSTATED else decomposition
         for operator, decomposition in table.items()
     }
 
 
 def _as_eager(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition whose results have eager's types."""
+    if operator in _TYPED_LIKE:
+        return lambda *given, **named: decomposition(*given, **named).to(eager_types(operator, given, named)[0])
+    return _with_statistics(operator, decomposition)
+
+
+def _with_statistics(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """A decomposition that rounds statistics as eager does, and not to the type of what is normalised."""
     place = next(place for place, argument in enumerate(operator._schema.arguments) if argument.name == "input")
 

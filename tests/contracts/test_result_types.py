@@ -40,7 +40,16 @@ def calls(dtype: torch.dtype, parameters: torch.dtype, affine: bool) -> dict[Any
     weighted = lambda *rest: batch_norm(dtype, parameters, True, *rest)  # noqa: E731 - one expression
     statistics = dtype if not affine else parameters
     saved = tuple(torch.rand(2, 2).to(statistics) for _ in range(2))
+    pair = (torch.rand(3).to(dtype), torch.rand(3).to(parameters))
+    gradient = torch.rand(3).to(parameters if affine else dtype)
     return {
+        aten.huber_loss.default: pair,
+        aten.soft_margin_loss.default: pair,
+        aten.soft_margin_loss_backward.default: (gradient, *pair, 0),
+        aten.smooth_l1_loss_backward.default: (gradient, *pair, 0, 1.0),
+        aten.mse_loss_backward.default: (gradient, *pair, 0),
+        aten.mish_backward.default: (gradient, pair[0]),
+        aten.threshold_backward.default: (gradient, pair[0], 0),
         aten.native_batch_norm.default: norm(True, 0.1, 1e-5),
         aten._native_batch_norm_legit.default: norm(True, 0.1, 1e-5),
         aten._native_batch_norm_legit.no_stats: (image(dtype), *weights, True, 0.1, 1e-5),

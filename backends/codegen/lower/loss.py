@@ -17,6 +17,7 @@ from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, compute
 from mixbackend.backends.codegen.lower.axes import axes_of, count_of, fold
 from mixbackend.backends.codegen.lower.broadcast import broadcast_sizes, read
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
+from mixbackend.backends.codegen.lower.promotion import result_type
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
@@ -211,10 +212,13 @@ def reduce_loss(lowering: Lowering, reduction: int, sizes: Index, value: ValueFu
 
 
 def _reduced(lowering: Lowering, reduction: int, function: Callable[..., Expr], *operands: Tensor) -> Tensor:
-    """The loss of operands, broadcast, in the compute type of the result."""
-    compute = _computed_in(lowering, operands)
+    """The loss of operands, broadcast, in the compute type of what they have in common."""
+    compute, result = _computed_in(operands), compute_dtype(lowering.output_dtype)
     sizes = broadcast_sizes(*(operand.sizes for operand in operands))
-    value = lambda index: function(*(read(operand, index, compute) for operand in operands))  # noqa: E731
+
+    def value(index: Index) -> Expr:
+        return lowering.cast(function(*(read(operand, index, compute) for operand in operands)), result)
+
     return reduce_loss(lowering, reduction, sizes, value)
 
 
@@ -222,7 +226,7 @@ def _gradient(
     lowering: Lowering, reduction: int, slope: Callable[..., Expr], grad_output: Tensor, *operands: Tensor
 ) -> Tensor:
     """``grad * slope``, over the number of points if their mean was taken."""
-    compute = _computed_in(lowering, operands)
+    compute = _computed_in((grad_output, *operands))
     sizes = broadcast_sizes(*(operand.sizes for operand in operands))
     count = count_of(sympy.Mul(*sizes), compute)
 
@@ -236,15 +240,15 @@ def _gradient(
     return lowering.map(sizes, lowering.output_dtype, value)
 
 
-def _computed_in(lowering: Lowering, operands: tuple[Tensor, ...]) -> torch.dtype:
-    """Compute type of the result.
+def _computed_in(operands: tuple[Tensor, ...]) -> torch.dtype:
+    """Compute type of what operands have in common; a result may be narrower.
 
     Raises:
         RefusedError: the operands are not floating.
     """
     if not all(operand.dtype.is_floating_point for operand in operands):
         raise RefusedError("dtype", f"a loss of {', '.join(str(operand.dtype) for operand in operands)}")
-    return compute_dtype(lowering.output_dtype)
+    return compute_dtype(result_type(*operands))
 
 
 def _given(*tensors: Tensor | None) -> tuple[Tensor, ...]:

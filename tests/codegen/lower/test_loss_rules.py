@@ -51,6 +51,20 @@ def test_distances(check_lowering, dtype, dynamic, name):
         check_lowering(lambda g, x, y, r=reduction: backward(g, x, y, r, *options), [grad, x, y], dynamic=dynamic)
 
 
+@pytest.mark.parametrize("types", [(torch.float16, torch.float32), (torch.float32, torch.float64)])
+@pytest.mark.parametrize("name", LOSSES)
+def test_distances_between_two_types(check_lowering, types, name):
+    """Some losses have the type of the first operand, others the wider one; all are computed in the wider one."""
+    forward, backward, options = LOSSES[name]
+    for first, second in (types, types[::-1]):
+        x, y = values(4, 5, dtype=first), values(4, 5, dtype=second, seed=1)
+        for reduction in REDUCTIONS:
+            check_lowering(lambda x, y, r=reduction: forward(x, y, r, *options), [x, y])
+        if name != "huber":  # eager takes no two types there
+            grad = values(4, 5, dtype=second, seed=2)
+            check_lowering(lambda g, x, y: backward(g, x, y, 0, *options), [grad, x, y])
+
+
 def test_distances_of_special_values(check_lowering):
     x, y = values(3, 4), values(3, 4, seed=1)
     x[0, 1], x[2, 3] = math.nan, 0.0
