@@ -113,6 +113,12 @@ def check_index(index: Tensor) -> None:
         raise RefusedError("dtype", f"an index of type {index.dtype}; int64 and int32 are taken")
 
 
+def names_nothing(tensor: Tensor, index: Tensor) -> bool:
+    """Whether an index with a position per element has none: only then eager lets its rank be another one."""
+    same = at_least_one_dimension(tensor).rank == at_least_one_dimension(index).rank
+    return not same or any(map(is_zero, index.sizes))
+
+
 def conditions_inside(position: Any, size: Any, least: Any, most: Any) -> tuple[Expr, ...]:
     """What must hold for ``0 <= position < size``, given bounds of the position that are known when compiling.
 

@@ -23,6 +23,7 @@ from mixbackend.backends.codegen.lower.access import (
     check_index,
     integer,
     load,
+    names_nothing,
     normalized,
     replaced,
     run_time_index,
@@ -30,7 +31,7 @@ from mixbackend.backends.codegen.lower.access import (
 from mixbackend.backends.codegen.lower.broadcast import broadcast_index, broadcast_sizes
 from mixbackend.backends.codegen.lower.conversion import written_into
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.promotion import convert
+from mixbackend.backends.codegen.lower.promotion import constant, convert
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.scatter import scattered
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -176,6 +177,8 @@ def index_select(lowering: Lowering, self: Tensor, dim: int, index: Tensor) -> T
 def gather(lowering: Lowering, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     """``out[i][j] = self[index[i][j]][j]`` along a dimension."""
     check_index(index)
+    if names_nothing(self, index):
+        return lowering.lazy(index.sizes, self.dtype, lambda place: constant(0, self.dtype))
     tensor, positions = addressable(lowering, at_least_one_dimension(self)), at_least_one_dimension(index)
     axis = normalized(dim, tensor.rank)
 

@@ -19,6 +19,7 @@ from mixbackend.backends.codegen.ir.stages import WriteMode
 from mixbackend.backends.codegen.lower.access import (
     at_least_one_dimension,
     check_index,
+    names_nothing,
     normalized,
     replaced,
     run_time_index,
@@ -95,6 +96,8 @@ def _along(lowering: Lowering, target: Tensor, dim: int, index: Tensor) -> Desti
 def _scatter(
     lowering: Lowering, target: Tensor, dim: int, index: Tensor, value: ValueFunction, mode: WriteMode
 ) -> Tensor:
+    if names_nothing(target, index):
+        return lowering.map(target.sizes, target.dtype, target.at)
     target, index = at_least_one_dimension(target), at_least_one_dimension(index)
     destination = _along(lowering, target, normalized(dim, target.rank), index)
     result = scattered(lowering, target.sizes, target.dtype, target.at, index.sizes, destination, value, mode)
@@ -163,6 +166,8 @@ def scatter_reduce(
     lowering: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
 ) -> Tensor:
     """``scatter`` that folds; without ``include_self`` the old value counts only where nothing is written."""
+    if names_nothing(self, index):
+        return lowering.map(self.sizes, self.dtype, self.at)
     target, index = at_least_one_dimension(self), at_least_one_dimension(index)
     destination = _along(lowering, target, normalized(dim, target.rank), index)
     source = _source(lowering, target, src)

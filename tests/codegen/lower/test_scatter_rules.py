@@ -35,6 +35,17 @@ def _distinct(high: int, *sizes: int, dim: int = 0) -> torch.Tensor:
     )
 
 
+@pytest.mark.parametrize("shape", [(0,), (1, 0), (0, 2, 3)])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax"])
+def test_an_index_without_elements_may_have_any_rank(check_lowering, shape, reduce):
+    x, index, source = _values(4, 3), torch.zeros(shape, dtype=torch.int64), torch.zeros(shape)
+    check_lowering(lambda x, i: x.gather(0, i), [x, index])
+    check_lowering(lambda x, i: x.scatter(0, i, 2.0), [x, index])
+    check_lowering(lambda x, i, s: x.scatter(1, i, s), [x, index, source])
+    check_lowering(lambda x, i, s: x.scatter_add(0, i, s), [x, index, source])
+    check_lowering(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=False), [x, index, source])
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_scatter(check_lowering, dtype, dim):
