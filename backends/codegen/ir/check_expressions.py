@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.ir.scalar import (
     Local,
     Read,
     compute_dtype,
+    kind_of,
     walk,
 )
 from mixbackend.backends.codegen.ir.text import type_text
@@ -72,13 +73,6 @@ class Scope:
     def expect(self, holds: bool, message: str) -> bool:
         """Note a problem unless a condition holds."""
         return self.problems.expect(holds, message, self.excerpt)
-
-
-def kind_of(dtype: torch.dtype) -> str:
-    """``f``, ``i`` or ``b``, as in ``ScalarOp.kinds``."""
-    if dtype == torch.bool:
-        return "b"
-    return "f" if dtype.is_floating_point else "i"
 
 
 def check_expression(root: Expr, scope: Scope) -> None:

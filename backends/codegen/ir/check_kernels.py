@@ -24,7 +24,6 @@ from mixbackend.backends.codegen.ir.check_expressions import (
     check_mask,
     check_product,
     check_stored,
-    kind_of,
 )
 from mixbackend.backends.codegen.ir.errors import Problems
 from mixbackend.backends.codegen.ir.kernel import (
@@ -40,7 +39,7 @@ from mixbackend.backends.codegen.ir.kernel import (
     Store,
 )
 from mixbackend.backends.codegen.ir.kernel_text import expressions_of_statement
-from mixbackend.backends.codegen.ir.scalar import Read, walk
+from mixbackend.backends.codegen.ir.scalar import Read, kind_of, walk
 from mixbackend.backends.codegen.ir.text import listing, type_text
 
 

@@ -24,11 +24,10 @@ from mixbackend.backends.codegen.ir.check_expressions import (
     check_mask,
     check_product,
     check_stored,
-    kind_of,
 )
 from mixbackend.backends.codegen.ir.check_templates import check_template
 from mixbackend.backends.codegen.ir.errors import Problems
-from mixbackend.backends.codegen.ir.scalar import Load, walk
+from mixbackend.backends.codegen.ir.scalar import Load, kind_of, walk
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
     Concatenate,

@@ -237,16 +237,30 @@ SCALAR_OPS: Mapping[str, ScalarOp] = {
 equal, or the run ends with an ``InputRangeError``, before anything is written into an input."""
 
 
+class OperandTypeError(TypeError):
+    """An operator is not defined for the type of its operands: no target has code for it."""
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """``f``, ``i`` or ``b``, as in ``ScalarOp.kinds``."""
+    if dtype == torch.bool:
+        return "b"
+    return "f" if dtype.is_floating_point else "i"
+
+
 def apply(op: str, *arguments: Expr, dtype: torch.dtype | None = None) -> Expr:
     """A node for a scalar operator; the type follows from the arguments unless given.
 
     Raises:
         KeyError: no such operator.
         ValueError: wrong number of arguments.
+        OperandTypeError: they are of a kind that the operator does not take.
     """
     definition = SCALAR_OPS[op]
     if len(arguments) != definition.arity:
         raise ValueError(f"{op} takes {definition.arity} arguments, got {len(arguments)}")
+    if kind_of(arguments[-1].dtype) not in definition.kinds:
+        raise OperandTypeError(f"{op} is not defined for {arguments[-1].dtype}")
     if dtype is None:
         dtype = torch.bool if definition.result == "bool" else arguments[-1].dtype
     return Apply(dtype, op, arguments)
@@ -256,20 +270,6 @@ def is_checked(*roots: Expr) -> bool:
     """Whether something in these expressions may be told to be out of range."""
     return any(isinstance(node, Apply) and node.op == "corrected" for node in walk(*roots))
 
-
-def is_element(value: Expr) -> TypeGuard[Load]:
-    """Whether a value is an element of a tensor, read in any case and at an index that no value decides."""
-    return isinstance(value, Load) and value.mask is None and not value.bindings
-
-
-def children(expression: Expr) -> tuple[Expr, ...]:
-    """Direct parts of an expression: arguments, mask and bound values."""
-    if isinstance(expression, Apply):
-        return expression.arguments
-    if isinstance(expression, (Load, Read)):
-        bound = tuple(value for _, value in expression.bindings)
-        return bound if expression.mask is None else (*bound, expression.mask)
-    return ()
 
 def needed(bindings: Bindings, index: Iterable[sympy.Expr]) -> Bindings:
     """The bindings that an access keeps: of symbols in its index, and those that are checked.
@@ -286,6 +286,20 @@ def are_checked_in(bindings: Bindings, value: Expr) -> bool:
     checked = {bound for _, bound in bindings if is_checked(bound)}
     return not checked or checked.issubset(walk(value))
 
+
+def is_element(value: Expr) -> TypeGuard[Load]:
+    """Whether a value is an element of a tensor, read in any case and at an index that no value decides."""
+    return isinstance(value, Load) and value.mask is None and not value.bindings
+
+
+def children(expression: Expr) -> tuple[Expr, ...]:
+    """Direct parts of an expression: arguments, mask and bound values."""
+    if isinstance(expression, Apply):
+        return expression.arguments
+    if isinstance(expression, (Load, Read)):
+        bound = tuple(value for _, value in expression.bindings)
+        return bound if expression.mask is None else (*bound, expression.mask)
+    return ()
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:

@@ -16,7 +16,16 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, IndexValue, Load, apply, compute_dtype, walk
+from mixbackend.backends.codegen.ir.scalar import (
+    Bindings,
+    Expr,
+    IndexValue,
+    Load,
+    OperandTypeError,
+    apply,
+    compute_dtype,
+    walk,
+)
 from mixbackend.backends.codegen.ir.stages import (
     OFFSET,
     SEED,
@@ -172,7 +181,10 @@ class Lowering:
             if item.name not in self._values:
                 self._bind_number(item)
         arguments = {name: self._argument(value) for name, value in view.node.arguments}
-        result = function(self, **arguments)
+        try:
+            result = function(self, **arguments)
+        except OperandTypeError as error:
+            raise RefusedError("dtype", f"{view.op}: {error}") from error
         self._check(result)
         self.bind(view.node.name, result)
 

@@ -9,10 +9,13 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.scalar import Constant
+from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.backends.codegen.lower.lowering import STORAGE_TYPES
 from mixbackend.backends.codegen.lower.promotion import constant, result_type
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Tensor
+from mixbackend.contracts import Unsupported
+from mixbackend.contracts.region_text import read_region_text
 
 _TYPES = sorted(STORAGE_TYPES, key=str)
 
@@ -114,3 +117,17 @@ def test_copies(check_lowering):
         ),
         [torch.randn(1, 2, 3, 4), torch.randn(4)],
     )
+
+
+def test_an_operator_of_a_type_that_it_is_not_defined_for_is_refused():
+    """torch writes such a graph for a tensor that was expanded to its own symbolic sizes and written into."""
+    region = read_region_text(
+        """mixbackend-region 1 inference
+%0 = input(activation, tensor(bool, [4], [1], "cpu"))
+%1 = aten.sub.Tensor(self=%0, other=%0, alpha=1) -> tensor(bool, [4], [1], "cpu")
+return(%1, tensor(bool, [4], [1], "cpu"), alias=none, exact=true)
+"""
+    )
+    verdict = judge_op(region.views[0])
+    assert isinstance(verdict, Unsupported)
+    assert (verdict.code, verdict.detail) == ("dtype", "aten.sub.Tensor: sub is not defined for torch.bool")
