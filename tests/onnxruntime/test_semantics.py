@@ -191,3 +191,16 @@ def test_refusals_say_why(workbench, function, code):
     refusals = workbench.refusals(function, [torch.randn(4, 4)])
     assert code in {refusal.code for refusal in refusals}
     assert all(refusal.detail for refusal in refusals)
+
+
+@pytest.mark.parametrize("name", ["mv", "addmv", "dot"])
+def test_products_of_turned_matrices_and_vectors(workbench, name):
+    """The runtime fuses a transposition into a product, and then takes a vector for a matrix."""
+    matrix, vector, addend = torch.arange(12.0).reshape(3, 4) % 5, torch.tensor([1.0, -2.0, 4.0]), torch.ones(4)
+    functions = {
+        "mv": lambda m, v, _: aten.mv(aten.t(m), v),
+        "addmv": lambda m, v, a: aten.addmv(a, aten.t(m), v),
+        "dot": lambda m, v, a: aten.dot(aten.mv(aten.t(m), v), a),
+    }
+    built = workbench.build(functions[name], [matrix, vector, addend])
+    assert torch.equal(built(matrix, vector, addend)[0], functions[name](matrix, vector, addend))

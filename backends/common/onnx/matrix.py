@@ -21,8 +21,19 @@ def _mm(call: Call) -> Value:
     left, right = call.tensor(names[0]), call.tensor(names[1])
     stored = call.build.before(right, "Transpose", perm=[1, 0])
     if stored is None or left.dtype not in SINGLES or left.rank != 2:
-        return call.op("MatMul", left, right)
+        return _product(call, left, right)
     return call.op("Gemm", left, stored, transB=1)
+
+
+def _product(call: Call, left: Value, right: Value) -> Value:
+    """A product whose operands are matrices: runtimes fuse a transposition into it, and are wrong for vectors then."""
+    lone = [axis for axis, operand in ((-2, left), (-1, right)) if operand.rank == 1]
+    if left.rank == 1:
+        left = call.op("Unsqueeze", left, call.build.integers([0]))
+    if right.rank == 1:
+        right = call.op("Unsqueeze", right, call.build.integers([1]))
+    product = call.op("MatMul", left, right)
+    return call.op("Squeeze", product, call.build.integers(lone)) if lone else product
 
 
 def _literal_scales(view: OpView) -> Unsupported | None:
@@ -60,7 +71,7 @@ def _baddbmm(call: Call) -> Value:
 
 @lowers("addmv", OpRule(dtypes=REALS | COUNTS, arguments=(_literal_scales,)))
 def _addmv(call: Call) -> Value:
-    return _added(call, call.op("MatMul", call.tensor("mat"), call.tensor("vec")))
+    return _added(call, _product(call, call.tensor("mat"), call.tensor("vec")))
 
 
 def _added(call: Call, product: Value) -> Value:
