@@ -21,7 +21,7 @@ from mixbackend.contracts.numerics import Deviation, find_deviation
 from mixbackend.execute.kept_inputs import KeptInputs
 from mixbackend.execute.region_code import Depth
 from mixbackend.execute.run_function import Run
-from mixbackend.execute.strides import is_relied_upon, restrider
+from mixbackend.execute.strides import is_relied_upon, layout_of
 from mixbackend.execute.verify import (
     Check,
     RandomStates,
@@ -180,8 +180,8 @@ def malformed(checked: CheckedRegion, inputs: Sequence[Any], outputs: Sequence[A
             return Deviation(index, float("inf"), 0.0, 0.0, "storage")
         promised = expected.exact_stride and is_relied_upon(checked.compiled, expected.meta)
         as_expected = tuple(output.shape) == tuple(expected.meta.shape)
-        enforce = restrider(expected.meta) if promised and as_expected else None
-        if enforce is not None and enforce(output) is not output:
+        layout = layout_of(region, expected.meta) if promised and as_expected else None
+        if layout is not None and layout(inputs)(output) is not output:
             return Deviation(index, float("inf"), 0.0, 0.0, "stride")
     return None
 

@@ -7,13 +7,14 @@ class differ by less than a factor of two, so that what was checked at one of th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import sympy
 
-from mixbackend.contracts import Condition, Region, SymbolicSize, TensorMeta, ValueMeta
+from mixbackend.contracts import Condition, Region, Size, SymbolicSize, TensorMeta, ValueMeta
 from mixbackend.contracts.region_grammar import SymbolNames, write_value
 from mixbackend.execute.run_function import Run
 
@@ -21,6 +22,10 @@ Sizes = tuple[int, ...]
 """The class of each symbolic size, in the order in which the inputs show them; empty where all sizes are known."""
 
 SizeReader = Callable[[Sequence[Any]], int]
+SizesReader = Callable[[Sequence[Any]], tuple[int, ...]]
+
+_REMEMBERED = 64
+"""Values of symbols for which it is known what sizes are made of them."""
 
 
 def size_classes(region: Region) -> Callable[[Sequence[Any]], Sizes]:
@@ -110,14 +115,29 @@ def size_reader(region: Region, condition: Condition) -> SizeReader:
         constant = condition.size
         return lambda inputs: constant
     found = _shown(region)
-    symbols = sorted(condition.size.expression.free_symbols, key=str)
     if condition.size.expression in found:
         return _reader(found[condition.size.expression])
-    if not symbols or any(symbol not in found for symbol in symbols):
+    read = sizes_reader(region, (condition.size,))
+    if read is None:
         raise ValueError(f"no input of region {region.id} shows the size of the precondition {condition}")
-    readers = [(symbol, _reader(found[symbol])) for symbol in symbols]
-    expression = condition.size.expression
-    return lambda inputs: int(expression.xreplace({symbol: sympy.Integer(read(inputs)) for symbol, read in readers}))
+    return lambda inputs: read(inputs)[0]
+
+
+def sizes_reader(region: Region, sizes: Sequence[Size]) -> SizesReader | None:
+    """How to tell sizes from the arguments; ``None`` where no input shows what one of them is made of."""
+    expressions = [sympy.sympify(size.expression if isinstance(size, SymbolicSize) else size) for size in sizes]
+    symbols = sorted(frozenset[sympy.Symbol]().union(*(item.free_symbols for item in expressions)), key=str)
+    found = _shown(region)
+    if any(symbol not in found for symbol in symbols):
+        return None
+
+    @functools.lru_cache(maxsize=_REMEMBERED)
+    def sizes_at(values: tuple[int, ...]) -> tuple[int, ...]:
+        known = dict(zip(symbols, map(sympy.Integer, values), strict=True))
+        return tuple(int(item.xreplace(known)) for item in expressions)
+
+    read: SizesReader = eval(f"lambda inputs: ({''.join(f'{found[symbol]}, ' for symbol in symbols)})")
+    return lambda inputs: sizes_at(read(inputs))
 
 
 def _reader(text: str) -> SizeReader:

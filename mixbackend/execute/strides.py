@@ -7,40 +7,45 @@ to be done; a run function. Strides are compared only where the size is over 1 a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from mixbackend.contracts import CompiledRegion, Region, TensorMeta, hint_of, is_symbolic
+from mixbackend.execute.region_sizes import sizes_reader
 from mixbackend.execute.run_function import Run
 
 Restride = Callable[[torch.Tensor], torch.Tensor]
+Layout = Callable[[Sequence[Any]], Restride]
+"""What has to be done to an output of the call with these inputs; asked before the call, which may clear them."""
 
 
-def restrided(run: Run, places: Sequence[tuple[int, Restride]]) -> Run:
+def restrided(run: Run, places: Sequence[tuple[int, Layout]]) -> Run:
     """The same run function; its outputs at these places lie as eager's do."""
     if not places:
         return run
 
     def restriding(inputs: list[Any]) -> Sequence[Any]:
+        wanted = [(place, layout(inputs)) for place, layout in places]
         outputs = list(run(inputs))
-        for place, restride in places:
+        for place, restride in wanted:
             outputs[place] = restride(outputs[place])
         return outputs
 
     return restriding
 
 
-def restriders(region: Region, compiled: CompiledRegion) -> tuple[tuple[int, Restride], ...]:
+def restriders(region: Region, compiled: CompiledRegion) -> tuple[tuple[int, Layout], ...]:
     """Of a region's outputs, by their places: those that are not sure to lie as eager's do, where that matters."""
     found = []
     for index, output in enumerate(region.outputs):
         if not output.exact_stride or is_relied_upon(compiled, output.meta):
             continue
-        enforce = restrider(output.meta)
-        if enforce is not None:
-            found.append((index, enforce))
+        layout = layout_of(region, output.meta)
+        if layout is not None:
+            found.append((index, layout))
     return tuple(found)
 
 
@@ -51,31 +56,38 @@ def is_relied_upon(compiled: CompiledRegion, meta: TensorMeta) -> bool:
     return compiled.strides == "as_traced"
 
 
-def restrider(meta: TensorMeta) -> Restride | None:
-    """A function that enforces the strides of ``meta``; ``None`` if any layout satisfies it."""
+def layout_of(region: Region, meta: TensorMeta) -> Layout | None:
+    """How the strides of ``meta`` are enforced; ``None`` if any layout satisfies them.
+
+    Where strides depend on sizes that no input shows, the order of dimensions is all that is kept.
+    """
     if meta.rank == 0:
         return None
-    if not any(is_symbolic(size) for size in (*meta.shape, *meta.stride)):
-        return _static(tuple(int(size) for size in meta.shape), tuple(int(step) for step in meta.stride))
-    return _dynamic(meta)
+    if not any(map(is_symbolic, (*meta.shape, *meta.stride))):
+        shape = tuple(int(size) for size in meta.shape)
+        if 0 in shape or all(size == 1 for size in shape):
+            return None
+    if not any(map(is_symbolic, meta.stride)):
+        enforce = functools.partial(_laid, tuple(int(step) for step in meta.stride))
+        return lambda inputs: enforce
+    read = sizes_reader(region, meta.stride)
+    if read is not None:
+        return lambda inputs: functools.partial(_laid, read(inputs))
+    in_order = _in_order(meta)
+    return None if in_order is None else lambda inputs: in_order
 
 
-def _static(shape: tuple[int, ...], stride: tuple[int, ...]) -> Restride | None:
-    relevant = tuple(index for index, size in enumerate(shape) if size > 1)
-    if not relevant or 0 in shape:
-        return None
-
-    def enforce(tensor: torch.Tensor) -> torch.Tensor:
-        actual = tensor.stride()
-        if actual == stride or all(actual[index] == stride[index] for index in relevant):
-            return tensor
-        return _copy(tensor, stride)
-
-    return enforce
+def _laid(stride: tuple[int, ...], tensor: torch.Tensor) -> torch.Tensor:
+    actual = tensor.stride()
+    if actual == stride or tensor.numel() == 0:
+        return tensor
+    relevant = zip(tensor.shape, actual, stride, strict=True)
+    same = all(step == wanted for size, step, wanted in relevant if size > 1)
+    return tensor if same else _copy(tensor, stride)
 
 
-def _dynamic(meta: TensorMeta) -> Restride | None:
-    """Only the order of dimensions is kept where sizes are symbolic: expanded and gapped layouts stay as they come."""
+def _in_order(meta: TensorMeta) -> Restride | None:
+    """Only the order of dimensions is kept: expanded and gapped layouts stay as they come."""
     hints = tuple(hint_of(step) for step in meta.stride)
     if not _dense(tuple(hint_of(size) for size in meta.shape), hints):
         return None

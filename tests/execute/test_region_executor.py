@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import BoundRun, CompiledRegion, Region
+from mixbackend.contracts import BoundRun, CompiledRegion, Region, TensorMeta
 from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.faults import Failed, Faults
 from mixbackend.execute.region_code import RegionCode
@@ -129,3 +129,32 @@ def test_eager_runs_what_waits_for_constants():
     executor.bind([INPUT])
     call(executor)
     assert executor.state is State.TIMED and executor.measured_s is not None and not faults
+
+
+LAYOUTS = {
+    "rows in steps": lambda value: value.sin()[::2],
+    "columns cut off": lambda value: value.sin()[:, 1:],
+    "half of the columns": lambda value: value.sin()[:, : value.shape[1] // 2],
+    "turned": lambda value: value.sin().t(),
+    "expanded": lambda value: value.sin()[:, :1].expand(-1, 3),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_outputs_of_symbolic_sizes_lie_as_eagers_do(name):
+    """Steps between elements follow from the sizes of each call, also where the first call's layout has no gaps."""
+    function = LAYOUTS[name]
+    region = trace_region(lambda value: (function(value),), [torch.randn(6, 10)], dynamic=True)
+    place = next(place for place, item in enumerate(region.inputs) if isinstance(item.meta, TensorMeta))
+    code = RegionCode(Foreign(), CompiledRegion(lambda inputs: [function(inputs[place]).contiguous()]))
+    executor = RegionExecutor(region, code, ExecutionPolicy("first_call", 3.0, strict=False), deque())
+    for sizes in ((6, 10), (8, 6), (6, 14)):
+        value = torch.randn(sizes)
+        inputs = [value if index == place else _size(item.meta, sizes) for index, item in enumerate(region.inputs)]
+        result = executor(inputs)[0]
+        assert result.stride() == function(value).stride()
+        torch.testing.assert_close(result, function(value))
+
+
+def _size(meta: Any, sizes: tuple[int, int]) -> int:
+    return {6: sizes[0], 10: sizes[1]}[meta.hint]

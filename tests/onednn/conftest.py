@@ -25,7 +25,7 @@ from mixbackend.contracts import (
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.priors import prior_rates
-from mixbackend.execute.strides import restrider
+from mixbackend.execute.strides import layout_of
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
@@ -100,8 +100,8 @@ class Built:
         for index, (result, expected, reference) in enumerate(zip(results, eager, exact, strict=True)):
             deviation = find_deviation(index, result, expected, reference, budget)
             assert deviation is None, f"{deviation}\n{self.compiled.source}"
-            enforce = restrider(self.region.outputs[index].meta) if self.compiled.strides == "as_traced" else None
-            assert enforce is None or enforce(result) is result
+            layout = layout_of(self.region, self.region.outputs[index].meta)
+            assert self.compiled.strides != "as_traced" or layout is None or layout(values)(result) is result
         assert all(torch.equal(old, new) or bool(new.isnan().any()) for old, new in zip(before, inputs, strict=True))
         return results
 
