@@ -5,8 +5,8 @@ Input: a region, the inputs of one call as they were before it, the outputs its 
 regions that draw random numbers, the state of torch's generators before the call.
 Output: a ``Check``: right, the first deviation (inputs that were written count after the outputs), or why it cannot
 be told.
-Invariants: nothing is raised into the caller, whatever goes wrong; torch's random state is what it was; inputs are not
-changed; nothing is kept.
+Invariants: nothing but ``OutOfRangeError`` is raised into the caller, whatever goes wrong; torch's random state is what
+it was; inputs are not changed; nothing is kept.
 Non-goals: deciding what happens to a wrong region, see ``execute.region_executor``.
 """
 
@@ -102,6 +102,22 @@ def eager_result(region: Region, inputs: Sequence[Any]) -> tuple[torch.Tensor, .
     return tuple(region.graph_module.forward(*inputs))
 
 
+class OutOfRangeError(Exception):
+    """Eager raises an ``IndexError`` for the inputs of a call that returned results."""
+
+
+def checked_eager_result(region: Region, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """What eager returns, in a check.
+
+    Raises:
+        OutOfRangeError: an index is out of range, which the code that is checked did not tell.
+    """
+    try:
+        return eager_result(region, inputs)
+    except IndexError as error:
+        raise OutOfRangeError(f"eager raises IndexError: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """What holding one call of a region against eager has shown: right where both fields are empty.
@@ -128,7 +144,10 @@ def check_region(
     written: Sequence[torch.Tensor] = (),
     states: RandomStates = (),
 ) -> Check:
-    """Hold a call against eager and float64; raises nothing.
+    """Hold a call against eager and float64.
+
+    Raises:
+        OutOfRangeError: see ``checked_eager_result``; nothing else, whatever goes wrong.
 
     Args:
         inputs: as they were before the call.
@@ -141,6 +160,8 @@ def check_region(
             places = min(len(outputs), len(region.outputs))
             return Check(Deviation(places, float("inf"), 0.0, 0.0, "shape"))
         return _watched(_Call(region, inputs, (*outputs, *written), budget, states))
+    except OutOfRangeError:
+        raise
     except Exception as error:
         # Whatever it is, it is the check's: the user's call has its result already.
         return Check(unknown=f"the check failed: {type(error).__name__}: {error}")
@@ -204,7 +225,7 @@ def _against_float64(call: _Call) -> Check:
     after = _states_of(generators)
     own = before_writing(call.region, call.inputs)
     set_random_states(call.states)
-    eager = (*eager_result(call.region, own), *(own[place] for place in call.region.written))
+    eager = (*checked_eager_result(call.region, own), *(own[place] for place in call.region.written))
     drawn = _states_of(generators)
     set_random_states(call.states)
     exact = wide_results(call.region, call.inputs)
@@ -293,7 +314,7 @@ def _against_eager(call: _Call) -> Check:
     set_random_states(call.states)
     if call.region.written:
         own = before_writing(call.region, call.inputs)
-        eager = (*eager_result(call.region, own), *(own[place] for place in call.region.written))
+        eager = (*checked_eager_result(call.region, own), *(own[place] for place in call.region.written))
         return _first_deviation(call, eager)
     found: list[Deviation] = []
     meaningful = frozenset(_meaningful(call))

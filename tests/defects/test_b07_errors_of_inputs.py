@@ -39,6 +39,29 @@ def test_a_bad_index_is_the_users(tmp_path, policy, first):
             assert owners(mixture) == {"foreign"}
 
 
+def corrected(call):
+    """A library that reads some row for an index that is out of range, and says nothing."""
+    call.inputs = [
+        value.clamp(max=9) if isinstance(value, torch.Tensor) and value.dtype is torch.int64 else value
+        for value in call.inputs
+    ]
+    return call.right()
+
+
+@pytest.mark.parametrize("policy", ["repair", "raise"])
+def test_a_bad_index_that_is_not_told_is_the_users(tmp_path, policy):
+    """Where a call is checked, eager's error is seen; results that eager does not have are not returned."""
+    table = torch.randn(10, 4)
+    bad, good = torch.tensor([1, 12]), torch.tensor([1, 2])
+    with mixture_of(Foreign(corrected), folder=tmp_path, on_failure=policy) as mixture:
+        compiled = torch.compile(rows, backend=mixture)
+        with pytest.raises(IndexError, match="out of range"):
+            compiled(table, bad)
+        torch.testing.assert_close(compiled(table, good), rows(table, good))
+        assert kinds(mixture) == []
+        assert owners(mixture) == {"foreign"}
+
+
 def test_a_counter_that_eager_would_have_written_is_left_to_eager(tmp_path):
     """Strictly, too, eager is asked on copies."""
 
