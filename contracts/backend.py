@@ -85,6 +85,8 @@ class Traits:
             of each binding among themselves: what bindings of one region share is the backend's to guard.
         keeps_random_stream: whether random ops draw exactly what eager would draw; only then may it get them.
         takes_effects: whether it runs mutation, collectives and higher-order ops as eager would.
+        takes_whole: full names of the higher-order operators that it takes with the subgraphs that they carry: it is
+            asked for a verdict on them, and a region holds their subgraphs as attributes of its graph.
         writes_inputs: whether it takes operators of ``ops.WRITING`` on an input of its region: the value is written
             into the very storage; what comes before in graph order reads the old one, what comes after the new one.
         raises_before_writing: whether a ``run`` that raises has written nothing into inputs. Without it a call that
@@ -122,6 +124,7 @@ class Traits:
     reentrant: bool = True
     keeps_random_stream: bool = False
     takes_effects: bool = False
+    takes_whole: frozenset[str] = frozenset()
     writes_inputs: bool = False
     raises_before_writing: bool = False
     fixed_outputs: bool = False

@@ -70,14 +70,19 @@ _REFUSED_TAGS = (
 )
 
 
-def refuse_special(view: OpView, *, writes_inputs: bool = False) -> Unsupported | None:
+def refuse_special(
+    view: OpView, *, writes_inputs: bool = False, takes_whole: frozenset[str] = frozenset()
+) -> Unsupported | None:
     """The refusal of ops that only a backend with eager's semantics may run; ``None`` for ordinary ops.
 
     Args:
         writes_inputs: let operators of ``WRITING`` pass, for backends with the trait of that name.
+        takes_whole: let these higher-order operators pass, likewise.
     """
     for tag, code, detail in _REFUSED_TAGS:
         if writes_inputs and tag is OpTag.MUTATES and view.op in WRITING:
+            continue
+        if tag is OpTag.HIGHER_ORDER and view.op in takes_whole:
             continue
         if tag in view.node.tags:
             return Unsupported(code, f"{view.op} {detail}")  # type: ignore[arg-type]

@@ -54,7 +54,8 @@ def weighed(costs: RooflineCostModel, share: float) -> RooflineCostModel:
     """
     device, mine = costs.device, 1.0 - share
     scaled = replace(device, bytes_per_s=device.bytes_per_s / mine, cache_bytes_per_s=device.cache_bytes_per_s / mine)
-    return RooflineCostModel(scaled, {name: _weighed(rates, share, device) for name, rates in costs.rates.items()})
+    weighed = {name: _weighed(rates, share, device) for name, rates in costs.rates.items()}
+    return RooflineCostModel(scaled, weighed, whole=costs.whole)
 
 
 def _weighed(rates: BackendRates, share: float, device: DeviceModel) -> BackendRates:

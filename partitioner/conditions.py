@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
-from mixbackend.contracts import Backend, RegionConditions, RegionSketch, TensorMeta, Unsupported
+from mixbackend.contracts import Backend, OpNode, RegionConditions, RegionSketch, TensorMeta, Unsupported
 from mixbackend.contracts.asked import asked_all
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.problem import Problem
@@ -80,7 +80,7 @@ class RegionRules:
     def _lack_of(self, backend: int, cores: Sequence[str]) -> Unsupported | None:
         conditions = self._conditions[backend]
         nodes = [self._problem.graph.node_by_name[core] for core in cores]
-        ops = sum(not is_free(node) for node in nodes)
+        ops = sum(_weight(node) for node in nodes)
         if ops < conditions.minimum_ops:
             return Unsupported("region-too-small", f"{ops} ops, needed {conditions.minimum_ops}")
         present = {node.op for node in nodes} | {self._problem.candidates.views[core].op_class for core in cores}
@@ -131,6 +131,11 @@ class RegionRules:
                 outputs.append(meta)
         views = tuple(problem.candidates.views[name] for name in ordered)
         return RegionSketch(views, tuple(inputs.values()), tuple(outputs), seconds)
+
+
+def _weight(node: OpNode) -> int:
+    """How many ops a node counts for: those of subgraphs that it carries, one otherwise, none if it moves nothing."""
+    return sum(len(body.views) for body in node.bodies) or int(not is_free(node))
 
 
 def _as_wanted(conditions: RegionConditions, minimum_ops: int | None) -> RegionConditions:

@@ -196,8 +196,10 @@ def refused_by_traits(backend: AskedBackend, view: OpView) -> Unsupported | None
         return Unsupported("random", f"{view.op} draws from torch's random stream")
     if tags and not traits.takes_effects:
         writes = traits.writes_inputs and view.op in WRITING
+        granted = {OpTag.MUTATES} if writes else set()
+        granted |= {OpTag.HIGHER_ORDER} if view.op in traits.takes_whole else set()
         for tag, code, detail in _EFFECTS:
-            if tag in tags and not (writes and tag is OpTag.MUTATES):
+            if tag in tags and tag not in granted:
                 return Unsupported(code, f"{view.op} {detail}")  # type: ignore[arg-type]
     for meta in (*view.input_tensors, *view.output_tensors):
         if meta.device.type not in traits.device_types:

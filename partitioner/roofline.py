@@ -60,6 +60,7 @@ class RooflineCostModel:
         device: the machine.
         rates: of every backend that will be asked about.
         measured: measurements of whole regions, by (backend, region key).
+        whole: by backend, higher-order operators that it takes with their subgraphs (``Traits.takes_whole``).
     """
 
     def __init__(
@@ -67,9 +68,11 @@ class RooflineCostModel:
         device: DeviceModel,
         rates: Mapping[str, BackendRates],
         measured: Mapping[tuple[str, str], Estimate] | Measured | None = None,
+        whole: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
         self.device = device
         self.rates = dict(rates)
+        self.whole = dict(whole or {})
         self._measured = _as_function(measured)
 
     def op(self, backend: str, view: OpView) -> Estimate:
@@ -80,7 +83,7 @@ class RooflineCostModel:
             return Estimate(self._inside(backend, view), "prior")
         row = rate_row(view)
         rate = self.rate(backend, row, dtype_of(view))
-        arithmetic = max(work_of(view).flops / rate.flops_per_s, rate.least_s)
+        arithmetic = _arithmetic(view, rate)
         if self.device.hides_traffic(view.op_class):
             arithmetic = max(arithmetic - self.traffic(backend, view), 0.0)
         copies = self._relaying(backend, row, view) + self._padding(backend, row, view)
@@ -88,18 +91,27 @@ class RooflineCostModel:
 
     def _inside(self, backend: str, view: OpView) -> float:
         """What the bodies of a higher-order op take: as they are placed by themselves, or else op by op, each with
-        its traffic: nothing is fused in there."""
+        its traffic: nothing is fused in there, unless a backend takes the op whole."""
         seconds, branches = 0.0, [0.0]
         for body in view.node.bodies:
             moving = [item for item in body.views if not is_free(item)]
             once = body.placed_s
             if once is None:
-                once = sum(self.op(backend, item).seconds + self.traffic(backend, item) for item in moving)
+                price = self._kept_inside if view.op in self.whole.get(backend, ()) else self._by_itself
+                once = sum(price(backend, item) for item in moving)
             if body.one_of_several:
                 branches.append(once * body.runs)
             else:
                 seconds += once * body.runs
         return seconds + max(branches)
+
+    def _by_itself(self, backend: str, view: OpView) -> float:
+        """An op whose tensors lie in memory."""
+        return self.op(backend, view).seconds + self.traffic(backend, view)
+
+    def _kept_inside(self, backend: str, view: OpView) -> float:
+        """An op inside a kernel, which keeps its tensors out of memory."""
+        return _arithmetic(view, self.rate(backend, rate_row(view), dtype_of(view)))
 
     def traffic(self, backend: str, view: OpView) -> float:
         """Seconds of reading and writing all tensors of an op, each once."""
@@ -174,6 +186,10 @@ class RooflineCostModel:
 
     def _traffic(self, backend: str, amount: float) -> float:
         return self.device.traffic(amount, self.rates[backend].memory_scale)
+
+
+def _arithmetic(view: OpView, rate: OpRate) -> float:
+    return max(work_of(view).flops / rate.flops_per_s, rate.least_s)
 
 
 def _has_gaps_when_padded(meta: TensorMeta) -> bool:

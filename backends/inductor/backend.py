@@ -63,6 +63,7 @@ from mixbackend.contracts.graph import accelerator
 from mixbackend.contracts.torch_compat import (
     LateKernels,
     fresh_fake_mode,
+    inductor_attends_on_processor,
     inductor_compile,
     inductor_entry,
     inductor_load,
@@ -78,6 +79,9 @@ _DTYPES = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16}
     | {torch.int8, torch.uint8, torch.bool}
 )
+
+_WHOLE = frozenset({"higher_order.flex_attention", "higher_order.flex_attention_backward"})
+"""Operators with subgraphs for which it has kernels: attention with functions of its own."""
 
 
 class InductorBackend(Backend):
@@ -120,6 +124,7 @@ class InductorBackend(Backend):
             decomposition="inductor",
             capturable=True,
             writes_inputs=True,
+            takes_whole=_WHOLE,
             exact_input_strides=True,
             fixed_outputs=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
@@ -131,12 +136,14 @@ class InductorBackend(Backend):
 
     def judge(self, view: OpView) -> Verdict:
         """It takes what it lowers, decomposes or knows how to hand to eager, on strided tensors of ordinary dtypes."""
-        special = refuse_special(view, writes_inputs=True)
+        special = refuse_special(view, writes_inputs=True, takes_whole=_WHOLE) or _refuse_attention(view)
         if special is not None:
             return special
         if OpTag.STRIDE_SENSITIVE in view.node.tags:
             return Unsupported("layout", f"{view.op} reads memory by position, and decompositions change layouts")
-        return _refuse_values(view, self.device_types) or (Supported() if view.op in WRITING else _handling(view.op))
+        return _refuse_values(view, self.device_types) or (
+            Supported() if view.op in WRITING or view.op in _WHOLE else _handling(view.op)
+        )
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         """Writes that cannot be put off until everything is computed."""
@@ -262,6 +269,15 @@ def _refuse_values(view: OpView, device_types: frozenset[str]) -> Unsupported | 
                 return Unsupported("argument", f"{view.op} reads the symbolic number {size}, which is no integer")
             if isinstance(size, SymbolicSize) and size.hint is None:
                 return Unsupported("data-dependent", f"size {size} depends on values")
+    return None
+
+
+def _refuse_attention(view: OpView) -> Unsupported | None:
+    """On a processor its attention is for inference, and for CPUs that its template is written for."""
+    if view.op not in _WHOLE or any(meta.device.type != "cpu" for meta in view.input_tensors):
+        return None
+    if view.phase != "inference" or not inductor_attends_on_processor():
+        return Unsupported("declined", "inductor has a kernel for this attention in inference, on CPUs with AVX2")
     return None
 
 

@@ -42,6 +42,7 @@ from mixbackend.contracts.torch_compat.devices import (
 from mixbackend.contracts.torch_compat.graph_modules import forward_of, graph_module_of, written_when_run
 from mixbackend.contracts.torch_compat.graph_trees import GraphTree, ResultsOfGraph, cuda_graph_tree
 from mixbackend.contracts.torch_compat.inductor import (
+    inductor_attends_on_processor,
     inductor_compile,
     inductor_decomposes_as_usual,
     inductor_entry,
@@ -152,6 +153,7 @@ __all__ = [
     "has_fast_bfloat16",
     "held_by_nobody_else",
     "in_compile_process",
+    "inductor_attends_on_processor",
     "inductor_compile",
     "inductor_decomposes_as_usual",
     "inductor_entry",

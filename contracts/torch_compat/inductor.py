@@ -51,7 +51,7 @@ def inductor_compile(
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
-    with _as_region(fake_mode, exact_outputs):
+    with _as_region(fake_mode, exact_outputs, graph_module):
         if config.use_joint_graph_passes:
             expected, old = output_strides(graph_module), frozenset(graph_module.graph.nodes)
             graph_module = joint_graph_passes(graph_module)
@@ -68,7 +68,9 @@ def inductor_compile(
 
 
 @contextlib.contextmanager
-def _as_region(fake_mode: Any, exact_outputs: Sequence[int]) -> Iterator[None]:
+def _as_region(
+    fake_mode: Any, exact_outputs: Sequence[int], graph_module: torch.fx.GraphModule | None = None
+) -> Iterator[None]:
     """The settings under which a region is compiled, whatever the user's are for whole models."""
     from torch._inductor import config
     from torch._inductor.virtualized import V
@@ -76,8 +78,16 @@ def _as_region(fake_mode: Any, exact_outputs: Sequence[int]) -> Iterator[None]:
     # Inductor's cache does not know which outputs are exact: it would give this graph the code of an equal one.
     tag = f"{torch.compiler.config.cache_key_tag} exact {list(exact_outputs)}"
     tagged = torch.compiler.config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]
-    with V.set_fake_mode(fake_mode), config.patch(freezing=False, cpp_wrapper=False), tagged:
+    fusing = config.epilogue_fusion and not (graph_module is not None and _attends_on_processor(graph_module))
+    settings = config.patch(freezing=False, cpp_wrapper=False, epilogue_fusion=fusing)
+    with V.set_fake_mode(fake_mode), settings, tagged:
         yield
+
+
+def _attends_on_processor(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether a graph holds attention whose template for processors raises where anything is fused behind it."""
+    found = graph_module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.flex_attention)
+    return any(node.args[0].meta["val"].device.type == "cpu" for node in found)
 
 
 def inductor_entry(compiled: Any) -> str | None:
@@ -171,3 +181,10 @@ def inductor_decomposes_as_usual() -> bool:
 def inductor_source(compiled: Any) -> str:
     """The code that inductor generated for a compiled graph, ``""`` if it is not at hand."""
     return str(getattr(compiled, "source_code", "") or "")
+
+
+def inductor_attends_on_processor() -> bool:
+    """Whether inductor has a kernel here for attention with functions of its own."""
+    from torch._inductor.kernel.flex.flex_cpu import check_cpu_supported
+
+    return bool(check_cpu_supported())

@@ -88,12 +88,13 @@ def as_replayed(costs: RooflineCostModel) -> RooflineCostModel:
     rates = {
         name: replace(item, entry_s=max(item.entry_s, KERNEL_S), crossing_s=0.0) for name, item in found.rates.items()
     }
-    return RooflineCostModel(found.device, rates)
+    return RooflineCostModel(found.device, rates, whole=found.whole)
 
 
 def sound(costs: RooflineCostModel) -> RooflineCostModel:
     """Costs without rates that the device cannot reach."""
-    return RooflineCostModel(costs.device, {name: _sound(item, costs.device) for name, item in costs.rates.items()})
+    rates = {name: _sound(item, costs.device) for name, item in costs.rates.items()}
+    return RooflineCostModel(costs.device, rates, whole=costs.whole)
 
 
 def _sound(rates: BackendRates, device: DeviceModel) -> BackendRates:

@@ -109,7 +109,12 @@ def costs_from(
     backends: Sequence[Backend], device: DeviceModel, rates: Mapping[str, BackendRates], database: Database
 ) -> RooflineCostModel:
     """The cost model of these rates; a region that was measured costs what was measured."""
-    return RooflineCostModel(device, rates, _measurements(backends, device, database))
+    return RooflineCostModel(
+        device,
+        rates,
+        _measurements(backends, device, database),
+        {item.name: item.traits().takes_whole for item in backends},
+    )
 
 
 def device_subject(name: str) -> str:
