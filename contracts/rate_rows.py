@@ -36,7 +36,10 @@ CONSTANT = "constant"
 """A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
 GRADIENT = "gradient"
 """On a processor, the gradients of a convolution: kernels of their own, with sums over all positions of an image."""
-QUALIFIERS = (BATCHED, UNALIGNED, DEEP, TURNED, GROUPED, CHANNELS_LAST, POINT, GRADIENT, CONSTANT)
+ONE_ROW = "one_row"
+"""On a processor, a product of one row, as of a step of generation: it takes as long as reading its weight does for
+kernels that are made for that, and several times as long for others."""
+QUALIFIERS = (BATCHED, UNALIGNED, DEEP, TURNED, GROUPED, CHANNELS_LAST, POINT, GRADIENT, CONSTANT, ONE_ROW)
 """In the order in which a row names them."""
 
 SMALL_GROUP = 8
@@ -70,7 +73,7 @@ def rate_row(view: OpView) -> str:
         known = _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))
         batched = _base(view) in _BATCHED
         shapes = {} if batched else {UNALIGNED: _is_unaligned(view), DEEP: _is_deep(view), TURNED: _is_turned(view)}
-        return _joined("matmul", {BATCHED: batched, **shapes, CONSTANT: known})
+        return _joined("matmul", {BATCHED: batched, **shapes, CONSTANT: known, ONE_ROW: _has_one_row(view)})
     if view.op_class == "convolution":
         holds = {
             GROUPED: _in_small_groups(view),
@@ -131,6 +134,15 @@ def _joined(op_class: str, holds: dict[str, bool]) -> str:
 
 def _base(view: OpView) -> str:
     return view.op.split(".")[1] if "." in view.op else view.op
+
+
+def _has_one_row(view: OpView) -> bool:
+    """Whether a product on a processor has one row; that of vectors alone is not meant."""
+    name = _LEFT_OPERAND.get(_base(view), "")
+    left = view.tensor(name) if view.has_argument(name) else None
+    if left is None or left.rank < 2 or left.device.type != "cpu":
+        return False
+    return all(hint_of(size) == 1 for size in left.shape[:-1])
 
 
 def _is_deep(view: OpView) -> bool:

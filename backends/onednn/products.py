@@ -3,7 +3,8 @@
 Place: rules of ``library``. oneDNN's linear kernel computes ``x @ w.T`` for any strides, so a product of any two
 matrices is one call with the second one transposed, which moves nothing.
 Constant second operands are brought into their best form when a region is bound: packed for the traced number of rows,
-or row-major where there is only one row, since packed weights are slower to stream than plain ones then.
+or row-major where there is only one row of float32, since packed weights are no faster to stream than plain ones then.
+One row of bfloat16 streams a packed weight three times as fast.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from mixbackend.contracts.describe_op import operator_name
 
 Node = torch.fx.Node
 
-_FEWEST_PACKED_ROWS = 2
+_FEWEST_PACKED_ROWS = {torch.bfloat16: 1}
+"""By dtype; 2 where nothing is said."""
 _TRANSPOSES: dict[str, tuple[tuple[Any, ...], ...]] = {
     "aten.t.default": ((),),
     "aten.transpose.int": ((0, 1), (1, 0)),
@@ -134,7 +136,7 @@ def _weight(scope: Scope, right: Node, rows: int) -> str:
     def packed(value: torch.Tensor) -> torch.Tensor:
         return pack_linear(value.detach().t(), rows)
 
-    if rows < _FEWEST_PACKED_ROWS or not scope.meta(right).elements():
+    if rows < _FEWEST_PACKED_ROWS.get(scope.meta(right).dtype, 2) or not scope.meta(right).elements():
         return scope.prepare(right, _row_major)
     return scope.prepare(right, packed, ("packed", rows))
 

@@ -60,6 +60,10 @@ def depthwise(image: Any, weight: Any) -> Any:
         (aten.mm, (torch.randn(3, 4), torch.randn(4, 5)), False, "matmul"),
         (aten.mm, (torch.randn(3, 4), torch.randn(4, 5)), True, "matmul/constant"),
         (lambda x, w: aten.mm(x, aten.t(w)), (torch.randn(3, 4), torch.randn(5, 4)), True, "matmul/constant"),
+        (aten.mm, (torch.randn(1, 4), torch.randn(4, 5)), False, "matmul/one_row"),
+        (aten.mm, (torch.randn(1, 4), torch.randn(4, 5)), True, "matmul/constant/one_row"),
+        (lambda x, w: aten.addmm(w[0], x, w), (torch.randn(1, 4), torch.eye(4)), True, "matmul/constant/one_row"),
+        (aten.bmm, (torch.randn(3, 1, 4), torch.randn(3, 4, 5)), False, "matmul/batched"),
         (
             lambda x, w: aten.mm(x, aten.split(aten.t(w), 2, 1)[0]),
             (torch.eye(4), torch.eye(4)),
@@ -96,7 +100,7 @@ def test_the_backward_of_a_convolution_has_its_layout() -> None:
         (lambda x, y: aten.mm(aten.t(x), y), ((6, 4), (6, 5)), "matmul/turned"),
         (lambda x, y: aten.mm(x, aten.t(y)), ((4, 6), (5, 6)), "matmul"),
         (lambda x, y: aten.mm(aten.t(x), y), ((1, 4), (1, 5)), "matmul"),
-        (lambda x, y: aten.mm(aten.t(x), y), ((6, 1), (6, 5)), "matmul"),
+        (lambda x, y: aten.mm(aten.t(x), y), ((6, 1), (6, 5)), "matmul/one_row"),
         (lambda x, y: aten.bmm(aten.transpose(x, 1, 2), y), ((2, 6, 4), (2, 6, 5)), "matmul/batched"),
     ],
 )

@@ -88,6 +88,14 @@ def test_one_row_keeps_plain_weights(bench):
     built.check(x, turned)
 
 
+def test_one_row_of_bfloat16_reads_a_packed_weight(bench):
+    """As it lies, it takes three times as long to read."""
+    x, weight = torch.randn(1, 64).bfloat16(), torch.randn(96, 64).bfloat16()
+    built = bench.build(lambda x, w: aten.mm(x, aten.t(w)), x, weight, constants=(1,))
+    assert built.bind([x, weight]).notes == ("1 weights packed",)
+    built.check(x, weight)
+
+
 def test_live_weights_need_no_binding(bench):
     assert bench.build(_block, *_block_inputs()).compiled.bind is None
 
