@@ -100,7 +100,7 @@ def _length(node: torch.fx.Node, meta_of: MetaOf) -> float:
 def _attention(
     node: torch.fx.Node, functions: list[tuple[OpView, ...]], meta_of: MetaOf, products: int
 ) -> tuple[Body, ...]:
-    """Products, a softmax, and the functions on all scores at once."""
+    """Products, what eager does to the scores between them, and the functions on all scores at once."""
     query, key, value = (meta_of(item.meta.get("val")) for item in node.args[:3] if isinstance(item, torch.fx.Node))
     if not (isinstance(query, TensorMeta) and isinstance(key, TensorMeta) and isinstance(value, TensorMeta)):
         return tuple(Body(items, 1.0) for items in functions)
@@ -110,6 +110,9 @@ def _attention(
     left, right = _like(query, (batch, rows, depth)), _like(query, (batch, depth, columns))
     views = [_op("aten.bmm.default", {"self": left, "mat2": right}, scores) for _ in range(products)]
     views.append(_op("aten._softmax.default", {"self": scores}, scores))
+    views.append(_op("aten.mul.Tensor", {"self": scores}, scores))
+    views.append(_op("aten.where.self", {"self": scores}, scores))
+    views.append(_op("aten.logsumexp.default", {"self": scores}, _like(query, (batch, rows))))
     views += [_on_all(view, scores) for items in functions for view in items]
     return (Body(tuple(views), 1.0),)
 

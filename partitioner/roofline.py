@@ -110,8 +110,12 @@ class RooflineCostModel:
         return self.op(backend, view).seconds + self.traffic(backend, view)
 
     def _kept_inside(self, backend: str, view: OpView) -> float:
-        """An op inside a kernel, which keeps its tensors out of memory."""
-        return _arithmetic(view, self.rate(backend, rate_row(view), dtype_of(view)))
+        """An op inside a kernel for attention, which keeps its tensors out of memory; the rate of its products holds
+        for the softmax between them as well."""
+        if view.op_class in ("softmax", "reduction"):
+            return 0.0
+        row = "attention" if view.op_class == "matmul" else rate_row(view)
+        return _arithmetic(view, self.rate(backend, row, dtype_of(view)))
 
     def traffic(self, backend: str, view: OpView) -> float:
         """Seconds of reading and writing all tensors of an op, each once."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from locking_bench import VALUE, Bench, Run, Small, edit, error_of, locked, owners
+from locking_bench import VALUE, Bench, Layer, Run, Small, edit, error_of, locked, owners
 from torch import nn
 
 from mixbackend.locking.reading import read_lock
@@ -147,3 +148,15 @@ def test_measuring_leaves_locked_graphs_alone(bench: Bench, small: Small) -> Non
     first = locked(bench, small)
     again = bench.run(small, [VALUE], cache="empty", searching=False, search={"mode": "measure"})
     assert again.plans() == first.plans() and again.report.graphs[0].tuning is None
+
+
+def test_bodies_of_repeated_regions_are_locked(bench: Bench, small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Layer, "forward", torch.compiler.nested_compile_region(Layer.forward))
+    first = bench.run(small, [VALUE])
+    bodies = [graph.graph.id for graph in first.report.graphs if "." in graph.graph.id]
+    assert bodies and len(bench.write(first).graphs) == len(bodies)
+    second = bench.run(small, [VALUE], cache="empty")
+    assert second.plans() == first.plans()
+    searched = {graph.graph.id: graph.plan.search for graph in second.report.graphs}
+    assert all(searched[name] == "fixed" for name in bodies)
+    torch.testing.assert_close(second.outputs[0], first.outputs[0])
