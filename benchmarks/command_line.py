@@ -66,7 +66,11 @@ def bench_kernels(
 @bench_app.command("first-calls")
 def bench_first_calls(
     models: Annotated[
-        str, typer.Option(help="mlp and entries of the suite, with commas between; default: six of them.")
+        str,
+        typer.Option(
+            help="mlp, entries of the suite, and true-size:NAME of bench peers, with commas between; true-size for all "
+            "of these; default: six of the others."
+        ),
     ] = "",
     phase: Annotated[str, typer.Option(help="inference or training.")] = "inference",
     backends: Annotated[str, typer.Option(help="Backends the mixture may use; default: all usable ones.")] = "",

@@ -33,7 +33,7 @@ def run(
     with quiet_stdout(), Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("first calls", total=None)
         rows = measure(
-            _names(models) or DEFAULT_MODELS,
+            _models(models, phase) or DEFAULT_MODELS,
             cast("Phase", phase),
             options,
             lambda text: progress.update(task, description=text),
@@ -48,6 +48,17 @@ def run(
     for row in rows:
         for peer, problem in row.problems.items():
             console().print(f"{row.model}, {peer}: {problem}")
+
+
+def _models(text: str, phase: str) -> list[str]:
+    """Names as they were given; ``true-size`` is all of these that are timed in this phase."""
+    from mixbackend.benchmarks.first_calls.worker import TRUE_SIZE
+    from mixbackend.benchmarks.peers import models as peers
+
+    names = _names(text)
+    if names != [TRUE_SIZE.rstrip(":")]:
+        return names
+    return [TRUE_SIZE + name for name in (peers.TRAINED if phase == "training" else peers.MODELS)]
 
 
 def _names(text: str) -> list[str]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MIXTURE = "mixture"
 MLP = "mlp"
 """Four linear layers with GELU between them, which is no model of the suite."""
+TRUE_SIZE = "true-size:"
+"""Before the name of a real architecture at true size, one sample, as ``bench peers`` has them."""
 
 _WIDTHS, _ROWS = (256, 512, 512, 256, 64), 64
 
@@ -32,7 +34,7 @@ class Order:
     """What a worker is to do.
 
     Attributes:
-        model: ``MLP``, or an entry of the suite.
+        model: ``MLP``, an entry of the suite, or ``TRUE_SIZE`` and a name.
         phase: inference or training.
         peer: ``MIXTURE``, or a backend's name for torch.compile.
         backends: that the mixture may use; all usable ones if empty.
@@ -81,19 +83,25 @@ def main(text: str) -> None:
 
 def _model(order: Order) -> tuple[Any, tuple[Any, ...]]:
     """A function, and what it is called with."""
+    if order.model == MLP:
+        return _linear_layers(order.phase)
+    if order.model.startswith(TRUE_SIZE):
+        return _true_size(order.model.removeprefix(TRUE_SIZE), order.phase)
+    from mixbackend.benchmarks.models.registry import find
+    from mixbackend.benchmarks.one_model import steps
+
+    entry = find(order.model)
+    return steps.step_of(entry, order.phase), steps.load(entry, order.phase)
+
+
+def _linear_layers(phase: Phase) -> tuple[Any, tuple[Any, ...]]:
     import torch
 
-    if order.model != MLP:
-        from mixbackend.benchmarks.models.registry import find
-        from mixbackend.benchmarks.one_model import steps
-
-        entry = find(order.model)
-        return steps.step_of(entry, order.phase), steps.load(entry, order.phase)
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = []
     for columns, rows in pairwise(_WIDTHS):
         layers += [torch.nn.Linear(columns, rows), torch.nn.GELU()]
-    module = torch.nn.Sequential(*layers[:-1]).train(order.phase == "training")
+    module = torch.nn.Sequential(*layers[:-1]).train(phase == "training")
 
     def infer(value: torch.Tensor) -> Any:
         return module(value)
@@ -101,7 +109,25 @@ def _model(order: Order) -> tuple[Any, tuple[Any, ...]]:
     def train(value: torch.Tensor) -> Any:
         module(value).square().mean().backward()
 
-    return train if order.phase == "training" else infer, (torch.randn(_ROWS, _WIDTHS[0]),)
+    return train if phase == "training" else infer, (torch.randn(_ROWS, _WIDTHS[0]),)
+
+
+def _true_size(name: str, phase: Phase) -> tuple[Any, tuple[Any, ...]]:
+    import torch
+
+    from mixbackend.benchmarks.peers.suite_models import find_model
+
+    model = find_model(name)
+    trains = phase == "training"
+    module, inputs = model.load(model.training_batch if trains else 1, trains, torch.float32)
+
+    def infer(*values: torch.Tensor) -> Any:
+        return module(*values)
+
+    def train(*values: torch.Tensor) -> Any:
+        model.loss(module(*values), values).backward()
+
+    return train if trains else infer, inputs
 
 
 def _backend(order: Order) -> Any:
