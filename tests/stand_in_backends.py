@@ -22,10 +22,8 @@ from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import Backend, BoundRun, BuildSeconds, CompiledRegion, Region, Traits
 from mixbackend.cost import costs as costs_module
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.host.loading import Loading, Steps
-from mixbackend.host.undisturbed import undisturbed
 from mixbackend.registry import isolated_registry
-from mixbackend.select.live import allowance, call_meter, live_calls, processor_challengers, turns
+from mixbackend.select.live import allowance, call_meter, processor_challengers, turns
 
 __all__ = ("_fresh", "faulty", "loopback", "make_mixture", "packer", "sleeper", "tried_at_once", "worth_comparing")
 
@@ -190,35 +188,6 @@ def tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     try_at_once(monkeypatch)
 
 
-class LoadedInParts(Loading[Any]):
-    """In place of ``BesideCalls``: so many parts after each call that looks for it."""
-
-    latest: LoadedInParts | None = None
-    at_once = 1
-    parts = 0
-
-    def __init__(self, steps: Steps[Any]) -> None:
-        super().__init__(steps)
-        type(self).latest = self
-
-    def between_calls(self) -> None:
-        begun = self.parts
-        with undisturbed():
-            while not self.done and self.parts - begun < self.at_once:
-                self._part()
-                self.parts += 1
-
-
-class LoadedAtOnce(LoadedInParts):
-    """In place of ``BesideCalls``: no call comes while something is loaded."""
-
-    at_once = 1000
-
-    def __init__(self, steps: Steps[Any]) -> None:
-        super().__init__(steps)
-        self.between_calls()
-
-
 class SimulatedClock:
     """Goes on by what sleepers sleep, and by a millisecond for each look at it."""
 
@@ -234,9 +203,7 @@ class SimulatedClock:
 
 
 def try_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls have paid for trying from the first one on, a turn is two calls, and sleepers alone take time. No call
-    comes while something is loaded.
-    """
+    """Calls have paid for trying from the first one on, a turn is two calls, and sleepers alone take time."""
     clock = SimulatedClock()
     monkeypatch.setattr(tried_entry, "clock", clock)
     monkeypatch.setitem(globals(), "sleep", clock.sleep)
@@ -244,7 +211,6 @@ def try_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allowance, "LEAST_CALLS", 1)
     monkeypatch.setattr(allowance, "SHARE", 1e6)
     monkeypatch.setattr(call_meter, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(live_calls, "BesideCalls", LoadedAtOnce)
     monkeypatch.setattr(turns, "TURN_S", 0.0)
 
 

@@ -10,11 +10,10 @@ Invariants: what is built was checked legal; only the reference's failure, or th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -36,10 +35,6 @@ from mixbackend.host.slow_notice import SlowNotice
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 
-Building = Generator[None, None, Program]
-"""Builds a program in parts."""
-Returned = TypeVar("Returned")
-
 MAXIMUM_REPAIRS = 16
 """After this many repairs of one graph, a failing region goes to eager without looking for another backend."""
 
@@ -59,27 +54,10 @@ def build(
     Raises:
         MixbackendError: no placement exists, or failures are to be raised.
     """
-    return _drained(building(proposal, environment, constants, beside_calls=False))
-
-
-def building(
-    proposal: Proposal,
-    environment: Environment,
-    constants: Mapping[str, torch.Tensor] = NOTHING_BOUND,
-    *,
-    beside_calls: bool = True,
-) -> Building:
-    """Build what was proposed, in parts: one after each stage and each region that is bound.
-
-    Args:
-        proposal, environment, constants: as ``build`` takes them.
-        beside_calls: whether calls go on meanwhile: all is done in one thread, and nobody is told that it takes long.
-    """
-    builder = _Builder(environment, StageDriver(proposal.graph.id, environment.debug), beside_calls)
+    builder = _Builder(environment, StageDriver(proposal.graph.id, environment.debug))
     while True:
         plan = builder.place(proposal)
-        yield
-        built = yield from builder.attempting(proposal, plan, constants)
+        built = builder.attempt(proposal, plan, constants)
         if isinstance(built, Program):
             return built
         proposal = excluded(proposal, plan, built, environment)
@@ -121,7 +99,7 @@ def bound_anew(
         jobs: of ``program.jobs``: those executors that are bound now.
     """
     builder = _Builder(environment, StageDriver(program.graph.id, environment.debug))
-    failed = _drained(builder.binding(program.regions, jobs))
+    failed = builder.bind(program.regions, jobs)
     if failed is None:
         # A recording holds the addresses of what was bound before.
         return with_runner(replace(program, constants=constants), environment)
@@ -137,7 +115,7 @@ def _on_reference(program: Program, failed: Sequence[PlannedRegion], environment
         ids = {planned.id for planned in failed}
         moved = (replace(item, backend=reference, matches=()) if item.id in ids else item for item in plan.regions)
         plan = builder.checked(program.proposal, replace(plan, regions=tuple(moved)))
-        built = _drained(builder.attempting(program.proposal, plan, program.constants))
+        built = builder.attempt(program.proposal, plan, program.constants)
         if isinstance(built, Program):
             return built
         failed = built
@@ -149,27 +127,24 @@ class _Builder:
 
     environment: Environment
     driver: StageDriver
-    beside_calls: bool = False
 
     def place(self, proposal: Proposal) -> Plan:
         return self.driver.run("place", self._placed, proposal)
 
-    def attempting(
+    def attempt(
         self, proposal: Proposal, plan: Plan, constants: Mapping[str, torch.Tensor]
-    ) -> Generator[None, None, Program | list[PlannedRegion]]:
+    ) -> Program | list[PlannedRegion]:
         """Cut, compile, bind, stitch a plan; the regions that do not compile or cannot be bound, if there are any."""
         run, layout = self.driver.run, proposal.layout
         regions = run("cut", self._cut, proposal, plan, show=_show_regions)
-        yield
         compiled, failed = run("compile", self._compile, proposal.graph, regions, show=_show_compiled)
         if failed is not None:
             return same_key_regions(regions, failed)
-        yield
         faults: Faults = deque()
         executors = self._executors(proposal, regions, compiled, faults)
         stitched = run("stitch", stitch, layout.module, layout.graph, regions, executors, show=_show_source)
         program = Program(proposal, plan, regions, compiled, executors, stitched, constants, faults, stitched.run)
-        failed = yield from self.binding(regions, program.jobs(constants))
+        failed = self.bind(regions, program.jobs(constants))
         if failed is not None:
             return same_key_regions(regions, failed)
         if self.driver.settings.dump is not None:
@@ -187,12 +162,9 @@ class _Builder:
 
         return split_eager_regions(graph, plan, {self.environment.reference.name}, device)
 
-    def binding(
-        self, regions: Sequence[BoundRegion], jobs: Sequence[BindingJob]
-    ) -> Generator[None, None, BoundRegion | None]:
+    def bind(self, regions: Sequence[BoundRegion], jobs: Sequence[BindingJob]) -> BoundRegion | None:
         """Bind executors to constants; stops at the first that fails and returns its region."""
-        for job, error in zip(jobs, bind_all(jobs, side_by_side=not self.beside_calls), strict=True):
-            yield
+        for job, error in zip(jobs, bind_all(jobs), strict=True):
             if error is not None:
                 failed = next(bound for bound in regions if bound.region is job.executor.region)
                 self._compile_failed(job.executor.backend, failed, error)
@@ -220,16 +192,15 @@ class _Builder:
         """Compile all regions; stops at the first that fails and returns it."""
         compiled: list[Compiled] = []
         jobs = [(self._owner(graph, bound), bound.region) for bound in regions]
-        results = self.environment.compile_cache.compile_all(jobs, side_by_side=not self.beside_calls)
-        with nullcontext() if self.beside_calls else SlowNotice(f"compiling {graph.id}", len(jobs)) as notice:
+        results = self.environment.compile_cache.compile_all(jobs)
+        with SlowNotice(f"compiling {graph.id}", len(jobs)) as notice:
             for (backend, _), bound in zip(jobs, regions, strict=True):
                 try:
                     compiled.append(next(results))
                 except Exception as error:
                     self._compile_failed(backend, bound, error)
                     return (), bound
-                if notice is not None:
-                    notice.advance()
+                notice.advance()
         return tuple(compiled), None
 
     def _owner(self, graph: OpGraph, bound: BoundRegion) -> Backend:
@@ -270,16 +241,6 @@ class _Builder:
 
     def _event(self, kind: Any, region: str, backend: str, detail: str) -> None:
         self.environment.events.append(Event(kind, self.driver.graph_id, region, backend, detail))
-
-
-def _drained(steps: Generator[None, None, Returned]) -> Returned:
-    """What it returns, all parts at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as over:
-            result: Returned = over.value
-            return result
 
 
 def _show_regions(regions: Sequence[BoundRegion]) -> str:

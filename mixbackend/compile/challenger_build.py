@@ -1,4 +1,4 @@
-"""The building of one challenger: behind as far as that is possible, the rest while calls go on.
+"""The building of one challenger: behind as far as that is possible, the rest between two calls.
 
 Place: made by ``compile.tried_entry``, asked by ``select.live``. Input: a choice. Output: a ``Contender``.
 Invariants: asking takes microseconds and waits for nothing.
@@ -16,7 +16,6 @@ from mixbackend.contracts import OpGraph
 from mixbackend.contracts.torch_compat import precision_asked
 from mixbackend.host.background import Job
 from mixbackend.host.behind_budget import Figures
-from mixbackend.host.loading import Steps
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.select.live.challengers import build_s
@@ -70,8 +69,8 @@ class Loader(Protocol):
         """What it runs."""
         ...
 
-    def load(self, choice: Choice) -> Steps[Contender]:
-        """Build from what is compiled, and compile the rest; in parts."""
+    def load(self, choice: Choice) -> Contender:
+        """Build from what is compiled, and compile the rest."""
         ...
 
 
@@ -83,7 +82,7 @@ class ChallengerBuild:
         choice: the challenger.
         environment: backends, and what is behind.
         name: under which the entry's calls pay for what is behind.
-        number: of the job that builds it behind; ``None`` where all is built here.
+        number: of the job that builds it behind; ``None`` where all is built between two calls.
         constants_bytes: of what it will be bound to.
     """
 
@@ -123,7 +122,7 @@ class ChallengerBuild:
         self.load_s = self._loading_s()
         return True
 
-    def load(self) -> Steps[Contender]:
+    def load(self) -> Contender:
         """See ``Preparation``."""
         return self._entry.load(self._choice)
 
@@ -134,7 +133,7 @@ class ChallengerBuild:
         return build_s(self._environment.planner, self._entry.graph, names) + self._bind_s
 
     def _loading_s(self) -> float:
-        """Of what was compiled behind; what cannot be is compiled here."""
+        """Of what was compiled behind; what cannot be is compiled between two calls."""
         graph, planner = self._entry.graph, self._environment.planner
         assert self._choice.plan is not None, "it was planned behind"
         ops: Counter[str] = Counter()

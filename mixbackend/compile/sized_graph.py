@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from mixbackend.backends.common import forks
-from mixbackend.compile.build import build, building
+from mixbackend.compile.build import build
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.making import Making, held
 from mixbackend.compile.program import Proposal
@@ -226,14 +226,9 @@ class Row:
             return self.graph_id
         return f"{self.graph_id}@{regime.first}"
 
-    def build(self, proposal: Proposal) -> Entry:
+    def build(self, proposal: Proposal, on_trial: bool = False) -> Entry:
         """An entry of this row, bound to its constants; it is not entered yet."""
-        return Entry(build(proposal, self.environment, self.constants), self.environment)
-
-    def building(self, proposal: Proposal) -> Generator[None, None, Entry]:
-        """Build an entry to be tried, in parts, while calls go on; bound to the constants of when that begins."""
-        program = yield from building(proposal, self.environment, self.constants)
-        return Entry(program, self.environment, on_trial=True)
+        return Entry(build(proposal, self.environment, self.constants), self.environment, on_trial)
 
     def settle_watch(self) -> None:
         """Code was bound, or let go of: what shares the weights' memory now is ours."""

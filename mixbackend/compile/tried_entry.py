@@ -3,11 +3,10 @@
 Place: in the cell of ``compile.sized_graph.Row`` in place of the entry that it begins with, until that is settled; then
 the program that won has the cell. Made by ``compile.executable``. Input: an entry by estimates, challengers.
 Output: the graph's results; events; the decision, for later processes.
-Method: ``select.live``. A challenger is planned and compiled behind (``compile.behind_worker``), and loaded while calls
-go on; where nothing is done behind it is built so, once calls have paid for that.
-Invariants: champion and challenger are bound to the same constants at every moment that they may run: what was loaded
-is bound again where they changed meanwhile. What cannot be bound again never runs again. No lock is held while a
-challenger is built. Letting go takes no lock: it may come in the middle of anything.
+Method: ``select.live``. A challenger is planned and compiled behind (``compile.behind_worker``), and loaded between two
+calls; where nothing is done behind it is built between two calls, once calls have paid for that.
+Invariants: champion and challenger are bound to the same constants at every moment that they may run. What cannot be
+bound again never runs again. Letting go takes no lock: it may come in the middle of anything.
 Units: seconds.
 """
 
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,12 +24,12 @@ import torch
 from mixbackend.compile.challenger_build import ChallengerBuild, UnbuiltError, challenger_job
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.placeholder_entry import PlaceholderEntry
-from mixbackend.compile.program import Proposal
 from mixbackend.compile.sized_graph import Row
+from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.state_restore import Changes
-from mixbackend.host.loading import Steps
+from mixbackend.host.undisturbed import undisturbed
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.layout_choice import named_layout
 from mixbackend.reporting import Event, GraphRecord
@@ -116,49 +115,30 @@ class TriedEntry(PlaceholderEntry):
         constants = sum(value.nbytes for value in self._row.constants.values())
         return ChallengerBuild(self, challenger.choice, environment, name, number, constants)
 
-    def load(self, choice: Choice) -> Steps[Contender]:
-        """Build a challenger from what is compiled, and compile the rest; in parts, while calls go on.
+    def load(self, choice: Choice) -> Contender:
+        """Build a challenger from what is compiled, and compile the rest.
 
         Raises:
             UnbuiltError: it is the plan that runs.
             Exception: it cannot be placed, compiled or bound.
         """
-        row = self._row
-        proposal = self._proposal(choice)
-        yield
-        challenger = yield from row.building(proposal)
-        if _content(challenger) == _content(self._champion):
-            challenger.release()
-            raise UnbuiltError("it is the plan that runs")
-        sizes = self._ranged.ends(row.sized.regime(self._bucket))
-        elsewhere = worst_elsewhere(challenger, self._champion, sizes, self._environment.planner)
-        yield
-        yield from self._take_in(challenger)
-        return self._contender(challenger, elsewhere)
-
-    def _proposal(self, choice: Choice) -> Proposal:
-        """How a challenger is placed: on the champion's graph, unless its images lie otherwise."""
-        row, bucket, champion = self._row, self._bucket, self._champion
-        if choice.plan is not None and choice.layout == named_layout(champion.layout.record):
-            return Proposal(replace(champion.layout, plan=None, other=None), Decision(choice))
+        row, bucket = self._row, self._bucket
         regime = None if bucket == row.sized.home_bucket else row.sized.regime(bucket)
-        return row.sized.proposal_for(Decision(choice), row.id_of(bucket), self._environment, regime)
-
-    def _take_in(self, challenger: Entry) -> Generator[None, None, None]:
-        """From here on the challenger is bound with the champion; it is bound again as long as constants changed."""
-        row = self._row
-        while True:
-            with self._changing:
-                constants = row.constants
-                if self._released or challenger.program.constants is constants:
-                    self._challenger = challenger
-                    break
-            challenger.bind(constants)
-            yield
-        row.settle_watch()
-        if self._released:
-            challenger.release()
-            raise UnbuiltError("nobody calls the graph any more")
+        environment = self._environment
+        with self._changing, without_dispatch_modes(), undisturbed(), torch.no_grad():
+            proposal = row.sized.proposal_for(Decision(choice), row.id_of(bucket), environment, regime)
+            challenger = row.build(proposal, on_trial=True)
+            if _content(challenger) == _content(self._champion):
+                challenger.release()
+                raise UnbuiltError("it is the plan that runs")
+            row.settle_watch()
+            sizes = self._ranged.ends(row.sized.regime(bucket))
+            elsewhere = worst_elsewhere(challenger, self._champion, sizes, environment.planner)
+            self._challenger = challenger
+            if self._released:
+                challenger.release()
+                raise UnbuiltError("nobody calls the graph any more")
+        return self._contender(challenger, elsewhere)
 
     def _contender(self, entry: Entry, elsewhere: float = 1.0) -> Contender:
         names = [node.name for node in entry.layout.module.graph.find_nodes(op="placeholder")]

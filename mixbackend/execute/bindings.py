@@ -174,14 +174,9 @@ class BindingJob:
         return self.executor.compiled.prepare_binding is not None and self.executor.backend.traits().concurrent_compile
 
 
-def bind_all(jobs: Sequence[BindingJob], side_by_side: bool = True) -> Iterator[Exception | None]:
-    """Bind executors, in their order; says for each what went wrong.
-
-    Args:
-        jobs: the executors.
-        side_by_side: whether those that take long are bound at once, in threads.
-    """
-    long = [place for place, job in enumerate(jobs) if job.takes_long] if side_by_side else []
+def bind_all(jobs: Sequence[BindingJob]) -> Iterator[Exception | None]:
+    """Bind executors, in their order; says for each what went wrong. Those that take long are bound side by side."""
+    long = [place for place, job in enumerate(jobs) if job.takes_long]
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
 
     def bind(job: BindingJob) -> Exception | None:

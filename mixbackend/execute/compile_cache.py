@@ -121,18 +121,14 @@ class CompileCache:
             known = self._known.setdefault((backend.name, region.key), _Known(compiled, region.id))
         return compiled if known.compiled is compiled else replace(known.compiled, reused_from=known.region_id)
 
-    def compile_all(self, jobs: Sequence[tuple[Backend, Region]], side_by_side: bool = True) -> Iterator[Compiled]:
-        """Compile the regions of a graph, in their order.
-
-        Args:
-            jobs: the regions, and who compiles them.
-            side_by_side: whether several are compiled at once, in threads, where their backends allow it.
+    def compile_all(self, jobs: Sequence[tuple[Backend, Region]]) -> Iterator[Compiled]:
+        """Compile the regions of a graph, in their order; several at once where their backends allow it.
 
         Raises:
             Exception: whatever a backend raises, when its region's turn comes; what else was compiled is kept.
         """
         self._share_cores({backend.traits().thread_pool for backend, _ in jobs})
-        ahead = _first_of_each(jobs) if side_by_side and not self._fuel.limited else {}
+        ahead = {} if self._fuel.limited else _first_of_each(jobs)
         workers = max(1, min(len(ahead), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
         with ThreadPoolExecutor(workers, "mixbackend-compile") as pool:
             futures = {key: pool.submit(self.compile, *job) for key, job in ahead.items()}

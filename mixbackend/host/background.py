@@ -6,7 +6,7 @@ Invariants: no thread of this process works or wakes up for it, and no question 
 pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it. A fork
 has nothing behind; it may give jobs of its own. The end of the process kills what is behind, and waits at most a fifth
 of a second for it. Ctrl-C ends the user's call alone. Nothing is unpickled.
-Non-goals: what the jobs are; loading what they made, see ``loading``.
+Non-goals: what the jobs are; loading what they made, see ``small_steps``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mixbackend.backends.common import forks
 from mixbackend.host.behind_budget import Figures, Limits
 from mixbackend.host.behind_connection import GovernorProcess, Pipe
 from mixbackend.host.behind_orders import UNPAID
+from mixbackend.host.small_steps import SmallSteps
 
 SWITCH = "MIXBACKEND_BACKGROUND"
 """Set to ``off`` or ``0``, this environment variable forbids work behind, whatever the configuration says."""
@@ -120,6 +121,7 @@ class Background:
         self._limits, self._lock, self._start, self._clock = limits, lock, start, clock
         self._numbers = itertools.count(1)
         self._guard = forks.reentrant_lock()
+        self.steps = SmallSteps()
         self._empty()
         forks.follow(self)
         _all.add(self)
@@ -200,21 +202,23 @@ class Background:
         return Standing(unpaid, len(self._behind), self._used_s, self._state if self._behind else "")
 
     def settled(self, timeout_s: float) -> bool:
-        """Wait until nothing is behind; whether that is so.
+        """Wait until nothing is behind, and nothing is left to be loaded; whether that is so.
 
         What only further calls can pay for is not waited for.
         """
         end = self._clock() + timeout_s
         while True:
+            loading = self.steps.drain()
             with self._guard:
                 self._listen()
                 waits = self._state == UNPAID or not self._behind
                 left = bool(self._behind) or any(entry.waiting for entry in self._entries.values())
-            if waits:
+            if not loading and waits:
                 return not left
             if self._clock() >= end:
                 return False
-            time.sleep(_ASK_EVERY_S)
+            if not loading:
+                time.sleep(_ASK_EVERY_S)
 
     def close(self) -> None:
         """End what is behind; jobs that were not done are forgotten."""
@@ -277,6 +281,7 @@ class Background:
         """In the child of a fork: what is behind belongs to the parent."""
         governor = self._governor
         self._empty()
+        self.steps.forget()
         if governor is not None:
             governor.leave()
 

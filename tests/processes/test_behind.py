@@ -207,6 +207,7 @@ def test_asking_never_waits(make: Any, tmp_path: Path) -> None:
     for _ in range(1000):
         background.paid("graph", PAID)
         background.poll()
+        background.steps.drain()
     assert time.perf_counter() - begin < 0.1
     background.submit(Job("behind_work:work", {"file": str(tmp_path / "running"), "seconds": 1.0}, "graph"))
     took = []
@@ -383,6 +384,7 @@ def test_no_lock_is_held_where_a_process_forks(make: Any) -> None:
             background.standing()
             background._asked_at = 0.0
             background.poll()
+            background.steps.drain()
 
     thread = threading.Thread(target=ask)
     thread.start()

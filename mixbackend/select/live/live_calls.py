@@ -3,8 +3,7 @@
 Place: between ``selection``, which says which program runs a call, and what prepares programs (``preparation``).
 Input: the champion, a selection, a preparer; the values of calls. Output: their results.
 Method: each call is run once, by the program in turn. While nothing is compared the champion runs, calls are only
-counted (``call_meter``), and now and then the next step is taken after a call: a challenger is asked for, its loading
-begins (``host.loading``), or it is there.
+counted (``call_meter``), and now and then the next step is taken after a call: a challenger is asked for, or loaded.
 A challenger's first calls are copied for (``guarded``); the champion answers what it raises there. A program that
 nobody will run any more is let go of once no call runs it.
 Invariants: safe for threads. No lock is held while a program runs, is loaded or is let go of. Nothing of this raises
@@ -22,7 +21,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mixbackend.backends.common import forks
-from mixbackend.host.loading import BesideCalls, BetweenCalls, GivenUpError, Loading, Steps
 from mixbackend.select.live.call_meter import CallMeter
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.live.guarded import GUARDED, guarded
@@ -70,7 +68,6 @@ class LiveCalls:
         self._news: list[Happened] = []
         self._wanted: Challenger | None = None
         self._preparation: Preparation | None = None
-        self._loading: Loading[Contender] | None = None
         self._seat: tuple[int, Contender] | None = (0, champion)
         """The champion, while nothing is compared."""
         self.has_news = False
@@ -154,44 +151,26 @@ class LiveCalls:
         elif self._preparation is None:
             self._wanted = self.selection.wanted(now)
             self._preparation = None if self._wanted is None else self._preparer.prepare(self._wanted)
-        elif self._loading is None and hold is None:
+        elif hold is None:
             self._load_if_ready(self._preparation)
-        elif self._loading is not None and hold is None:
-            self._loading.between_calls()
-            self._take_if_done(self._loading)
-        if self._loading is not None and self.selection.settled(0.0):
-            self._loading.give_up()
-            self._loading = None
         self._follow()
 
     def _load_if_ready(self, preparation: Preparation) -> None:
-        standing = self.selection.standing()
-        try:
-            if preparation.ready(standing.calls, standing.spent_s) and self.selection.affords(preparation.load_s):
-                self._loading = self._begin_loading(preparation.load())
-        except Exception as error:
-            self._unbuilt(error)
-
-    def _begin_loading(self, steps: Steps[Contender]) -> Loading[Contender]:
-        """Calls that only queue their work are of a GPU."""
-        return BesideCalls(steps) if self._watch is None else BetweenCalls(steps)
-
-    def _unbuilt(self, error: Exception) -> None:
         assert self._wanted is not None, "it is prepared because it is wanted"
-        wanted, self._wanted, self._preparation, self._loading = self._wanted, None, None, None
-        self.selection.unbuilt(wanted, error_text(error), later=isinstance(error, NotNowError | GivenUpError))
-
-    def _take_if_done(self, loading: Loading[Contender]) -> None:
-        if not loading.done:
-            return
-        assert self._wanted is not None, "it is loaded because it is wanted"
-        self.selection.charge(loading.took_s)
+        wanted, standing = self._wanted, self.selection.standing()
         try:
-            loaded = loading.take()
+            if not preparation.ready(standing.calls, standing.spent_s) or not self.selection.affords(
+                preparation.load_s
+            ):
+                return
+            begin = self._clock()
+            loaded = preparation.load()
         except Exception as error:
-            self._unbuilt(error)
+            self._wanted = self._preparation = None
+            self.selection.unbuilt(wanted, error_text(error), later=isinstance(error, NotNowError))
             return
-        wanted, self._wanted, self._preparation, self._loading = self._wanted, None, None, None
+        self._wanted = self._preparation = None
+        self.selection.charge(self._clock() - begin)
         number = self.selection.number(wanted)
         with self._lock:
             self._contenders[number] = loaded

@@ -1,7 +1,7 @@
-"""Preparation: how a challenger becomes a program: prepared behind, then loaded while calls go on.
+"""Preparation: how a challenger becomes a program: prepared where that disturbs no call, then loaded between two calls.
 
 Place: between ``live_calls``, which asks for challengers, and ``compile.challenger_build``, which builds them.
-Invariants: ``ready`` takes microseconds and waits for nothing; what ``load`` does takes time of the user's process.
+Invariants: ``ready`` takes microseconds and waits for nothing; only ``load`` takes time of the user's.
 Units: seconds.
 """
 
@@ -13,7 +13,6 @@ from typing import Protocol
 
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.state_restore import Changes
-from mixbackend.host.loading import Steps
 from mixbackend.select.live.challengers import Challenger
 
 
@@ -47,7 +46,7 @@ class Preparation(Protocol):
 
     @property
     def load_s(self) -> float:
-        """Processor seconds that loading is expected to take, once it is ready."""
+        """What loading is expected to take, once it is ready."""
         ...
 
     def ready(self, calls: int, spent_s: float) -> bool:
@@ -62,8 +61,8 @@ class Preparation(Protocol):
         """
         ...
 
-    def load(self) -> Steps[Contender]:
-        """Makes the program, in parts; see ``host.loading``.
+    def load(self) -> Contender:
+        """The program.
 
         Raises:
             Exception: it cannot be had.

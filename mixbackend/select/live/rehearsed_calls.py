@@ -17,7 +17,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mixbackend.host.loading import BetweenCalls, Loading, Steps
 from mixbackend.select.live.live_calls import LiveCalls, error_text
 from mixbackend.select.live.preparation import Contender
 from mixbackend.select.live.steps import why_not
@@ -71,10 +70,6 @@ class RehearsedCalls(LiveCalls):
             contender = self._contenders[number]
             self._running[number] += 1
         return self._counted(values, number, contender)
-
-    def _begin_loading(self, steps: Steps[Contender]) -> Loading[Contender]:
-        """What is recorded is of a GPU."""
-        return BetweenCalls(steps)
 
     def _rehearse(self, values: Sequence[Any]) -> None:
         """One turn, if it is paid for; what it raises costs the challenger its place, or ends all trying."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
 from forked import Elsewhere, in_fork
 from simulated_machine import challenger
-from stand_in_backends import LoadedAtOnce, LoadedInParts
 
 from mixbackend.execute.state_restore import Changes
-from mixbackend.host.loading import BesideCalls, Steps
-from mixbackend.select.live import live_calls
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.live.live_calls import LiveCalls
@@ -27,18 +23,6 @@ from mixbackend.select.live.standing import Happened
 from mixbackend.select.live.steps import Situation
 
 CHANGES = Changes(places=(1,))
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No call comes while something is loaded, unless a test says so."""
-    monkeypatch.setattr(live_calls, "BesideCalls", LoadedAtOnce)
-
-
-class LoadedLater(LoadedInParts):
-    """Is done when a test says so."""
-
-    at_once = 0
 
 
 @dataclass
@@ -59,8 +43,7 @@ class Prepared:
     def ready(self, calls: int, spent_s: float) -> bool:
         return self.bench.is_ready
 
-    def load(self) -> Generator[None, None, Contender]:
-        yield
+    def load(self) -> Contender:
         if self.name in self.bench.unbuildable:
             raise MemoryError("no room")
         return self.bench.contender(self.name)
@@ -186,55 +169,8 @@ def test_a_challenger_that_cannot_be_bound_again_never_runs_again() -> None:
     assert set(bench.ran) == {"first"} and bench.released == ["quick"] and bench.news[0].change == "out"
 
 
-def test_while_a_challenger_is_loaded_the_champion_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_calls, "BesideCalls", LoadedLater)
-    bench = Bench({"first": 0.1, "quick": 0.08, "other": 0.2})
-    bench.run(100)
-    assert (set(bench.ran), bench.wanted, bench.calls.selection.standing().tried_s) == ({"first"}, ["quick"], 0.0)
-    loading = LoadedLater.latest
-    loading.at_once, loading.took_s = 1000, 0.25
-    bench.situation = Situation(in_backward=True)
-    bench.run(10)
-    assert set(bench.ran) == {"first"} and not bench.calls.selection.trying, "between steps alone"
-    bench.situation = Situation()
-    bench.run(2)
-    assert bench.calls.selection.trying and bench.calls.selection.standing().tried_s >= 0.25
-    bench.run(100)
-    assert "quick" in bench.ran
-
-
-def test_what_could_not_be_loaded_has_taken_its_time_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Taking(LoadedAtOnce):
-        def __init__(self, steps: Steps[Contender]) -> None:
-            super().__init__(steps)
-            self.took_s = 0.25
-
-    monkeypatch.setattr(live_calls, "BesideCalls", Taking)
-    bench = Bench({"first": 0.1, "impossible": 0.05}, unbuildable=("impossible",))
-    bench.run(40)
-    assert (bench.news[0].change, bench.calls.selection.standing().tried_s) == ("out", 0.25)
-
-
-def test_stopped_while_one_is_loaded_it_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    for is_done in (False, True):
-        monkeypatch.setattr(live_calls, "BesideCalls", LoadedLater)
-        bench = Bench({"first": 0.1, "quick": 0.08})
-        bench.run(40)
-        loading = LoadedLater.latest
-        loading.at_once = 1000
-        if is_done:
-            loading.between_calls()
-        bench.situation = Situation(deterministic=True)
-        bench.run(2)
-        loading.between_calls()
-        assert bench.released == (["quick"] if is_done else []) and bench.calls.over and loading.done
-        bench.run(10)
-        assert set(bench.ran) == {"first"}
-
-
-def test_programs_that_still_run_are_not_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_still_run_are_not_let_go_of() -> None:
     """Real threads and seconds: nobody ever runs what was let go of, and every call is answered once."""
-    monkeypatch.setattr(live_calls, "BesideCalls", BesideCalls)
     released: set[str] = set()
     failures: list[str] = []
 
@@ -259,8 +195,7 @@ def test_programs_that_still_run_are_not_let_go_of(monkeypatch: pytest.MonkeyPat
         def ready(self, calls: int, spent_s: float) -> bool:
             return True
 
-        def load(self) -> Generator[None, None, Contender]:
-            yield
+        def load(self) -> Contender:
             return contender(self.name, 0.0)
 
     # A clock that runs a hundred times as fast: calls pay for trying after 20 ms.

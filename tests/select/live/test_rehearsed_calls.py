@@ -9,7 +9,6 @@ import torch
 from simulated_machine import challenger
 
 from mixbackend.execute.state_restore import Changes
-from mixbackend.host.loading import Steps
 from mixbackend.select.live.allowance import SHARE
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger
@@ -69,8 +68,7 @@ class Bench:
     def ready(self, calls: int, spent_s: float) -> bool:
         return True
 
-    def load(self) -> Steps[Contender]:
-        yield
+    def load(self) -> Contender:
         return self.contender(str(self.wanted.choice))
 
     # --- as a stage
