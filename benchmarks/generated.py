@@ -83,11 +83,12 @@ def rows_of(
         control = _Counted(lambda graph_module, inputs: graph_module)
         if way == "mixbackend":
             _answers(generator, cache, prompts, tokens, control)
-        known = len(mixbackend.report().to_dict()["graphs"])
-        counted = _Counted(mixbackend.auto()) if way == "mixbackend" else None
+        mixture = mixbackend.auto()
+        known = len(mixture.report().to_dict()["graphs"])
+        counted = _Counted(mixture) if way == "mixbackend" else None
         found = _answers(generator, cache, prompts, tokens, counted or way)
         agreeing = [_agreeing(mine.tokens, right.tokens) for mine, right in zip(found, expected, strict=True)]
-        report = mixbackend.report().to_dict()
+        report = mixture.report().to_dict()
         row = Row(
             model=generator.name,
             cache=cache,

@@ -949,6 +949,7 @@ def test_cuda_graphs_apart(monkeypatch):
     ended = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: ended.append(device))
     device = 4711
+    trees.get_obj(trees.local, "tree_manager_containers").pop(device + 1, None)  # Of another test.
     before = trees.get_container(device)
     with pytest.raises(KeyError), compat.cuda_graphs_apart(device):
         apart = trees.get_container(device)
@@ -961,6 +962,12 @@ def test_cuda_graphs_apart(monkeypatch):
         pass
     assert device + 1 not in trees.get_obj(trees.local, "tree_manager_containers")
     del trees.get_obj(trees.local, "tree_manager_containers")[device]
+
+
+def test_inductor_attends_on_processor():
+    from torch._inductor.kernel.flex import flex_cpu
+
+    assert compat.inductor_attends_on_processor() is bool(flex_cpu.check_cpu_supported())
 
 
 def test_copies_of():
