@@ -7,7 +7,7 @@ Method: the thread that forks takes all locks of short sections before, as ``std
 waits for one), so that the child finds what they guard whole. Locks that are held while something is made or run are
 not waited for: in the child they are free, and what was being made is made again.
 Invariants: a fork waits at most ``LONGEST_S``; what is held even then is free in the child, too. A reentrant lock that
-the thread which forks holds stays its own.
+the thread which forks holds stays its own. What no child may inherit is closed while the locks are held.
 Non-goals: locks of torch, of libraries and of OpenMP: a child whose parent used several threads of torch's must call
 ``torch.set_num_threads(1)``, in eager as well.
 """
@@ -35,9 +35,18 @@ class Follower(Protocol):
         ...
 
 
+class Closer(Protocol):
+    """Has something open that no child may inherit."""
+
+    def before_fork(self) -> None:
+        """Close it; it is opened again when it is needed. This thread has all locks that it could get."""
+        ...
+
+
 _short: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _long: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _followers: weakref.WeakValueDictionary[int, Follower] = weakref.WeakValueDictionary()
+_closers: weakref.WeakValueDictionary[int, Closer] = weakref.WeakValueDictionary()
 _of_thread = threading.local()
 """``held``: locks that the thread which forks has taken for that."""
 _count = 0
@@ -68,6 +77,11 @@ def follow(follower: Follower) -> None:
     _kept(follower, _followers)
 
 
+def close_before(closer: Closer) -> None:
+    """Have it close before every fork, in the parent, as long as it lives."""
+    _kept(closer, _closers)
+
+
 def count() -> int:
     """How many forks lead to this process from the one that was started."""
     return _count
@@ -94,6 +108,11 @@ def _before() -> None:
     if missed is not None:
         held += [item for item in locks if all(item is not other for other in held) and item.acquire(blocking=False)]
     _of_thread.held = held
+    for closer in _alive(_closers):
+        try:
+            closer.before_fork()
+        except Exception:
+            logger.warning("%s stays open across a fork", type(closer).__name__, exc_info=True)
 
 
 def _taken(locks: Sequence[Any], held: Sequence[Any] = ()) -> tuple[list[Any], Any]:

@@ -114,7 +114,7 @@ class Database:
         return cls(None)
 
     def close(self) -> None:
-        """Close the connection of this thread; a later call opens a new one."""
+        """Close the connection; a later call opens a new one."""
         self._file.close()
 
     @contextlib.contextmanager

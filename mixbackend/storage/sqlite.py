@@ -1,8 +1,11 @@
 """One SQLite file that many threads and processes share, and that heals.
 
 Place: below ``database``; knows nothing of what the tables mean.
-Invariants: each thread has its own connection, never used across a fork; reads of a file that cannot be read give no
-rows and writes are lost, with a report; a file that is no database of ours is renamed, under a lock, and begun anew.
+Invariants: no file descriptor of the file is opened but by SQLite, since POSIX drops all of a process's locks on a file
+when any of its descriptors is closed. No connection lives across a fork: it is closed before, and a child that was
+forked in the middle of a statement does without the file. Reads of a file that cannot be read give no rows and writes
+are lost, with a report; a file that is no database of ours is renamed, under a lock, and begun anew.
+Source: "How To Corrupt An SQLite Database File" (sqlite.org), sections 2.2 and 2.6.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,20 @@ BUSY_TIMEOUT_S = 10.0
 _APPLICATION = 0x4D495842
 _COMPANIONS = ("", "-wal", "-shm")
 _KEPT_ASIDE = 3
+_inherited: set[str] = set()
+"""Files that were in use when this process was forked: SQLite believes that it holds its parent's locks on them."""
 
 
 class _NotOursError(Exception):
     """The file is damaged, newer, or of another program."""
 
 
+class _InheritedError(Exception):
+    """The file was in use when this process was forked."""
+
+
 class SqliteFile:
-    """See the module's docstring.
+    """See the module's docstring. Threads share one connection and take turns.
 
     Args:
         path: of the file, ``None`` for one in memory.
@@ -57,10 +65,15 @@ class SqliteFile:
         self._report = report
         self._clock = clock
         self._only_reads = only_reads
-        self._local = threading.local()
-        self._abandoned: list[sqlite3.Connection] = []
-        self._memory_lock = forks.reentrant_lock()
-        self._memory = self._connect(":memory:") if path is None else None
+        self._lock = forks.reentrant_lock()
+        self._connection: sqlite3.Connection | None = None
+        self._in_use_at_fork = False
+        self._abandoned: sqlite3.Connection | None = None
+        if path is None:
+            self._connection = self._connect(":memory:")
+        else:
+            forks.close_before(self)
+            forks.follow(self)
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query; none if the file cannot be read."""
@@ -89,18 +102,37 @@ class SqliteFile:
         return self._path
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        connection = self._of_this_process()
-        if connection is not None:
-            connection.close()
-            self._local.connection = None
+        """Close the connection; the next statement opens a new one. What is in memory stays."""
+        if self._path is None:
+            return
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    def before_fork(self) -> None:
+        """Close, unless a thread is in the middle of a statement."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._in_use_at_fork = False
+                self.close()
+            finally:
+                self._lock.release()
+        else:
+            self._in_use_at_fork = True
+
+    def after_fork(self) -> None:
+        """Leave a connection of the parent as it is: closing it would write to the parent's file."""
+        if self._in_use_at_fork:
+            _inherited.add(str(self._path))
+            self._abandoned, self._connection = self._connection, None
 
     def _run(self, trouble: str, statement: str, values: Sequence[Any], answer: Callable[[sqlite3.Cursor], Any]) -> Any:
         for attempt in (1, 2):
             try:
-                with self._connection() as connection:
-                    return answer(connection.execute(statement, tuple(values)))
-            except (sqlite3.DatabaseError, _NotOursError, OSError) as error:
+                with self._lock:
+                    return answer(self._opened().execute(statement, tuple(values)))
+            except (sqlite3.DatabaseError, _NotOursError, _InheritedError, OSError) as error:
                 if attempt == 2 or not _may_be_damage(error) or not self._heal():
                     self._report(StorageEvent(trouble, f"database {self._path}: {error}"))  # type: ignore[arg-type]
                     break
@@ -108,36 +140,20 @@ class SqliteFile:
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        if self._memory is not None:
-            with self._memory_lock:
-                yield self._memory
-            return
-        connection = self._of_this_process()
-        if connection is None:
-            connection = self._connect(str(self._path))
-            self._local.connection = (os.getpid(), connection)
-        yield connection
-
-    def _of_this_process(self) -> sqlite3.Connection | None:
-        held = getattr(self._local, "connection", None)
-        if held is None:
-            return None
-        process, connection = held
-        if process == os.getpid():
-            return connection
-        # After a fork the parent's connection may be neither used nor closed here: it is kept, untouched.
-        self._abandoned.append(connection)
-        self._local.connection = None
-        return None
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            if str(self._path) in _inherited:
+                raise _InheritedError("was in use when this process was forked; start processes after `spawn`")
+            self._connection = self._connect(str(self._path))
+        return self._connection
 
     def _connect(self, target: str) -> sqlite3.Connection:
-        if target != ":memory:":
-            # Created for this user alone; SQLite would follow the umask.
-            os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
+        is_new = self._path is not None and not self._path.exists()
         connection = self._raw(target)
         try:
+            if is_new:
+                # For this user alone; SQLite follows the umask, and gives the file's mode to its companions.
+                os.chmod(target, 0o600)
             self._prepare(connection)
         except BaseException:
             connection.close()
@@ -208,9 +224,9 @@ class SqliteFile:
         """Set the file aside if it is still bad when we have the lock; whether to try again."""
         if self._path is None:
             return False
-        self._forget_connection()
         try:
-            with self.exclusive():
+            with self._lock, self.exclusive():
+                self.close()
                 problem = self._problem()
                 if problem:
                     self._set_aside(problem)
@@ -218,12 +234,6 @@ class SqliteFile:
             self._report(StorageEvent("unwritable", f"database {self._path} cannot be set aside: {error}"))
             return False
         return True
-
-    def _forget_connection(self) -> None:
-        connection = self._of_this_process()
-        self._local.connection = None
-        if connection is not None:
-            connection.close()
 
     def _problem(self) -> str:
         """What is wrong with the file; another process may have healed it already."""
@@ -275,6 +285,8 @@ def _transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK")
+        # SQLite itself rolls back after some errors; another ROLLBACK would hide them.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")

@@ -134,11 +134,11 @@ def test_symbolic_sizes(call: Call) -> None:
     assert status == 1 and "+ input: activation tensor(float32, [4, 64]" in errors and "[s0, 64]" in errors
 
 
-def test_a_graph_without_text_is_told(call: Call) -> None:
+def test_a_graph_without_text_is_told_and_its_bodies_are_written(call: Call) -> None:
     status, text, errors = call("tune", "models_to_lock:branching", "--lock", "m.lock.yaml")
     assert status == 0, errors
-    assert "m.lock.yaml: 0 graphs written" in text and "inference-0 has no text and is not in the file" in text
-    assert read_lock("m.lock.yaml").graphs == ()
+    assert "m.lock.yaml: 1 graph written" in text and "inference-0 has no text and is not in the file" in text
+    assert [graph.graph for graph in read_lock("m.lock.yaml").graphs] == ["inference-0.true_graph_0"]
 
 
 def test_several_commands_share_a_file_and_tuning_again_changes_nothing(call: Call) -> None:
