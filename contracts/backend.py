@@ -87,6 +87,8 @@ class Traits:
         takes_effects: whether it runs mutation, collectives and higher-order ops as eager would.
         takes_whole: full names of the higher-order operators that it takes with the subgraphs that they carry: it is
             asked for a verdict on them, and a region holds their subgraphs as attributes of its graph.
+        compiles_graphs: whether it is a compiler of whole graphs, of nearly all operators. Where it can run a graph
+            alone it is always tried against a plan in the user's calls, whatever it is estimated to take.
         writes_inputs: whether it takes operators of ``ops.WRITING`` on an input of its region: the value is written
             into the very storage; what comes before in graph order reads the old one, what comes after the new one.
         raises_before_writing: whether a ``run`` that raises has written nothing into inputs. Without it a call that
@@ -125,6 +127,7 @@ class Traits:
     keeps_random_stream: bool = False
     takes_effects: bool = False
     takes_whole: frozenset[str] = frozenset()
+    compiles_graphs: bool = False
     writes_inputs: bool = False
     raises_before_writing: bool = False
     fixed_outputs: bool = False

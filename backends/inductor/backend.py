@@ -125,6 +125,7 @@ class InductorBackend(Backend):
             capturable=True,
             writes_inputs=True,
             takes_whole=_WHOLE,
+            compiles_graphs=True,
             exact_input_strides=True,
             fixed_outputs=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),

@@ -3,8 +3,8 @@
 Place: below ``selection``. Input: candidates with their estimates, what the champion takes. Output: those that are
 worth a try, the cheapest build first.
 Method: an estimate is right to a factor, its error. Who would be slower than the champion even if its estimate were
-too high by that factor is not tried; the whole graph on one compiler is, always, where the caller says so: mixtures
-are made of estimates, and that one is the measure of them all.
+too high by that factor is not tried. The whole graph on a compiler of whole graphs (``Traits.compiles_graphs``) always
+is: mixtures are made of estimates, and that one is the measure of them all.
 Units: seconds.
 """
 
@@ -67,6 +67,18 @@ def worth_trying(challengers: Sequence[Challenger], champion_s: float) -> tuple[
     """Those that may be faster than a champion that takes so long, the cheapest build first, then the best estimate."""
     able = (item for item in challengers if item.always or item.least_s < champion_s)
     return tuple(sorted(able, key=lambda item: (item.build_s, item.estimated_s)))
+
+
+def single(planner: Planner, graph: OpGraph, name: str, estimated_s: float, error: float) -> Challenger:
+    """The whole graph on one backend."""
+    always = planner.backend(name).traits().compiles_graphs
+    return Challenger(Choice(single=name), estimated_s, error, build_s(planner, graph, (name,)), always)
+
+
+def nearest(singles: Sequence[Challenger], most: int) -> tuple[Challenger, ...]:
+    """So many with the best estimates, and those that are always tried."""
+    near = sorted(singles, key=lambda item: item.estimated_s)
+    return (*near[:most], *(item for item in near[most:] if item.always))
 
 
 def build_s(planner: Planner, graph: OpGraph, names: tuple[str, ...]) -> float:

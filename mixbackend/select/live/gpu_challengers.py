@@ -16,10 +16,9 @@ from typing import Any
 from mixbackend.contracts import OpGraph
 from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.state_restore import Changes, may_repeat, why_not_repeated
-from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.gpu_memory import why_too_large
-from mixbackend.select.live.challengers import Challenger, build_s
+from mixbackend.select.live.challengers import Challenger, build_s, nearest, single
 from mixbackend.select.rivals import EVERYONE, alone, without_owners
 from mixbackend.select.runnable import Runnable
 
@@ -54,17 +53,16 @@ def gpu_challengers(baseline: Runnable, planner: Planner) -> tuple[Challenger, .
     """Programs that may be quicker than a graph as it is placed."""
     graph, plan = baseline.graph, baseline.plan
     owners, usable = {region.backend for region in plan.regions}, _usable(graph, planner)
-    limit = NEAR * plan.estimated_s
-    near = sorted((seconds, name) for name, seconds in alone(baseline.layout.other, plan).items() if seconds <= limit)
     # A single backend's own plan is the one that is there.
     singles = [
-        Challenger(Choice(single=name), seconds, NEAR, build_s(planner, graph, (name,)))
-        for seconds, name in near
+        single(planner, graph, name, seconds, NEAR)
+        for name, seconds in alone(baseline.layout.other, plan).items()
         if name in usable and {name} != owners
     ]
+    near = [item for item in singles if item.always or item.least_s <= plan.estimated_s]
     mixtures = (EVERYONE, *without_owners(baseline, planner))[:MOST_MIXTURES]
     seconds = build_s(planner, graph, tuple(usable))
-    return (*singles[:MOST_ALONE], *(Challenger(choice, plan.estimated_s, NEAR, seconds) for choice in mixtures))
+    return (*nearest(near, MOST_ALONE), *(Challenger(choice, plan.estimated_s, NEAR, seconds) for choice in mixtures))
 
 
 def _usable(graph: OpGraph, planner: Planner) -> set[str]:

@@ -23,7 +23,7 @@ from mixbackend.execute.state_restore import Changes, may_repeat, why_not_repeat
 from mixbackend.host.processes import memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
-from mixbackend.select.live.challengers import Challenger, build_s
+from mixbackend.select.live.challengers import Challenger, build_s, nearest, single
 from mixbackend.select.rivals import EVERYONE, alone, without_owners
 from mixbackend.select.runnable import Runnable
 
@@ -72,7 +72,7 @@ def processor_challengers(baseline: Runnable, planner: Planner) -> tuple[Challen
     reference = next(item.name for item in planner.backends if item.traits().reference)
     known, owners = planner.comparable(graph), {region.backend for region in plan.regions}
     singles = [
-        Challenger(Choice(single=name), seconds, _error(name, plan, graph, planner), build_s(planner, graph, (name,)))
+        single(planner, graph, name, seconds, _error(name, plan, graph, planner))
         for name, seconds in alone(baseline.layout.other, plan).items()
         if name in known and {name} != owners and (name != reference or seconds <= NEAR_QUICK * plan.estimated_s)
     ]
@@ -80,7 +80,7 @@ def processor_challengers(baseline: Runnable, planner: Planner) -> tuple[Challen
         return ()
     mixtures: tuple[Choice, ...] = (EVERYONE,)
     if training:
-        singles = sorted(singles, key=lambda item: item.estimated_s)[:MOST_ALONE]
+        singles = list(nearest(singles, MOST_ALONE))
         mixtures = without_owners(baseline, planner)[:MOST_MIXTURES]
     able = tuple(item.name for item in planner.backends if not item.traits().reference)
     error, seconds = NEAR_TRAINING if training else NEAR, build_s(planner, graph, able)

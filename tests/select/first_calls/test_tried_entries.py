@@ -16,6 +16,8 @@ from mixbackend.partitioner import plan_revalidation
 from mixbackend.partitioner.placement import Placements
 from mixbackend.select import tuner
 from mixbackend.select.live import processor_challengers as processor
+from mixbackend.select.live.challengers import worth_trying
+from mixbackend.select.live.gpu_challengers import gpu_challengers
 from mixbackend.select.live.processor_challengers import processor_challengers
 
 pytestmark = pytest.mark.usefixtures("worth_comparing", "tried_at_once")
@@ -267,12 +269,39 @@ def test_a_forward_that_a_checkpoint_runs_again_tries_nothing(make_mixture, slee
     assert backward["selection"]["champion"] == "quick"
 
 
-def challengers(regions, alone_s, pools, build_s, phase="inference"):
+@pytest.mark.parametrize("phase", ["inference", "backward"])
+def test_a_compiler_of_whole_graphs_is_always_tried(phase):
+    regions = (PlannedRegion("r", "a", ("n",), estimated_s=1.0),)
+    estimates = {"a": 1.0, "b": 1.1, "c": 1.2, "d": 1.3, "e": 90.0, "whole": 80.0}
+    found = challengers(regions, estimates, dict.fromkeys(estimates, "torch"), 2.0, phase, whole=("whole",))
+    tried = [str(item.choice) for item in worth_trying(found, 1.0)]
+    assert "whole" in tried and "e" not in tried
+    assert [str(item.choice) for item in found if item.always] == ["whole"]
+
+
+@pytest.mark.parametrize("names", [{"whole"}, set()])
+def test_on_gpus_it_is_always_tried_too(names):
+    regions = (PlannedRegion("r", "a", ("n",), estimated_s=1.0),)
+    estimates = {"a": 1.0, "b": 1.1, "c": 1.2, "d": 1.3, "whole": 80.0}
+    found = challengers(regions, estimates, {}, 2.0, whole=names, device_type="cuda", find=gpu_challengers)
+    singles = [str(item.choice) for item in found if item.choice.single]
+    assert singles == ["b", "c", "d", *names]
+    assert {str(item.choice) for item in worth_trying(found, 1.0) if item.choice.single} == set(singles)
+
+
+def challengers(
+    regions, alone_s, pools, build_s, phase="inference", whole=(), device_type="cpu", find=processor_challengers
+):
     plan = Plan("g", phase, False, regions, estimated_s=1.0, single_backend_s=tuple(alone_s.items()))
     backends = {
         name: SimpleNamespace(
             name=name,
-            traits=lambda name=name: Traits(thread_pool=pools.get(name, ""), reference=name == "eager"),
+            traits=lambda name=name: Traits(
+                frozenset({device_type}),
+                thread_pool=pools.get(name, ""),
+                reference=name == "eager",
+                compiles_graphs=name in whole,
+            ),
             build_seconds=lambda device: SimpleNamespace(of=lambda ops: build_s),
         )
         for name in (*alone_s, "eager")
@@ -280,6 +309,6 @@ def challengers(regions, alone_s, pools, build_s, phase="inference"):
     planner: Any = SimpleNamespace(
         comparable=lambda graph: set(alone_s), backends=tuple(backends.values()), backend=backends.__getitem__
     )
-    graph = SimpleNamespace(placed_nodes=[None], device_type="cpu", phase=phase)
+    graph = SimpleNamespace(placed_nodes=[None], device_type=device_type, phase=phase)
     home: Any = SimpleNamespace(plan=plan, graph=graph, layout=SimpleNamespace(other=None))
-    return processor_challengers(home, planner)
+    return find(home, planner)
