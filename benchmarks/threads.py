@@ -3,11 +3,11 @@
 Place: beside the model suite. Input: rounds and calls. Output: ``Outcome`` per setting: how long regions of several
 libraries take in turns in one process, over how long the same regions take alone, each in a process of its own.
 Settings, each in fresh processes: ``imported first`` (torch was imported with nothing set; the running process is put
-right by the thread policy), ``command`` (the command's environment, set before the import), and ``no policy`` (nothing
-set and nothing done: what the policy is for).
+right by the thread policy), ``sleeping`` (idle threads sleep, as set before the import), and ``no policy`` (nothing set
+and nothing done: what the policy is for).
 Method: all processes live side by side and only one works at a time; in every round each takes its turn, and the ratio
 is taken round by round. Parts alone run with nothing set, where torch's threads spin between regions as in any process
-of one pool, and with the command's environment, where they sleep. Which is faster depends on what else the machine
+of one pool, and where they sleep. Which is faster depends on what else the machine
 does; the ratio is over the faster one, part by part.
 Non-goals: the speed of the libraries.
 """
@@ -31,9 +31,9 @@ from mixbackend.host.thread_environment import make_threads_sleep, without_decis
 PARTS = ("onednn", "onnxruntime", "codegen", "openvino", "torch")
 """In the order of the turns: neighbours are on different pools but for the last and the first."""
 
-SETTINGS = ("imported first", "command", "no policy")
-_ENVIRONMENTS = ("nothing set", "command")
-BARS = {"imported first": 1.15, "command": 1.10}
+SETTINGS = ("imported first", "sleeping", "no policy")
+_ENVIRONMENTS = ("nothing set", "sleeping")
+BARS = {"imported first": 1.15, "sleeping": 1.10}
 """The largest ratio that counts as sharing the cores without fighting."""
 
 
@@ -127,7 +127,7 @@ def _round(
 
 
 def _outcome(setting: str, samples: _Samples, parts: Sequence[str]) -> Outcome:
-    own = dict.fromkeys(parts, "command" if setting == "command" else "nothing set")
+    own = dict.fromkeys(parts, "sleeping" if setting == "sleeping" else "nothing set")
     fastest = {name: min(_ENVIRONMENTS, key=lambda kind: _median(samples.alone[kind, name])) for name in parts}
     ratios = _ratios(setting, samples, fastest)
     quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
@@ -160,7 +160,7 @@ def _median(rounds: Rounds) -> float:
 def environment_of(setting: str) -> dict[str, str]:
     """Of the processes of a setting."""
     environment = without_decisions(os.environ)
-    if setting == "command":
+    if setting == "sleeping":
         make_threads_sleep(environment)
     return environment
 

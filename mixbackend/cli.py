@@ -21,7 +21,6 @@ from typing import Annotated, Any
 import typer
 
 import mixbackend
-from mixbackend.host.thread_environment import make_threads_sleep
 
 app = typer.Typer(
     name="mixbackend",
@@ -52,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: without the program's name; default, those of the process.
     """
-    make_threads_sleep(os.environ)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="mixbackend")
     except Exception as error:  # the outermost border: whatever a model or backend raises is printed, not dumped

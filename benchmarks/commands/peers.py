@@ -105,8 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=1.0, metavar="S", help="length of a turn")
     add("--timeout", type=float, default=900.0, metavar="S", help="for one compilation with its warm-up, or one turn")
     add("--memory", type=float, default=12.0, metavar="GB", help="private memory of one process; 0 is no limit")
-    add("--environment", choices=("user", "command"), default="user",
-        help="of our peers: nothing set, or what this command sets for threads")  # fmt: skip
+    add("--environment", choices=("user", "sleeping"), default="user",
+        help="of our peers: nothing set, or idle threads that sleep")  # fmt: skip
     add("--guards", choices=("checked", "skipped"), default="checked",
         help="of compiled models, once they are warm: torch's, or none, as exported models have")  # fmt: skip
     add("--minutes", type=float, default=0.0, metavar="M",

@@ -11,12 +11,9 @@ import os
 import sys
 from pathlib import Path
 
-from mixbackend.host.thread_environment import make_threads_sleep
-
 
 def main() -> int:
     """Run one part; the exit status."""
-    make_threads_sleep(os.environ)
     # Calibrating takes a minute of each fresh cache and decides nothing that is checked here.
     os.environ.setdefault("MIXBACKEND_CALIBRATE", "0")
     given = _parser().parse_args()

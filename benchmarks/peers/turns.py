@@ -27,7 +27,7 @@ from mixbackend.host.processes import Answer, Worker, ask
 from mixbackend.host.thread_environment import make_threads_sleep, without_decisions
 from mixbackend.storage import private_folder
 
-Environment = Literal["user", "command"]
+Environment = Literal["user", "sleeping"]
 Show = Callable[[str, float], None]
 """Told what is being done, and how many expected seconds of work are behind since the last time."""
 
@@ -54,8 +54,8 @@ class Options:
         rounds, seconds: how often each peer takes its turn, and for how long.
         timeout_s: for one answer: a compilation with its warm-up, or a slice.
         memory_gb: private memory of one process; 0 is no limit.
-        environment: of our own peers: ``user`` sets nothing, as somebody who imports torch; ``command`` sets what the
-            command line sets.
+        environment: of our own peers: ``user`` sets nothing, as somebody who imports torch; with ``sleeping`` idle
+            threads sleep.
         module: what peers' processes run.
         warm_up_s: longest time of warming up.
         guards: of models that ``torch.compile`` made: exported ones have none.
@@ -99,7 +99,7 @@ def variables_for(peer: str, environment: Environment) -> dict[str, str | None]:
     Rates were probed before: no process of ours probes them beside others.
     """
     wanted = {**without_decisions(os.environ), **(FROZEN_RATES if is_ours(peer) else {})}
-    if environment == "command" and is_ours(peer):
+    if environment == "sleeping" and is_ours(peer):
         make_threads_sleep(wanted)
     wanted.setdefault("TORCHINDUCTOR_CACHE_DIR", kernel_folder())
     return {name: wanted.get(name) for name in (*os.environ, *wanted) if wanted.get(name) != os.environ.get(name)}

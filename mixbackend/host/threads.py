@@ -7,10 +7,10 @@ Input: names of pools (``Traits.thread_pool``). Output: a ``Sharing`` that says 
 - Size: every pool gets torch's number of threads (``contracts.threads``), so ``OMP_NUM_THREADS`` and
   ``torch.set_num_threads`` rule them all; fingerprints contain the number.
 - Spinning: backends' own pools do not spin after a region (the contract's rule). Torch's pool does, by default of its
-  OpenMP runtime, for milliseconds. The command line settles that before torch is loaded (``thread_environment``). In a
-  process that loaded torch with nothing set, torch's threads are parked while a region runs on another pool
-  (``thread_parking``) and spin before and after it. Where that cannot be had (other runtimes), and where no region is
-  in sight (blocks that are timed), they are kept from spinning altogether as long as something runs on another pool.
+  OpenMP runtime, for milliseconds. In a process that loaded torch with nothing set, torch's threads are parked while a
+  region runs on another pool (``thread_parking``) and spin before and after it. Where that cannot be had (other
+  runtimes), and where no region is in sight (blocks that are timed), they are kept from spinning altogether as long as
+  something runs on another pool.
 
 Invariants: nothing happens in a process whose regions all run on torch's pool, where spinning is what makes kernels
 start quickly; nor if the user decided (environment); nor if all pools together have cores enough. What was done is

@@ -41,14 +41,14 @@ class Stand(threads.ThreadsProcess):
 
 def test_time_in_turns_is_divided_by_the_faster_time_alone() -> None:
     outcomes, problems = threads.measure(2, 3, parts=("onednn", "codegen", "absent"), start=Stand)
-    first, command, without = outcomes
+    first, sleeping, without = outcomes
     assert problems == {"absent": "not installed"}
     assert [outcome.setting for outcome in outcomes] == list(threads.SETTINGS)
-    assert (first.policy, command.policy, without.policy) == ("on", "on", "off")
+    assert (first.policy, sleeping.policy, without.policy) == ("on", "on", "off")
     assert first.ratio == pytest.approx(1.35 / 1.25) and first.own_ratio == pytest.approx(1.35 / 1.25)
-    assert command.ratio == pytest.approx(1.6 / 1.25) and command.own_ratio == pytest.approx(1.6 / 1.5)
+    assert sleeping.ratio == pytest.approx(1.6 / 1.25) and sleeping.own_ratio == pytest.approx(1.6 / 1.5)
     assert without.ratio == pytest.approx(5.25 / 1.25)
-    assert command.alone_s == {"onednn": 1.0, "codegen": 0.5} and command.ratio_spread == 0.0
+    assert sleeping.alone_s == {"onednn": 1.0, "codegen": 0.5} and sleeping.ratio_spread == 0.0
 
 
 def test_one_part_is_no_mixture() -> None:
@@ -75,10 +75,10 @@ def test_a_worker_takes_turns() -> None:
             answer = worker.ask(2, policy=policy)
             assert {name: len(seconds) for name, seconds in answer["seconds"].items()} == {"torch": 2, "onnxruntime": 2}
             assert (answer["policy"] == "off") is not policy
-    assert threads.environment_of("command")["GOMP_SPINCOUNT"] == "0"
+    assert threads.environment_of("sleeping")["GOMP_SPINCOUNT"] == "0"
     assert "GOMP_SPINCOUNT" not in environment
 
 
 def test_a_worker_that_dies_is_named() -> None:
     with pytest.raises(RuntimeError, match="unheard"):
-        threads.ThreadsProcess(["unheard"], threads.environment_of("command"))
+        threads.ThreadsProcess(["unheard"], threads.environment_of("sleeping"))

@@ -104,7 +104,7 @@ def test_peers_that_cannot_are_refused_and_not_started(fake_peers: Path) -> None
 
 
 def test_environments(fake_peers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOMP_SPINCOUNT", "7")  # the command line sets it for itself
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     run("plain", "mixture", rounds=1, threads=2)
     by_peer = {peer: event for peer, event, _ in notes(fake_peers) if event != "slice"}
     assert by_peer["eager"] == {
@@ -112,9 +112,9 @@ def test_environments(fake_peers: Path, monkeypatch: pytest.MonkeyPatch) -> None
     }  # fmt: skip
     assert by_peer["mixture"]["start"]["GOMP_SPINCOUNT"] is None
     assert by_peer["mixture"]["configuration"] == {"cache": {"dir": str(cache_folder("mixture"))}}
-    assert variables_for("mixture", "command")["GOMP_SPINCOUNT"] == "0"
-    assert variables_for("only-codegen", "command")["GOMP_SPINCOUNT"] == "0"
-    assert variables_for("openvino", "command")["GOMP_SPINCOUNT"] is None
+    assert variables_for("mixture", "sleeping")["GOMP_SPINCOUNT"] == "0"
+    assert variables_for("only-codegen", "sleeping")["GOMP_SPINCOUNT"] == "0"
+    assert variables_for("openvino", "sleeping")["GOMP_SPINCOUNT"] is None
 
 
 def test_our_peers_begin_without_decisions_and_probe_nothing_beside_others(
