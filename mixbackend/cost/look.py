@@ -1,8 +1,10 @@
 """A look at the machine: a few figures of torch's own kernels, in a moment, by which tables of rates are scaled.
 
 Place: below ``rate_tables`` and ``scaled_rates``. Input: a device type, dtypes. Output: ``Look``.
-Method: one product of matrices per dtype, one copy, launches of a tiny kernel, a loop of Python; the least of a few
-samples of each, since other programs only ever add time. What there was no time for is left out.
+Method: one product of matrices per dtype, on a processor one more through oneDNN, one copy, launches of a tiny kernel,
+a loop of Python; the least of a few samples of each, since other programs only ever add time. What there was no time
+for is left out. Two libraries, since torch's BLAS may use half of a processor: MKL takes narrower vectors on those of
+other makers, oneDNN and generated code do not.
 Invariants: no more than ``LONGEST_S``, but for libraries that are loaded by the first product; torch's random stream
 is left alone; a dtype that torch lacks a product for is left out.
 Non-goals: rates of backends; whether the machine is quiet.
@@ -15,7 +17,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ class Look:
         launch_s: one eager op on next to nothing.
         python_s: one turn of a loop.
         cores: that this process may use.
+        onednn_flops_per_s: of the same product in float32 through oneDNN, with a weight in its own layout; ``None``
+            where there is no oneDNN.
     """
 
     products: Mapping[str, float]
@@ -56,6 +60,7 @@ class Look:
     launch_s: float
     python_s: float
     cores: float
+    onednn_flops_per_s: float | None = None
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -64,7 +69,7 @@ class Look:
     def with_products(self, more: Look) -> Look:
         """This one, with what another saw of further dtypes."""
         products = {**more.products, **self.products}
-        return Look(products, self.copy_bytes_per_s, self.launch_s, self.python_s, self.cores)
+        return replace(self, products=products)
 
     @staticmethod
     def read(record: Any) -> Look:
@@ -77,7 +82,9 @@ class Look:
         if "float32" not in products:
             raise ValueError("a look has a product in float32")
         names = ("copy_bytes_per_s", "launch_s", "python_s", "cores")
-        return Look(products, **{name: _positive(record[name]) for name in names})
+        onednn = record.get("onednn_flops_per_s")
+        numbers = {name: _positive(record[name]) for name in names}
+        return Look(products, **numbers, onednn_flops_per_s=None if onednn is None else _positive(onednn))
 
 
 def usable_cores() -> float:
@@ -105,12 +112,13 @@ def look_at(device_type: str, dtypes: Iterable[str] = ("float32",), clock: Clock
     with undisturbed(), _exact_products():
         eyes = _Eyes(torch.device(device_type), clock)
         products = {"float32": eyes.product("float32")}
+        onednn = eyes.onednn_product()
         copied, launch, turn = eyes.copy(), eyes.launch(), eyes.turn()
         for dtype in wanted:
             if dtype not in products and eyes.seconds_left > 0.0:
                 with contextlib.suppress(RuntimeError):  # torch has no such product here
                     products[dtype] = eyes.product(dtype)
-    return Look(products, copied, launch, turn, usable_cores())
+    return Look(products, copied, launch, turn, usable_cores(), onednn)
 
 
 @contextlib.contextmanager
@@ -146,6 +154,18 @@ class _Eyes:
         value = torch.full((size, size), 0.01, device=self._place).to(getattr(torch, dtype))
         out = torch.empty_like(value)
         return 2.0 * size**3 / self._queued(lambda: torch.mm(value, value, out=out))
+
+    def onednn_product(self) -> float | None:
+        """FLOP/s; ``None`` where this torch or this device has no oneDNN."""
+        if self._is_beside or not torch.backends.mkldnn.is_available():
+            return None
+        size = _PRODUCT["cpu"]
+        value = torch.full((size, size), 0.01)
+        with contextlib.suppress(RuntimeError, AttributeError):
+            weight = torch.ops.mkldnn._reorder_linear_weight(value, size)
+            run = torch.ops.mkldnn._linear_pointwise.default
+            return 2.0 * size**3 / self._queued(lambda: run(value, weight, None, "none", [], ""))
+        return None
 
     def copy(self) -> float:
         amount = _COPY_BYTES[self._kind]

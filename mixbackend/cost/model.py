@@ -21,7 +21,7 @@ from mixbackend.cost.look import Look
 from mixbackend.cost.priors import PRIOR_ERROR, anchored, prior_rates
 from mixbackend.cost.rate_tables import tables_of
 from mixbackend.cost.records import read_device, read_rates
-from mixbackend.cost.scaled_rates import Scaled, nearest, scaled
+from mixbackend.cost.scaled_rates import Scaled, is_product, nearest, scaled
 from mixbackend.host.devices import device_name
 from mixbackend.partitioner.roofline import RooflineCostModel
 from mixbackend.storage import Database
@@ -55,14 +55,21 @@ def cost_model(
     for backend in ordered:
         known = _measured_rates(backend, device, database)
         if known is None and table is not None:
-            stated = table.rates(backend.name, backend.availability().version, dtypes)
+            stated = table.rates(backend.name, backend.availability().version, dtypes, _calls_blas(backend))
             # Rows that are further off than a backend's own prior tell less than that.
             known = stated if stated is not None and stated.error <= PRIOR_ERROR else None
         if known is None:
             known = assumed_rates(backend, device, ordered[0], rates)
             known = known if look is None or known.error else replace(known, error=PRIOR_ERROR)
+            known = table.through_blas(known) if table is not None and _calls_blas(backend) else known
         rates[backend.name] = known
     return costs_from(backends, device, rates, database)
+
+
+def _calls_blas(backend: Backend) -> bool:
+    """Whether its products are those of torch's BLAS."""
+    traits = backend.traits()
+    return traits.reference or any(is_product(row) for row in traits.shared_rows)
 
 
 def table_here(device_type: str, look: Look) -> Scaled | None:

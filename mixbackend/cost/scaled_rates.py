@@ -4,7 +4,9 @@ Place: between ``rate_tables`` and the cost model. Input: a family's machines, t
 and rates of backends as they are assumed here, with their errors.
 Method: the nearest machine of the family (who made it, how many threads) was looked at in the same way. Arithmetic is
 scaled by the products of its dtype, bytes by the copy, the processor's own seconds by the eager launch or the loop of
-Python: all backends alike, so that who is quicker than whom is what was measured there.
+Python: all backends alike, so that who is quicker than whom is what was measured there. In float32 on processors two
+libraries were looked at: products of torch's BLAS are scaled by that of BLAS, all other arithmetic by that of oneDNN;
+a table that knows of one alone is taken to have both as quick.
 Invariants: pure; nothing assumed here counts as probed. A product that is out of proportion to the loop of Python was
 disturbed: then arithmetic is scaled by the loop and the cores.
 """
@@ -41,11 +43,21 @@ class Scaled:
     device: DeviceModel
     settled: bool
     _arithmetic: dict[str, float]
+    _onednn: float
     _launch: float
     _python: float
 
-    def rates(self, backend: str, version: str, dtypes: Iterable[str] = ("float32",)) -> BackendRates | None:
-        """Rates of a backend, with their error for a graph with these dtypes; ``None`` where the table has none."""
+    def rates(
+        self, backend: str, version: str, dtypes: Iterable[str] = ("float32",), calls_blas: bool = False
+    ) -> BackendRates | None:
+        """Rates of a backend, with their error for a graph with these dtypes; ``None`` where the table has none.
+
+        Args:
+            backend: its name.
+            version: of its library.
+            dtypes: of the graph.
+            calls_blas: whether its products are those of torch's BLAS.
+        """
         entry = self.machine.entry(backend)
         if entry is None:
             return None
@@ -57,13 +69,29 @@ class Scaled:
             entry_s=rates.entry_s * self._python,
             crossing_s=rates.crossing_s * self._python,
             switch_s=rates.switch_s * self._python,
-            rates=tuple((row, dtype, self._rate(rate, dtype)) for row, dtype, rate in rates.rates),
+            rates=tuple(
+                (row, dtype, self._rate(rate, dtype, calls_blas and is_product(row)))
+                for row, dtype, rate in rates.rates
+            ),
             host=None if rates.host is None else self._host(rates.host),
             error=entry.error_of(dtypes) * doubts,
         )
 
-    def _rate(self, rate: OpRate, dtype: str) -> OpRate:
-        arithmetic = self._arithmetic.get(dtype, self._arithmetic["float32"])
+    def through_blas(self, prior: BackendRates) -> BackendRates:
+        """A prior, which goes by the device's peak, with products as much slower or faster as torch's BLAS is here."""
+        factor = self._arithmetic["float32"] / self._onednn
+        rows = tuple(
+            (row, dtype, replace(rate, flops_per_s=factor * rate.flops_per_s))
+            if dtype == "float32" and is_product(row)
+            else (row, dtype, rate)
+            for row, dtype, rate in prior.rates
+        )
+        return replace(prior, rates=rows)
+
+    def _rate(self, rate: OpRate, dtype: str, blas: bool) -> OpRate:
+        arithmetic = self._arithmetic["float32"] if blas else self._onednn
+        if dtype != "float32":
+            arithmetic = self._arithmetic.get(dtype, arithmetic)
         beside = self.device.place.type != "cpu"
         # On an accelerator the pause between kernels is its own, whatever the processor is like.
         overhead = rate.overhead_s * (1.0 if beside else self._launch)
@@ -96,13 +124,14 @@ def scaled(machine: Machine, look: Look, device_name: str, threads: int) -> Scal
     """
     then = machine.look
     python = look.python_s / then.python_s
-    arithmetic, settled = _arithmetic(look, then, look.cores / then.cores / python)
+    arithmetic, onednn, settled = _arithmetic(look, then, look.cores / then.cores / python)
     launch = look.launch_s / then.launch_s
     device = machine.device
     memory = look.copy_bytes_per_s / then.copy_bytes_per_s if settled else 1.0
     if device.place.type == "cpu":
         memory = min(max(memory, _MEMORY[0]), _MEMORY[1])
-    flops = tuple((dtype, rate * arithmetic.get(dtype, arithmetic["float32"])) for dtype, rate in device.flops_per_s)
+    peaks = {**arithmetic, "float32": onednn}
+    flops = tuple((dtype, rate * peaks.get(dtype, onednn)) for dtype, rate in device.flops_per_s)
     here = replace(
         device,
         device=device_name,
@@ -114,12 +143,20 @@ def scaled(machine: Machine, look: Look, device_name: str, threads: int) -> Scal
         threads=threads,
         provenance="prior",
     )
-    return Scaled(machine, here, settled, arithmetic, launch, python)
+    return Scaled(machine, here, settled, arithmetic, onednn, launch, python)
 
 
-def _arithmetic(look: Look, then: Look, expected: float) -> tuple[dict[str, float], bool]:
-    """How many times as fast products are, by dtype, and whether that can be."""
+def is_product(row: str) -> bool:
+    """Whether a row of the rate tables is of products that torch's kernels give to BLAS."""
+    return row.partition("/")[0] in ("matmul", "attention")
+
+
+def _arithmetic(look: Look, then: Look, expected: float) -> tuple[dict[str, float], float, bool]:
+    """How many times as fast products are, by dtype, and through oneDNN, and whether that can be."""
     seen = {dtype: rate / then.products[dtype] for dtype, rate in look.products.items() if dtype in then.products}
-    if max(seen["float32"] / expected, expected / seen["float32"]) > _DISTURBED:
-        return {"float32": expected}, False
-    return seen, True
+    onednn = seen["float32"]
+    if look.onednn_flops_per_s is not None:
+        onednn = look.onednn_flops_per_s / (then.onednn_flops_per_s or then.products["float32"])
+    if any(max(factor / expected, expected / factor) > _DISTURBED for factor in (seen["float32"], onednn)):
+        return {"float32": expected}, expected, False
+    return seen, onednn, True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -69,6 +70,26 @@ def test_each_dtype_has_its_own_scale_and_the_rest_goes_with_float32() -> None:
     assert rates.rate("matmul", "bfloat16").flops_per_s == 1.5e11
     fewer: Any = scaled(MACHINE, Look({"float32": 2e11}, 3e10, 1e-6, 1e-8, 2.0), "cpu Here", 2)
     assert fewer.rates("eager", "2.13.0").rate("matmul", "bfloat16").flops_per_s == 6e11
+
+
+def test_products_of_blas_are_scaled_apart_from_all_other_arithmetic() -> None:
+    """MKL takes narrower vectors on processors of other makers; oneDNN and generated code do not."""
+    look = replace(LOOK, products={"float32": 1e11, "bfloat16": 4e11}, onednn_flops_per_s=2.5e11)
+    found: Any = scaled(MACHINE, look, "cpu Here", 2)
+    eager, onednn = found.rates("eager", "2.13.0", calls_blas=True), found.rates("onednn", "2.13.0")
+    assert eager.rate("matmul", "float32").flops_per_s == pytest.approx(1.5e11)
+    assert eager.rate("pointwise", "float32").flops_per_s == pytest.approx(2.5 * 3e10)
+    assert onednn.rate("matmul", "float32").flops_per_s == pytest.approx(2.5 * 1.5e11)
+    assert found.device.peak("float32") == pytest.approx(2.5 * 2e11)
+    assert {item.rate("matmul", "bfloat16").flops_per_s for item in (eager, onednn)} == {6e11}
+    knows: Any = scaled(replace(MACHINE, look=replace(LOOK, onednn_flops_per_s=2.5e11)), look, "cpu Here", 2)
+    assert knows.rates("onednn", "2.13.0").rate("matmul", "float32").flops_per_s == pytest.approx(1.5e11)
+
+
+def test_a_look_at_a_processor_has_the_product_of_onednn() -> None:
+    seen = look_at("cpu")
+    assert (seen.onednn_flops_per_s is not None) == torch.backends.mkldnn.is_available()
+    assert Look.read(json.loads(json.dumps(seen.record()))) == seen
 
 
 def test_another_version_of_a_library_is_less_certain_and_an_unknown_one_has_no_rates() -> None:
