@@ -19,17 +19,18 @@ def copy_module(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def compiled_bodies(module: torch.fx.GraphModule) -> tuple[CompiledBody, ...]:
     """The compiled bodies that a graph names, each once."""
-    named = (getattr(module, str(node.target), None) for node in module.graph.find_nodes(op="get_attr"))
-    return tuple({id(body): body for body in named if isinstance(body, CompiledBody)}.values())
+    return tuple({id(body): body for body in _named(module).values()}.values())
 
 
-def with_subgraphs(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph as it was captured, with subgraphs in place of compiled bodies."""
-    if not compiled_bodies(module):
-        return module
+def copy_with_subgraphs(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy of a graph as it was captured, with subgraphs in place of compiled bodies."""
     copied = copy_module(module)
-    for node in copied.graph.find_nodes(op="get_attr"):
-        body = getattr(copied, str(node.target), None)
-        if isinstance(body, CompiledBody):
-            setattr(copied, str(node.target), body.traced)
+    for name, body in _named(copied).items():
+        setattr(copied, name, body.traced)
     return copied
+
+
+def _named(module: torch.fx.GraphModule) -> dict[str, CompiledBody]:
+    names = (str(node.target) for node in module.graph.find_nodes(op="get_attr"))
+    named = {name: getattr(module, name, None) for name in names}
+    return {name: body for name, body in named.items() if isinstance(body, CompiledBody)}

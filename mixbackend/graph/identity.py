@@ -18,7 +18,7 @@ import torch.fx
 
 from mixbackend.contracts import InputRole, OpGraph, Phase, Region, RegionTextError
 from mixbackend.contracts.region import LOCAL_KEY
-from mixbackend.graph.copies import copy_module, with_subgraphs
+from mixbackend.graph.copies import copy_with_subgraphs
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.normalize import normalize
 from mixbackend.graph.regions import whole_region
@@ -89,7 +89,7 @@ class Identity:
 
 
 def _identify(captured: Captured) -> Identity:
-    module = copy_module(with_subgraphs(captured.module))
+    module = copy_with_subgraphs(captured.module)
     normalize(module)
     graph = describe(module, captured.phase, captured.id, captured.roles)
     region = whole_region(module, graph)
