@@ -14,6 +14,8 @@ import importlib.util
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
+import torch
+
 from mixbackend.backends.onnxruntime.rates import prior_rates
 from mixbackend.contracts import (
     BOOLEANS,
@@ -44,6 +46,8 @@ _LOWERING = 5
 """Rises whenever the lowering writes other models for the same region: stored artifacts are then stale."""
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-training")
 _DTYPES = FLOATS | INTEGERS | BOOLEANS
+_COMPARISONS = frozenset(f"aten.{name}.{form}" for name in "eq ne lt le gt ge".split() for form in ("Tensor", "Scalar"))
+_HALVES = frozenset({torch.float16, torch.bfloat16})
 _FREE = frozenset({"view", "copy", "factory"})
 _HEAVY = frozenset({"matmul", "convolution", "attention"})
 _FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(
@@ -139,6 +143,8 @@ def _common_refusal(view: OpView) -> Unsupported | None:
             return Unsupported("device", f"{meta} is not on the CPU")
         if meta.dtype not in _DTYPES:
             return Unsupported("dtype", f"{meta.dtype} in {view.op}")
+    if view.op in _COMPARISONS and any(meta.dtype in _HALVES for meta in view.input_tensors):
+        return Unsupported("dtype", "the runtime computes halves in float32, and compares them before they are rounded")
     for meta in () if view.op == "getitem" else view.input_tensors:
         if any(size == 0 for size in meta.shape):
             return Unsupported("declined", f"{meta} is empty: there is nothing to compute")

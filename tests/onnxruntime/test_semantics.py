@@ -204,3 +204,17 @@ def test_products_of_turned_matrices_and_vectors(workbench, name):
     }
     built = workbench.build(functions[name], [matrix, vector, addend])
     assert torch.equal(built(matrix, vector, addend)[0], functions[name](matrix, vector, addend))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons_of_halves_are_left_to_others(workbench, name, dtype):
+    """The runtime drops a cast to halves before a kernel of float32, so that two equal halves may differ."""
+    value = torch.tensor(-1.2345)
+
+    def compared(value):
+        size = value.to(dtype).abs()
+        return getattr(aten, name)(size, aten.amax(size, [0]))
+
+    (refusal,) = workbench.refusals(compared, [value])
+    assert refusal.code == "dtype"
