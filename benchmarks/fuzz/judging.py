@@ -26,6 +26,7 @@ from mixbackend.benchmarks.fuzz.settings import configuration
 from mixbackend.compile.mixture import Mixture
 from mixbackend.configuration import load_config
 from mixbackend.execute.eager_loops import LOOPS, Loop
+from mixbackend.storage.background_io import finish
 
 _TROUBLE = ("verify_failed", "quarantine", "fallback", "repair")
 _EDITED = "weights change too often"
@@ -33,6 +34,7 @@ _EDITED = "weights change too often"
 _NEGATED = "negated when they are read"
 """Such graphs eager runs, as the documentation says; results are right."""
 _SHAKEN = 3
+_WRITTEN_WITHIN_S = 20.0
 _TELLING = 0.05
 """A value that roundings move by a larger share of itself proves nothing."""
 
@@ -110,6 +112,8 @@ def judge(program: Program, setting: str, seed: int, controls: bool = True) -> V
         mixture = Mixture(load_config({**configuration(setting, seed), "cache": {"dir": cache}}))
         mine = run(program, _with(program, mixture))
         report = mixture.report()
+        # What is still being written would be written into a folder that goes.
+        finish(_WRITTEN_WITHIN_S)
     verdict = Verdict("pass", settled=mixture.settled())
     verdict.regions = sum(len(graph.plan.regions) for graph in report.graphs)
     for graph in report.graphs:
