@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,12 +109,10 @@ def judge(program: Program, setting: str, seed: int, controls: bool = True) -> V
     program, trying = (repeated(program), opened()) if setting == "live" else (program, contextlib.nullcontext())
     known = truth(program)
     # Nothing of other programs is known: neither code, nor who failed before.
-    with tempfile.TemporaryDirectory(prefix="mixbackend-fuzz-") as cache, trying:
+    with _folder() as cache, trying:
         mixture = Mixture(load_config({**configuration(setting, seed), "cache": {"dir": cache}}))
         mine = run(program, _with(program, mixture))
         report = mixture.report()
-        # What is still being written would be written into a folder that goes.
-        finish(_WRITTEN_WITHIN_S)
     verdict = Verdict("pass", settled=mixture.settled())
     verdict.regions = sum(len(graph.plan.regions) for graph in report.graphs)
     for graph in report.graphs:
@@ -141,6 +140,14 @@ def judge(program: Program, setting: str, seed: int, controls: bool = True) -> V
     if not found:
         return verdict
     return _whose(program, verdict, found, known, shaken, controls)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+    """A folder for what one program's mixture stores; what it still writes, or loads and stores, then is lost."""
+    with tempfile.TemporaryDirectory(prefix="mixbackend-fuzz-", ignore_cleanup_errors=True) as folder:
+        yield folder
+        finish(_WRITTEN_WITHIN_S)
 
 
 def _whose(
