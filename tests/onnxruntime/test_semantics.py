@@ -42,8 +42,18 @@ _EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("name", _EXTREMES)
+_WITHOUT_PLACES = ("amax", "amin", "norms")
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, dtype) for name in _EXTREMES for dtype in (torch.float32, torch.float64)),
+        *((name, dtype) for name in _WITHOUT_PLACES for dtype in _HALVES),  # see ``JUMPS`` for the others
+    ],
+    ids=str,
+)
 def test_a_nan_anywhere_is_the_extreme(workbench, name, dtype):
     values = torch.arange(3 * 9 * 8, dtype=torch.float32).remainder(61).reshape(3, 9, 8)
     for place in (1, 7, 8 * 9 - 1, 8 * 9 + 3, 3 * 9 * 8 - 2):
@@ -206,15 +216,27 @@ def test_products_of_turned_matrices_and_vectors(workbench, name):
     assert torch.equal(built(matrix, vector, addend)[0], functions[name](matrix, vector, addend))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
-def test_comparisons_of_halves_are_left_to_others(workbench, name, dtype):
-    """The runtime drops a cast to halves before a kernel of float32, so that two equal halves may differ."""
-    value = torch.tensor(-1.2345)
+_OF_TWO = ("eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder", "logical_and")
+_OF_ONE = "argmax argmin ceil floor round sign trunc isinf logical_not any all".split()
+JUMPS = {
+    **{name: getattr(aten, name) for name in _OF_TWO},
+    **{name: lambda one, _, name=name: getattr(aten, name)(one) for name in _OF_ONE},
+    "max.dim": lambda one, _: aten.max(one, 1)[1],
+    "max_pool": lambda one, _: aten.max_pool2d_with_indices(one[None], [2, 2])[1],
+    "floor_divide": lambda one, other: aten.div(one, other, rounding_mode="floor"),
+    "to int": lambda one, _: aten._to_copy(one, dtype=torch.int64),
+}
 
-    def compared(value):
+
+@pytest.mark.parametrize("dtype", _HALVES, ids=str)
+@pytest.mark.parametrize("name", sorted(JUMPS))
+def test_what_jumps_is_left_to_others_in_halves(workbench, name, dtype):
+    """The runtime drops a cast to halves before a kernel of float32, so that two equal halves may differ there."""
+
+    def jumps(value):
         size = value.to(dtype).abs()
-        return getattr(aten, name)(size, aten.amax(size, [0]))
+        return JUMPS[name](size, aten.amax(size, [1], True))
 
-    (refusal,) = workbench.refusals(compared, [value])
-    assert refusal.code == "dtype"
+    (refusal,) = workbench.refusals(jumps, [torch.randn(2, 3, 4)])
+    assert refusal.code == "dtype" and "before they are rounded" in refusal.detail
+    assert workbench.refusals(lambda value: JUMPS[name](value, value.amax(1, True)), [torch.randn(2, 3, 4)]) == []
