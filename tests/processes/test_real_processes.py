@@ -67,6 +67,7 @@ if __name__ == "__main__":
     sys.exit(any(process.exitcode for process in processes))
 """
 INTERRUPTED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 call()
 print("calls", flush=True)
 interrupts = 0
