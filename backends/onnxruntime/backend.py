@@ -14,8 +14,7 @@ import importlib.util
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
-import torch
-
+from mixbackend.backends.onnxruntime.halves import steps_over_halves
 from mixbackend.backends.onnxruntime.rates import prior_rates
 from mixbackend.contracts import (
     BOOLEANS,
@@ -42,23 +41,10 @@ from mixbackend.contracts import (
 )
 
 _OLDEST = (1, 23)
-_LOWERING = 5
+_LOWERING = 6
 """Rises whenever the lowering writes other models for the same region: stored artifacts are then stale."""
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-training")
 _DTYPES = FLOATS | INTEGERS | BOOLEANS
-_STEPS = frozenset(
-    f"aten.{name}"
-    for name in (
-        *(f"{name}.{form}" for name in "eq ne lt le gt ge fmod remainder".split() for form in ("Tensor", "Scalar")),
-        *(f"{name}.default" for name in "argmax argmin ceil floor round sign trunc isinf floor_divide".split()),
-        *(f"logical_{name}.default" for name in "and or xor not".split()),
-        *(f"{name}.{form}" for name in ("any", "all") for form in ("default", "dim", "dims")),
-        *("max.dim", "min.dim", "max_pool2d_with_indices.default"),
-        *("floor_divide.Scalar", "div.Tensor_mode", "div.Scalar_mode"),
-    )
-)
-"""Ops whose results jump: indices, masks and whole numbers of a value differ from those of the value once rounded."""
-_HALVES = frozenset({torch.float16, torch.bfloat16})
 _FREE = frozenset({"view", "copy", "factory"})
 _HEAVY = frozenset({"matmul", "convolution", "attention"})
 _FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(
@@ -154,22 +140,16 @@ def _common_refusal(view: OpView) -> Unsupported | None:
             return Unsupported("device", f"{meta} is not on the CPU")
         if meta.dtype not in _DTYPES:
             return Unsupported("dtype", f"{meta.dtype} in {view.op}")
-    if _jumps(view) and any(meta.dtype in _HALVES for meta in view.input_tensors):
-        detail = f"the runtime computes halves in float32, and {view.op} may see them before they are rounded"
-        return Unsupported("dtype", detail)
+    if steps_over_halves(view):
+        return Unsupported(
+            "dtype", f"{view.op} over halves: the runtime computes them in float32 and may not round them"
+        )
     for meta in () if view.op == "getitem" else view.input_tensors:
         if any(size == 0 for size in meta.shape):
             return Unsupported("declined", f"{meta} is empty: there is nothing to compute")
     if any(_holds_symbol(value) for _, value in view.node.arguments):
         return Unsupported("dynamic-shape", "a symbolic size is written into the arguments")
     return None
-
-
-def _jumps(view: OpView) -> bool:
-    """Whether results are indices, masks or whole numbers, which a rounding of inputs changes."""
-    if view.op in _STEPS:
-        return True
-    return view.op == "aten._to_copy.default" and not any(meta.dtype.is_floating_point for meta in view.output_tensors)
 
 
 def _holds_symbol(argument: object) -> bool:
