@@ -49,12 +49,15 @@ from mixbackend.contracts import (
     Verdict,
     refuse_special,
 )
-from mixbackend.contracts.rate_rows import CONSTANT, GROUPED, rate_row
+from mixbackend.contracts.rate_rows import CONSTANT, GROUPED, ONE_ROW, rate_row
 
 if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.program import Program
 
 _FREE = frozenset({"view", "factory"})
+_PRODUCT_DTYPES = frozenset({torch.float32})
+_ONE_ROW_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+"""Where products are packed. One row waits for its weight; more rows of 16-bit floats have units of their own."""
 
 _FUSED_DRAWS: frozenset[tuple[OpClass, OpClass]] = frozenset(
     pair
@@ -261,10 +264,12 @@ class CodegenBackend(Backend):
         target = self.targets[_device_of((*view.input_tensors, *view.output_tensors), self.target)]
         if PRODUCT not in target.traits().templates or not _is_product(view):
             return None
+        qualifiers = rate_row(view).split("/")
+        dtypes = _ONE_ROW_DTYPES if ONE_ROW in qualifiers else _PRODUCT_DTYPES
         for meta in (*view.input_tensors, *view.output_tensors):
-            if meta.dtype is not torch.float32:
+            if meta.dtype not in dtypes:
                 return Unsupported("dtype", f"a product of matrices of {meta.dtype}")
-        if CONSTANT not in rate_row(view).split("/"):
+        if CONSTANT not in qualifiers:
             return Unsupported("declined", "the second matrix, or the weight, would be packed anew at each call")
         return None
 

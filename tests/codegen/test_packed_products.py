@@ -210,6 +210,21 @@ def test_compiled_chains(chain: Chain) -> None:
     hold_compiled(*claimed(chain))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (7, 1), (30, 20), (65, 49), (400, 130)])
+def test_one_row_of_16_bit_floats(dtype: torch.dtype, terms: int, columns: int) -> None:
+    x, (w, bias) = values(1, terms).to(dtype), [item.to(dtype) for item in weights((columns, terms), (columns,))]
+    region, program = check(lambda x, w: functional.linear(x, w), [x, w], (1,))
+    kernels = [call.kernel for call in parted(region, program).rest.calls]
+    (product,) = (kernel for kernel in kernels if isinstance(kernel, TemplateKernel))
+    assert product.buffers[1].dtype == dtype, "the weight is read as it is stored"
+    check(lambda x, w: x @ w, [x, w.t().contiguous()], (1,))
+    check(lambda x, w, b: functional.gelu(functional.linear(x, w, b)), [x, w, bias], (1, 2))
+    check(lambda x, w, b: torch.addmm(b, x, w.t(), beta=0.5, alpha=2.0), [x, w, bias], (1, 2))
+    strided = values(1, terms * 2).to(dtype)[:, ::2]
+    check(lambda x, w, b: functional.linear(x, w, b) + x.sum(), [strided, w, bias], (1, 2))
+
+
 def test_what_is_left_to_libraries() -> None:
     x, (w,) = values(6, 30), weights((30, 20))
     assert (

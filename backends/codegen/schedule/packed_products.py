@@ -11,6 +11,8 @@ reshape made rows of two dimensions of the left matrix, the product keeps them a
 ``a[n, i, k]``), and what it makes has three dimensions, too, so that nothing is copied. Windows of an image are rows
 and terms of three dimensions each, read where they lie, overlapping as they do; an image whose channels are not
 innermost is copied into that order first.
+Matrices of 16-bit floats are packed as they are and widened in registers; the left one is widened before, and sums,
+which are float32, are rounded after the template.
 Invariants: same values up to the order of summation. A bias joins where nobody else reads the sums.
 Non-goals: whether packing pays; the backend takes products of constants alone.
 """
@@ -118,11 +120,12 @@ class _Packer:
         rows, terms = self._rows(apart.rows), self._terms(product.terms)
         panels = self._panels(terms, product.column.size)
         value = self._in_panels(product, panels)
-        held, copy = self._copied(f"{target}.packed", value, panels, origins)
+        stored = self._known[value.tensor].dtype
+        held, copy = self._copied(f"{target}.packed", value, panels, origins, stored)
         yield copy
         row = None if bias is None else Operand(bias.stage.loops[1:2], bias.row)
         operands = (Operand((*rows, *terms), left), self._whole(held, panels), row)
-        turns = self._leaves_turned(target, product)
+        turns = self._leaves_turned(target, product) or self._known[target].dtype != torch.float32
         made = f"{target}.sums" if turns else target
         result = self._result(made, product, rows)
         yield Template(PRODUCT, operands, (result,), (("width", float(panels[-1].size)),), origins)
@@ -163,7 +166,7 @@ class _Packer:
     ) -> tuple[Load, Map | None]:
         """The left matrix with its terms one after the other, and the copy that this takes."""
         left, loops = apart.left, (*apart.rows, *terms)
-        if not is_place(left, loops):
+        if not is_place(left, loops) or self._known[left.tensor].dtype != torch.float32:
             mine = tuple(self._loop(loop.size) for loop in loops)
             moved = {loop.index: own.index for loop, own in zip(loops, mine, strict=True)}
             index = tuple(substitute(part, moved, self._ranges) for part in left.index)
@@ -216,7 +219,7 @@ class _Packer:
         return strides is not None and product.column.size != 1 and strides[COLUMN] != 1
 
     def _turned(self, target: str, product: MatrixProduct, made: str, origins: tuple[str, ...]) -> Map:
-        """The copy of a result that lies row by row."""
+        """The copy of a result that lies row by row, in the type of the product."""
         sizes = self._known[target].sizes
         loops = tuple(map(self._loop, sizes))
         self.types.setdefault(made, TensorType(sizes, torch.float32))
@@ -237,9 +240,16 @@ class _Packer:
         self.types[target] = TensorType((rows[0].size, rows[-1].size, product.column.size), torch.float32)
         return Result(target, loops, (batch, place, column))
 
-    def _copied(self, name: str, value: Load, loops: tuple[Loop, ...], origins: tuple[str, ...]) -> tuple[Load, Map]:
+    def _copied(
+        self,
+        name: str,
+        value: Load,
+        loops: tuple[Loop, ...],
+        origins: tuple[str, ...],
+        stored: torch.dtype = torch.float32,
+    ) -> tuple[Load, Map]:
         """A tensor of its own, and how it is read."""
-        self.types[name] = TensorType(tuple(loop.size for loop in loops), torch.float32)
+        self.types[name] = TensorType(tuple(loop.size for loop in loops), stored)
         made = Map(name, loops, value, origins, apart=True)
         return Load(torch.float32, name, tuple(loop.index for loop in loops)), made
 

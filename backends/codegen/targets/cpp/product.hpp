@@ -8,7 +8,8 @@
 // read where it lies, one number for all lanes. Each tile asks for its share of the next block, and for the rows of the
 // next tile: without that a product of few rows waits for its weight.
 // What is computed of each sum, where that is given, is computed when it is complete.
-// Invariants: everything is float32. Columns beyond the last, which the packed matrix has as zeros, are not written.
+// Invariants: everything is float32, but for the right matrix, which may be of 16-bit floats: they are widened in
+// registers. Columns beyond the last, which the packed matrix has as zeros, are not written.
 // Columns of the result are neighbours. Sums go there before they are done: nothing that is read may lie there.
 #pragma once
 #include "product_tiles.hpp"
@@ -48,9 +49,9 @@ MB_INLINE i64 blocks_of(i64 rows, i64 panels, i64 panel_bytes, i64 image_bytes, 
     return blocks;
 }
 
-template <int vectors, Columns kind, class Ending>
+template <int vectors, Columns kind, class Ending, class Stored>
 static __attribute__((noinline)) void fill_panel(
-    const Product& given, const Ending& ending, i64 number, i64 first_row, i64 end_row
+    const PackedProduct<Stored>& given, const Ending& ending, i64 number, i64 first_row, i64 end_row
 ) {
     constexpr i64 width = vectors * lanes;
     const i64 first = number * width;
@@ -60,17 +61,17 @@ static __attribute__((noinline)) void fill_panel(
     const i64 most_terms = end_row - first_row < few_rows ? term_block(width) / 2 : term_block(width);
     const i64 together = least(windows, most(1, most_terms / most(1, given.terms)));
     const i64 pieces = pieces_of(given.terms, most_terms);
-    const float* packed = given.packed + number * windows * given.terms * width;
+    const Stored* packed = given.packed + number * windows * given.terms * width;
     for (i64 window = 0; window < windows; window += together) {
         for (i64 piece = 0; piece < pieces; ++piece) {
             const i64 term = given.terms * piece / pieces, end = given.terms * (piece + 1) / pieces;
             const i64 count = least(together, windows - window);
             const bool is_last = window + count == windows && piece + 1 == pieces;
             const i64 line = window / given.window_places, place = window % given.window_places;
-            const Block block = {packed, line, place, count, term, end - term, window + piece == 0, is_last};
+            const Block<Stored> block = {packed, line, place, count, term, end - term, window + piece == 0, is_last};
             const i64 elements = count * block.terms * width;
-            const i64 ahead = elements * static_cast<i64>(sizeof(float)) / (end_row - first_row);
-            const Tile<vectors, kind, Ending> tile = {panel, ending, block, first_row, ahead};
+            const i64 ahead = elements * static_cast<i64>(sizeof(Stored)) / (end_row - first_row);
+            const Tile<vectors, kind, Ending, Stored> tile = {panel, ending, block, first_row, ahead};
             in_tiles<tile_rows(vectors)>(tile, end_row, first_row);
             packed += elements;
         }
@@ -78,7 +79,7 @@ static __attribute__((noinline)) void fill_panel(
 }
 
 // Dimensions that lie one behind the other are one.
-template <class Ending> MB_INLINE Product joined(Product given, const Ending& ending) {
+template <class Given, class Ending> MB_INLINE Given joined(Given given, const Ending& ending) {
     const auto all = [&](auto test) { return test(given.left) && test(given.output) && ending.all(test); };
     if (given.lines == 1 || all([&](const auto& rows) { return rows.line == given.places * rows.place; })) {
         given.places *= given.lines;
@@ -106,7 +107,8 @@ template <class Ending> MB_INLINE Product joined(Product given, const Ending& en
 }  // namespace product
 
 // Threads share panels of all blocks of rows.
-template <int vectors, class Ending> MB_INLINE i64 multiply(const Team& team, Product given, const Ending& ending) {
+template <int vectors, class Stored, class Ending>
+MB_INLINE i64 multiply(const Team& team, PackedProduct<Stored> given, const Ending& ending) {
     using namespace product;
     constexpr i64 width = vectors * lanes;
     const i64 rows = given.batches * given.lines * given.places;
@@ -114,7 +116,7 @@ template <int vectors, class Ending> MB_INLINE i64 multiply(const Team& team, Pr
     given = joined(given, ending);
     const i64 panels = (given.columns + width - 1) / width;
     const i64 terms = given.window_lines * given.window_places * given.terms;
-    const i64 panel_bytes = terms * width * static_cast<i64>(sizeof(float));
+    const i64 panel_bytes = terms * width * static_cast<i64>(sizeof(Stored));
     const i64 image_bytes = rows * (given.terms + given.columns) * static_cast<i64>(sizeof(float));
     const i64 blocks = blocks_of(rows, panels, panel_bytes, image_bytes, team.count);
     // Whole tiles, but for the last.
@@ -134,19 +136,20 @@ template <int vectors, class Ending> MB_INLINE i64 multiply(const Team& team, Pr
     });
 }
 
-template <int vectors> MB_INLINE i64 multiply(const Team& team, const Product& given) {
+template <int vectors, class Stored>
+MB_INLINE i64 multiply(const Team& team, const PackedProduct<Stored>& given) {
     return multiply<vectors>(team, given, product::AsTheyAre{});
 }
 
 // With what is computed of every sum: a function of the sum and of a function that gives elements of the others.
-template <int vectors, int count, class Function>
+template <int vectors, class Stored, int count, class Function>
 MB_INLINE i64 multiply(
-    const Team& team, const Product& given, const Matrix<const float> (&others)[count], Function function
+    const Team& team, const PackedProduct<Stored>& given, const Matrix<const float> (&others)[count], Function function
 ) {
     return multiply<vectors>(team, given, product::Finish<count, false, Function>{others, function});
 }
-template <int vectors, bool brief, class Function>
-MB_INLINE i64 multiply_alone(const Team& team, const Product& given, Function function) {
+template <int vectors, bool brief, class Stored, class Function>
+MB_INLINE i64 multiply_alone(const Team& team, const PackedProduct<Stored>& given, Function function) {
     return multiply<vectors>(team, given, product::Finish<0, brief, Function>{nullptr, function});
 }
 

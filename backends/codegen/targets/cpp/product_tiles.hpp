@@ -19,10 +19,14 @@ struct Product {
     i64 columns;
     Matrix<const float> left;  // without its columns, which are:
     i64 left_window_line, left_window_place;
-    const float* packed;
     const float* bias;  // null where there is none
     i64 bias_column;
     Matrix<float> output;
+};
+
+// With the right matrix, as it is stored.
+template <class Stored> struct PackedProduct : Product {
+    const Stored* packed;
 };
 
 namespace product {
@@ -102,8 +106,8 @@ template <int vectors, Columns kind> struct Panel {
 };
 
 // A block of terms: `terms` from `first_term` on of `windows` places of the window, from one on.
-struct Block {
-    const float* packed;
+template <class Stored> struct Block {
+    const Stored* packed;
     i64 window_line, window_place, windows;
     i64 first_term, terms;
     bool is_first, is_last;
@@ -175,10 +179,10 @@ struct NextBlock {
 };
 
 // Adds the terms of one block to some rows of a panel.
-template <int vectors, Columns kind, class Ending> struct Tile {
+template <int vectors, Columns kind, class Ending, class Stored> struct Tile {
     const Panel<vectors, kind>& panel;
     const Ending& ending;
-    const Block& block;
+    const Block<Stored>& block;
     // Bytes of the next block that are asked for with each row.
     i64 first_row, ahead;
 
@@ -196,7 +200,7 @@ template <int vectors, Columns kind, class Ending> struct Tile {
         }
         Sums<count> sums;
         begin<count>(sums, output);
-        const float* right = block.packed;
+        const Stored* right = block.packed;
         NextBlock next = next_block(number, count);
         i64 line = block.window_line, place = block.window_place;
         for (i64 window = 0; window < block.windows; ++window) {
@@ -235,8 +239,8 @@ template <int vectors, Columns kind, class Ending> struct Tile {
     }
 
     template <int count>
-    MB_INLINE_MEMBER const float* add_terms(
-        Sums<count>& sums, const float* const (&left)[count], i64 offset, const float* right, NextBlock& next
+    MB_INLINE_MEMBER const Stored* add_terms(
+        Sums<count>& sums, const float* const (&left)[count], i64 offset, const Stored* right, NextBlock& next
     ) const {
         const Product& given = panel.given;
         const i64 next_tile = count * given.left.place;
@@ -278,7 +282,7 @@ template <int vectors, Columns kind, class Ending> struct Tile {
 
     // The share of some rows, in as many steps as they have lines of terms.
     MB_INLINE_MEMBER NextBlock next_block(i64 row, i64 count) const {
-        const float* const after = block.packed + block.windows * block.terms * vectors * lanes;
+        const Stored* const after = block.packed + block.windows * block.terms * vectors * lanes;
         const char* const start = reinterpret_cast<const char*>(after) + (row - first_row) * ahead;
         const i64 steps = most(1, block.windows * ((block.terms + line_terms - 1) / line_terms));
         const i64 bytes = count * ahead, step = (bytes + steps * line_bytes - 1) / (steps * line_bytes) * line_bytes;

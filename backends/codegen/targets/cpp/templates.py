@@ -60,11 +60,12 @@ def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
     fields = [
         *map(str, (*left.sizes, columns)),
         f"{rows}, {_strides(left, (3, 4))}",
-        f"{packed.buffer} + {packed.offset}",
         _view(bias, 1)[1:-1],
         _view(output, 4),
     ]
-    given = f"const Product given = {{{', '.join(fields)}}};"
+    stored = next(STORAGE[item.dtype] for item in kernel.buffers if item.name == packed.buffer)
+    matrix = f"{packed.buffer} + {packed.offset}"
+    given = f"const PackedProduct<{stored}> given = {{{{{', '.join(fields)}}}, {matrix}}};"
     width = f"{int(dict(kernel.options)['width'])} / lanes"
     if kernel.finish is None:
         return "product.hpp", [given, f"return multiply<{width}>(*team, given);"]
