@@ -29,10 +29,11 @@ LONGEST_S = 60.0
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
 USER = f"""
-import json, os, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 from mixbackend.host.background import Background, Job
 from mixbackend.host.behind_budget import Figures, Limits
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 folder, how = Path(sys.argv[1]), sys.argv[2]
 share = 0.05 if how == "stopped" else 1.0
 background = Background(Limits(600.0, share, 2), lambda: folder / "builder.lock")
