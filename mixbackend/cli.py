@@ -2,7 +2,7 @@
 
 Place: outermost; parses, calls one body per command (in ``mixbackend.commands``), and prints errors. What
 ``mixbackend.benchmarks.command_line`` adds is there in source trees.
-Invariants: ``--help`` imports neither torch nor a backend; thread settings are made before torch is loaded; an error
+Invariants: ``--help`` imports neither torch nor a backend; how threads wait is left to the user; an error
 raised on purpose is printed without a traceback (``MIXBACKEND_DEBUG=1`` shows it).
 Exit status: 0 well, 1 an error or a failed check, 2 a wrong command line.
 """

@@ -65,6 +65,7 @@ class SqliteFile:
         self._report = report
         self._clock = clock
         self._only_reads = only_reads
+        # Statements may take longer than what such locks are for; a fork waits for them, so that it can close.
         self._lock = forks.reentrant_lock()
         self._connection: sqlite3.Connection | None = None
         self._in_use_at_fork = False

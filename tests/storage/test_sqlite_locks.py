@@ -17,8 +17,7 @@ from storage_forks import status_of
 from mixbackend.storage.events import StorageEvent
 from mixbackend.storage.sqlite import SqliteFile
 
-WIDE = ", ".join(f"a_column_with_a_long_name_{index} TEXT" for index in range(40))
-TABLES = {f"table{index}": f"key TEXT PRIMARY KEY, {WIDE}" for index in range(8)}
+TABLES = {"table0": "key TEXT PRIMARY KEY"}
 ADD = "INSERT INTO table0 (key) VALUES (?)"
 
 

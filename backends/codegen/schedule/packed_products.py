@@ -125,12 +125,12 @@ class _Packer:
         yield copy
         row = None if bias is None else Operand(bias.stage.loops[1:2], bias.row)
         operands = (Operand((*rows, *terms), left), self._whole(held, panels), row)
-        turns = self._leaves_turned(target, product) or self._known[target].dtype != torch.float32
-        made = f"{target}.sums" if turns else target
+        changes = self._leaves_changed(target, product)
+        made = f"{target}.sums" if changes else target
         result = self._result(made, product, rows)
         yield Template(PRODUCT, operands, (result,), (("width", float(panels[-1].size)),), origins)
-        if turns:
-            yield self._turned(target, product, made, origins)
+        if changes:
+            yield self._changed(target, made, origins)
 
     def reread(self, stage: Stage) -> Stage:
         """A stage that reads what products make where they put it."""
@@ -213,13 +213,15 @@ class _Packer:
         inside = apply("lt", IndexValue(torch.int64, place), IndexValue(torch.int64, column.size))
         return replace(value, mask=inside)
 
-    def _leaves_turned(self, target: str, product: MatrixProduct) -> bool:
-        """Whether a result leaves with other elements beside each other than those of a row."""
+    def _leaves_changed(self, target: str, product: MatrixProduct) -> bool:
+        """Whether a result leaves in another type than sums have, or with other elements beside each other than those
+        of a row."""
         strides = self._strides.get(target)
-        return strides is not None and product.column.size != 1 and strides[COLUMN] != 1
+        turned = strides is not None and product.column.size != 1 and strides[COLUMN] != 1
+        return turned or self._known[target].dtype != torch.float32
 
-    def _turned(self, target: str, product: MatrixProduct, made: str, origins: tuple[str, ...]) -> Map:
-        """The copy of a result that lies row by row, in the type of the product."""
+    def _changed(self, target: str, made: str, origins: tuple[str, ...]) -> Map:
+        """The copy of sums that lie row by row, in the order and type in which the result leaves."""
         sizes = self._known[target].sizes
         loops = tuple(map(self._loop, sizes))
         self.types.setdefault(made, TensorType(sizes, torch.float32))
