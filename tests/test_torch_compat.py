@@ -646,6 +646,34 @@ def test_input_position(training: Graphs) -> None:
     assert compat.input_position(next(node for node in backward if compat.is_tangent(node))) is None
 
 
+def of_two(value: torch.Tensor) -> torch.Tensor:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    return TwoTensor(value, value + 1)
+
+
+def test_input_part() -> None:
+    module = torch.nn.Linear(3, 2)
+    module.weight = torch.nn.Parameter(of_two(of_two(torch.ones(2, 3))), requires_grad=False)
+    graphs = Graphs(module)
+    with torch.no_grad():
+        graphs.run(torch.ones(4, 3))
+    found = [
+        (compat.input_position(node), compat.input_part(node)) for node in placeholders(graphs.by_phase["inference"])
+    ]
+    sources = [compat.source_name(node) for node in placeholders(graphs.dynamo)]
+    assert all(place is not None for place, _ in found)
+    parts = [part for place, part in found if place is not None and "'weight'" in sources[place]]
+    assert parts == [".a.a", ".a.b", ".b.a", ".b.b"]
+    assert [part for place, part in found if place is not None and "'weight'" not in sources[place]] == ["", ""]
+
+
+def test_tensor_parts() -> None:
+    plain = torch.ones(2)
+    assert [part is plain for part in compat.tensor_parts(plain)] == [True]
+    assert [part.tolist() for part in compat.tensor_parts(of_two(of_two(plain)))] == [[1, 1], [2, 2], [2, 2], [3, 3]]
+
+
 def test_is_tangent(training: Graphs) -> None:
     (tangent,) = [node for node in placeholders(training.by_phase["backward"]) if compat.is_tangent(node)]
     assert tangent.meta["val"].shape == (4, 2)

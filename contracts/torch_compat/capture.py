@@ -5,6 +5,7 @@ Place: a part of the door; see ``contracts.torch_compat``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,11 +48,39 @@ def boxed(function: Any) -> Any:
     return function
 
 
+_PART = "SubclassGetAttrAOTInput"
+"""How AOTAutograd describes a part of a tensor subclass."""
+
+
 def input_position(node: torch.fx.Node) -> int | None:
-    """Position among Dynamo's inputs of the value behind a placeholder of an AOTAutograd graph, if it is one."""
+    """Position among Dynamo's inputs of the value behind a placeholder of an AOTAutograd graph, if it is one or a part
+    of one: tensor subclasses are taken apart."""
     description = node.meta.get("desc")
+    while type(description).__name__ == _PART:
+        description = description.base  # type: ignore[union-attr]
     position = getattr(description, "idx", None)
     return position if type(description).__name__ == "PlainAOTInput" else None
+
+
+def input_part(node: torch.fx.Node) -> str:
+    """Which part of a tensor subclass a placeholder is: ``.qdata``; empty if it is a whole input of Dynamo's."""
+    description, path = node.meta.get("desc"), ""
+    while type(description).__name__ == _PART:
+        path = f".{description.attr}{path}"  # type: ignore[union-attr]
+        description = description.base  # type: ignore[union-attr]
+    return path
+
+
+def tensor_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The plain tensors that a tensor is made of: itself, or those of a subclass, however deep."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        yield from tensor_parts(getattr(tensor, name))
 
 
 RECOMPUTATION_POLICY = "recompute"

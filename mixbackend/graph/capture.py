@@ -10,6 +10,7 @@ itself; the backward compiler is safe to call twice for one graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from mixbackend.contracts import InputRole, Phase
 from mixbackend.contracts.torch_compat import (
     aot_compile,
     boxed,
+    input_part,
     input_position,
     is_static_input,
     is_tangent,
@@ -99,7 +101,8 @@ def _roles(
     for node in captured.graph.find_nodes(op="placeholder"):
         position = input_position(node)
         if position in weights:
-            roles[node.name] = weights[position]
+            weight = weights[position]
+            roles[node.name] = replace(weight, source=f"{weight.source}{input_part(node)}")
         elif not isinstance(node.meta.get("val"), torch.Tensor):
             roles[node.name] = PlaceholderRole(InputRole.SYMBOL)
         elif phase == "backward":

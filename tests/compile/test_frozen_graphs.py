@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import mixbackend
 from mixbackend.compile import weight_bindings
 
 
@@ -255,3 +256,30 @@ def test_frozen_weights_are_right_and_counted_writes_are_still_seen(make_mixture
     check(compiled, twin)
     model.train()(VALUE).sum().backward()
     assert model.first.weight.grad is not None
+
+
+def test_parts_of_tensor_subclasses_are_constants(make_mixture, packer):
+    """Quantised weights are tensor subclasses, which torch takes apart."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    model = nn.Linear(8, 4, bias=False).eval()
+    model.weight = nn.Parameter(TwoTensor(torch.randn(4, 8), torch.randn(4, 8)), requires_grad=False)
+    mixture = make_mixture(packer)
+    compiled, value = torch.compile(model, backend=mixture), torch.randn(3, 8)
+
+    def check_parts():
+        with torch.no_grad():
+            mine, plain = compiled(value), model(value)
+        for part in ("a", "b"):
+            torch.testing.assert_close(getattr(mine, part), getattr(plain, part))
+
+    for _ in range(3):
+        check_parts()
+    assert packer.binds == 2, "once for each part"
+    with torch.no_grad():
+        model.weight.b.mul_(2)
+    check_parts()
+    model.weight.a.data[1, 2] = 5.0
+    mixbackend.invalidate(model)
+    check_parts()
+    assert kinds(mixture).count("weights_rebuilt") == 2

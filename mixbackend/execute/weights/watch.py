@@ -41,6 +41,7 @@ from mixbackend.contracts.torch_compat import (
     native_tensor_accessors,
     storage_users,
     tensor_implementation,
+    tensor_parts,
 )
 
 WHOLE_BYTES = 256
@@ -164,10 +165,15 @@ def used(seconds: float) -> None:
 
 def invalidate(tensors: Iterable[torch.Tensor]) -> None:
     """Constants made of these tensors are made again at the next call."""
-    _mark(frozenset(id(tensor) for tensor in tensors), "invalidate() was called")
+    _mark(_parts(tensors), "invalidate() was called")
 
 
 _watches: weakref.WeakSet[WeightWatch] = weakref.WeakSet()
+
+
+def _parts(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
+    """Identities of tensors; of a subclass those of what it is made of, which is what graphs take."""
+    return frozenset(id(part) for tensor in tensors for part in tensor_parts(tensor))
 
 
 def _mark(objects: frozenset[int], reason: str) -> None:
@@ -178,8 +184,8 @@ def _mark(objects: frozenset[int], reason: str) -> None:
 def _after_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
     if not _watches:
         return
-    stepped = frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
-    _mark(stepped, f"a step of {type(optimizer).__name__}")
+    stepped = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    _mark(_parts(stepped), f"a step of {type(optimizer).__name__}")
 
 
 class _Tables:

@@ -4,8 +4,8 @@ Place: first step of ``compile.weight_bindings``, after capture and normalisatio
 Input: an inference graph, and which of its placeholders are constants. Output: two graphs: ``constants`` computes
 values from the weights, once; ``main`` takes the other inputs and those values.
 Invariants: the two graphs one after the other compute what the graph computed; nothing random, written to, dynamic or
-of undefined content becomes a constant; values that are quicker made than read stay in ``main``; graph outputs that
-would be constants stay there too, so that every call returns fresh memory.
+of undefined content becomes a constant; values that are quicker made than read stay in ``main``, as do quantised
+weights as wider numbers; graph outputs that would be constants stay there too, so that every call returns fresh memory.
 Non-goals: watching weights; compiling.
 """
 
@@ -27,6 +27,9 @@ from mixbackend.graph.describe import PlaceholderRole
 
 LARGEST_BYTES = 64 << 20
 """A value larger than this and larger than what it is made of is made again in every call."""
+
+_QUANTISED = frozenset({torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2})
+"""Types of weights that are stored small, so that kernels read few bytes."""
 
 _UNFIT = frozenset(
     {
@@ -120,8 +123,10 @@ class _Splitter:
         if tags & _UNFIT or not _is_static(node):
             return False
         own = sum(value.nbytes for value in _tensors(_value(node)))
-        read = sum(value.nbytes for source in node.all_input_nodes for value in _tensors(_value(source)))
-        return OpTag.VIEW in tags or own <= max(read, LARGEST_BYTES)
+        sources = [value for source in node.all_input_nodes for value in _tensors(_value(source))]
+        read = sum(value.nbytes for value in sources)
+        most = read if any(map(_is_quantised, sources)) else max(read, LARGEST_BYTES)
+        return OpTag.VIEW in tags or own <= most
 
     def _is_cheap(self, node: torch.fx.Node) -> bool:
         """Compilers see through counters and filled memory, and read no memory for them."""
@@ -195,6 +200,11 @@ def _value(node: torch.fx.Node) -> Any:
 def _tensors(value: Any) -> list[torch.Tensor]:
     values = value if isinstance(value, (tuple, list)) else (value,)
     return [item for item in values if isinstance(item, torch.Tensor)]
+
+
+def _is_quantised(value: torch.Tensor) -> bool:
+    """Whether a constant is a matrix of numbers of 8 bits; tables of few numbers are no weights."""
+    return value.dtype in _QUANTISED and value.dim() >= 2 and min(value.shape[-2:]) > 1
 
 
 def _is_static(node: torch.fx.Node) -> bool:
