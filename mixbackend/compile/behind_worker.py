@@ -14,21 +14,25 @@ from typing import Any
 
 import torch
 
+from mixbackend.backends.common.side_by_side import limit_side_by_side
 from mixbackend.compile.driver import prepared_graph
 from mixbackend.compile.open_environment import open_environment
 from mixbackend.compile.propose import propose
 from mixbackend.compile.sized_graph import Row
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
-from mixbackend.contracts.torch_compat import Precision, ask_deterministic
+from mixbackend.contracts.torch_compat import Precision, ask_deterministic, ask_precision
 from mixbackend.cost.switches import SWITCH
-from mixbackend.execute.behind_build import NotTheSameError, compile_as_for
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import Choice
 from mixbackend.select.decision import Decision
 from mixbackend.storage.background_io import finish
 
 _SHARING_S = 5.0
+
+
+class NotTheSameError(Exception):
+    """What would be built behind is not what the user's process looks for."""
 
 
 def build(
@@ -52,7 +56,10 @@ def build(
         NotTheSameError: this process would make something else.
         Exception: whatever placing or compiling raises.
     """
-    compile_as_for(threads, precision)
+    # One thread compiles; the code is made for all threads of the user's process.
+    limit_side_by_side(1)
+    torch.set_num_threads(threads)
+    ask_precision(precision)
     os.environ[SWITCH] = "0"
     environment = open_environment(load_config(config), records, only_reads=True)
     if dict(environment.fingerprints) != dict(fingerprints):

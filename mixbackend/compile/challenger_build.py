@@ -116,7 +116,7 @@ class ChallengerBuild:
             return False
         if done.status in _NOT_NOW:
             raise NotNowError(f"{done.status}: {done.detail}")
-        if done.status != "pass" or done.result is None:
+        if done.status != "pass":
             raise UnbuiltError(f"{done.status}: {done.detail}")
         self._number, self._choice = None, Choice.from_dict(done.result["choice"])
         self.load_s = self._loading_s()

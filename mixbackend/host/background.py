@@ -6,7 +6,7 @@ Invariants: no thread of this process works or wakes up for it, and no question 
 pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it. A fork
 has nothing behind; it may give jobs of its own. The end of the process kills what is behind, and waits at most a fifth
 of a second for it. Ctrl-C ends the user's call alone. Nothing is unpickled.
-Non-goals: what the jobs are; loading what they made, see ``small_steps``.
+Non-goals: what the jobs are; loading what they made.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from mixbackend.backends.common import forks
 from mixbackend.host.behind_budget import Figures, Limits
 from mixbackend.host.behind_connection import GovernorProcess, Pipe
 from mixbackend.host.behind_orders import UNPAID
-from mixbackend.host.small_steps import SmallSteps
 
 SWITCH = "MIXBACKEND_BACKGROUND"
 """Set to ``off`` or ``0``, this environment variable forbids work behind, whatever the configuration says."""
@@ -48,15 +47,11 @@ class Job:
         work: ``module:function``, which is called with ``data`` as named arguments.
         data: as JSON has it.
         entry: whose calls pay for it.
-        made: a file that exists when it is done, by whomever; ``""`` if there is none.
-        urgent: whether half of the cores may be used for it.
     """
 
     work: str
     data: Mapping[str, Any]
     entry: str
-    made: str = ""
-    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class Done:
         number: what ``submit`` gave for it.
         status: ``pass``, or ``failed``, ``crash``, ``timeout``, ``out_of_memory``, ``budget``, ``refused``.
         detail: why, in words.
-        result: what the function returned; ``None`` where somebody else had done it.
+        result: what the function returned.
     """
 
     number: int
@@ -121,7 +116,6 @@ class Background:
         self._limits, self._lock, self._start, self._clock = limits, lock, start, clock
         self._numbers = itertools.count(1)
         self._guard = forks.reentrant_lock()
-        self.steps = SmallSteps()
         self._empty()
         forks.follow(self)
         _all.add(self)
@@ -184,41 +178,27 @@ class Background:
         waiting = (known for entry in self._entries.values() for known, _ in entry.waiting)
         return number in self._behind or number in waiting
 
-    def poll(self) -> tuple[Done, ...]:
-        """What was done since; quick, may be asked after every call, and never waits."""
-        if (not self._behind and self._governor is None) or self._clock() - self._asked_at < _ASK_EVERY_S:
-            return self._taken()
-        if not self._guard.acquire(blocking=False):
-            return ()
-        try:
-            self._listen()
-            return self._taken()
-        finally:
-            self._guard.release()
-
     def standing(self) -> Standing:
         """What is behind at present, for reports."""
         unpaid = sum(len(entry.waiting) for entry in self._entries.values())
         return Standing(unpaid, len(self._behind), self._used_s, self._state if self._behind else "")
 
     def settled(self, timeout_s: float) -> bool:
-        """Wait until nothing is behind, and nothing is left to be loaded; whether that is so.
+        """Wait until nothing is behind; whether that is so.
 
         What only further calls can pay for is not waited for.
         """
         end = self._clock() + timeout_s
         while True:
-            loading = self.steps.drain()
             with self._guard:
                 self._listen()
                 waits = self._state == UNPAID or not self._behind
                 left = bool(self._behind) or any(entry.waiting for entry in self._entries.values())
-            if not loading and waits:
+            if waits:
                 return not left
             if self._clock() >= end:
                 return False
-            if not loading:
-                time.sleep(_ASK_EVERY_S)
+            time.sleep(_ASK_EVERY_S)
 
     def close(self) -> None:
         """End what is behind; jobs that were not done are forgotten."""
@@ -270,18 +250,10 @@ class Background:
         detail = message.get("detail", "")
         self._answers.append(Done(message["job"], message["status"], detail, message.get("result")))
 
-    def _taken(self) -> tuple[Done, ...]:
-        if not self._answers:
-            return ()
-        with self._guard:
-            answers, self._answers = tuple(self._answers), []
-        return answers
-
     def after_fork(self) -> None:
         """In the child of a fork: what is behind belongs to the parent."""
         governor = self._governor
         self._empty()
-        self.steps.forget()
         if governor is not None:
             governor.leave()
 

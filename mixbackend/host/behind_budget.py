@@ -6,7 +6,7 @@ Input: times and figures as values; no clock is read here. Output: whether work 
 - Nothing is done for an entry before its calls came 20 times and took two seconds in sum.
 - What is done for an entry takes at most a quarter of what its calls took.
 - All work together takes at most a share of the cores, earned second by second; half a processor second is kept for
-  later at most, so that the share holds for any ten seconds, too. For an urgent job half of the cores are earned.
+  later at most, so that the share holds for any ten seconds, too.
 - A process has so many processor seconds in all.
 
 Invariants: what was used counts even where it was not allowed (a worker is looked at every few hundredths of a
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 LEAST_CALLS = 20
 LEAST_CALLS_S = 2.0
 SHARE_OF_CALLS = 0.25
-URGENT_SHARE = 0.5
 _KEPT_S = 0.5
 _LEAST_WORKER_BYTES = 512 * 1024 * 1024
 _SHARE_OF_MEMORY = 0.25
@@ -95,10 +94,9 @@ class Account:
         self._used_for: dict[str, float] = {}
         self._allowed_for: dict[str, float] = {}
 
-    def pass_until(self, now: float, urgent: bool = False) -> None:
+    def pass_until(self, now: float) -> None:
         """Earn what the time since the last call of this brings."""
-        share = max(self._limits.share, URGENT_SHARE) if urgent else self._limits.share
-        earned = share * self._limits.cores * max(0.0, now - self._at)
+        earned = self._limits.share * self._limits.cores * max(0.0, now - self._at)
         self._kept = min(_KEPT_S, self._kept + earned)
         self._at = now
 

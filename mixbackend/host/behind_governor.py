@@ -8,7 +8,7 @@ Input: lines of JSON: first ``{"limits": {...}, "lock": path}``, then orders (``
 answer with ``job`` and ``status``.
 Invariants: lowest priority, as its workers. When the input ends or the process has another parent, every worker and
 what it started is killed. Workers run only while this process is the one builder of the cache folder and while
-``behind_budget`` allows it; otherwise they are stopped. A job whose result exists (``made``) is done.
+``behind_budget`` allows it; otherwise they are stopped.
 Non-goals: knowing what the jobs are.
 """
 
@@ -104,10 +104,9 @@ class Governor:
     def look(self) -> list[Answer]:
         """Count, answer, begin, stop and resume: what is to be told."""
         now, told = self._clock(), list[Answer]()
-        self._account.pass_until(now, any(item.order is not None and item.order.urgent for item in self._running))
+        self._account.pass_until(now)
         for item in list(self._running):
             told += self._count(item, now)
-        told += self._done_elsewhere()
         blocked = self._begin(now, told)
         for item in self._running:
             self._hold(item)
@@ -166,12 +165,6 @@ class Governor:
             item.worker.end()
             self._running.remove(item)
         return []
-
-    def _done_elsewhere(self) -> list[Answer]:
-        found = [order for order in self._waiting if order.made and os.path.exists(order.made)]
-        for order in found:
-            self._waiting.remove(order)
-        return [{"job": order.job, "status": "pass", "result": None} for order in found]
 
     def _begin(self, now: float, told: list[Answer]) -> str:
         """Give what waits to workers, as far as there may be any; why nothing can begin."""

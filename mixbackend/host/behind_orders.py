@@ -70,13 +70,9 @@ class Order:
         job: its number.
         entry: whose calls pay for it.
         work, data: what is called, and with what.
-        made: a file that exists when it is done, by whomever; ``""`` if there is none.
-        urgent: whether half of the cores may be used.
     """
 
     job: int
     entry: str
     work: str
     data: Mapping[str, Any]
-    made: str = ""
-    urgent: bool = False

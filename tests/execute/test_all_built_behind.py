@@ -1,10 +1,11 @@
-"""Every backend that says so is compiled by another process, and this one loads what came of it."""
+"""A challenger on every backend that says so is compiled by another process, and this one loads what came of it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,22 @@ import torch
 import torch._inductor.config
 
 from mixbackend.backends.common.python_process import module_command
+from mixbackend.compile.challenger_build import challenger_job
+from mixbackend.compile.driver import prepared_graph
+from mixbackend.compile.entry import Entry
 from mixbackend.compile.open_environment import open_environment
+from mixbackend.compile.propose import propose
+from mixbackend.compile.sized_graph import Row
 from mixbackend.configuration import load_config
 from mixbackend.contracts import InputRole, Region
-from mixbackend.execute.behind_build import region_job
+from mixbackend.contracts.region_text import read_region_text
 from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.identity import Captured
 from mixbackend.graph.trace import trace_region
 from mixbackend.host.background import Job
+from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
+from mixbackend.select.decision import Decision
 
 BACKENDS = ("codegen", "inductor", "onnxruntime", "openvino")
 VALUES = torch.linspace(-2.0, 2.0, 4096).reshape(64, 64)
@@ -36,7 +45,7 @@ def dense(value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torc
     return torch.relu(value @ weight + bias)
 
 
-def region_of(kind: str) -> tuple[Region, list[torch.Tensor]]:
+def graph_of(kind: str) -> tuple[Region, list[torch.Tensor]]:
     if kind == "plain":
         return trace_region(pointwise, [VALUES]), [VALUES]
     inputs = [VALUES, WEIGHT, BIAS]
@@ -44,11 +53,9 @@ def region_of(kind: str) -> tuple[Region, list[torch.Tensor]]:
     return trace_region(dense, inputs, roles=roles), inputs
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    folder = tmp_path / "cache"
+def environment_in(folder: Path, *backends: str) -> Environment:
     folder.mkdir(mode=0o700)
-    return open_environment(load_config({"cache": {"dir": str(folder)}}))
+    return open_environment(load_config({"cache": {"dir": str(folder)}, "backends": [*backends, "eager"]}))
 
 
 def done_behind(job: Job) -> dict[str, Any]:
@@ -58,6 +65,16 @@ def done_behind(job: Job) -> dict[str, Any]:
     done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=240, check=False)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+def built_here(graph: Region, choice: Choice, environment: Environment, inputs: list[torch.Tensor]) -> Entry:
+    """As the user's process builds a challenger, bound to its constants."""
+    captured = Captured.of_region(read_region_text(graph.text), "graph")
+    outlook = propose(captured, prepared_graph(captured, environment), environment, Decision(choice))
+    assert outlook.sized is not None
+    entry = Row.begun(outlook.sized, "graph", environment).home
+    entry.bind({item.name: inputs[place] for place, item in enumerate(graph.inputs) if place})
+    return entry
 
 
 def class_of(name: str) -> Any:
@@ -76,30 +93,33 @@ def refuse(*_: object) -> Any:
 def test_what_is_built_behind_is_loaded(
     name: str,
     kind: str,
-    environment: Environment,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     precision: Callable[[str], None],
 ) -> None:
     """Code depends on what torch is told of precision: the other process must be told as well."""
     precision("high" if torch.get_float32_matmul_precision() == "highest" else "highest")
-    if name not in {backend.name for backend in environment.backends}:
+    if name not in {item.name for item in entry_points(group="mixbackend.backends")}:
         pytest.skip(f"{name} is not here")
-    region, inputs = region_of(kind)
-    backend = environment.planner.backend(name)
-    job = region_job(environment.compile_cache, backend, region, "graph")
-    assert job is not None
-    assert done_behind(job) == {"status": "pass", "result": {"stored": True}}
+    graph, inputs = graph_of(kind)
+    fresh = built_here(graph, Choice(single=name), environment_in(tmp_path / "other", name), inputs)
 
-    fresh = backend.compile(region)
+    environment = environment_in(tmp_path / "cache", name)
+    answer = done_behind(challenger_job(graph.text, Choice(single=name), environment, "graph"))
+    assert answer["status"] == "pass", answer
     monkeypatch.setattr(class_of(name), "compile", refuse)
-    loaded = environment.compile_cache.compile(backend, region)
-    assert loaded.cached and loaded.backend == name
-    assert torch.equal(loaded.region.run(inputs)[0], fresh.run(inputs)[0])
-    if fresh.bind is not None:
-        assert loaded.region.bind is not None
-        constants = [None, *inputs[1:]]
-        bound = [compiled.bind(constants).run(inputs)[0] for compiled in (loaded.region, fresh) if compiled.bind]
-        assert torch.equal(*bound)
+    loaded = built_here(graph, Choice.from_dict(answer["result"]["choice"]), environment, inputs)
+    assert [(item.backend, item.cached) for item in loaded.program.compiled] == [(name, True)]
+    assert torch.equal(loaded(list(inputs))[0], fresh(list(inputs))[0])
+
+
+def test_another_backend_than_the_process_has_builds_nothing(tmp_path: Path) -> None:
+    """A worker that finds another version, other threads or another machine would store what nobody looks for."""
+    environment = environment_in(tmp_path / "cache", "codegen")
+    job = challenger_job(graph_of("plain")[0].text, Choice(single="codegen"), environment, "graph")
+    answer = done_behind(replace(job, data={**job.data, "fingerprints": {"codegen": "another build"}}))
+    assert answer["status"] == "failed" and "another build" in answer["detail"]
+    assert environment.storage.store.usage() == (0, 0)
 
 
 def test_a_backend_that_measures_while_it_compiles_takes_no_part() -> None:

@@ -38,11 +38,11 @@ folder, how = Path(sys.argv[1]), sys.argv[2]
 share = 0.05 if how == "stopped" else 1.0
 background = Background(Limits(600.0, share, 2), lambda: folder / "builder.lock")
 file = folder / f"running-{{os.getpid()}}"
-background.submit(Job("behind_work:work", {{"file": str(file)}}, "graph"))
+number = background.submit(Job("behind_work:work", {{"file": str(file)}}, "graph"))
 background.paid("graph", Figures(1000, 4000.0))
 end = time.monotonic() + {LONGEST_S}
 while not file.exists() or not file.read_text():
-    background.poll()
+    background.answer(number)
     assert time.monotonic() < end
     time.sleep(0.01)
 time.sleep(0.3 if how == "stopped" else 0.0)
@@ -56,7 +56,7 @@ while True:
             sys.exit(0)
         if how == "quick":
             os._exit(0)
-        background.poll()
+        background.answer(number)
         time.sleep(0.01)
     except KeyboardInterrupt:
         print(json.dumps(background.standing().behind), flush=True)
@@ -105,11 +105,17 @@ def line(process: subprocess.Popen[str]) -> Any:
 
 
 def did(background: Background, *jobs: Job) -> list[Done]:
+    numbers = [background.submit(job) for job in jobs]
     for job in jobs:
-        background.submit(job)
         background.paid(job.entry, PAID)
     assert background.settled(LONGEST_S), background.standing()
-    return sorted(background.poll(), key=lambda item: item.number)
+    return answers(background, *numbers)
+
+
+def answers(background: Background, *numbers: int | None) -> list[Done]:
+    """What came of jobs that are done."""
+    found = [background.answer(number) for number in numbers if number is not None]
+    return [item for item in found if item is not None]
 
 
 def alive(process: int) -> bool:
@@ -139,11 +145,11 @@ def test_the_user_keeps_the_processor(make: Any, tmp_path: Path) -> None:
     """Both held to one core, which is always busy: nice 10 leaves a tenth to what is behind; a session half."""
     before = os.sched_getaffinity(0)
     background, file = make(), tmp_path / "running"
-    background.submit(Job("behind_work:work", {"file": str(file), "seconds": 600.0}, "graph"))
+    number = background.submit(Job("behind_work:work", {"file": str(file), "seconds": 600.0}, "graph"))
     background.paid("graph", PAID)
     end = time.monotonic() + LONGEST_S
     while not file.exists() or not file.read_text():
-        background.poll()
+        background.answer(number)
         assert time.monotonic() < end
         time.sleep(0.01)
     worker = int(file.read_text().split()[0])
@@ -161,10 +167,10 @@ def test_the_user_keeps_the_processor(make: Any, tmp_path: Path) -> None:
 
 def test_nothing_is_started_before_calls_have_paid(make: Any) -> None:
     background = make()
-    background.submit(Job("behind_work:where", {}, "graph"))
+    number = background.submit(Job("behind_work:where", {}, "graph"))
     for figures in (Figures(5, 100.0), Figures(100, 1.0)):
         background.paid("graph", figures)
-        background.poll()
+        assert background.answer(number) is None
     standing = background.standing()
     assert (standing.unpaid, standing.behind) == (1, 0)
     assert background._governor is None
@@ -194,29 +200,23 @@ def test_large_jobs_are_sent_without_waiting(make: Any) -> None:
     """A pipe takes 64 KiB at once, and nobody reads before the other process has started."""
     background = make()
     begin = time.perf_counter()
-    background.submit(Job("behind_work:length", {"text": "x" * 3_000_000}, "graph"))
+    number = background.submit(Job("behind_work:length", {"text": "x" * 3_000_000}, "graph"))
     background.paid("graph", PAID)
     assert time.perf_counter() - begin < 0.1
     assert background.settled(LONGEST_S)
-    assert [item.result for item in background.poll()] == [3_000_000]
+    assert [item.result for item in answers(background, number)] == [3_000_000]
 
 
 def test_asking_never_waits(make: Any, tmp_path: Path) -> None:
-    """Not for a worker that works, either; where nothing is behind, it takes less than a few microseconds."""
+    """Not for a worker that works, either."""
     background = make()
-    begin = time.perf_counter()
-    for _ in range(1000):
-        background.paid("graph", PAID)
-        background.poll()
-        background.steps.drain()
-    assert time.perf_counter() - begin < 0.1
-    background.submit(Job("behind_work:work", {"file": str(tmp_path / "running"), "seconds": 1.0}, "graph"))
-    took = []
+    number = background.submit(Job("behind_work:work", {"file": str(tmp_path / "running"), "seconds": 1.0}, "graph"))
+    took, done = [], None
     end = time.monotonic() + LONGEST_S
-    while background.standing().behind or background.standing().unpaid:
+    while done is None:
         begin = time.perf_counter()
         background.paid("graph", PAID)
-        background.poll()
+        done = background.answer(number)
         took.append(time.perf_counter() - begin)
         assert time.monotonic() < end
         time.sleep(0.001)
@@ -263,34 +263,29 @@ def test_nothing_outlives_a_governor_that_is_killed(user: Any) -> None:
 def test_a_governor_that_dies_is_an_answer_and_another_takes_over(make: Any, tmp_path: Path) -> None:
     background = make()
     file = tmp_path / "running"
-    background.submit(Job("behind_work:work", {"file": str(file)}, "graph"))
+    number = background.submit(Job("behind_work:work", {"file": str(file)}, "graph"))
     background.paid("graph", PAID)
     os.kill(background._governor._process.pid, signal.SIGKILL)
     assert background.settled(LONGEST_S)
-    assert [item.status for item in background.poll()] == ["crash"]
+    assert [item.status for item in answers(background, number)] == ["crash"]
     (done,) = did(background, Job("behind_work:note", {"file": str(file)}, "graph"))
     assert done.status == "pass"
 
 
-def test_one_process_builds_for_a_folder_and_the_others_take_what_it_made(make: Any, user: Any, tmp_path: Path) -> None:
+def test_one_process_builds_for_a_folder_and_the_others_wait(make: Any, user: Any) -> None:
     other = user("running")
     line(other)
-    background, made = make(), tmp_path / "made"
-    background.submit(Job("behind_work:note", {"file": str(made)}, "graph", made=str(made)))
-    background.submit(Job("behind_work:where", {}, "graph"))
+    background = make()
+    number = background.submit(Job("behind_work:where", {}, "graph"))
     background.paid("graph", PAID)
     end = time.monotonic() + LONGEST_S
     while not background.standing().state and time.monotonic() < end:
-        background.poll()
+        assert background.answer(number) is None
         time.sleep(0.01)
     assert background.standing().state == "another process builds for this cache folder"
-    made.touch()
-    while not (answers := background.poll()) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert [item.status for item in answers] == ["pass"] and made.read_text() == "", "nobody did it again"
     other.kill()
     assert background.settled(LONGEST_S), "the lock ends with its holder"
-    assert [item.status for item in background.poll()] == ["pass"]
+    assert [item.status for item in answers(background, number)] == ["pass"]
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
@@ -348,35 +343,31 @@ def test_a_job_that_is_forgotten_is_an_answer(make: Any, tmp_path: Path) -> None
 def test_a_fork_has_nothing_behind_and_may_have_its_own(make: Any, tmp_path: Path) -> None:
     """And what is behind the parent goes on, and ends with the parent although the fork lives."""
     background = make()
-    background.submit(Job("behind_work:work", {"file": str(tmp_path / "running"), "seconds": 1.0}, "graph"))
+    number = background.submit(Job("behind_work:work", {"file": str(tmp_path / "running"), "seconds": 1.0}, "graph"))
     background.paid("graph", PAID)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
             standing = background.standing()
-            own = Job("behind_work:where", {}, "graph")
-            background.submit(own)
-            background.paid("graph", PAID)
-            settled = background.settled(LONGEST_S)
-            answers = [item.status for item in background.poll()]
-            os.write(writing, json.dumps([standing.behind, standing.unpaid, settled, answers]).encode())
+            (done,) = did(background, Job("behind_work:where", {}, "graph"))
+            os.write(writing, json.dumps([standing.behind, standing.unpaid, done.status]).encode())
             background.close()
         os._exit(0)
     os.close(writing)
     assert background.settled(LONGEST_S)
-    assert [item.status for item in background.poll()] == ["pass"]
-    with os.fdopen(reading) as answers:
-        assert json.loads(answers.read()) == [0, 0, True, ["pass"]]
+    assert [item.status for item in answers(background, number)] == ["pass"]
+    with os.fdopen(reading) as told:
+        assert json.loads(told.read()) == [0, 0, "pass"]
     os.waitpid(child, 0)
 
 
-def test_no_lock_is_held_where_a_process_forks(make: Any) -> None:
+def test_no_lock_is_held_where_a_process_forks(make: Any, tmp_path: Path) -> None:
     """While another thread asks without end."""
     import threading
 
     background = make()
-    background.submit(Job("behind_work:where", {}, "graph"))
+    number = background.submit(Job("behind_work:work", {"file": str(tmp_path / "running")}, "graph"))
     background.paid("graph", PAID)
     ending = threading.Event()
 
@@ -384,8 +375,7 @@ def test_no_lock_is_held_where_a_process_forks(make: Any) -> None:
         while not ending.is_set():
             background.standing()
             background._asked_at = 0.0
-            background.poll()
-            background.steps.drain()
+            background.answer(number)
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -393,7 +383,7 @@ def test_no_lock_is_held_where_a_process_forks(make: Any) -> None:
         for _ in range(20):
             child = os.fork()
             if child == 0:
-                background.poll()
+                background.answer(number)
                 background.submit(Job("behind_work:where", {}, "graph"))
                 os._exit(0 if background.standing().unpaid == 1 else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -402,20 +392,20 @@ def test_no_lock_is_held_where_a_process_forks(make: Any) -> None:
         thread.join()
 
 
-def _in_another(folder: str, answers: Any) -> None:
+def _in_another(folder: str, told: Any) -> None:
     background = Background(FREELY, lambda: Path(folder) / "builder.lock")
     (done,) = did(background, Job("behind_work:where", {}, "graph"))
-    answers.put([done.status, background._governor._process.pid, done.result["process"]])  # type: ignore[union-attr]
+    told.put([done.status, background._governor._process.pid, done.result["process"]])  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_processes_of_multiprocessing_have_their_own(method: Any, tmp_path: Path) -> None:
     """They end without ``atexit``; nothing is left."""
     context = multiprocessing.get_context(method)
-    answers = context.Queue()
-    process = context.Process(target=_in_another, args=(str(tmp_path), answers))
+    told = context.Queue()
+    process = context.Process(target=_in_another, args=(str(tmp_path), told))
     process.start()
-    status, *behind = answers.get(timeout=LONGEST_S)
+    status, *behind = told.get(timeout=LONGEST_S)
     process.join(LONGEST_S)
     assert status == "pass" and process.exitcode == 0
     assert left(behind) == []

@@ -97,9 +97,9 @@ class Scene:
         self.governor = Governor(limits, self.lock, start, lambda: free, self.clock)
         self.told: list[Answer] = []
 
-    def order(self, job: int, entry: str = "graph", allowance_s: float = 1e9, **more: Any) -> None:
+    def order(self, job: int, entry: str = "graph", allowance_s: float = 1e9) -> None:
         self.governor.hear({"allow": entry, "seconds": allowance_s})
-        self.governor.hear({"job": job, "entry": entry, "work": "module:work", "data": {}, **more})
+        self.governor.hear({"job": job, "entry": entry, "work": "module:work", "data": {}})
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_S)):
@@ -159,13 +159,6 @@ def test_what_was_not_used_is_not_kept() -> None:
     assert scene.used_s <= 0.1 * 2 * 10 + 0.5 + 2 * TICK_S
 
 
-def test_an_urgent_job_may_use_half_of_the_cores() -> None:
-    scene = Scene(TEN_PERCENT, needs_s=20.0)
-    scene.order(1, urgent=True)
-    scene.run(21.0)
-    assert scene.answers == {1: "pass"}
-
-
 def test_an_entry_gets_no_more_than_a_quarter_of_its_calls() -> None:
     scene = Scene(Limits(120.0, 1.0, 2), needs_s=3.0)
     scene.order(1, allowance_s=Figures(40, 4.0).allowance_s)
@@ -213,19 +206,15 @@ def test_with_little_memory_jobs_wait() -> None:
     assert scene.workers == [] and scene.states == [LITTLE_MEMORY] and scene.answers == {}
 
 
-def test_another_builder_is_waited_for_and_what_it_made_is_taken(tmp_path: Path) -> None:
+def test_another_builder_is_waited_for() -> None:
     scene = Scene(TEN_PERCENT, needs_s=0.1)
     scene.lock.taken = "elsewhere"
-    scene.order(1, made=str(tmp_path / "made"))
-    scene.order(2)
+    scene.order(1)
     scene.run(2)
     assert scene.workers == [] and scene.states == [ELSEWHERE]
-    (tmp_path / "made").touch()
-    scene.run(1)
-    assert scene.answers == {1: "pass"}
     scene.lock.taken = "held"
     scene.run(5)
-    assert scene.answers == {1: "pass", 2: "pass"} and scene.states[-1] == "" and scene.lock.released
+    assert scene.answers == {1: "pass"} and scene.states[-1] == "" and scene.lock.released
 
 
 def test_a_folder_that_cannot_be_locked_is_an_answer() -> None:
