@@ -1,22 +1,31 @@
-"""Rule of scaled dot product attention: the template ``attention``.
+"""Rules of scaled dot product attention: the template ``attention``, and plain stages for one row of queries.
 
 Place: rule module, see ``lower.rules``.
+A step of generation has one row of queries. It reads all keys and values once and computes little, so it is folds like
+others, and what they read is read where it lies: heads that share keys (``expand``) without a copy for each. Only the
+ops that torch has for GPUs are lowered so; the template is for processors.
 Invariants: heads, batches and types agree as the op requires; the logarithm is in float32 whatever the storage type.
-Non-goals: dropout, which has to keep eager's random numbers; the backward, which stays with torch.
+Non-goals: dropout, which has to keep eager's random numbers; the backward, and what it wants of the forward, which stay
+with torch; several rows of queries on GPUs.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
+from mixbackend.backends.codegen.ir.stages import ReductionKind
 from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower import view
+from mixbackend.backends.codegen.lower.broadcast import read
+from mixbackend.backends.codegen.lower.formula import add, mul
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
-from mixbackend.backends.codegen.lower.tensor import Tensor
+from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -46,6 +55,88 @@ def flash_attention(
         ((output, query.dtype), (scores[:3], torch.float32)),
         (("causal", bool(is_causal)), ("scale", _factor(scale, width)), ("zeros", True)),
     )
+
+
+@rule("aten._scaled_dot_product_efficient_attention.default", "aten._scaled_dot_product_cudnn_attention.default")
+def attention_of_one_row(
+    lowering: Lowering,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None = None,
+    compute_log_sumexp: bool = False,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor | None, ...]:
+    """``softmax(query key^T scale + bias) value`` of one query per head; no other result is given."""
+    if dropout_p != 0.0:
+        raise RefusedError("random", "attention with dropout")
+    if compute_log_sumexp or return_debug_mask:
+        raise RefusedError("argument", "attention with results that are not the output")
+    _check_tensors(query, key, value, attn_bias)
+    if query.sizes[2] != 1:
+        raise RefusedError("argument", f"attention of {query.sizes[2]} rows of queries: one is taken")
+    if is_causal and key.sizes[2] != 1:
+        raise RefusedError("argument", "causal attention of one row, which sees the first key alone")
+    return (_one_row(lowering, query, key, value, attn_bias, _factor(scale, query.sizes[3])),)
+
+
+def _one_row(
+    lowering: Lowering, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Scores, exponentials beside the largest score and their sum, and values in their proportion, in float32.
+
+    A row of scores that are minus infinity throughout gives zeros, as torch's kernels do.
+    """
+    batch, heads, _, width = query.sizes
+    rows, zero = (batch, heads), sympy.Integer(0)
+    number = Constant(torch.float32, scale)
+    mask = None if mask is None else view.expand(mask, (batch, heads, 1, key.sizes[2]))
+
+    def term(index: Index, inner: Index) -> Expr:
+        first = read(query, (*index[:2], zero, inner[0]), torch.float32)
+        return mul(first, read(key, (*index, inner[0]), torch.float32))
+
+    (dots,) = lowering.reduce("sum", (*rows, key.sizes[2]), (width,), term, (torch.float32,))
+
+    def score(index: Index) -> Expr:
+        own = mul(dots.at(index), number)
+        return own if mask is None else add(own, read(mask, (*index[:2], zero, index[2]), torch.float32))
+
+    scores = lowering.map(dots.sizes, torch.float32, score)
+    largest = _fold(lowering, "max", scores.at, rows, key.sizes[2])
+    lowest = Constant(torch.float32, -math.inf)
+
+    def exponential(index: Index) -> Expr:
+        own = largest.at(index[:2])
+        finite = apply("where", apply("eq", own, lowest), Constant(torch.float32, 0.0), own)
+        return apply("exp", apply("sub", scores.at(index), finite))
+
+    shares = lowering.map(scores.sizes, torch.float32, exponential)
+    total = _fold(lowering, "sum", shares.at, rows, key.sizes[2])
+
+    def weighted(index: Index, inner: Index) -> Expr:
+        own = read(value, (*index[:2], inner[0], index[2]), torch.float32)
+        return mul(shares.at((*index[:2], inner[0])), own)
+
+    (sums,) = lowering.reduce("sum", (*rows, value.sizes[3]), key.sizes[2:3], weighted, (torch.float32,))
+
+    def output(index: Index) -> Expr:
+        own, weight = sums.at((*index[:2], index[3])), total.at(index[:2])
+        nothing = apply("eq", weight, Constant(torch.float32, 0.0))
+        return apply("where", nothing, Constant(torch.float32, 0.0), apply("div", own, weight))
+
+    return lowering.map((batch, heads, 1, value.sizes[3]), query.dtype, output)
+
+
+def _fold(
+    lowering: Lowering, kind: ReductionKind, value: Callable[[Index], Expr], rows: Index, extent: sympy.Expr
+) -> Tensor:
+    """A fold of rows of scores."""
+    (made,) = lowering.reduce(kind, rows, (extent,), lambda index, inner: value((*index, *inner)), (torch.float32,))
+    return made
 
 
 def _factor(scale: float | None, width: sympy.Expr) -> float:

@@ -4,7 +4,8 @@ Place: after kernels were built, before ``assemble``, for targets that can (``Bl
 Input: kernels in order. Output: the same kernels in launches, in order. Models have hundreds of tiny computations that
 have nothing to do with each other: a copy of each weight in another type, a counter of each batch norm. Each takes less
 time than starting it.
-Only small kernels of points go together: a conversion of weights is one, a fold or a product is not.
+Two kinds go together, each with its own: small kernels of points (a conversion of weights), and single rows of products
+over equally many terms (the projections of one vector), of which each alone is too little to keep memory busy.
 Invariants: a kernel comes after all that write what it touches, and before all that write what it reads later; kernels
 of one launch touch nothing that another of them writes.
 Non-goals: symbolic sizes; the memory of one launch is planned as that of one kernel.
@@ -14,7 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel
+import sympy
+
+from mixbackend.backends.codegen.ir.kernel import Accumulate, AnyKernel, Kernel
+from mixbackend.backends.codegen.ir.scalar import Read, walk
 from mixbackend.backends.codegen.schedule.draft import inner_loops
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import points
@@ -24,6 +28,12 @@ LARGEST = 32 << 20
 
 MOST_BUFFERS = 192
 """Buffers of a launch: addresses are handed over one by one."""
+
+MOST_ROWS = 8
+"""Single rows of a launch: each is code of its own."""
+
+_POINTS = sympy.Integer(0)
+"""Kind of kernels of points; that of single rows is the number of their terms."""
 
 
 def launches(
@@ -37,24 +47,31 @@ def launches(
         beside: kernels of one launch at most.
     """
     before = _dependencies(kernels)
-    slight = [beside > 1 and _is_slight(kernel, layouts) for kernel in kernels]
+    kinds = [_kind(kernel, layouts) if beside > 1 else None for kernel in kernels]
     first = [
         place
         for place, kernel in enumerate(kernels)
-        if slight[place] and not before[place] and all(item.name in outside for item in kernel.buffers)
+        if kinds[place] == _POINTS and not before[place] and all(item.name in outside for item in kernel.buffers)
     ]
     made: list[tuple[int, ...]] = list(_parts(first, kernels, beside))
     done = set(first)
-    waiting: list[int] = []
+    waiting: dict[sympy.Expr, list[int]] = {}
+
+    def start() -> None:
+        for kind, places in waiting.items():
+            made.extend(_parts(places, kernels, beside if kind == _POINTS else min(beside, MOST_ROWS)))
+        waiting.clear()
+
     for place in (place for place in range(len(kernels)) if place not in done):
-        if before[place] & set(waiting):
-            made += _parts(waiting, kernels, beside)
-            waiting = []
-        if slight[place]:
-            waiting.append(place)
-        else:
+        if any(before[place] & set(places) for places in waiting.values()):
+            start()
+        kind = kinds[place]
+        if kind is None:
             made.append((place,))
-    return [*made, *_parts(waiting, kernels, beside)]
+        else:
+            waiting.setdefault(kind, []).append(place)
+    start()
+    return made
 
 
 def _parts(places: Sequence[int], kernels: Sequence[AnyKernel], beside: int) -> Iterator[tuple[int, ...]]:
@@ -70,14 +87,32 @@ def _parts(places: Sequence[int], kernels: Sequence[AnyKernel], beside: int) -> 
         yield tuple(part)
 
 
-def _is_slight(kernel: AnyKernel, layouts: Mapping[str, Layout]) -> bool:
-    """Whether a kernel is small, and every point of it stands alone."""
-    if not isinstance(kernel, Kernel) or kernel.scratch or any(inner_loops(nest) for nest in kernel.nests):
-        return False
-    sizes = [layouts[item.name].type for item in kernel.buffers]
+def _kind(kernel: AnyKernel, layouts: Mapping[str, Layout]) -> sympy.Expr | None:
+    """What a kernel may start with; ``None`` if it starts alone."""
+    if not isinstance(kernel, Kernel) or kernel.scratch:
+        return None
     if any(symbol for loop in kernel.outer for symbol in loop.extent.free_symbols):
-        return False
-    return sum(points(item.sizes, {}) * item.dtype.itemsize for item in sizes) <= LARGEST
+        return None
+    if any(inner_loops(nest) for nest in kernel.nests):
+        return _terms_of_row(kernel)
+    sizes = [layouts[item.name].type for item in kernel.buffers]
+    small = sum(points(item.sizes, {}) * item.dtype.itemsize for item in sizes) <= LARGEST
+    return _POINTS if small else None
+
+
+def _terms_of_row(kernel: Kernel) -> sympy.Expr | None:
+    """How many terms the sums of a kernel have, if it is a single row of products: all sums read one vector."""
+    if len(kernel.nests) != 1 or kernel.nests[0].loops:
+        return None
+    (nest,) = kernel.nests
+    terms = sympy.Mul(*(loop.extent for loop in nest.reduced))
+    outer = {loop.index for loop in kernel.outer}
+    sums = [item for item in nest.body if isinstance(item, Accumulate) and item.kind in ("sum", "dot")]
+    if not outer or terms.free_symbols or len(sums) != len(nest.body):
+        return None
+    reads = [[node for node in walk(item.value) if isinstance(node, Read)] for item in sums]
+    shares = all(any(outer.isdisjoint(node.offset.free_symbols) for node in found) for found in reads)
+    return terms if shares else None
 
 
 def _dependencies(kernels: Sequence[AnyKernel]) -> list[set[int]]:

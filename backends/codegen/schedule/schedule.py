@@ -26,6 +26,7 @@ from mixbackend.backends.codegen.schedule.joined import join_concatenations
 from mixbackend.backends.codegen.schedule.launches import launches
 from mixbackend.backends.codegen.schedule.packed_products import pack_products
 from mixbackend.backends.codegen.schedule.simplify import simplify
+from mixbackend.backends.codegen.schedule.single_rows import sum_single_rows
 from mixbackend.backends.codegen.schedule.split import split_reductions
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
 from mixbackend.backends.codegen.schedule.write_inputs import place_writes
@@ -51,7 +52,8 @@ def schedule(
     packs = PRODUCT in traits.templates
     graph = pack_products(graph, traits.vector_bytes) if packs else graph
     longest_column = None if traits.blocks is None else traits.blocks.resident // traits.blocks.least_columns
-    graph, refusals = simplify(join_concatenations(graph) if traits.blocks else graph, hints, longest_column)
+    graph = sum_single_rows(join_concatenations(graph)) if traits.blocks else graph
+    graph, refusals = simplify(graph, hints, longest_column)
     graph = split_loops(place_writes(graph))
     graph = finish_products(graph) if packs else graph
     cut = split_reductions(graph, choose_layouts(graph, hints), traits.parallel_width, hints, traits.blocks)

@@ -91,3 +91,21 @@ def test_an_input_is_written_after_it_was_read() -> None:
 
 def _written(call: Any) -> set[str]:
     return {name for name, item in zip(call.buffers, call.kernel.buffers, strict=True) if item.access != "read"}
+
+
+def test_projections_of_one_vector_start_at_once() -> None:
+    """And nothing else: a product of more rows is for other hardware, and a longer sum has blocks of another form."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, u: torch.Tensor) -> Any:
+        long = torch.cat((x, x), 1) @ u
+        return x @ w, x @ v, long
+
+    shapes = (1, 64), (64, 24), (64, 9), (128, 24)
+    program = program_of(function, *shapes)
+    together = [calls for calls in program.launches if len(calls) > 1]
+    assert [len(calls) for calls in together] == [2]
+
+
+def test_what_follows_a_projection_waits() -> None:
+    program = program_of(lambda x, w, v: (x @ w) @ v, (1, 64), (64, 64), (64, 9))
+    assert counts(program) == [1, 1]

@@ -354,6 +354,25 @@ CASES: dict[str, Case] = {
     ),
     "gated_products": Case(lambda x, w, v: F.silu(x @ w) * (x @ v), _normal((30, 64), (64, 48), (64, 48)), kernels=2),
     "product_of_a_row": Case(lambda x, w: x @ w + 1, _normal((1, 64), (64, 48)), HALVES, kernels=1),
+    "gated_row": Case(lambda x, w, v: F.silu(x @ w) * (x @ v), _normal((1, 64), (64, 48), (64, 48)), HALVES, kernels=1),
+    "projections_of_a_row": Case(
+        lambda x, w, v, u: (x @ w.t(), F.relu(x @ v.t()), x @ u.t()),
+        _normal((1, 64), (48, 64), (17, 64), (5, 64)),
+        HALVES,
+        kernels=3,
+    ),
+    "row_and_narrow_weight": Case(
+        lambda x, w, s: (x @ w.to(x.dtype).t()) * s,
+        lambda dtype: [
+            torch.randn(1, 64).to(dtype),
+            torch.randint(-128, 127, (40, 64), dtype=torch.int8),
+            torch.rand(40).to(dtype),
+        ],
+        HALVES,
+        kernels=1,
+    ),
+    "row_of_batches": Case(lambda x, y: x @ y.transpose(1, 2), _normal((3, 1, 20), (3, 17, 20)), HALVES, kernels=1),
+    "column": Case(lambda x, w: x @ w, _normal((40, 70), (70, 1)), HALVES, kernels=1),
     "product_of_wide_type": Case(
         lambda x, w: (x @ w).float() * 2, _normal((20, 40), (40, 30)), (torch.float16,), kernels=1
     ),

@@ -16,6 +16,7 @@ flight, neighbours in memory belong to neighbouring threads, and every unit of t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -126,8 +127,22 @@ def make_plan(kernel: Kernel, settings: Settings, wide: bool) -> Plan:
     return _by_rows(kernel, rows, points, units, wide, strided, in_registers)
 
 
-def make_plan_of_points(kernel: Kernel, wide: bool) -> Plan:
-    """Decide for a kernel of points that is launched with others: together they are enough for all units."""
+def make_plans_together(kernels: Sequence[Kernel], settings: Settings, wide: Sequence[bool]) -> list[Plan]:
+    """Decide for kernels that start at once, either all of points or all of rows: blocks of all have equal warps.
+
+    Args:
+        wide: as in ``make_plan``, for each kernel.
+    """
+    plans = [
+        make_plan(kernel, settings, indices) if any(map(inner_loops, kernel.nests)) else _beside(kernel, indices)
+        for kernel, indices in zip(kernels, wide, strict=True)
+    ]
+    warps = max(plan.warps for plan in plans)
+    return [replace(plan, warps=warps) for plan in plans]
+
+
+def _beside(kernel: Kernel, wide: bool) -> Plan:
+    """A plan of points: those of all kernels together are enough for all units."""
     return replace(_pointwise(kernel, _number(sympy.Mul(*(loop.extent for loop in kernel.outer))), 0, wide), warps=4)
 
 

@@ -76,7 +76,7 @@ def print_program(program: Program, settings: Settings, choose: Choose | None = 
     places, counts, values, reach = [], [], [], ["0"]
     start = 0
     for calls in program.launches:
-        made = _print_call(calls[0], settings, choose) if len(calls) == 1 else _print_together(calls)
+        made = _print_call(calls[0], settings, choose) if len(calls) == 1 else _print_together(calls, settings)
         places.append(texts.setdefault((made.text, made.wide), len(texts)))
         symbols = calls[0].kernel.parameters if len(calls) == 1 else ()
         names = {symbol: f"p[{start + place}]" for place, symbol in enumerate(symbols)}
@@ -108,19 +108,19 @@ def _print_call(call: KernelCall, settings: Settings, choose: Choose | None) -> 
     return first if choose is None else choose(first, lambda: _printed(kernel, given, settings, True))
 
 
-def _print_together(calls: Sequence[KernelCall]) -> PrintedKernel:
-    return _printed_together(tuple((call.kernel, tuple(map(int, call.parameters))) for call in calls))  # type: ignore[misc] # see above
+def _print_together(calls: Sequence[KernelCall], settings: Settings) -> PrintedKernel:
+    return _printed_together(tuple((call.kernel, tuple(map(int, call.parameters))) for call in calls), settings)  # type: ignore[misc] # see above
 
 
 @lru_cache(maxsize=256)
-def _printed_together(kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]) -> PrintedKernel:
-    from mixbackend.backends.codegen.targets.triton.plan import make_plan_of_points
+def _printed_together(kernels: tuple[tuple[Kernel, tuple[int, ...]], ...], settings: Settings) -> PrintedKernel:
+    from mixbackend.backends.codegen.targets.triton.plan import make_plans_together
     from mixbackend.backends.codegen.targets.triton.reach import needs_wide, reach_of
     from mixbackend.backends.codegen.targets.triton.specialised import specialised
     from mixbackend.backends.codegen.targets.triton.together import print_together
 
     special = [specialised(kernel, given) for kernel, given in kernels]
-    plans = [make_plan_of_points(kernel, needs_wide(reach_of(kernel))) for kernel in special]
+    plans = make_plans_together(special, settings, [needs_wide(reach_of(kernel)) for kernel in special])
     text, blocks = print_together(list(zip(special, plans, strict=True)))
     return PrintedKernel(special[0], text, text, blocks, ())
 
