@@ -106,11 +106,6 @@ class Counterfactuals:
         with collection_paused(len(self.question.graph.nodes)):
             return _regions(self._priced())
 
-    def all_regions(self) -> tuple[RegionAlternatives, ...]:
-        """Every region of the plan, however long that takes."""
-        with collection_paused(len(self.question.graph.nodes)):
-            return _regions(self._priced(), work=None)
-
     def nodes(self, names: Sequence[str], placed: int = 0) -> tuple[NodeAlternatives, ...]:
         """Some nodes, in the given order.
 
@@ -146,8 +141,8 @@ def _price(question: Question) -> _Priced:
     return _Priced(question, problem, rules, placement_of_plan(problem, question.plan))
 
 
-def _regions(priced: _Priced, **more: int | None) -> tuple[RegionAlternatives, ...]:
-    found = region_alternatives(priced.problem, priced.placement, priced.rules, **more)
+def _regions(priced: _Priced) -> tuple[RegionAlternatives, ...]:
+    found = region_alternatives(priced.problem, priced.placement, priced.rules)
     planned = priced.question.plan.regions
     return tuple(RegionAlternatives(planned[number].id, found[number]) for number in sorted(found))
 

@@ -1,6 +1,6 @@
-"""Plans as plain data: what JSON and YAML hold.
+"""Plans as plain data: what JSON holds.
 
-Place: between a ``Plan`` and what keeps it: ``plan_yaml``, the database. Output: mappings, lists, texts, numbers.
+Place: between a ``Plan`` and what keeps it, as the database. Output: mappings, lists, texts, numbers.
 Invariants: ``plan_from_data(plan_to_data(plan)) == plan``, to the last bit of every number.
 Non-goals: checking a plan against a graph; see ``contracts.check_plan``.
 """

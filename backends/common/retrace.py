@@ -87,11 +87,6 @@ class Retraced:
         )
 
 
-def retrace(region: Region, level: DecompositionLevel) -> torch.fx.GraphModule:
-    """The region's graph decomposed to a level; see ``retrace_apart`` for its symbols."""
-    return retrace_apart(region, level).graph_module
-
-
 def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
     """Decompose a region's graph to a level under symbols of its own.
 
@@ -99,7 +94,7 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
         ValueError: the region has sizes that depend on data, or a decomposition mutates.
     """
     fake_mode = fresh_fake_mode()
-    sizes = FreshSizes(fake_mode, region.inputs)
+    sizes = _FreshSizes(fake_mode, region.inputs)
     with tracing_apart(fake_mode), fake_mode, written_when_run(), symbolic_kernels(bool(sizes.originals)):
         inputs = (*sizes.symbols(), *(sizes.value(item) for item in region.inputs))
         graph_module = make_fx(
@@ -143,7 +138,7 @@ def _refuse_mutation(graph_module: torch.fx.GraphModule, written: int) -> None:
             raise ValueError(f"the decomposition contains {node.target}, which writes into its input")
 
 
-class FreshSizes:
+class _FreshSizes:
     """Values of a fake mode that look like a region's inputs, under new symbols."""
 
     def __init__(self, fake_mode: Any, inputs: Sequence[RegionInput]) -> None:

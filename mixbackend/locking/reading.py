@@ -23,8 +23,8 @@ from mixbackend.configuration.document import Document, read_file
 from mixbackend.configuration.problems import ConfigurationProblemsError, Path, Problem, explain_pydantic
 from mixbackend.contracts import LockError
 from mixbackend.locking.model import LockedGraph, LockedJoint, LockedRegion, LockFile, MadeWith, place_of
+from mixbackend.locking.safe_yaml import safe_yaml
 from mixbackend.nearest_name import did_you_mean
-from mixbackend.partitioner.plan_yaml import safe_yaml
 
 _NODE = re.compile(r"[^\s@]+@[0-9]+")
 _KEYS = tuple(LockFile.model_fields)

@@ -15,7 +15,7 @@ from typing import Any
 
 from mixbackend.backends.common.whole_file import replacing
 from mixbackend.locking.model import LockedGraph, LockedRegion, LockFile
-from mixbackend.partitioner.plan_yaml import safe_yaml
+from mixbackend.locking.safe_yaml import safe_yaml
 
 _HEADER = """\
 # Where every part of a model runs: an entry per compiled graph, an item per region of it. Review it, keep it beside the

@@ -108,11 +108,6 @@ class Database:
         shared = None if remote is None or only_reads else SharedRows(Remote(remote, report), report)
         return cls(private_folder(dir, report) / FILE, report, shared=shared, only_reads=only_reads)
 
-    @classmethod
-    def in_memory(cls) -> Database:
-        """A database that is forgotten when the process ends."""
-        return cls(None)
-
     def close(self) -> None:
         """Close the connection; a later call opens a new one."""
         self._file.close()

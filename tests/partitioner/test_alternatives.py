@@ -104,9 +104,6 @@ def test_costliest_regions_come_first_and_work_is_bounded() -> None:
     ((first, rows),) = region_alternatives(case.problem, case.placement, case.rules, work=0).items()
     costliest = max(case.plan.regions, key=lambda region: region.estimated_s)
     assert case.plan.regions[first].estimated_s == costliest.estimated_s and rows == everything[first]
-    assert [item.region for item in counterfactuals_of(case).all_regions()] == [
-        region.id for region in case.plan.regions
-    ]
 
 
 @common

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from mixbackend.backends.common import retrace as retrace_module
-from mixbackend.backends.common.retrace import Retraced, retrace, retrace_apart
+from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import Condition, Plan, PlannedRegion, Region, SymbolicSize
 from mixbackend.contracts.torch_compat import symbolic_expression
@@ -95,7 +95,7 @@ def test_operators_whose_kernels_know_no_symbols(pad):
 def test_a_decomposition_that_returns_its_input_is_copied():
     region = trace_region(lambda x: aten._to_copy(x, dtype=torch.float32), [torch.randn(3)])
     for level in LEVELS:
-        graph_module, x = retrace(region, level), torch.randn(3)
+        graph_module, x = retrace_apart(region, level).graph_module, torch.randn(3)
         assert graph_module.forward(x)[0].data_ptr() != x.data_ptr()
 
 
@@ -149,4 +149,4 @@ def test_sizes_whose_symbols_do_not_enter_get_a_symbol_of_their_own():
 def test_an_unknown_level_is_an_error():
     region = trace_region(lambda x: aten.add(x, 1), [torch.randn(2)])
     with pytest.raises(ValueError, match="not a decomposition level"):
-        retrace(region, "everything")  # type: ignore[arg-type]
+        retrace_apart(region, "everything")  # type: ignore[arg-type]

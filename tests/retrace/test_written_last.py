@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mixbackend.backends.common.retrace import retrace
+from mixbackend.backends.common.retrace import retrace_apart
 from mixbackend.backends.inductor.backend import InductorBackend
 from mixbackend.contracts import RegionSketch, Unsupported
 from mixbackend.graph.trace import trace_region
@@ -53,7 +53,7 @@ CASES: list[Callable[..., Any]] = [interleaved, rows, what_a_copy_returns, other
 @pytest.mark.parametrize("function", CASES)
 def test_writes_are_the_last_ops(function: Callable[..., Any], dynamic: bool) -> None:
     region = trace_region(function, [rand(4, 8), rand(4, 8)], dynamic=dynamic)
-    module = retrace(region, "inductor")
+    module = retrace_apart(region, "inductor").graph_module
     names = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
     writes = [name for name in names if name.split(".")[1].endswith("_") and not name.startswith("_")]
     assert writes == names[-len(region.written) :] == ["aten.copy_.default"] * len(region.written)

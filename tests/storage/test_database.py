@@ -74,7 +74,7 @@ def test_verification_is_per_shape_class(database: Database) -> None:
 
 
 def test_in_memory_is_shared_by_threads() -> None:
-    database = Database.in_memory()
+    database = Database(None)
     thread = threading.Thread(target=database.confirm, args=("region", "eager", "1"))
     thread.start()
     thread.join()
@@ -290,6 +290,6 @@ def test_what_is_done_alone_is_done_by_one_process_at_a_time(database: Database,
 def test_alone_goes_on_where_there_is_no_lock(folder: Path, events: list[StorageEvent]) -> None:
     with Database(folder / "missing" / "test.sqlite", events.append).alone("work"):
         pass
-    with Database.in_memory().alone("work"):
+    with Database(None).alone("work"):
         pass
     assert [event.kind for event in events] == ["unwritable"]

@@ -156,11 +156,3 @@ def require_values(lowering: Lowering, tensor: Tensor, axes: Axes, argument: str
 def converted(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> ValueFunction:
     """The tensor's values in a compute type."""
     return lambda index: lowering.cast(tensor.at(index), dtype)
-
-
-def multiplied(*values: Expr) -> Expr:
-    """Product of values, from left to right."""
-    result = values[0]
-    for value in values[1:]:
-        result = apply("mul", result, value)
-    return result

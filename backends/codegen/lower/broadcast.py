@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Expr, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Expr
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Operand, constant, convert, rounded_constant
 from mixbackend.backends.codegen.lower.rules import RefusedError
@@ -80,8 +80,3 @@ def refuse_undecided(operands: Iterable[Operand], sizes: Index) -> None:
         for size, whole in zip(reversed(own), reversed(sizes), strict=False):
             if size not in (1, whole) and sympy.expand(size - whole) != 0:
                 raise RefusedError("dynamic-shape", f"whether {size} is {whole} or 1 depends on sizes")
-
-
-def wide_type(lowering: Lowering) -> torch.dtype:
-    """Compute type of the op's first output."""
-    return compute_dtype(lowering.output_dtype)

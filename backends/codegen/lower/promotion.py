@@ -86,12 +86,6 @@ def _category(dtype: torch.dtype) -> int:
     return 0 if dtype == torch.bool else 1
 
 
-def float_type(*operands: Operand) -> torch.dtype:
-    """``result_type``, where integers become the default floating type."""
-    dtype = result_type(*operands)
-    return dtype if dtype.is_floating_point else torch.get_default_dtype()
-
-
 def convert(value: Expr, source: torch.dtype, target: torch.dtype) -> Expr:
     """A value stored as ``source``, converted to ``target`` and widened to its compute type.
 

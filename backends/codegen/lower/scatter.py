@@ -26,7 +26,7 @@ from mixbackend.backends.codegen.lower.access import (
 )
 from mixbackend.backends.codegen.lower.conversion import written_into
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
-from mixbackend.backends.codegen.lower.promotion import constant, convert, rounded_constant
+from mixbackend.backends.codegen.lower.promotion import constant, rounded_constant
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
@@ -121,11 +121,6 @@ def _number(target: Tensor, value: Any) -> ValueFunction:
     """A number as the updates, in the tensor's type."""
     number = rounded_constant(value, target.dtype)
     return lambda index: number
-
-
-def _scalar(target: Tensor, value: Tensor) -> ValueFunction:
-    """A tensor without dimensions as the updates, in the target's type."""
-    return lambda index: convert(value.at(()), value.dtype, target.dtype)
 
 
 @rule("aten.scatter.src", "aten.scatter_add.default")

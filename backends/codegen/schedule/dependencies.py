@@ -41,10 +41,6 @@ class Dependencies:
             stage = self._group[stage]
         return stage
 
-    def depends(self, later: int, earlier: int) -> bool:
-        """Whether a group needs another, directly or not."""
-        return bool(self._before[later] & self._members[earlier])
-
     def makes_cycle(self, first: int, second: int) -> bool:
         """Whether a third group would have to run both before and after the two merged."""
         outside = ~(self._members[first] | self._members[second])

@@ -84,10 +84,6 @@ class Call:
         """Whether an optional argument was given."""
         return self._arguments.get(name) is not None
 
-    def is_tensor(self, name: str) -> bool:
-        """Whether an argument is a tensor, not a number."""
-        return self.view.tensor(name) is not None
-
     def tensor(self, name: str) -> Value:
         """A tensor argument."""
         return self.value(self._arguments[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import sympy
@@ -14,11 +14,17 @@ from team_calls import call_kernel
 
 import mixbackend.backends.codegen.targets.cpp as cpp
 from mixbackend.backends.codegen.interpret.kernels import interpret_kernel
-from mixbackend.backends.codegen.ir.kernel import Kernel
-from mixbackend.backends.codegen.targets.cpp.printer import print_module
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel
+from mixbackend.backends.codegen.targets.cpp.build import MODULE_HEAD
+from mixbackend.backends.codegen.targets.cpp.printer import print_any_kernel
 
 COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
 HEADERS = Path(cpp.__file__).parent
+
+
+def print_module(kernels: Iterable[tuple[str, AnyKernel]]) -> str:
+    """A translation unit with a function for each kernel, by name."""
+    return "\n".join([MODULE_HEAD, *(print_any_kernel(kernel, name) for name, kernel in kernels)])
 
 
 class Library:
@@ -28,7 +34,7 @@ class Library:
         assert COMPILER is not None, "these tests need a C++ compiler"
         self.kernels = kernels
         source, library = folder / f"kernels{vector_bytes}.cpp", folder / f"kernels{vector_bytes}.so"
-        source.write_text(print_module(list(kernels.items())))
+        source.write_text(print_module(kernels.items()))
         command = [
             COMPILER,
             "-std=c++17",

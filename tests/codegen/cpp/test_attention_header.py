@@ -9,13 +9,13 @@ import pytest
 import sympy
 import torch
 from header_levels import level_name, levels
+from printed_kernels import print_module
 from team_calls import call_kernel
 
 from mixbackend.backends.codegen.interpret.templates import evaluate_template
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, BufferView, TemplateKernel
 from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
 from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
-from mixbackend.backends.codegen.targets.cpp.printer import print_module
 from mixbackend.backends.codegen.targets.cpp.target import CppTarget
 from mixbackend.backends.codegen.targets.cpp.templates import PRINTERS
 

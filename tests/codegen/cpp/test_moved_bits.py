@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from printed_kernels import Library
+from printed_kernels import Library, print_module
 from sample_kernels import i0, i1, kernel, load, loop, number, p0, p1, store
 
 from mixbackend.backends.codegen.ir.kernel import Kernel, Nest
 from mixbackend.backends.codegen.ir.scalar import apply
-from mixbackend.backends.codegen.targets.cpp.printer import print_module
 
 
 def _chosen(dtype: str) -> Kernel:

@@ -12,6 +12,7 @@ import sympy
 import torch
 import torch.nn.functional as functional
 from header_levels import level_name, levels
+from printed_kernels import print_module
 from team_calls import call_kernel
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from mixbackend.backends.codegen.schedule.panels import panel_columns
 from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
 from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features
-from mixbackend.backends.codegen.targets.cpp.printer import print_module
 from mixbackend.contracts import ErrorBudget
 from mixbackend.contracts.numerics import find_deviation
 

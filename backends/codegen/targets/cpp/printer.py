@@ -15,17 +15,11 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, KernelLoop, Nest, Store, TemplateKernel, tells
-from mixbackend.backends.codegen.targets.cpp.build import MODULE_HEAD
 from mixbackend.backends.codegen.targets.cpp.indices import index_text
 from mixbackend.backends.codegen.targets.cpp.literals import ARGUMENTS, STORAGE, function_head
 from mixbackend.backends.codegen.targets.cpp.nests import nest_lines
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
 from mixbackend.backends.codegen.targets.cpp.templates import print_template
-
-
-def print_module(kernels: Sequence[tuple[str, AnyKernel]]) -> str:
-    """A translation unit with a function for each kernel, by name."""
-    return "\n".join([MODULE_HEAD, *(print_any_kernel(kernel, name) for name, kernel in kernels)])
 
 
 def print_any_kernel(kernel: AnyKernel, name: str) -> str:

@@ -9,7 +9,7 @@ loops it left.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import sympy
@@ -78,10 +78,6 @@ class ScopeStack:
     def emit(self, *lines: str) -> None:
         """Add lines to the current block."""
         self._scopes[-1].lines.extend(lines)
-
-    def indented(self, lines: Iterable[str]) -> None:
-        """Add lines one level deeper."""
-        self.emit(*(INDENT + line for line in lines))
 
     def fresh(self) -> str:
         """A new name."""
