@@ -22,7 +22,6 @@ from mixbackend.contracts.cost import (
     HostRates,
     OpRate,
     Provenance,
-    Work,
 )
 from mixbackend.contracts.errors import (
     BackendUnavailableError,
@@ -175,7 +174,6 @@ __all__ = [
     "Verdict",
     "VerificationError",
     "WeightPolicy",
-    "Work",
     "check_backend",
     "check_contract_version",
     "check_plan",

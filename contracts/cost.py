@@ -26,20 +26,6 @@ _OVERLAPPING = frozenset({"matmul", "convolution", "attention"})
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What an op has to do, independent of who does it.
-
-    Attributes:
-        flops: floating-point operations, transcendental functions weighted by their usual price.
-        read, written: bytes of input and output tensors.
-    """
-
-    flops: float
-    read: float
-    written: float
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceModel:
     """A machine as the roofline sees it.
 

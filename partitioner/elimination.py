@@ -55,14 +55,12 @@ class Solution:
     """Result of an elimination.
 
     Attributes:
-        bound: the minimum, or a lower bound if ``exact`` is false.
+        bound: the minimum, or a lower bound where a bucket had to be divided.
         states: one state per variable.
-        exact: whether no bucket had to be divided.
     """
 
     bound: float
     states: tuple[int, ...]
-    exact: bool
 
 
 def min_degree_order(sizes: Sequence[int], scopes: Iterable[Sequence[int]]) -> Order:
@@ -142,10 +140,8 @@ def eliminate(sizes: Sequence[int], factors: Iterable[Factor], order: Order, cap
             buckets[arranged.scope[0]].append(arranged)
         else:
             constant += float(factor.table)
-    exact = True
     for variable in order.variables:
         groups = _groups(buckets[variable], sizes, position, cap)
-        exact = exact and len(groups) <= 1
         for scope, members in groups:
             message = _total(members, scope).min(axis=0)
             if len(scope) == 1:
@@ -155,7 +151,7 @@ def eliminate(sizes: Sequence[int], factors: Iterable[Factor], order: Order, cap
     states = [0] * len(sizes)
     for variable in reversed(order.variables):
         states[variable] = _best_state(variable, buckets[variable], states)
-    return Solution(constant, tuple(states), exact)
+    return Solution(constant, tuple(states))
 
 
 def _arranged(factor: Factor, position: Sequence[int]) -> Factor:

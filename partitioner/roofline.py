@@ -18,7 +18,7 @@ from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole,
 from mixbackend.contracts.bodies import is_free
 from mixbackend.contracts.gpu_rates import gpu_rate
 from mixbackend.contracts.rate_rows import CONSTANT, UNALIGNED, rate_row, relaid_weight, wider_rows
-from mixbackend.partitioner.work import dtype_of, stored_bytes, work_of
+from mixbackend.partitioner.work import dtype_of, flops_of, stored_bytes
 
 EFFICIENCY: dict[str, float] = {
     "matmul": 0.8,
@@ -193,7 +193,7 @@ class RooflineCostModel:
 
 
 def _arithmetic(view: OpView, rate: OpRate) -> float:
-    return max(work_of(view).flops / rate.flops_per_s, rate.least_s)
+    return max(flops_of(view) / rate.flops_per_s, rate.least_s)
 
 
 def _has_gaps_when_padded(meta: TensorMeta) -> bool:

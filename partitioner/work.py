@@ -1,7 +1,7 @@
 """How much an op has to do, whoever does it.
 
 Place: below the roofline cost model; also used to read probes.
-Input: an ``OpView``. Output: ``Work`` (FLOP, bytes read and written).
+Input: an ``OpView``. Output: FLOP, and stored bytes of tensors.
 Invariants: pure; symbolic sizes count with their hints; no guard is added; unknown operators get a modest guess.
 Non-goals: seconds. Those need a machine and a backend, see ``roofline``.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from mixbackend.contracts import OpTag, OpView, TensorMeta, Work, hint_of
+from mixbackend.contracts import OpTag, OpView, TensorMeta, hint_of
 
 _LEFT_OPERAND = {
     "mm": "self",
@@ -90,14 +90,12 @@ _BATCH_NORM_WITHOUT_STATISTICS = 3.0
 _RANDOM = 12.0
 
 
-def work_of(view: OpView) -> Work:
-    """The work of one op, by the hints of its sizes."""
-    read = float(sum(stored_bytes(meta) for meta in view.input_tensors))
-    written = float(sum(meta.bytes() for meta in view.output_tensors))
+def flops_of(view: OpView) -> float:
+    """Floating-point operations of one op by the hints of its sizes, transcendental functions at their usual price."""
     if OpTag.VIEW in view.node.tags or view.op_class == "view":
-        return Work(0.0, 0.0, 0.0)
+        return 0.0
     count = _COUNTS.get(view.op_class, _one_per_element)
-    return Work(float(count(view)), read, written)
+    return float(count(view))
 
 
 def dtype_of(view: OpView) -> str:

@@ -18,7 +18,7 @@ from mixbackend.contracts import BackendRates, DeviceModel, InputRole, InputView
 from mixbackend.cost.gpu_costs import MEMORY_SCALES
 from mixbackend.cost.unfinished import Fixed
 from mixbackend.partitioner.roofline import default_rate
-from mixbackend.partitioner.work import stored_bytes, work_of
+from mixbackend.partitioner.work import flops_of, stored_bytes
 
 _LEAST_ARITHMETIC_SHARE = 0.1
 """At least this share of a probe's time counts as arithmetic, however large its traffic was estimated."""
@@ -114,7 +114,7 @@ class RatesFromProbes:
     def _hiding(self, item: Timed, overhead: float) -> float:
         """FLOP/s at which the probe's ops, each the longer of arithmetic and traffic, take as long as they took."""
         views = _moving(item.done)
-        ops = [(work_of(view).flops, self._traffic_of(view, self._memory_scale)) for view in views]
+        ops = [(flops_of(view), self._traffic_of(view, self._memory_scale)) for view in views]
         flops = max(item.done.probe.flops, 1.0)
         left = max(self._beyond_fixed(item, len(ops) * overhead), _LEAST_KERNEL_SHARE * item.seconds)
 

@@ -198,10 +198,6 @@ class Config(FrozenModel):
         """Backends that some rule requires: they must be usable."""
         return frozenset(rule.require for rule in self.rules if rule.require is not None)
 
-    def minimum_ops(self, backend: str) -> int:
-        """Least number of ops of a region of this backend, 1 if nothing was said."""
-        return dict(self.min_region).get(backend, 1)
-
     def with_options(self, options: Mapping[str, Any]) -> Config:
         """This configuration with some keys replaced, as by ``torch.compile(options={...})``.
 

@@ -60,13 +60,11 @@ class _Runs:
     """Run functions of one binding of the code.
 
     Attributes:
-        verification: what is known of it.
         bare: as it is.
         plain: unverified, unless the sizes of a call are far from those that were checked.
         verified: held against the reference.
     """
 
-    verification: Verification
     bare: Run
     plain: Run
     verified: Run
@@ -196,7 +194,7 @@ class RegionExecutor:
         if self._verifies:
             checked = verified(code, verification, plain, self._refuted)
             plain = by_sizes(self.region, verification.checks.passed, plain, checked)
-        return _Runs(verification, *map(self._admitted, (code, plain, checked)))
+        return _Runs(*map(self._admitted, (code, plain, checked)))
 
     def _admitted(self, run: Run) -> Run:
         conditions = in_sizes_of(self.region, self.compiled.preconditions, self.code.inputs)

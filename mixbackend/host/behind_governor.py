@@ -89,11 +89,6 @@ class Governor:
         """Whether there is anything to look after soon."""
         return any(item.order is not None for item in self._running)
 
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to look after at all."""
-        return not self._waiting and not self._running
-
     def hear(self, message: dict[str, Any]) -> None:
         """Take an order, or what an entry may use."""
         if "allow" in message:

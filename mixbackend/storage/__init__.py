@@ -6,7 +6,7 @@ removed or set aside, reported, and rebuilt. Nothing is unpickled.
 """
 
 from mixbackend.storage.artifacts import ArtifactStore, artifact_key
-from mixbackend.storage.database import Database, Measurement, QuarantineEntry
+from mixbackend.storage.database import Database, Measurement
 from mixbackend.storage.entry import Label
 from mixbackend.storage.events import StorageEvent, log_event
 from mixbackend.storage.eviction import evict
@@ -19,7 +19,6 @@ __all__ = [
     "Database",
     "Label",
     "Measurement",
-    "QuarantineEntry",
     "Storage",
     "StorageEvent",
     "ThisMachine",

@@ -48,24 +48,6 @@ class Measurement:
     measured_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantineEntry:
-    """A backend that failed on a region.
-
-    Attributes:
-        region: key of the region.
-        backend, fingerprint: of the backend that failed.
-        reason: what happened, in words.
-        since: seconds since the epoch.
-    """
-
-    region: str
-    backend: str
-    fingerprint: str
-    reason: str
-    since: float
-
-
 class Database:
     """See the module's docstring.
 
@@ -280,13 +262,6 @@ class Database:
             "DELETE FROM quarantine WHERE region=coalesce(?, region) AND backend=coalesce(?, backend)",
             (region, backend),
         )
-
-    def quarantines(self) -> tuple[QuarantineEntry, ...]:
-        """All entries, oldest first; those of other fingerprints have expired and wait to be overwritten."""
-        rows = self._file.read(
-            "SELECT region, backend, fingerprint, reason, since FROM quarantine ORDER BY since, region, backend"
-        )
-        return tuple(QuarantineEntry(*row) for row in rows)
 
     # --- verification ------------------------------------------------------------------------------------------------
 

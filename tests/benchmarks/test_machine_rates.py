@@ -33,7 +33,7 @@ def test_only_the_users_rates_are_in_it(user_cache: Database, tmp_path: Path) ->
     begin_anew(folder)
     after = Database.open(folder)
     assert after.all_rates() == (("backend", "codegen here", {"entry_s": 1e-6}),)
-    assert not after.has_decisions() and after.quarantines() == ()
+    assert not after.has_decisions() and after.rows("quarantine") == []
     assert (folder / "artifacts").is_dir()
     assert user_cache.has_decisions(), "the user's own stays as it is"
 

@@ -26,7 +26,7 @@ from mixbackend.contracts import (
 )
 from mixbackend.contracts import probes as probes_module
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.partitioner.work import work_of
+from mixbackend.partitioner.work import flops_of
 
 DEVICE = DeviceModel("cpu test", (("float32", 1e11),), 1e10, 1e8, 5e10, 1e-6, 1, "probed")
 ENTRY_S, CROSSING_S, OVERHEAD_S, FLOPS_PER_S, MEMORY_SCALE = 7e-6, 4e-7, 2e-6, 5e10, 1.5
@@ -95,7 +95,7 @@ class KnownBackend(Backend):
             if OpTag.VIEW in view.node.tags or view.op == "getitem":
                 continue
             # Clamping is traffic alone, as it is on real machines.
-            flops = 0.0 if view.op == "aten.relu.default" else work_of(view).flops
+            flops = 0.0 if view.op == "aten.relu.default" else flops_of(view)
             arithmetic, traffic = flops / flops_per_s, self._traffic(model, view)
             hidden = DEVICE.hides_traffic(view.op_class)
             seconds += OVERHEAD_S + (max(arithmetic, traffic) if hidden else arithmetic + traffic)

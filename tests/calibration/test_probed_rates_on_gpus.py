@@ -25,7 +25,7 @@ from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
 from mixbackend.partitioner.reprice import reprice
 from mixbackend.partitioner.roofline import RooflineCostModel
-from mixbackend.partitioner.work import work_of
+from mixbackend.partitioner.work import flops_of
 
 from .conftest import KnownBackend
 
@@ -50,9 +50,9 @@ def graph_of(*shapes: tuple[int, ...]) -> OpGraph:
 def timed(graph: OpGraph, flops_per_s: float, least: bool = False, more_s: float = 0.0) -> Timed:
     """A probe as long as the longer of arithmetic and traffic of each of its products."""
     views = tuple(graph.view(node.name) for node in graph.placed_nodes)
-    flops = sum(work_of(view).flops for view in views)
+    flops = sum(flops_of(view) for view in views)
     moved = RooflineCostModel(GPU, {"b": PRIOR})
-    spent = sum(max(work_of(view).flops / flops_per_s, moved.traffic("b", view)) + FIXED.product_s for view in views)
+    spent = sum(max(flops_of(view) / flops_per_s, moved.traffic("b", view)) + FIXED.product_s for view in views)
     tensors = 3 * len(views)
     probe = Probe("matmul", "float16", aten.mm, list, flops, least=least)
     done = CompiledProbe(probe, rate_row(views[0]), lambda: None, views, tensors, 0.0)
@@ -91,7 +91,7 @@ def test_a_time_below_what_was_estimated_to_be_fixed_is_no_endless_rate() -> Non
 def test_small_probes_tell_the_shortest_time_and_leave_the_rate() -> None:
     small = timed(graph_of((128, 768), (768, 3072)), 4e14, least=True, more_s=3e-6)
     view = small.done.views[0]
-    spent = max(work_of(view).flops / 4e14, RooflineCostModel(GPU, {"b": PRIOR}).traffic("b", view))
+    spent = max(flops_of(view) / 4e14, RooflineCostModel(GPU, {"b": PRIOR}).traffic("b", view))
     for items in ((small,), (small, timed(graph_of(*LARGE), 4e14))):
         assert found(*items).least_s == pytest.approx(spent + 3e-6)
     assert found(small).flops_per_s == 1e14

@@ -35,7 +35,6 @@ TRAITS = TargetTraits(
     vector_bytes=32,
     scratch_bytes=1 << 15,
     parallel_width=4,
-    atomic=True,
     dtypes=frozenset({*(torch.float16, torch.bfloat16, torch.float32, torch.float64), *(torch.int64, torch.bool)}),
 )
 

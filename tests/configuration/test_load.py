@@ -40,7 +40,7 @@ def test_nothing_gives_the_defaults() -> None:
     assert config == Config() and hash(config) == hash(Config())
     assert config.backends is None and config.weights == "auto" and config.verify.when == "first_call"
     assert config.preferences() == () and config.required_backends() == frozenset()
-    assert config.minimum_ops("onnxruntime") == 1
+    assert config.min_region == ()
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "{}\n"])
@@ -75,7 +75,7 @@ def test_every_key_reaches_its_place(write: Write) -> None:
     config = load_config(path, KNOWN)
     assert config.backends == ("onnxruntime", "inductor", "eager")
     assert (config.verify.when, config.verify.factor, config.on_failure) == ("off", 2.0, "raise")
-    assert config.minimum_ops("onnxruntime") == 5 and config.minimum_ops("eager") == 1
+    assert config.min_region == (("inductor", 2), ("onnxruntime", 5))
     assert config.cache.remote == "memory://shared" and config.cache.max_gb == 2.5
     assert config.required_backends() == {"inductor"}
     assert config.preferences() == (

@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 
 from mixbackend.contracts import CostModel, Estimate, OpView, PlacementError
 from mixbackend.cost import costs as costs_module
-from mixbackend.partitioner.work import work_of
+from mixbackend.partitioner.work import flops_of
 from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.plan.rematerialization import mark_as_decided
 
@@ -29,7 +29,7 @@ class Rates(ByteCosts):
     flop_s: float = 1e-11
 
     def op(self, backend: str, view: OpView) -> Estimate:
-        return Estimate(self.flop_s * work_of(view).flops + (1e-3 if backend == "eager" else 0.0), "prior")
+        return Estimate(self.flop_s * flops_of(view) + (1e-3 if backend == "eager" else 0.0), "prior")
 
 
 @pytest.fixture

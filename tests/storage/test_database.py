@@ -58,12 +58,12 @@ def test_quarantine_ends_with_the_fingerprint(database: Database) -> None:
     assert database.quarantined("region", "onnxruntime", "ort 1.32") is None
     assert database.quarantined("region", "inductor", "ort 1.31") is None
     database.quarantine("region", "onnxruntime", "ort 1.32", "still failing")
-    assert [entry.reason for entry in database.quarantines()] == ["still failing"]
+    assert [row["reason"] for row in database.rows("quarantine")] == ["still failing"]
     database.quarantine("other", "eager", "", "odd")
     database.release(backend="onnxruntime")
-    assert [entry.region for entry in database.quarantines()] == ["other"]
+    assert [row["region"] for row in database.rows("quarantine")] == ["other"]
     database.release()
-    assert database.quarantines() == ()
+    assert database.rows("quarantine") == []
 
 
 def test_verification_is_per_shape_class(database: Database) -> None:

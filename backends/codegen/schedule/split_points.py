@@ -55,7 +55,6 @@ class _Loops:
         ranges: size of each loop.
         same: the loop that stands for each loop: an update loop of a scatter is split as its target's is.
         fixed: loops that cannot be split.
-        definer: the loop that defines each dimension of each target.
         accesses: every read of a dimension that a stage defines.
         divided: dividend and divisor of every division.
     """
@@ -63,7 +62,6 @@ class _Loops:
     ranges: Ranges
     same: Mapping[sympy.Symbol, sympy.Symbol]
     fixed: frozenset[sympy.Symbol]
-    definer: Mapping[str, tuple[sympy.Symbol, ...]]
     accesses: tuple[_Access, ...]
     divided: tuple[tuple[sympy.Expr, sympy.Expr], ...]
 
@@ -139,7 +137,7 @@ def _survey(graph: StageGraph) -> _Loops:
         kept = stage.target_loops if isinstance(stage, Scatter) else stage.loops
         definer.update((name, tuple(loop.index for loop in kept)) for name in targets_of(stage))
     fixed = {same[symbol] for symbol in fixed}
-    return _Loops(ranges, same, frozenset(fixed), definer, tuple(accesses), tuple(divided))
+    return _Loops(ranges, same, frozenset(fixed), tuple(accesses), tuple(divided))
 
 
 def _is_summed(stage: Stage, index: sympy.Expr) -> bool:

@@ -61,7 +61,6 @@ class TargetTraits:
         vector_bytes: bytes of a vector register; float32 lanes are a quarter of it.
         scratch_bytes: fast private memory that one outer point may use.
         parallel_width: how many outer points should exist to keep the hardware busy.
-        atomic: whether ``Store.atomic`` is available.
         dtypes: storage types it can load and store.
         templates: computations of ``ir.templates`` that it has; ops that become others are not taken.
         blocks: how it works on blocks; ``None`` for loops, vectors and threads.
@@ -75,7 +74,6 @@ class TargetTraits:
     vector_bytes: int
     scratch_bytes: int
     parallel_width: int
-    atomic: bool
     dtypes: frozenset[torch.dtype]
     templates: frozenset[str] = frozenset()
     blocks: Blocks | None = None

@@ -28,7 +28,6 @@ def cpu_traits(**changes: Any) -> TargetTraits:
         "vector_bytes": 32,
         "scratch_bytes": 1 << 18,
         "parallel_width": 16,
-        "atomic": True,
         "dtypes": frozenset({torch.float32, torch.int64, torch.bool}),
     }
     return TargetTraits(**{**values, **changes})

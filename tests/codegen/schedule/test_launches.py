@@ -19,7 +19,7 @@ from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.graph.trace import trace_region
 
 BLOCKS = Blocks(16384, 16, 8192, 64, frozenset({"set", "add"}), beside=4)
-TRAITS = TargetTraits("cpu", 128, 1 << 17, 264, True, frozenset({torch.float32, torch.bfloat16}), blocks=BLOCKS)
+TRAITS = TargetTraits("cpu", 128, 1 << 17, 264, frozenset({torch.float32, torch.bfloat16}), blocks=BLOCKS)
 
 
 def program_of(function: Any, *shapes: tuple[int, ...], dynamic: bool = False, beside: int = 4) -> Program:

@@ -90,7 +90,6 @@ class CppTarget(Target):
             vector_bytes=self._toolchain.features.vector_bytes,
             scratch_bytes=_SCRATCH_BYTES,
             parallel_width=max(1, thread_policy().threads) if self._toolchain.openmp else 1,
-            atomic=True,
             dtypes=_DTYPES,
             templates=_TEMPLATES,
             tells=True,

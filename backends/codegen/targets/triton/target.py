@@ -106,7 +106,6 @@ class TritonTarget(Target):
             vector_bytes=_VECTOR_BYTES,
             scratch_bytes=_ROW_BYTES,
             parallel_width=_BLOCKS_PER_UNIT * self.hardware.units,
-            atomic=True,
             dtypes=frozenset(NAMES),
             blocks=BLOCKS,
             drawing_threads=self._drawing_threads(),

@@ -36,7 +36,6 @@ class NumpyTarget(Target):
             vector_bytes=64,
             scratch_bytes=1 << 18,
             parallel_width=1,
-            atomic=False,
             dtypes=frozenset(NUMPY_TYPES),
         )
 
