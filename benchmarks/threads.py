@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mixbackend.backends.common.python_process import module_command
-from mixbackend.host.thread_environment import make_threads_sleep, without_decisions
+from mixbackend.benchmarks.idle_threads import make_threads_sleep, without_decisions
 
 PARTS = ("onednn", "onnxruntime", "codegen", "openvino", "torch")
 """In the order of the turns: neighbours are on different pools but for the last and the first."""

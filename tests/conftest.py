@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend.host.thread_environment import make_threads_sleep
+from mixbackend.benchmarks.idle_threads import make_threads_sleep
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Before torch is imported: threads that wait in loops would take the cores from the other worker's.

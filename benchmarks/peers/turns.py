@@ -18,13 +18,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mixbackend.benchmarks.idle_threads import make_threads_sleep, without_decisions
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES, begin_anew
 from mixbackend.benchmarks.one_model.timing import round_order
 from mixbackend.benchmarks.peers.catalogue import EAGER, cache_folder, configuration_of, is_ours, refusal
 from mixbackend.benchmarks.peers.request import MODULE, Guards, PeerCase, PeerRequest
 from mixbackend.cost.switches import measuring_is_allowed
 from mixbackend.host.processes import Answer, Worker, ask
-from mixbackend.host.thread_environment import make_threads_sleep, without_decisions
 from mixbackend.storage import private_folder
 
 Environment = Literal["user", "sleeping"]

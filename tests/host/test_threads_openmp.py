@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mixbackend.benchmarks.idle_threads import without_decisions
 from mixbackend.host.openmp import loaded_runtimes
-from mixbackend.host.thread_environment import without_decisions
 
 HELPERS = '''
 import gc, os, time

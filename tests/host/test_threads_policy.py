@@ -11,11 +11,12 @@ import pytest
 import torch
 from stand_in_backends import Loopback
 
+from mixbackend.benchmarks.idle_threads import make_threads_sleep, without_decisions
 from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import Traits, thread_policy
 from mixbackend.host import threads as threads_module
 from mixbackend.host.openmp import kind_of, runtime_of_torch
-from mixbackend.host.thread_environment import decided_by_user, make_threads_sleep, without_decisions
+from mixbackend.host.thread_environment import decided_by_user
 from mixbackend.host.thread_parking import Code
 from mixbackend.host.threads import ThreadSharing, sharing
 
