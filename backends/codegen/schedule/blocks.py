@@ -11,6 +11,7 @@ again where it is read. Groups that cannot be had in this form become a kernel p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -41,6 +42,9 @@ from mixbackend.backends.codegen.schedule.rewrite import rewrite
 from mixbackend.backends.codegen.schedule.statements import draft_of
 from mixbackend.backends.codegen.schedule.tiles import raise_loops
 from mixbackend.backends.codegen.targets.target import Blocks, TargetTraits
+
+_ASSUMED = 1024
+"""Size of loops that are not known."""
 
 
 def build_blocks(
@@ -144,20 +148,25 @@ def _is_row(nest: Nest) -> bool:
 def are_strided(outer_loops: Sequence[KernelLoop], nests: Sequence[Nest]) -> bool:
     """Whether most accesses are contiguous along an outer loop, and not along a row.
 
-    Those of the most loops count: a statistic of each row is small beside what is folded.
+    Those of the most elements count: a statistic of each row is small beside what is folded.
     """
-    outer = {loop.index for loop in outer_loops}
+    outer = {loop.index: loop.extent for loop in outer_loops}
     votes: dict[int, int] = {}
     for nest in nests:
-        inner = {loop.index for loop in inner_loops(nest)}
+        inner = {loop.index: loop.extent for loop in inner_loops(nest)}
         for access in nest_accesses(nest):
-            used = access.offset.free_symbols & (inner | outer)
-            if not used & inner or not used & outer:
+            used = access.offset.free_symbols & (inner.keys() | outer.keys())
+            if not used & inner.keys() or not used & outer.keys():
                 continue
+            elements = math.prod(_extent(inner[index] if index in inner else outer[index]) for index in used)
             steps = [index for index in used if access.stride(index) == 1]
             vote = sum(1 if index in outer else -1 for index in steps)
-            votes[len(used)] = votes.get(len(used), 0) + vote
+            votes[elements] = votes.get(elements, 0) + vote
     return bool(votes) and votes[max(votes)] > 0
+
+
+def _extent(size: sympy.Expr) -> int:
+    return int(size) if size.is_Integer else _ASSUMED
 
 
 # -- scratch ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from mixbackend.backends.codegen.ir.program import Refusal
 from mixbackend.backends.codegen.ir.stages import (
@@ -28,6 +28,7 @@ from mixbackend.backends.codegen.ir.stages import (
 )
 from mixbackend.backends.codegen.schedule.alignment import (
     Cluster,
+    OuterLoop,
     align,
     have_common_inputs,
     merged,
@@ -52,6 +53,8 @@ MAXIMUM_STAGES = 64
 """Stages of one kernel at most: compile time is finite."""
 
 _SIBLINGS = 4
+_WARP = 32
+"""Points that threads of blocks take at once."""
 _REACH = 32
 
 _Pair = tuple[int, int]
@@ -173,6 +176,8 @@ class _Search:
         both = merged(one, other, align(one, other))
         if self.around.traits.blocks and _folds_rows_of_rows(both):
             return None, "a block of threads would fold rows of rows"
+        if self.around.traits.blocks and _walks_points(one, other, both, self.around.traits.parallel_width):
+            return None, "points that could run at once would be walked one after the other"
         if not _fits_product(both):
             return None, "a product of matrices takes what follows it element by element, and nothing else"
         objection = self._objection(one, other, both)
@@ -227,6 +232,21 @@ def _folds_rows_of_rows(cluster: Cluster) -> bool:
     """Whether a stage that folds would have loops inside an outer point beside those it folds along."""
     folds = (fact for fact in cluster.members if isinstance(fact.stage, (Reduce, Scan)))
     return any(loop not in cluster.place for fact in folds for loop in fact.kept)
+
+
+def _walks_points(one: Cluster, other: Cluster, both: Cluster, width: int) -> bool:
+    """Whether maps that only read the same would share so few points that units wait for them.
+
+    A launch takes both as they are (``launches``).
+    """
+    if passes(one, other) or passes(other, one) or not all(isinstance(fact.stage, Map) for fact in both.members):
+        return False
+    count = _points(both.outer)
+    return count < min(_points(one.outer), _points(other.outer)) and count < _WARP * width
+
+
+def _points(loops: Sequence[OuterLoop]) -> int:
+    return math.prod(loop.extent for loop in loops)
 
 
 def _multiplies(cluster: Cluster) -> bool:
