@@ -148,8 +148,7 @@ class BackendRates:
         provenance: of entry and crossing.
         switch_s: once more per region in plans that mix pools of threads: torch's pool falls asleep and this backend's
             wakes, and the other way round; 0 for backends on torch's pool.
-        weight_scale: like ``memory_scale``, of weights; on accelerators of those alone that are known when code is
-            bound.
+        weight_scale: like ``memory_scale``, of weights, which are only read.
         host: what it costs the processor beside the device; ``None`` where the processor itself computes.
         error: relative, of seconds that these rates tell, as their source states it; 0 where none is stated, and where
             they were probed on this machine.
@@ -202,8 +201,8 @@ class CostModel(Protocol):
         """Seconds for an op of this backend to read a materialised tensor."""
         ...
 
-    def weight(self, backend: str, meta: TensorMeta, known: bool) -> float:
-        """Seconds for an op of this backend to read a weight, which was known when its code was bound, or not."""
+    def weight(self, backend: str, meta: TensorMeta) -> float:
+        """Seconds for an op of this backend to read a weight."""
         return self.read(backend, meta)
 
     def write(self, backend: str, meta: TensorMeta) -> float:

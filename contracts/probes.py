@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -80,13 +81,15 @@ def standard_probes(device: DeviceModel) -> tuple[Probe, ...]:
     scale = 1 if place.type == "cpu" else 32
     if place.type != "cpu":
         half, single = _ACCELERATOR_TYPES
-        kinds = (_products, _gradients, _attention, _loops, _unaligned, _least, _grouped)
+        kinds = (_products, _gradients, _attention, _loops, _unaligned, _least, _grouped, _single_rows)
         halves = [probe for kind in kinds for probe in kind(place, scale, half)]
         others = [probe for kind in (_products, _attention, _loops, _grouped) for probe in kind(place, scale, single)]
         return (*halves, *others)
     probes = [*_products(place, scale, "float32"), *_gradients_of_layers(place), *_attention(place, scale, "float32")]
     probes += [*_grouped(place, scale, "float32"), *_loops(place, scale, "float32")]
-    return (*probes, *_products(place, scale, "bfloat16")) if has_fast_bfloat16() else tuple(probes)
+    if has_fast_bfloat16():
+        probes += [*_products(place, scale, "bfloat16"), *_single_rows(place, scale, "bfloat16")]
+    return (*probes, *_single_rows(place, scale, "float32"))
 
 
 def _tensors(place: torch.device, dtype: str, *shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
@@ -149,6 +152,25 @@ def _layers_of_models(place: torch.device, dtype: str, layers: Sequence[tuple[in
     flops = sum(2.0 * rows * terms * columns for rows, terms, columns in layers)
     weights = tuple(place for place in range(len(shapes)) if place % 3 != 1)
     return Probe("matmul", dtype, linear, _tensors(place, dtype, *shapes), flops, weights)
+
+
+_ROW_WIDTHS = (2048, 2048, 8192, 2048, 5632, 2048)
+"""Of the layers that a single row goes through: their weights together do not stay in a cache."""
+
+
+def _single_rows(place: torch.device, scale: int, dtype: str) -> list[Probe]:
+    """One row through some layers, as a step of generation has it; also with known weights, where these are packed."""
+
+    def layers(value: Any, *weights: Any) -> Any:
+        for weight in weights:
+            value = torch.ops.aten.mm(value, torch.ops.aten.t(weight))
+        return value
+
+    sizes = list(pairwise(_ROW_WIDTHS))
+    operands = _tensors(place, dtype, (1, _ROW_WIDTHS[0]), *((columns, terms) for terms, columns in sizes))
+    flops, weights = sum(2.0 * terms * columns for terms, columns in sizes), tuple(range(1, len(_ROW_WIDTHS)))
+    live = Probe("matmul", dtype, layers, operands, flops, weights)
+    return [live, replace(live, constants=weights)] if place.type == "cpu" else [live]
 
 
 def _gradients(place: torch.device, scale: int, dtype: str) -> list[Probe]:

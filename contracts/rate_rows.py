@@ -32,14 +32,14 @@ CHANNELS_LAST = "channels_last"
 """A convolution whose image is laid out with the channels innermost."""
 POINT = "point"
 """On an accelerator, such a convolution whose kernel has one point: a product of matrices, with kernels of its own."""
-CONSTANT = "constant"
-"""A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
 GRADIENT = "gradient"
 """On a processor, the gradients of a convolution: kernels of their own, with sums over all positions of an image."""
 ONE_ROW = "one_row"
-"""On a processor, a product of one row, as of a step of generation: it takes as long as reading its weight does for
-kernels that are made for that, and several times as long for others."""
-QUALIFIERS = (BATCHED, UNALIGNED, DEEP, TURNED, GROUPED, CHANNELS_LAST, POINT, GRADIENT, CONSTANT, ONE_ROW)
+"""A product of one row, or attention of one row of queries, as of a step of generation: it takes as long as reading its
+weight, or keys and values, does for kernels that are made for that, and several times as long for others."""
+CONSTANT = "constant"
+"""A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
+QUALIFIERS = (BATCHED, UNALIGNED, DEEP, TURNED, GROUPED, CHANNELS_LAST, POINT, GRADIENT, ONE_ROW, CONSTANT)
 """In the order in which a row names them."""
 
 SMALL_GROUP = 8
@@ -72,8 +72,10 @@ def rate_row(view: OpView) -> str:
     if view.op_class == "matmul":
         known = _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))
         batched = _base(view) in _BATCHED
-        shapes = {} if batched else {UNALIGNED: _is_unaligned(view), DEEP: _is_deep(view), TURNED: _is_turned(view)}
-        return _joined("matmul", {BATCHED: batched, **shapes, CONSTANT: known, ONE_ROW: _has_one_row(view)})
+        single = _has_one_row(view)
+        plain = batched or single
+        shapes = {} if plain else {UNALIGNED: _is_unaligned(view), DEEP: _is_deep(view), TURNED: _is_turned(view)}
+        return _joined("matmul", {BATCHED: batched, **shapes, ONE_ROW: single, CONSTANT: known})
     if view.op_class == "convolution":
         holds = {
             GROUPED: _in_small_groups(view),
@@ -83,7 +85,7 @@ def rate_row(view: OpView) -> str:
             CONSTANT: _is_constant(view, "weight"),
         }
         return _joined("convolution", holds)
-    return view.op_class
+    return _joined("attention", {ONE_ROW: _has_one_query(view)}) if view.op_class == "attention" else view.op_class
 
 
 def wider_rows(row: str) -> tuple[str, ...]:
@@ -137,12 +139,16 @@ def _base(view: OpView) -> str:
 
 
 def _has_one_row(view: OpView) -> bool:
-    """Whether a product on a processor has one row; that of vectors alone is not meant."""
+    """Whether a product has one row; that of vectors alone is not meant."""
     name = _LEFT_OPERAND.get(_base(view), "")
     left = view.tensor(name) if view.has_argument(name) else None
-    if left is None or left.rank < 2 or left.device.type != "cpu":
-        return False
-    return all(hint_of(size) == 1 for size in left.shape[:-1])
+    return left is not None and left.rank >= 2 and all(hint_of(size) == 1 for size in left.shape[:-1])
+
+
+def _has_one_query(view: OpView) -> bool:
+    """Whether attention has one row of queries in each head, as a step of generation has."""
+    query = view.tensor("query") if view.has_argument("query") else None
+    return query is not None and query.rank == 4 and hint_of(query.shape[2]) == 1
 
 
 def _is_deep(view: OpView) -> bool:

@@ -42,9 +42,9 @@ class AmortizedCosts(CostModel):
         """As in running."""
         return self.running.read(backend, meta)
 
-    def weight(self, backend: str, meta: TensorMeta, known: bool) -> float:
+    def weight(self, backend: str, meta: TensorMeta) -> float:
         """As in running."""
-        return self.running.weight(backend, meta, known)
+        return self.running.weight(backend, meta)
 
     def write(self, backend: str, meta: TensorMeta) -> float:
         """As in running."""

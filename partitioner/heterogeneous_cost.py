@@ -52,11 +52,11 @@ class HeterogeneousCosts(CostModel):
             return self.accelerator.read(backend, meta)
         return self.processor_share * self.processor.read(backend, meta)
 
-    def weight(self, backend: str, meta: TensorMeta, known: bool) -> float:
+    def weight(self, backend: str, meta: TensorMeta) -> float:
         """From the memory that the weight is in."""
         if _is_remote(meta):
-            return self.accelerator.weight(backend, meta, known)
-        return self.processor_share * self.processor.weight(backend, meta, known)
+            return self.accelerator.weight(backend, meta)
+        return self.processor_share * self.processor.weight(backend, meta)
 
     def write(self, backend: str, meta: TensorMeta) -> float:
         """Into the memory that the tensor is in."""

@@ -56,7 +56,7 @@ class _Tariff:
         self._costs = costs
         self._number_of = MetaNumbers()
         self._reads: dict[int, tuple[float, ...]] = {}
-        self._weights: dict[tuple[int, bool], tuple[float, ...]] = {}
+        self._weights: dict[int, tuple[float, ...]] = {}
         self._writes: dict[int, tuple[float, ...]] = {}
         self._crossings: dict[int, tuple[tuple[float, ...], ...]] = {}
         self._ops: dict[tuple[int, Hashable], float] = {}
@@ -69,10 +69,10 @@ class _Tariff:
             self._reads[number] = tuple(self._costs.read(name, meta) for name in self._names)
         return self._reads[number]
 
-    def weights(self, meta: TensorMeta, known: bool) -> tuple[float, ...]:
-        key = (self._number_of(meta), known)
+    def weights(self, meta: TensorMeta) -> tuple[float, ...]:
+        key = self._number_of(meta)
         if key not in self._weights:
-            self._weights[key] = tuple(self._costs.weight(name, meta, known) for name in self._names)
+            self._weights[key] = tuple(self._costs.weight(name, meta) for name in self._names)
         return self._weights[key]
 
     def writes(self, meta: TensorMeta) -> tuple[float, ...]:
@@ -269,7 +269,7 @@ class _Builder:
             if not is_input and base not in self._atoms.replicable:
                 continue
             if self._is_weight(base):
-                seconds += self._tariff.weights(meta, self._is_constant(base))[slot]
+                seconds += self._tariff.weights(meta)[slot]
             elif is_input or not self._fusion(base, core) >> slot & 1:
                 seconds += self._tariff.reads(meta)[slot]
             if is_input:

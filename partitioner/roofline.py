@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta, hint_of
+from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta, hint_of
 from mixbackend.contracts.bodies import is_free
 from mixbackend.contracts.gpu_rates import gpu_rate
 from mixbackend.contracts.rate_rows import CONSTANT, UNALIGNED, rate_row, relaid_weight, wider_rows
@@ -124,8 +124,7 @@ class RooflineCostModel:
         for item in inputs.values():
             if isinstance(item.meta, TensorMeta):
                 waits = item.role is not None and item.role.is_weight
-                known = item.role is InputRole.CONSTANT
-                seconds += self.weight(backend, item.meta, known) if waits else self.read(backend, item.meta)
+                seconds += self.weight(backend, item.meta) if waits else self.read(backend, item.meta)
         return seconds + sum(self.write(backend, meta) for meta in view.output_tensors)
 
     def _relaying(self, backend: str, row: str, view: OpView) -> float:
@@ -161,11 +160,9 @@ class RooflineCostModel:
         """Traffic of reading a tensor."""
         return self._traffic(backend, stored_bytes(meta))
 
-    def weight(self, backend: str, meta: TensorMeta, known: bool) -> float:
-        """Traffic of reading a weight. To kernels of accelerators, which pack nothing, live ones are as any tensor."""
+    def weight(self, backend: str, meta: TensorMeta) -> float:
+        """Traffic of reading a weight, which comes at full bandwidth: that of other tensors is written as well."""
         amount = stored_bytes(meta)
-        if not known and self.device.place.type != "cpu":
-            return self._traffic(backend, amount)
         return self.device.weight_traffic(amount, self.rates[backend].weight_scale)
 
     def write(self, backend: str, meta: TensorMeta) -> float:

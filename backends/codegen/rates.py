@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpClass, OpRate
 from mixbackend.contracts.gpu_rates import FUSED_S, KERNEL_S, LOOP_SHARES, gpu_rates
+from mixbackend.contracts.rate_rows import ONE_ROW
 
 _LOOPS: tuple[OpClass, ...] = (
     "pointwise",
@@ -36,9 +37,11 @@ FUSED: frozenset[tuple[OpClass, OpClass]] = frozenset(
         *(("convolution", op_class) for op_class in _EPILOGUES),
         *(("matmul", op_class) for op_class in _SCORES),
         *((op_class, "matmul") for op_class in ("softmax", "view", "copy")),
+        *((op_class, "attention") for op_class in ("view", "copy")),
     ]
 )
-"""Pairs of classes between which values stay in registers or in a core's own cache."""
+"""Pairs of classes between which values stay in registers or in a core's own cache, or that read where values lie: keys
+that several heads share are not copied for each."""
 ONLY_FUSED_ON_PROCESSOR: frozenset[tuple[OpClass, OpClass]] = frozenset({("matmul", "softmax"), ("softmax", "matmul")})
 """On a GPU a product is a kernel with what follows it point by point: rows of scores are larger than a tile."""
 
@@ -79,9 +82,13 @@ _GPU_SUMS: dict[str, float] = {
     "convolution/grouped/channels_last": 0.1,
     "matmul": 0.05,
     "matmul/deep": 0.05,
-    "attention": 0.05,
+    "matmul/one_row": 1.0,
+    "attention/one_row": 1.0,
 }
-"""Share of the float32 peak. Products reach much more where they fit: until that is measured, libraries have them."""
+"""Share of the float32 peak. Products reach much more where they fit: until that is measured, libraries have them.
+Single rows wait for what they read."""
+_GPU_ROW_S: dict[str, float] = {"matmul": 1.2e-6, "attention": 6e-6}
+"""In place of a launch each: projections of one vector start at once, attention is four kernels."""
 
 
 def codegen_rates(name: str, device: DeviceModel) -> BackendRates:
@@ -101,7 +108,7 @@ def _on_gpu(name: str, device: DeviceModel) -> BackendRates:
     loops = gpu_rates(name, device, LOOP_SHARES, host, dict.fromkeys(LOOP_SHARES, FUSED_S))
     peak = device.peak("float32")
     sums = tuple(
-        (row, dtype, OpRate(KERNEL_S, share * peak))
+        (row, dtype, OpRate(_GPU_ROW_S[row.partition("/")[0]] if ONE_ROW in row else KERNEL_S, share * peak))
         for row, share in _GPU_SUMS.items()
         for dtype, _ in device.flops_per_s
     )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mixbackend.calibrate.probing import CompiledProbe
-from mixbackend.contracts import BackendRates, DeviceModel, InputRole, InputView, OpRate, OpTag, OpView, TensorMeta
+from mixbackend.contracts import BackendRates, DeviceModel, InputView, OpRate, OpTag, OpView, TensorMeta
 from mixbackend.cost.gpu_costs import MEMORY_SCALES
 from mixbackend.cost.unfinished import Fixed
 from mixbackend.partitioner.roofline import default_rate
@@ -143,8 +143,7 @@ class RatesFromProbes:
         """Weights wait in memory while the other probes run, as the cost model has it."""
         assert isinstance(item.meta, TensorMeta)
         amount = stored_bytes(item.meta)
-        known = item.role is InputRole.CONSTANT
-        if known or (self._device.place.type == "cpu" and item.role is not None and item.role.is_weight):
+        if item.role is not None and item.role.is_weight:
             return self._device.weight_traffic(amount, 1.0)
         return self._device.traffic(amount, scale)
 

@@ -14,7 +14,6 @@ from mixbackend.contracts import (
     Backend,
     CompiledRegion,
     DeviceModel,
-    InputRole,
     OpTag,
     OpView,
     Region,
@@ -106,8 +105,8 @@ class KnownBackend(Backend):
         seconds = sum(model.write(self.name, meta) for meta in view.output_tensors[:1])
         for item in view.inputs:
             if isinstance(item.meta, TensorMeta):
-                waits, known = item.role.is_weight, item.role is InputRole.CONSTANT
-                read = model.weight(self.name, item.meta, known) if waits else model.read(self.name, item.meta)
+                waits = item.role.is_weight
+                read = model.weight(self.name, item.meta) if waits else model.read(self.name, item.meta)
                 seconds += read
         return seconds
 

@@ -61,8 +61,8 @@ def depthwise(image: Any, weight: Any) -> Any:
         (aten.mm, (torch.randn(3, 4), torch.randn(4, 5)), True, "matmul/constant"),
         (lambda x, w: aten.mm(x, aten.t(w)), (torch.randn(3, 4), torch.randn(5, 4)), True, "matmul/constant"),
         (aten.mm, (torch.randn(1, 4), torch.randn(4, 5)), False, "matmul/one_row"),
-        (aten.mm, (torch.randn(1, 4), torch.randn(4, 5)), True, "matmul/constant/one_row"),
-        (lambda x, w: aten.addmm(w[0], x, w), (torch.randn(1, 4), torch.eye(4)), True, "matmul/constant/one_row"),
+        (aten.mm, (torch.randn(1, 4), torch.randn(4, 5)), True, "matmul/one_row/constant"),
+        (lambda x, w: aten.addmm(w[0], x, w), (torch.randn(1, 4), torch.eye(4)), True, "matmul/one_row/constant"),
         (aten.bmm, (torch.randn(3, 1, 4), torch.randn(3, 4, 5)), False, "matmul/batched"),
         (
             lambda x, w: aten.mm(x, aten.split(aten.t(w), 2, 1)[0]),

@@ -23,8 +23,8 @@ class Flat:
 
     write = read
 
-    def weight(self, backend, meta, known):
-        return 0.5 if known else 0.75
+    def weight(self, backend, meta):
+        return 0.5
 
     def crossing(self, producer, consumer, meta):
         return 0.5
@@ -51,12 +51,8 @@ def test_calls_pay_their_share_of_building(views):
     assert costs.op("slow", views["pointwise"]) == Estimate(1.0 + 2.0 / CALLS, "probed")
     assert costs.op("slow", views["view"]).seconds == costs.op("ready", views["pointwise"]).seconds == 1.0
     assert costs.entry("slow") == 1.0 + 30.0 / CALLS and costs.entry("ready") == 1.0
-    moved = (costs.read("slow", meta), costs.weight("slow", meta, True), costs.weight("slow", meta, False))
-    assert (
-        moved == (0.25, 0.5, 0.75)
-        and costs.write("slow", meta) == 0.25
-        and costs.crossing("slow", "ready", meta) == 0.5
-    )
+    assert (costs.read("slow", meta), costs.weight("slow", meta), costs.write("slow", meta)) == (0.25, 0.5, 0.25)
+    assert costs.crossing("slow", "ready", meta) == 0.5
     assert costs.switch("slow") == 0.125 and costs.region("slow", "any") is None
 
 

@@ -35,6 +35,7 @@ from mixbackend.backends.codegen.ir.stages import (
     Operand,
     Reduce,
     Result,
+    Scatter,
     Stage,
     StageGraph,
     Template,
@@ -280,7 +281,7 @@ class _Inliner:
         if not goes_on and self._ends_packed_product(source):
             return "a product of matrices ends with it"
         made = max(points((loop.size for loop in source.loops), self._hints), 1)
-        evaluations = sum(sites * self._evaluations(reader) for reader, sites in readers) / made
+        evaluations = sum(sites * self._evaluations(reader, source.target) for reader, sites in readers) / made
         if loads == 0 and cost <= CHEAP:
             return None
         if len(readers) == 1 and evaluations <= 1.5:
@@ -309,8 +310,16 @@ class _Inliner:
             for load in loads
         )
 
-    def _evaluations(self, reader: Stage) -> int:
-        return points((loop.size for loop in loops_of(reader)), self._hints)
+    def _evaluations(self, reader: Stage, name: str) -> int:
+        """How often a reader reads a place of a tensor: what updates read is read once for each of them."""
+        if not isinstance(reader, Scatter):
+            return points((loop.size for loop in loops_of(reader)), self._hints)
+        of_base = any(isinstance(node, Load) and node.tensor == name for node in walk(reader.base))
+        of_updates = any(isinstance(node, Load) and node.tensor == name for node in walk(reader.value))
+        if reader.mask is not None:
+            of_updates |= any(isinstance(node, Load) and node.tensor == name for node in walk(reader.mask))
+        read = [reader.target_loops] * of_base + [reader.loops] * (of_updates or not of_base)
+        return sum(points((loop.size for loop in loops), self._hints) for loops in read)
 
     def _big_loads(self, source: Map, made: int) -> int:
         """Accesses whose tensor is about as large as the map itself: the traffic that inlining repeats."""

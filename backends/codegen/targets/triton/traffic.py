@@ -30,12 +30,10 @@ class Traffic:
 def traffic_of(kernel: Kernel) -> Traffic:
     """Of a kernel."""
     outer = {loop.index for loop in kernel.outer}
-    large = [
-        access
-        for nest in kernel.nests
-        for access in nest_accesses(nest)
-        if outer <= access.offset.free_symbols and _moves_along_row(access, nest)
-    ]
+    moving = [access for nest in kernel.nests for access in nest_accesses(nest) if _moves_along_row(access, nest)]
+    # Keys that several heads share move along most of the outer loops only, and are still what is read.
+    most = max((len(access.offset.free_symbols & outer) for access in moving), default=0)
+    large = [access for access in moving if len(access.offset.free_symbols & outer) == most]
     names = {access.buffer for access in large}
     sizes = [item.dtype.itemsize for item in kernel.buffers if item.name in names]
     loads = len({access.buffer for access in large if not access.write})
