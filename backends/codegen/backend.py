@@ -5,8 +5,8 @@ Input: regions of every phase, static or dynamic. Output: compiled regions with 
 Steps: ``lower`` (ATen to stages), ``schedule`` (stages to kernels), a target (kernels to machine code), ``runner``.
 What they made is kept as an ``artifact``, and runs again without them.
 Products of matrices on processors are those of float32 with a matrix that is known when a region is bound, and is
-packed then; so are convolutions. Non-goals: on GPUs, convolutions but depthwise ones and those of one point; sorting;
-other products on processors: libraries and eager own those.
+packed then; so are convolutions. A quantised weight is packed as it is stored. Non-goals: on GPUs, convolutions but
+depthwise ones and those of one point; sorting; other products on processors: libraries and eager own those.
 """
 
 from __future__ import annotations
@@ -169,12 +169,18 @@ class CodegenBackend(Backend):
         return judge_op(view, traits.templates, objection, traits.drawing_threads, traits.blocks is None)
 
     def patterns(self) -> tuple[Pattern, ...]:
-        """Attention that is written out, where a target has it as a whole."""
-        from mixbackend.backends.codegen.ir.templates import ATTENTION
+        """Attention that is written out, and products with quantised weights, where a target has them as a whole."""
+        from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT
         from mixbackend.backends.codegen.patterns import attention_patterns
+        from mixbackend.backends.codegen.product_patterns import product_patterns
 
-        having = [device for device, target in self.targets.items() if ATTENTION in target.traits().templates]
-        return attention_patterns(frozenset(having)) if having else ()
+        attending, multiplying = self._having(ATTENTION), self._having(PRODUCT)
+        attention = attention_patterns(attending) if attending else ()
+        return (*attention, *product_patterns(multiplying)) if multiplying else attention
+
+    def _having(self, template: str) -> frozenset[str]:
+        """Devices whose target has a template."""
+        return frozenset(device for device, target in self.targets.items() if template in target.traits().templates)
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
         """Views and constants alone are quicker in eager, which copies nothing; some writes only eager can order."""

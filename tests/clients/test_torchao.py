@@ -47,3 +47,17 @@ def test_int8_weights_and_activations(mixture):
     with torch.no_grad():
         hold_results([run(value)], [model(value)], [_written_out(model, value)])
     hold_report(mixture)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_one_row_with_int8_weights_is_claimed(dtype, mixture):
+    """A step of generation: weights are read as they are stored, by generated code."""
+    model = _quantised(dtype, quantization.Int8WeightOnlyConfig())
+    run = torch.compile(model, backend=mixture)
+    value = data(dtype, 1, 64)
+    with torch.no_grad():
+        for _ in range(3):
+            hold_results([run(value)], [model(value)], [_written_out(model, value)])
+    hold_report(mixture)
+    regions = [region for graph in mixture.report().to_dict()["graphs"] for region in graph["regions"]]
+    assert {region["backend"] for region in regions if "aten.mm.default" in region["ops"]} == {"codegen"}

@@ -119,7 +119,7 @@ def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple
 def _product(operands: Operands, options: Mapping[str, bool | float]) -> tuple[torch.Tensor, ...]:
     left, packed, bias = operands
     assert left is not None and packed is not None
-    made = left.flatten(3) @ packed.flatten(1, 3).transpose(0, 1).flatten(1)
+    made = left.flatten(3) @ packed.to(left.dtype).flatten(1, 3).transpose(0, 1).flatten(1)
     return (made if bias is None else made[..., : bias.shape[0]] + bias,)
 
 

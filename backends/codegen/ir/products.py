@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from mixbackend.backends.codegen.ir.scalar import Apply, Load
 from mixbackend.backends.codegen.ir.stages import Loop, Stage, is_product
 
 COLUMN = 1
 """The loop of the columns: after the rows of a matrix, and after the batch of an image."""
+
+NARROW = frozenset({torch.int8, torch.uint8})
+"""Integers that all floats hold exactly: a matrix of them is a quantised weight, and is packed as it is."""
 
 
 @dataclass(frozen=True)

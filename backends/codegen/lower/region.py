@@ -20,6 +20,7 @@ from mixbackend.backends.codegen.ir.stages import (
     StridedInput,
     TensorType,
 )
+from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.sizes import import_size
@@ -59,8 +60,10 @@ def lower_region(region: Region, drawing_threads: int | None = None) -> StageGra
 
 
 def _lower_ops(lowering: Lowering, region: Region) -> None:
-    """Op by op; what a pattern holds together is lowered where its last op stands."""
-    if not region.matches:
+    """Op by op; what attention holds together is lowered where its last op stands. Products with quantised weights are
+    op by op, too: the schedule finds them."""
+    written = [names for pattern, names in region.matches if pattern.startswith(ATTENTION)]
+    if not written:
         for view in region.views:
             lowering.lower(view)
         return
@@ -68,8 +71,8 @@ def _lower_ops(lowering: Lowering, region: Region) -> None:
     from mixbackend.backends.codegen.lower.written_attention import written_attention
 
     views = {view.node.name: view for view in region.views}
-    matches = {names[-1]: [views[name] for name in names] for _, names in region.matches}
-    inside = {name for _, names in region.matches for name in names[:-1]}
+    matches = {names[-1]: [views[name] for name in names] for names in written}
+    inside = {name for names in written for name in names[:-1]}
     for name, view in views.items():
         if name in matches:
             lowering.lower_match(matches[name], written_attention)

@@ -12,7 +12,8 @@ reshape made rows of two dimensions of the left matrix, the product keeps them a
 and terms of three dimensions each, read where they lie, overlapping as they do; an image whose channels are not
 innermost is copied into that order first.
 Matrices of 16-bit floats are packed as they are and widened in registers; the left one is widened before, and sums,
-which are float32, are rounded after the template.
+which are float32, are rounded after the template. A right matrix that is a conversion of integers of 8 bits is packed
+as these: the conversion of a quantised weight is exact, and its copy would be two or four times as large.
 Invariants: same values up to the order of summation. A bias joins where nobody else reads the sums.
 Non-goals: whether packing pays; the backend takes products of constants alone.
 """
@@ -20,15 +21,15 @@ Non-goals: whether packing pays; the backend takes products of constants alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, floor_div, index_symbol, modulo, substitute
-from mixbackend.backends.codegen.ir.products import COLUMN, MatrixProduct, matrix_product
-from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply, is_element
+from mixbackend.backends.codegen.ir.products import COLUMN, NARROW, MatrixProduct, matrix_product
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply, compute_dtype, is_element
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Loop,
@@ -74,6 +75,9 @@ def pack_products(graph: StageGraph, vector_bytes: int) -> StageGraph:
     products = {name: found for stage in graph.stages if (found := matrix_product(stage)) for name in targets_of(stage)}
     if not products:
         return graph
+    types = dict(graph.types)
+    widened = {stage.target: stage for stage in graph.stages if isinstance(stage, Map) and _widens(stage, types)}
+    products = {name: _as_stored(product, widened) for name, product in products.items()}
     packer = _Packer(graph, vector_bytes // torch.float32.itemsize)
     biases = {bias.stage.target: bias for bias in _biases(graph, products.keys())}
     joined = {bias.product for bias in biases.values()}
@@ -86,7 +90,7 @@ def pack_products(graph: StageGraph, vector_bytes: int) -> StageGraph:
             stages.append(stage)
         elif target not in joined:
             stages += packer.packed(products[target], stage, None)
-    types = {name: type_ for name, type_ in graph.types if name not in joined} | packer.types
+    types = {name: type_ for name, type_ in types.items() if name not in joined} | packer.types
     return replace(graph, stages=tuple(map(packer.reread, stages)), types=tuple(types.items()))
 
 
@@ -253,7 +257,7 @@ class _Packer:
         """A tensor of its own, and how it is read."""
         self.types[name] = TensorType(tuple(loop.size for loop in loops), stored)
         made = Map(name, loops, value, origins, apart=True)
-        return Load(torch.float32, name, tuple(loop.index for loop in loops)), made
+        return Load(compute_dtype(stored), name, tuple(loop.index for loop in loops)), made
 
     def _whole(self, load: Load, loops: tuple[Loop, ...]) -> Operand:
         """A tensor as an operand, with loops of its own."""
@@ -264,6 +268,27 @@ class _Packer:
         index = next(self._symbols)
         self._ranges[index] = size
         return Loop(index, size)
+
+
+def _widens(stage: Map, types: Mapping[str, TensorType]) -> bool:
+    """Whether a stage makes floats of integers of 8 bits and does nothing else."""
+    value = stage.value
+    if not isinstance(value, Apply) or value.op != "to_dtype" or not value.dtype.is_floating_point:
+        return False
+    (source,) = value.arguments
+    return is_element(source) and types[source.tensor].dtype in NARROW
+
+
+def _as_stored(product: MatrixProduct, widened: Mapping[str, Map]) -> MatrixProduct:
+    """A product that reads its right matrix from before it was widened."""
+    stage = widened.get(product.right.tensor)
+    if stage is None or not isinstance(stage.value, Apply):
+        return product
+    (source,) = stage.value.arguments
+    assert isinstance(source, Load)
+    places = {loop.index: part for loop, part in zip(stage.loops, product.right.index, strict=True)}
+    index = tuple(substitute(part, places, {}) for part in source.index)
+    return replace(product, right=replace(source, index=index), origins=(*stage.origins, *product.origins))
 
 
 def _biases(graph: StageGraph, products: Collection[str | None]) -> Iterator[_Bias]:
