@@ -8,8 +8,8 @@
 // read where it lies, one number for all lanes. Each tile asks for its share of the next block, and for the rows of the
 // next tile: without that a product of few rows waits for its weight.
 // What is computed of each sum, where that is given, is computed when it is complete.
-// Invariants: everything is float32, but for the right matrix, which may be of 16-bit floats: they are widened in
-// registers. Columns beyond the last, which the packed matrix has as zeros, are not written.
+// Invariants: everything is float32, but for the right matrix, which may be of 16-bit floats or of 8-bit integers: they
+// are widened in registers. Columns beyond the last, which the packed matrix has as zeros, are not written.
 // Columns of the result are neighbours. Sums go there before they are done: nothing that is read may lie there.
 #pragma once
 #include "product_tiles.hpp"
@@ -18,10 +18,10 @@ namespace mb {
 
 namespace product {
 
-// Terms that are summed up before a tile goes back to memory: such a block of a panel fills two thirds of the
-// first-level cache.
-constexpr i64 term_block(i64 width) {
-    const i64 terms = MB_CACHE_BYTES * 2 / 3 / (width * static_cast<i64>(sizeof(float)));
+// Terms that are summed up before a tile goes back to memory: such a block of a panel, stored so, fills two thirds of
+// the first-level cache.
+template <class Stored> constexpr i64 term_block(i64 width) {
+    const i64 terms = MB_CACHE_BYTES * 2 / 3 / (width * static_cast<i64>(sizeof(Stored)));
     return terms < 16 ? 16 : terms / 16 * 16;
 }
 // Rows that pass a panel before the next one comes.
@@ -58,7 +58,7 @@ static __attribute__((noinline)) void fill_panel(
     const Panel<vectors, kind> panel = {given, first, least(given.columns - first, width)};
     const i64 windows = given.window_lines * given.window_places;
     // Short pieces of several windows are one block, long ones are several. Sums of nothing are written, too.
-    const i64 most_terms = end_row - first_row < few_rows ? term_block(width) / 2 : term_block(width);
+    const i64 most_terms = end_row - first_row < few_rows ? term_block<Stored>(width) / 2 : term_block<float>(width);
     const i64 together = least(windows, most(1, most_terms / most(1, given.terms)));
     const i64 pieces = pieces_of(given.terms, most_terms);
     const Stored* packed = given.packed + number * windows * given.terms * width;

@@ -33,6 +33,8 @@ namespace product {
 
 constexpr i64 line_bytes = 64;
 constexpr i64 line_terms = line_bytes / sizeof(float);
+// So far ahead one row asks for what it reads next.
+constexpr i64 near_bytes = 1024;
 
 // Rows of a tile: they, one row of a panel and a number fill the registers.
 constexpr int tile_rows(int vectors) {
@@ -245,7 +247,10 @@ template <int vectors, Columns kind, class Ending, class Stored> struct Tile {
         const Product& given = panel.given;
         const i64 next_tile = count * given.left.place;
         for (i64 term = 0; term < block.terms; ++term) {
-            if (term % line_terms == 0) {
+            if constexpr (count == 1) {
+                next.ask();
+                near(right);
+            } else if (term % line_terms == 0) {
                 next.ask();
 #pragma GCC unroll 8
                 for (int member = 0; member < count; ++member) __builtin_prefetch(left[member] + offset + next_tile);
@@ -280,11 +285,21 @@ template <int vectors, Columns kind, class Ending, class Stored> struct Tile {
         }
     }
 
-    // The share of some rows, in as many steps as they have lines of terms.
+    // What one row reads soon comes to the first-level cache; it was asked for into the second.
+    MB_INLINE_MEMBER void near(const Stored* right) const {
+        constexpr int bytes = vectors * lanes * static_cast<int>(sizeof(Stored));
+        const char* const place = reinterpret_cast<const char*>(right) + near_bytes;
+#pragma GCC unroll 4
+        for (int byte = 0; byte < bytes; byte += line_bytes) __builtin_prefetch(place + byte, 0, 3);
+    }
+
+    // The share of some rows, in as many steps as they have lines of terms; of one row, in as many as it has terms: it
+    // waits for nothing but its weight, and many lines asked for at once hold up its loads.
     MB_INLINE_MEMBER NextBlock next_block(i64 row, i64 count) const {
         const Stored* const after = block.packed + block.windows * block.terms * vectors * lanes;
         const char* const start = reinterpret_cast<const char*>(after) + (row - first_row) * ahead;
-        const i64 steps = most(1, block.windows * ((block.terms + line_terms - 1) / line_terms));
+        const i64 together = count == 1 ? 1 : line_terms;
+        const i64 steps = most(1, block.windows * ((block.terms + together - 1) / together));
         const i64 bytes = count * ahead, step = (bytes + steps * line_bytes - 1) / (steps * line_bytes) * line_bytes;
         return {start, start + bytes, step};
     }
