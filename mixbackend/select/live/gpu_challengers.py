@@ -18,7 +18,7 @@ from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.state_restore import Changes, may_repeat, why_not_repeated
 from mixbackend.plan.planner import Planner
 from mixbackend.select.gpu_memory import why_too_large
-from mixbackend.select.live.challengers import Challenger, build_s, nearest, single
+from mixbackend.select.live.challengers import Challenger, build_s, nearest, single, worth_trying
 from mixbackend.select.rivals import EVERYONE, alone, without_owners
 from mixbackend.select.runnable import Runnable
 
@@ -59,10 +59,10 @@ def gpu_challengers(baseline: Runnable, planner: Planner) -> tuple[Challenger, .
         for name, seconds in alone(baseline.layout.other, plan).items()
         if name in usable and {name} != owners
     ]
-    near = [item for item in singles if item.always or item.least_s <= plan.estimated_s]
+    near = nearest(worth_trying(singles, plan.estimated_s), MOST_ALONE)
     mixtures = (EVERYONE, *without_owners(baseline, planner))[:MOST_MIXTURES]
     seconds = build_s(planner, graph, tuple(usable))
-    return (*nearest(near, MOST_ALONE), *(Challenger(choice, plan.estimated_s, NEAR, seconds) for choice in mixtures))
+    return (*near, *(Challenger(choice, plan.estimated_s, NEAR, seconds) for choice in mixtures))
 
 
 def _usable(graph: OpGraph, planner: Planner) -> set[str]:
