@@ -1,6 +1,6 @@
 """Build: from a proposal to a program: place, cut, compile, bind, stitch.
 
-Place: third step of ``compile.driver``; asked again by ``compile.entry`` when a region failed.
+Place: third step of ``compile.driver``; asked again by ``compile.program_entry`` when a region failed.
 Input: a ``Proposal``, the values of constants as far as they are known. Output: a ``Program``.
 Method: one loop. A region that does not compile, or cannot be bound, is excluded together with all that run the same
 code, and the graph is placed once more; everything else stays where it is.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.entry import Entry
+from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.compile.sized_graph import Row
 from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.plan.environment import Environment
@@ -48,14 +48,14 @@ class ComparedCall:
         harness: how candidates take turns.
     """
 
-    baseline: Entry
+    baseline: ProgramEntry
     row: Row
     bucket: int
     ranged: RangedDecisions
     environment: Environment
     harness: Harness
 
-    def winner(self, choices: Sequence[Choice], values: Sequence[Any]) -> Entry:
+    def winner(self, choices: Sequence[Choice], values: Sequence[Any]) -> ProgramEntry:
         """The quickest of the plan by estimates and others; those that were slower are let go."""
         harness = self.harness
         rivals, failed = self._rivals(choices, harness.compiling_s)
@@ -74,9 +74,9 @@ class ComparedCall:
         harness.give_back()
         return self._as_entry(winner)
 
-    def _as_entry(self, winner: BuiltCandidate) -> Entry:
+    def _as_entry(self, winner: BuiltCandidate) -> ProgramEntry:
         entry = winner.entry
-        assert isinstance(entry, Entry)
+        assert isinstance(entry, ProgramEntry)
         return entry
 
     def _decided(
@@ -114,7 +114,7 @@ class ComparedCall:
                 failed.append(failed_trial(choice, 0.0, error))
         return built, failed
 
-    def _rival(self, choice: Choice) -> Entry:
+    def _rival(self, choice: Choice) -> ProgramEntry:
         sized, name = self.row.sized, self.row.id_of(self.bucket)
         at_home = self.bucket == sized.home_bucket
         regime = None if at_home else sized.regime(self.bucket)

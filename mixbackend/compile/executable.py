@@ -31,6 +31,7 @@ from mixbackend.compile.entry import Entry
 from mixbackend.compile.first_calls import quickest
 from mixbackend.compile.making import Making, ReenteredError, claimed
 from mixbackend.compile.placeholder_entry import FollowingEntry
+from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.compile.propose import Outlook, by_estimates
 from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.weight_bindings import Binding, RestlessWeightsError, WeightBindings
@@ -269,6 +270,7 @@ class Executable:
         known = entry.program.proposal.decision
         if ranged is None or self.state is State.LIVE or (known is not UNTUNED and not known.waiting):
             return entry
+        assert isinstance(entry, ProgramEntry), "others are tried once"
         captured = self._outlook.captured
         winner = quickest(entry, binding.row, bucket, values, ranged, captured, binding.weights)
         if winner is not entry:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from mixbackend.compile.entry import Entry
+from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.compile.sized_graph import Row
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.environment import Environment
@@ -33,7 +34,7 @@ from mixbackend.select.live.steps import Hold, situation, why_not
 
 
 def quickest(
-    baseline: Entry,
+    baseline: ProgramEntry,
     row: Row,
     bucket: int,
     values: Sequence[Any],
@@ -71,7 +72,7 @@ def quickest(
 
 @dataclass(frozen=True)
 class _FirstCall:
-    baseline: Entry
+    baseline: ProgramEntry
     row: Row
     bucket: int
     ranged: RangedDecisions
@@ -94,7 +95,7 @@ class _FirstCall:
 
         return TriedEntry(self.baseline, self.row, self.bucket, challengers, self.ranged, sizes)
 
-    def compared(self, placed: Captured, values: Sequence[Any], hold: Hold | None) -> Entry | None:
+    def compared(self, placed: Captured, values: Sequence[Any], hold: Hold | None) -> ProgramEntry | None:
         """The quickest of a few that are built now; ``None`` where nothing is compared at the first call."""
         from mixbackend.compile.compared_call import ComparedCall
         from mixbackend.select.comparison import harness_for
@@ -114,7 +115,7 @@ class _FirstCall:
         call = ComparedCall(self.baseline, self.row, self.bucket, self.ranged, self.environment, harness)
         return call.winner(rivals, values)
 
-    def leave(self, reason: str) -> Entry:
+    def leave(self, reason: str) -> ProgramEntry:
         """The plan by estimates, which is held against nothing; says why."""
         detail = f"not compared with others: {reason}"
         self.environment.events.append(Event("tuning", self.baseline.graph.id, "", "", detail))

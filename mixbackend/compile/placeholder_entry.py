@@ -30,8 +30,7 @@ class PlaceholderEntry(Entry):
     """
 
     def __init__(self, champion: Entry, row: Row, bucket: int) -> None:
-        super().__init__(champion.program, row.environment)
-        del self._program  # the champion's is asked for: this one would keep constants alive
+        super().__init__(row.environment)
         self._champion, self._row, self._bucket = champion, row, bucket
         self._changing = forks.long_reentrant_lock()  # of those that bind or build programs; letting go takes no lock
         self._released = False

@@ -1,6 +1,6 @@
 """A program: one plan of one graph as running code.
 
-Place: made by ``compile.build``, run and replaced by ``compile.entry``. Input: what was proposed, compiled and
+Place: made by ``compile.build``, run and replaced by ``compile.program_entry``. Input: what was proposed, compiled and
 stitched. Output: ``run``, on the list of the graph's inputs.
 Invariants: a value; what changes while it runs are its executors alone. A repair makes another program.
 """

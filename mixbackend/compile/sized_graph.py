@@ -22,6 +22,7 @@ from mixbackend.compile.build import build
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.making import Making, held
 from mixbackend.compile.program import Proposal
+from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.contracts import OpGraph
 from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.weights.watch import WeightWatch
@@ -226,9 +227,9 @@ class Row:
             return self.graph_id
         return f"{self.graph_id}@{regime.first}"
 
-    def build(self, proposal: Proposal, on_trial: bool = False) -> Entry:
+    def build(self, proposal: Proposal, on_trial: bool = False) -> ProgramEntry:
         """An entry of this row, bound to its constants; it is not entered yet."""
-        return Entry(build(proposal, self.environment, self.constants), self.environment, on_trial)
+        return ProgramEntry(build(proposal, self.environment, self.constants), self.environment, on_trial)
 
     def settle_watch(self) -> None:
         """Code was bound, or let go of: what shares the weights' memory now is ours."""

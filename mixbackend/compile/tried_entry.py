@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from mixbackend.compile.challenger_build import ChallengerBuild, UnbuiltError, challenger_job
-from mixbackend.compile.entry import Entry
 from mixbackend.compile.placeholder_entry import PlaceholderEntry
+from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.compile.sized_graph import Row
 from mixbackend.contracts.torch_compat import without_dispatch_modes
 from mixbackend.execute.bindings import BackgroundRebind
@@ -67,7 +67,7 @@ class TriedEntry(PlaceholderEntry):
 
     def __init__(
         self,
-        champion: Entry,
+        champion: ProgramEntry,
         row: Row,
         bucket: int,
         challengers: Sequence[Challenger],
@@ -75,8 +75,9 @@ class TriedEntry(PlaceholderEntry):
         sizes: Sequence[Any],
     ) -> None:
         super().__init__(champion, row, bucket)
+        self._champion: ProgramEntry = champion
         self._ranged, self._sizes = ranged, sizes
-        self._challenger: Entry | None = None
+        self._challenger: ProgramEntry | None = None
         self._kept: Decision | None = None
         estimated_s = champion.plan.estimated_s
         device = device_of(champion.graph)
@@ -140,13 +141,13 @@ class TriedEntry(PlaceholderEntry):
                 raise UnbuiltError("nobody calls the graph any more")
         return self._contender(challenger, elsewhere)
 
-    def _contender(self, entry: Entry, elsewhere: float = 1.0) -> Contender:
+    def _contender(self, entry: ProgramEntry, elsewhere: float = 1.0) -> Contender:
         names = [node.name for node in entry.layout.module.graph.find_nodes(op="placeholder")]
         changes = Changes.of_graphs([entry.graph], names, self._gpus)
         apart = entry.apart if self._records else None
         return Contender(entry, changes, partial(self._let_go, entry), lambda: entry.fault, elsewhere, apart)
 
-    def _let_go(self, entry: Entry) -> None:
+    def _let_go(self, entry: ProgramEntry) -> None:
         """Nobody will run it any more."""
         entry.release()
         if self._challenger is entry:
@@ -220,5 +221,5 @@ class TriedEntry(PlaceholderEntry):
         return replace(super().record(advice=advice), selection=self._live.selection.standing().to_dict())
 
 
-def _content(entry: Entry) -> Content:
+def _content(entry: ProgramEntry) -> Content:
     return content_of(named_layout(entry.layout.record), entry.plan)

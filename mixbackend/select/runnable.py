@@ -1,6 +1,6 @@
 """Runnable: what comparing knows of a compiled graph.
 
-Place: the form of ``compile.entry`` that ``select`` takes: what it is, where it is placed, how it is called.
+Place: the form of ``compile.program_entry`` that ``select`` takes: what it is, where it is placed, how it is called.
 """
 
 from __future__ import annotations

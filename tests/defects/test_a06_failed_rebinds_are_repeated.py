@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import mixbackend
-from mixbackend.compile.entry import Entry
+from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.execute.weights import watch
 
 STEPS = {
     "watching": (watch.WeightWatch, "__init__"),
     "making constants": (torch, "detach"),
-    "binding": (Entry, "bind"),
+    "binding": (ProgramEntry, "bind"),
     "settling": (watch.WeightWatch, "settle"),
 }
 
