@@ -9,6 +9,7 @@ Invariants: what is built was checked legal; only the reference's failure, or th
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ import torch
 from mixbackend.compile.program import Program, Proposal, recorded_device, same_key_regions, with_runner
 from mixbackend.compile.replay_script import write_replay
 from mixbackend.compile.stages import StageDriver
-from mixbackend.contracts import Backend, OpGraph, Plan, PlannedRegion, RegionCompileError, check_plan
+from mixbackend.contracts import Backend, OpGraph, PlacementError, Plan, PlannedRegion, RegionCompileError, check_plan
 from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.bindings import BindingJob, bind_all
 from mixbackend.execute.compile_cache import Compiled
@@ -34,6 +35,8 @@ from mixbackend.graph.regions import BoundRegion, cut_regions
 from mixbackend.host.slow_notice import SlowNotice
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
+
+logger = logging.getLogger("mixbackend")
 
 MAXIMUM_REPAIRS = 16
 """After this many repairs of one graph, a failing region goes to eager without looking for another backend."""
@@ -241,6 +244,16 @@ class _Builder:
 
     def _event(self, kind: Any, region: str, backend: str, detail: str) -> None:
         self.environment.events.append(Event(kind, self.driver.graph_id, region, backend, detail))
+
+
+def tell_unbuilt(graph_id: str, error: Exception, environment: Environment) -> None:
+    """A graph cannot be built: eager runs it, unless that is to be an error."""
+    # A user that requires a backend wants to hear that it cannot be had, whatever is done about failures.
+    unmet = isinstance(error, PlacementError) and environment.config.required_backends()
+    if environment.strict or unmet:
+        raise error
+    logger.debug("compiling %s failed", graph_id, exc_info=error)
+    environment.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
 
 
 def _show_regions(regions: Sequence[BoundRegion]) -> str:

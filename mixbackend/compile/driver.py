@@ -8,7 +8,8 @@ Invariants: a graph that cannot be compiled by us runs in eager, with an event, 
 
 from __future__ import annotations
 
-from mixbackend.compile.executable import Executable, run_by_eager, tell_unbuilt
+from mixbackend.compile.build import tell_unbuilt
+from mixbackend.compile.executable import Executable, run_by_eager
 from mixbackend.compile.propose import propose
 from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.stages import StageDriver

@@ -4,21 +4,17 @@ Place: what ``compile.driver`` returns and torch calls. Input: what was proposed
 Output: a callable on the list of graph inputs; records for reports.
 A call with an argument whose values do not lie in its memory (``unwritten_values``) is eager's. Any other finds the
 binding of its weights, reads its bucket off the other inputs, and runs the entry there. What the table
-lacks is made by the call that needs it: constants of new weights, the program of another range of sizes, at the first
-call in a bucket the choice among plans.
+lacks is made by the call that needs it: constants of new weights, and what a cell gets (``compile.cells``).
 Invariants: locks are held for writes to tables only. One thread makes what is missing; others that need that very cell
-wait for it, no others do. What is called while it is built, by what builds it, is eager's. What cannot be built is run
-by eager or by the plan of other sizes, with an event, unless the policy is to raise.
+wait for it, no others do. What is called while it is built, by what builds it, is eager's, and so is a graph that
+cannot be built.
 The first results are held against what they are to share memory with in eager.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
-import logging
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -27,15 +23,15 @@ from typing import Any
 import torch
 
 from mixbackend.backends.common import forks
+from mixbackend.compile.abandoned_weights import drop_after_collections
+from mixbackend.compile.build import tell_unbuilt
+from mixbackend.compile.cells import Cells
 from mixbackend.compile.entry import Entry
-from mixbackend.compile.first_calls import quickest
 from mixbackend.compile.making import Making, ReenteredError, claimed
-from mixbackend.compile.placeholder_entry import FollowingEntry
-from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.compile.propose import Outlook, by_estimates
 from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.weight_bindings import Binding, RestlessWeightsError, WeightBindings
-from mixbackend.contracts import PlacementError, VerificationError
+from mixbackend.contracts import VerificationError
 from mixbackend.contracts.torch_compat import values_lie_in_memory, without_dispatch_modes
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.unwritten_values import changing_places
@@ -49,9 +45,6 @@ from mixbackend.host.undisturbed import undisturbed
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event, GraphRecord
 from mixbackend.reporting.records import IdentityRecord
-from mixbackend.select.decision import UNTUNED, Decision
-
-logger = logging.getLogger("mixbackend")
 
 
 class State(Enum):
@@ -85,14 +78,13 @@ class Executable:
         self._steps: dict[str, Any] = {}  # cells of what changes the graph as a whole; they never hold a value
         self._rows: list[Row] = []
         self._whole: Row  # the one that was taken last
+        self._cells: Cells
         self._bindings: WeightBindings | None = None
         self._latest: Binding | None = None
-        self._selected: set[int] = set()
         self.state = State.NEW
         if first is not None:
             self._take(first)
-        _executables.add(self)
-        forks.follow(self)
+        drop_after_collections(self)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         """Run the graph; empties the list."""
@@ -203,24 +195,10 @@ class Executable:
             return ready
         try:
             with without_dispatch_modes(), undisturbed(), claimed(row.lock, row.entries, bucket) as found:
-                entry: Entry = found or self._chosen(binding, bucket, values)
+                entry: Entry = found or self._cells.fill(binding, bucket, values, self.state is State.LIVE)
                 return entry
         except ReenteredError:
             return functools.partial(self._by_eager, binding)
-
-    def _chosen(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Entry:
-        """Fill a cell that this call has claimed."""
-        row = binding.row
-        entry = row.home if bucket == row.sized.home_bucket else self._built(binding, bucket, values)
-        with self._lock:
-            selected = bucket in self._selected
-            self._selected.add(bucket)
-        if not selected:
-            entry = self._select(binding, bucket, entry, values)
-        elif row is not self._rows[0]:
-            entry = self._following(row, bucket, entry)
-        row.enter(bucket, entry)
-        return entry
 
     def _by_eager(self, binding: Binding, values: list[Any]) -> Sequence[Any]:
         """What eager does with the inputs of the placed graph; empties the list."""
@@ -228,74 +206,14 @@ class Executable:
         values.clear()
         return self.run_eager(given)
 
-    def _built(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Entry:
-        """Build the program of a bucket; the first call's serves it too if that fails."""
-        row, regime = binding.row, binding.row.sized.regime(bucket)
-        try:
-            decision = self._decision(binding, bucket, values)
-            entry = row.build(row.sized.proposal(bucket, row.id_of(bucket), decision, self._environment))
-        except Exception as error:
-            if self._environment.config.on_failure == "raise" or isinstance(error, ReenteredError):
-                raise
-            logger.debug("compiling for sizes %s failed", regime, exc_info=True)
-            detail = f"sizes {regime} keep the plan of other sizes: {error}"
-            self._environment.events.append(Event("fallback", row.graph_id, "", "", detail))
-            with self._lock:
-                self._selected.add(bucket)
-            return row.home
-        if binding.watch is not None:
-            binding.watch.settle()  # what shares the weights' memory now is ours
-        return entry
-
-    def _decision(self, binding: Binding, bucket: int, values: Sequence[Any]) -> Decision:
-        ranged, row = self._outlook.ranged, binding.row
-        if ranged is None:
-            return UNTUNED
-        leading = self._rows[0]
-        if row is not leading:
-            cell = leading.entries[bucket]
-            if isinstance(cell, Making) and ranged.measuring:
-                cell.wait()  # it is measured once
-            earlier = leading.held(bucket)
-            if earlier is not None:
-                return earlier.program.proposal.decision
-        regime = row.sized.regime(bucket)
-        assert regime is not None, "there is one plan for all sizes"
-        whole = row.sized.prepared.whole(values, binding.weights)
-        return ranged.decide(regime, whole, row.sized.choice_at_home(row.home))
-
-    def _select(self, binding: Binding, bucket: int, entry: Entry, values: Sequence[Any]) -> Entry:
-        """Hold a plan by estimates against others, once in each bucket."""
-        ranged = self._outlook.ranged
-        known = entry.program.proposal.decision
-        if ranged is None or self.state is State.LIVE or (known is not UNTUNED and not known.waiting):
-            return entry
-        assert isinstance(entry, ProgramEntry), "others are tried once"
-        captured = self._outlook.captured
-        winner = quickest(entry, binding.row, bucket, values, ranged, captured, binding.weights)
-        if winner is not entry:
-            binding.row.settle_watch()
-        return winner
-
-    def _following(self, row: Row, bucket: int, entry: Entry) -> Entry:
-        """An entry of further weights, while calls with the first ones look for a better program."""
-        if isinstance(entry, FollowingEntry) or self.state is State.LIVE:
-            return entry
-        following = FollowingEntry(entry, row, bucket, self._rows[0])
-        return entry if following.settled else following
-
-    def after_fork(self) -> None:
-        """In the child of a fork: what another thread was choosing is chosen again."""
-        for row in self._rows[:1]:
-            making = {bucket for bucket, cell in enumerate(row.entries) if isinstance(cell, Making)}
-            self._selected -= making
-
     # --- state -------------------------------------------------------------------------------------------------------
 
     def _take(self, row: Row) -> None:
         """Run the graph of a row from now on."""
         self._whole = row
         sized, captured = row.sized, self._outlook.captured
+        if not self._rows:
+            self._cells = Cells(self._outlook, row, self._environment)
         self._add(row)
         if sized.prepared.split is not None:
             self._bindings = WeightBindings(sized, row, captured.id, self._environment)
@@ -409,34 +327,5 @@ def run_by_eager(captured: Captured, environment: Environment) -> Executable:
     return executable
 
 
-def tell_unbuilt(graph_id: str, error: Exception, environment: Environment) -> None:
-    """A graph cannot be built: eager runs it, unless that is to be an error."""
-    # A user that requires a backend wants to hear that it cannot be had, whatever is done about failures.
-    unmet = isinstance(error, PlacementError) and environment.config.required_backends()
-    if environment.strict or unmet:
-        raise error
-    logger.debug("compiling %s failed", graph_id, exc_info=error)
-    environment.events.append(Event("fallback", graph_id, "", "", f"the graph runs in eager: {error}"))
-
-
 def _copied(value: torch.Tensor) -> torch.Tensor:
     return value.detach().clone(memory_format=torch.preserve_format)
-
-
-_FULL_COLLECTION = 2
-_executables: weakref.WeakSet[Executable] = weakref.WeakSet()
-
-
-def _drop_abandoned_anywhere(phase: str, info: Mapping[str, Any]) -> None:
-    """After a full collection of garbage: let go of what was made of weights that are no more.
-
-    Torch may keep a graph long after its model is gone. A finaliser of a weight would be told at once, but a tensor
-    with weak references of Python cannot be swapped (``torch.utils.swap_tensors``). Takes no lock: it may come in the
-    middle of anything.
-    """
-    if phase == "stop" and info["generation"] >= _FULL_COLLECTION:
-        for executable in list(_executables):
-            executable.drop_abandoned()
-
-
-gc.callbacks.append(_drop_abandoned_anywhere)
