@@ -240,3 +240,10 @@ def test_it_stands_on_the_contract_alone_and_stays_small():
     assert lines <= 510
     entry = 'entry-points."mixbackend.backends"]\nopenvino = "mixbackend_openvino.backend:OpenVinoBackend"'
     assert re.search(re.escape(entry), (PLUGIN / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "amax", "amin"])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_a_single_number_is_its_own_reduction(reduction, keepdim):
+    region = trace_region(lambda x: getattr(x * 2, reduction)(-1, keepdim=keepdim), [torch.tensor(3.5)])
+    assert_right(region, BACKEND.compile(region).run, [torch.tensor(3.5)])

@@ -178,7 +178,8 @@ def clamp(call: Call) -> Any:
 
 def reduction(function: Any) -> Any:
     def build(call: Call) -> Any:
-        axes = call["dim"] or range(len(call.shape()))
+        # Torch names a dimension of a single number, which OpenVINO does not have.
+        axes = (call["dim"] or range(len(call.shape()))) if call.shape() else ()
         return function(call["self"], vector(list(axes)), call["keepdim"])
 
     return build
