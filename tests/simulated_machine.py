@@ -10,8 +10,9 @@ from mixbackend.plan.choice import Choice
 from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger
+from mixbackend.select.live.duel import Ticket
 from mixbackend.select.live.overlaps import Overlaps
-from mixbackend.select.live.selection import Selection, Ticket
+from mixbackend.select.live.selection import Selection
 from mixbackend.select.live.standing import Happened
 from mixbackend.select.live.steps import Hold
 

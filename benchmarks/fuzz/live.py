@@ -16,7 +16,7 @@ from unittest import mock
 from mixbackend.benchmarks.fuzz.program import Program
 from mixbackend.contracts import OpGraph
 from mixbackend.cost.costs import SessionCosts
-from mixbackend.select.live import allowance, call_meter, processor_challengers, selection, turns
+from mixbackend.select.live import allowance, call_meter, duel, processor_challengers, turns
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.paired_decision import Outcome, Verdict
 from mixbackend.select.live.turns import Round
@@ -51,7 +51,7 @@ def opened() -> Iterator[None]:
             (call_meter, "LOOK_EVERY_S", 0.0),
             (turns, "TURN_S", 0.0),
             (processor_challengers, "LEAST_S", 0.0),
-            (selection, "decide", _decide),
+            (duel, "decide", _decide),
             (Arbiter, "may", lambda *_: True),
             (SessionCosts, "comparable", _everybody),
         ):

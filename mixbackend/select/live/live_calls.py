@@ -23,9 +23,10 @@ from typing import Any
 from mixbackend.backends.common import forks
 from mixbackend.select.live.call_meter import CallMeter
 from mixbackend.select.live.challengers import Challenger
+from mixbackend.select.live.duel import Ticket
 from mixbackend.select.live.guarded import GUARDED, guarded
 from mixbackend.select.live.preparation import Contender, NotNowError, Preparation, Preparer
-from mixbackend.select.live.selection import Selection, Ticket
+from mixbackend.select.live.selection import Selection
 from mixbackend.select.live.standing import Happened
 from mixbackend.select.live.steps import Hold, Situation, situation, why_not
 from mixbackend.select.live.watches import Lap, Watch

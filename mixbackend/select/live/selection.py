@@ -18,68 +18,30 @@ Units: seconds.
 from __future__ import annotations
 
 import itertools
-import statistics
 import threading
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 from mixbackend.backends.common import forks
-from mixbackend.plan.regime_search import WORTH
-from mixbackend.select.decision import MEASURED, SLOWER, UNTUNED, Decision, Trial
+from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.select.live.allowance import TURNS_IN_ROUND, Allowance, turns_s
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger, worth_trying
+from mixbackend.select.live.duel import Duel, Ticket
+from mixbackend.select.live.findings import Findings
 from mixbackend.select.live.guarded import GUARDED
 from mixbackend.select.live.overlaps import Overlaps
-from mixbackend.select.live.paired_decision import Outcome, Verdict, decide
-from mixbackend.select.live.standing import Change, Happened, Standing
+from mixbackend.select.live.pace import Pace
+from mixbackend.select.live.paired_decision import Outcome, Verdict
+from mixbackend.select.live.standing import Happened, Standing
 from mixbackend.select.live.steps import Hold
-from mixbackend.select.live.turns import TURN_S, Call, Side, Times, Turns
+from mixbackend.select.live.turns import TURN_S
 from mixbackend.select.live.under_way import UnderWay
 from mixbackend.select.live.watches import Lap
 from mixbackend.select.turns import FAR_AWAY
 
 FULL = 1.1
 """Of a turn, for the calls under way: seconds of calls scatter."""
-_LATEST = 9
-"""Calls of a program that say what it takes now."""
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """Who runs a call.
-
-    Attributes:
-        number: of the entry's calls, from 1.
-        contender: who runs it.
-        tries: how often this contender ran before.
-        start: when it began.
-        overlap: see ``Overlaps``.
-        symbols, stream: of the call.
-        duel: the comparison that it is part of; ``None`` if it is of none.
-    """
-
-    number: int
-    contender: int
-    tries: int
-    start: float
-    overlap: int
-    symbols: tuple[int, ...] = ()
-    stream: int = 0
-    duel: _Duel | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Duel:
-    """The champion against one challenger."""
-
-    contender: int
-    challenger: Challenger
-    elsewhere: float = 1.0
-    turns: Turns = field(default_factory=Turns)
-    looked_at: int = 0
 
 
 class Selection:
@@ -107,30 +69,19 @@ class Selection:
         self._queued = queued
         self._under_way = UnderWay[tuple[Ticket, bool]]()
         self._me = next(_numbers)
-        self._arbiter, self._overlaps, self._born = arbiter, overlaps, born
+        self._arbiter, self._overlaps = arbiter, overlaps
         self._lock = forks.lock()
         self._settled = threading.Event()
-        self._numbered = {challenger: number for number, challenger in enumerate(challengers, 1)}
+        self._findings = Findings(estimated_s, challengers, known)
+        self._pace = Pace(self._findings.estimates, born)
         self._waiting = tuple(challengers)
         self._building: Challenger | None = None
         self._stopped = False
-        self._known, self._later = known.trials, tuple[Challenger, ...]()
-        self._names = {0: str(known.choice), **{number: str(item.choice) for item, number in self._numbered.items()}}
-        self._choices = {0: known.choice, **{number: item.choice for item, number in self._numbered.items()}}
-        self._estimates = {0: estimated_s, **{number: item.estimated_s for item, number in self._numbered.items()}}
         self._champion = 0
-        self._duel: _Duel | None = None
+        self._duel: Duel | None = None
         self._last = 0
         self._pending: tuple[Ticket, float] | None = None
         self._allowance = Allowance()
-        self._latest: dict[int, deque[float]] = {}
-        self._tries: dict[int, int] = {}
-        self._trials: dict[int, Trial] = {}
-        self._happened: list[Happened] = []
-        self._untold: list[Happened] = []
-        self._rounds = 0
-        self._first_s: float | None = None
-        self._best_s: float | None = None
         if not challengers:
             self._settled.set()
 
@@ -142,8 +93,7 @@ class Selection:
             self._look_back(now, hold)
             contender, duel = self._turn(now, hold)
             self._last = contender
-            tries = self._tries.get(contender, 0)
-            self._tries[contender] = tries + 1
+            tries = self._pace.begin(contender)
             number = self._allowance.calls + 1
             return Ticket(number, contender, tries, now, self._overlaps.begin(), symbols, stream, duel)
 
@@ -156,7 +106,7 @@ class Selection:
                 self._took(ticket, call_s, now)
             duel = ticket.duel
             if error and duel is not None and duel is self._duel and ticket.contender == duel.contender:
-                self._conclude(duel, Outcome(Verdict.SLOWER, len(duel.turns.rounds)), ticket.number, error)
+                self._conclude(duel, duel.lost(), ticket.number, error)
             elif lap is not None:
                 self._under_way.add((ticket, alone), lap)
             elif duel is not None and duel is self._duel and not self._queued:
@@ -164,14 +114,14 @@ class Selection:
                     self._pending = ticket, call_s
                 else:
                     # What follows it is not told from what runs beside it.
-                    duel.turns = duel.turns.after(_call(ticket, duel, call_s, call_s, False))
+                    duel.count(ticket, call_s, call_s, False)
 
     def ran(self, calls: int, seconds: float, now: float) -> None:
         """The champion ran calls that were part of no comparison."""
         with self._lock:
             self._last = self._champion
             self._allowance = self._allowance.after(seconds, calls=calls)
-            self._note(self._champion, seconds / calls, now)
+            self._pace.note(self._champion, seconds / calls, now, True)
 
     def charge(self, seconds: float) -> None:
         """Trying took so much of the user's time beside calls."""
@@ -185,8 +135,7 @@ class Selection:
     def news(self) -> tuple[Happened, ...]:
         """What became of challengers since this was asked."""
         with self._lock:
-            told, self._untold = tuple(self._untold), []
-            return told
+            return self._findings.news()
 
     # --- rehearsals, where the user's calls are not to run challengers -----------------------------------------------
 
@@ -211,8 +160,8 @@ class Selection:
             duel = self._duel
             if duel is None or call_s is None:
                 return
-            duel.turns = duel.turns.with_turn(Times(call_s, call_s))
-            if len(duel.turns.rounds) > duel.looked_at:
+            duel.had_turn(call_s)
+            if duel.round_ended:
                 self._decide(duel)
 
     # --- challengers -------------------------------------------------------------------------------------------------
@@ -222,13 +171,11 @@ class Selection:
         with self._lock:
             if self._duel is not None or self._building is not None or not self._allowance.is_open:
                 return None
-            # Estimates err together as well: where the champion is faster than its own, so may all others be.
-            bar = max(self._seconds(self._champion), self._estimates[self._champion])
-            self._waiting = worth_trying(self._waiting, bar)
+            self._waiting = worth_trying(self._waiting, self._pace.bar_s(self._champion))
             if not self._waiting:
                 self._settle()
                 return None
-            if not self._arbiter.may(self._me, self._allowance.spent_s, now, self._seconds(self._champion)):
+            if not self._arbiter.may(self._me, self._allowance.spent_s, now, self._pace.seconds(self._champion)):
                 return None
             self._building, *waiting = self._waiting
             self._waiting = tuple(waiting)
@@ -236,7 +183,7 @@ class Selection:
 
     def number(self, challenger: Challenger) -> int:
         """Of a challenger, as tickets name it."""
-        return self._numbered[challenger]
+        return self._findings.number(challenger)
 
     def built(self, challenger: Challenger, elsewhere: float = 1.0) -> bool:
         """The challenger that was wanted can run; whether it will, or everything was stopped meanwhile.
@@ -251,7 +198,7 @@ class Selection:
                 return False
             assert challenger is self._building, "only what is wanted is built"
             self._building = None
-            self._duel = _Duel(self._numbered[challenger], challenger, elsewhere)
+            self._duel = Duel(self._findings.number(challenger), challenger, elsewhere)
             return True
 
     def unbuilt(self, challenger: Challenger, why: str, later: bool = False) -> None:
@@ -261,15 +208,14 @@ class Selection:
                 return
             assert challenger is self._building, "only what is wanted is built"
             self._building = None
-            duel = _Duel(self._numbered[challenger], challenger)
-            self._conclude(duel, Outcome(Verdict.SLOWER), self._allowance.calls, why, later)
+            duel = Duel(self._findings.number(challenger), challenger)
+            self._conclude(duel, duel.lost(), self._allowance.calls, why, later)
 
     def withdraw(self, why: str) -> None:
         """The challenger that is tried can run no more."""
         with self._lock:
             if self._duel is not None:
-                lost = Outcome(Verdict.SLOWER, len(self._duel.turns.rounds))
-                self._conclude(self._duel, lost, self._allowance.calls + 1, why)
+                self._conclude(self._duel, self._duel.lost(), self._allowance.calls + 1, why)
 
     def after_fork(self) -> None:
         """In the child of a fork: who was being built is wanted again."""
@@ -292,7 +238,7 @@ class Selection:
             if self._duel is not None:
                 stopped = Outcome(Verdict.NO_DIFFERENCE, len(self._duel.turns.rounds), reason="since it was stopped")
                 self._conclude(self._duel, stopped, self._allowance.calls + 1, later=True)
-            self._later = (*self._later, *self._unfinished())
+            self._findings.leave(*self._unfinished())
             self._stopped, self._building, self._waiting = True, None, ()
             self._settle()
 
@@ -313,9 +259,7 @@ class Selection:
     def decision(self) -> Decision:
         """What was found so far, and who is left to be tried, for the store."""
         with self._lock:
-            trials = {str(trial.choice): trial for trial in (*self._known, *self._trials.values())}
-            left = (*self._unfinished(), *self._later)
-            return Decision(self._choices[self._champion], tuple(trials.values()), left)
+            return self._findings.decision(self._champion, self._unfinished())
 
     def _unfinished(self) -> tuple[Challenger, ...]:
         tried = () if self._duel is None else (self._duel.challenger,)
@@ -324,18 +268,18 @@ class Selection:
     def standing(self) -> Standing:
         """What was done so far."""
         with self._lock:
-            allowance, duel = self._allowance, self._duel
+            allowance, duel, findings = self._allowance, self._duel, self._findings
             return Standing(
-                champion=self._names[self._champion],
-                trying="" if duel is None else self._names[duel.contender],
+                champion=findings.names[self._champion],
+                trying="" if duel is None else findings.names[duel.contender],
                 waiting=len(self._waiting) + (self._building is not None),
                 calls=allowance.calls,
                 spent_s=allowance.spent_s,
                 tried_s=allowance.tried_s,
-                turns=self._rounds + (0 if duel is None else len(duel.turns.rounds)),
-                first_result_s=self._first_s,
-                best_result_s=self._best_s,
-                happened=tuple(self._happened),
+                turns=findings.rounds + (0 if duel is None else len(duel.turns.rounds)),
+                first_result_s=self._pace.first_s,
+                best_result_s=self._pace.best_s,
+                happened=tuple(findings.happened),
             )
 
     # --- under the lock ----------------------------------------------------------------------------------------------
@@ -350,23 +294,22 @@ class Selection:
             return
         if pending is not None and pending[0].duel is duel:
             ticket, call_s = pending
-            duel.turns = duel.turns.after(_call(ticket, duel, call_s, now - ticket.start, True))
-        if len(duel.turns.rounds) > duel.looked_at:
+            duel.count(ticket, call_s, now - ticket.start, True)
+        if duel.round_ended:
             self._decide(duel)
             return
         if duel.turns.hopeless:
             outcome = Outcome(Verdict.NO_DIFFERENCE, duel.looked_at, reason="since calls always overlap")
-        elif duel.turns.turn_begins and duel.turns.side is Side.CHALLENGER:
+        elif duel.turns.turn_begins and duel.challenger_runs:
             outcome = self._next_turn_of(duel)
         else:
             return
         if outcome.verdict is not Verdict.OPEN:
             self._conclude(duel, outcome, self._allowance.calls + 1)
 
-    def _decide(self, duel: _Duel) -> None:
+    def _decide(self, duel: Duel) -> None:
         """A round has ended."""
-        duel.looked_at = len(duel.turns.rounds)
-        outcome = _everywhere(decide(duel.turns.rounds), duel.elsewhere)
+        outcome = duel.decided()
         if outcome.verdict is not Verdict.OPEN:
             self._conclude(duel, outcome, self._allowance.calls + 1)
 
@@ -376,28 +319,29 @@ class Selection:
             self._took(ticket, seconds.device_s, now)
             duel = ticket.duel
             if duel is not None and duel is self._duel:
-                duel.turns = duel.turns.after(_call(ticket, duel, seconds.device_s, seconds.step_s, alone))
+                duel.count(ticket, seconds.device_s, seconds.step_s, alone)
 
-    def _waits_for_device(self, duel: _Duel) -> bool:
+    def _waits_for_device(self, duel: Duel) -> bool:
         """Whether the calls under way will fill the turn, by what such calls took before."""
         mine = self._under_way.count(lambda call: call[0].duel is duel)
-        side, now = duel.turns.side, duel.turns.now
-        contender = duel.contender if side is Side.CHALLENGER else self._champion
-        latest = self._latest.get(contender)
+        now, call_s = duel.turns.now, self._pace.seen(self._in_turn(duel))
         counted = mine - (not now.skipped)  # a turn's first call is not
-        return counted > 0 and (not latest or now.filled_s + counted * statistics.median(latest) >= FULL * TURN_S)
+        return counted > 0 and (call_s is None or now.filled_s + counted * call_s >= FULL * TURN_S)
 
-    def _next_turn_of(self, duel: _Duel) -> Outcome:
+    def _in_turn(self, duel: Duel) -> int:
+        return duel.contender if duel.challenger_runs else self._champion
+
+    def _next_turn_of(self, duel: Duel) -> Outcome:
         """A further turn of a challenger must be paid for, too, now that it is seen what one takes."""
         turns, still_open = duel.turns, Outcome(Verdict.OPEN)
         if turns.ratio is None or self._fits(duel, 1):
             return still_open
-        duel.turns = turns.given_up()
+        duel.give_up_round()
         if turns.ratio < FAR_AWAY:
             return still_open
         return Outcome(Verdict.SLOWER, len(turns.rounds), turns.ratio, reason="far behind in its first turn")
 
-    def _turn(self, now: float, hold: Hold | None) -> tuple[int, _Duel | None]:
+    def _turn(self, now: float, hold: Hold | None) -> tuple[int, Duel | None]:
         if hold is Hold.IN_BACKWARD:
             # It goes on as it began; a program that is gone by now lost between two steps, by what it raised.
             return (self._last if self._is_here(self._last) else self._champion), None
@@ -407,67 +351,36 @@ class Selection:
         if duel.turns.between_rounds and not self._fits(duel, TURNS_IN_ROUND):
             self._arbiter.leave(self._me)
             return self._champion, None
-        if not self._arbiter.may(self._me, self._allowance.spent_s, now, self._seconds(self._champion)):
-            duel.turns = duel.turns.given_up()
+        if not self._arbiter.may(self._me, self._allowance.spent_s, now, self._pace.seconds(self._champion)):
+            duel.give_up_round()
             return self._champion, None
         if self._waits_for_device(duel):
             return self._champion, None
-        side = duel.turns.side
-        return (duel.contender if side is Side.CHALLENGER else self._champion), duel
+        return self._in_turn(duel), duel
 
     def _is_here(self, contender: int) -> bool:
         return contender == self._champion or (self._duel is not None and contender == self._duel.contender)
 
-    def _fits(self, duel: _Duel, turns: int) -> bool:
+    def _fits(self, duel: Duel, turns: int) -> bool:
         """Whether so many turns of the challenger may be paid for."""
-        champion_s, ratio = self._seconds(self._champion), duel.turns.ratio
-        if duel.contender in self._latest:
-            challenger_s = self._seconds(duel.contender)
-        else:
-            # Where the champion takes longer than was estimated, so may all that share the machine with it.
-            late = max(1.0, champion_s / self._estimates[self._champion])
-            challenger_s = late * duel.challenger.most_s if ratio is None else ratio * champion_s
+        champion_s = self._pace.seconds(self._champion)
+        challenger_s = self._pace.expected_s(duel.contender, duel.challenger, self._champion, duel.turns.ratio)
         return self._allowance.fits(turns_s(challenger_s, champion_s, TURN_S, turns))
 
     def _took(self, ticket: Ticket, call_s: float, now: float) -> None:
-        champion_s = self._seconds(self._champion)
+        champion_s = self._pace.seconds(self._champion)
         tried = ticket.contender != self._champion
         self._allowance = self._allowance.after(call_s, call_s - champion_s if tried else 0.0)
         if not tried or ticket.tries >= GUARDED:
             # The first calls bind, check and copy: they say nothing of those that follow.
-            self._note(ticket.contender, call_s, now)
+            self._pace.note(ticket.contender, call_s, now, not tried)
 
-    def _note(self, contender: int, call_s: float, now: float) -> None:
-        self._latest.setdefault(contender, deque(maxlen=_LATEST)).append(call_s)
-        if self._first_s is None:
-            self._first_s = now - self._born
-        if self._best_s is None and contender == self._champion:
-            self._best_s = now - self._born
-
-    def _seconds(self, contender: int) -> float:
-        latest = self._latest.get(contender)
-        return statistics.median(latest) if latest else self._estimates[contender]
-
-    def _conclude(self, duel: _Duel, outcome: Outcome, call: int, error: str = "", later: bool = False) -> None:
-        change: Change = "out" if error else "switched" if outcome.verdict is Verdict.FASTER else "kept"
-        names = self._names[self._champion], self._names[duel.contender]
-        lost = self._champion if change == "switched" else duel.contender
-        happened = Happened(change, call, *names, duel.contender, lost, outcome, error)
-        self._happened.append(happened)
-        self._untold.append(happened)
-        self._rounds += len(duel.turns.rounds)
-        rounds = duel.turns.rounds
-        if later:
-            self._later = (*self._later, duel.challenger)
-        elif rounds:
-            choice, seconds = self._choices[self._champion], tuple(found.champion.call_s for found in rounds)
-            self._trials[self._champion] = Trial(choice, self._estimates[self._champion], MEASURED, rounds_s=seconds)
-        if not later:
-            self._trials[duel.contender] = _trial(duel, error)
+    def _conclude(self, duel: Duel, outcome: Outcome, call: int, error: str = "", later: bool = False) -> None:
+        change = self._findings.conclude(duel, self._champion, outcome, call, error, later)
         if duel is self._duel:
             self._duel = self._pending = None
         if change == "switched":
-            self._champion, self._best_s = duel.contender, None
+            self._champion, self._pace.best_s = duel.contender, None
         if not self._waiting:
             self._settle()
 
@@ -475,25 +388,3 @@ class Selection:
         self._arbiter.leave(self._me)
         self._under_way.clear()
         self._settled.set()
-
-
-def _everywhere(outcome: Outcome, elsewhere: float) -> Outcome:
-    """A challenger that is faster here, and promises to be slower at other sizes of the entry, does not win."""
-    if outcome.verdict is not Verdict.FASTER or outcome.ratio is None or outcome.ratio * elsewhere <= 1.0 + WORTH:
-        return outcome
-    reason = f"promises {outcome.ratio * elsewhere:.2f} times the champion's seconds at other sizes"
-    return replace(outcome, verdict=Verdict.SLOWER, reason=reason)
-
-
-def _call(ticket: Ticket, duel: _Duel, call_s: float, step_s: float, alone: bool) -> Call:
-    side = Side.CHALLENGER if ticket.contender == duel.contender else Side.CHAMPION
-    return Call(side, call_s, max(step_s, call_s), ticket.symbols, ticket.stream, alone)
-
-
-def _trial(duel: _Duel, error: str) -> Trial:
-    """Rounds of a challenger, as decisions keep them: seconds of a call."""
-    challenger = duel.challenger
-    if error or not duel.turns.rounds:
-        return Trial(challenger.choice, challenger.estimated_s, "failed" if error else SLOWER, error)
-    seconds = tuple(found.challenger.call_s for found in duel.turns.rounds)
-    return Trial(challenger.choice, challenger.estimated_s, MEASURED, rounds_s=seconds)

@@ -15,7 +15,7 @@ from mixbackend.compile.placeholder_entry import PlaceholderEntry
 from mixbackend.compile.sized_graph import Row
 from mixbackend.contracts import CompiledRegion, Region
 from mixbackend.select.by_range import RangedDecisions
-from mixbackend.select.live import selection
+from mixbackend.select.live import duel
 from mixbackend.select.live.arbiter import arbiter
 from mixbackend.select.live.paired_decision import Outcome, Verdict
 
@@ -143,7 +143,7 @@ def test_what_fails_in_the_call_that_it_won_before_is_repaired(make_mixture, sle
             return CompiledRegion(run, strides="contiguous")
 
     faster = Outcome(Verdict.FASTER, 1, 0.5)
-    monkeypatch.setattr(selection, "decide", lambda rounds: faster if rounds else Outcome(Verdict.OPEN))
+    monkeypatch.setattr(duel, "decide", lambda rounds: faster if rounds else Outcome(Verdict.OPEN))
     mixture = make_mixture(sleeper("slow", 0.0), Fifth("fifth", 0.0), on_failure="repair")
     with torch.no_grad():
         compiled = torch.compile(torch.exp, backend=mixture, dynamic=False)

@@ -20,8 +20,8 @@ from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
 from mixbackend.contracts import CompiledRegion, OpView, Region, Supported, Traits, Verdict
+from mixbackend.select.live import duel
 from mixbackend.select.live import paired_decision as paired
-from mixbackend.select.live import selection
 
 pytestmark = pytest.mark.usefixtures("worth_comparing", "tried_at_once")
 
@@ -202,7 +202,7 @@ def any_winner(monkeypatch: pytest.MonkeyPatch) -> random.Random:
         verdict = chance.choice((paired.Verdict.FASTER, paired.Verdict.SLOWER)) if rounds else paired.Verdict.OPEN
         return paired.Outcome(verdict, len(rounds), 0.5)
 
-    monkeypatch.setattr(selection, "decide", decide)
+    monkeypatch.setattr(duel, "decide", decide)
     return chance
 
 

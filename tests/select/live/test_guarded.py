@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from simulated_machine import Machine
 
 from mixbackend.execute.state_restore import Changes
+from mixbackend.select.live.duel import Ticket
 from mixbackend.select.live.guarded import GUARDED, guarded
-from mixbackend.select.live.selection import Ticket
 
 SLOTS = 5
 
