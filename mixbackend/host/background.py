@@ -4,8 +4,9 @@ Place: the door to ``behind_governor`` and its workers; whoever has something to
 Input: jobs as values, and what the calls of their entries came to. Output: answers, when somebody asks for them.
 Invariants: no thread of this process works or wakes up for it, and no question waits: what runs here is a write to a
 pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it. A fork
-has nothing behind; it may give jobs of its own. The end of the process kills what is behind, and waits at most a fifth
-of a second for it. Ctrl-C ends the user's call alone. Nothing is unpickled.
+has nothing behind; it may give jobs of its own. A governor knows what was used of the budget, so it stays: the end of
+the process kills it and what is behind it, and waits at most a fifth of a second for that. Ctrl-C ends the user's call
+alone. Nothing is unpickled.
 Non-goals: what the jobs are; loading what they made.
 """
 
@@ -31,7 +32,6 @@ SWITCH = "MIXBACKEND_BACKGROUND"
 
 _ASK_EVERY_S = 0.02
 _TELL_EVERY_S = 0.25
-_KEEP_GOVERNOR_S = 10.0
 
 
 def allowed_here() -> bool:
@@ -125,7 +125,7 @@ class Background:
         self._entries: dict[str, _Entry] = {}
         self._behind: set[int] = set()
         self._answers: list[Done] = []
-        self._asked_at = self._quiet_since = self._clock()
+        self._asked_at = self._clock()
         self._used_s, self._state = 0.0, ""
 
     @property
@@ -224,7 +224,7 @@ class Background:
         entry.waiting.clear()
 
     def _listen(self) -> None:
-        now = self._asked_at = self._clock()
+        self._asked_at = self._clock()
         if self._governor is None:
             return
         messages = self._governor.hear()
@@ -237,11 +237,6 @@ class Background:
                 self._take(message)
             self._state = message.get("state", self._state)
             self._used_s = message.get("used_s", self._used_s)
-        if self._behind:
-            self._quiet_since = now
-        elif self._governor is not None and now - self._quiet_since > _KEEP_GOVERNOR_S:
-            self._governor.end()
-            self._governor = None
 
     def _take(self, message: Mapping[str, Any]) -> None:
         if message["job"] not in self._behind:

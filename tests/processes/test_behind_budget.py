@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mixbackend.host.background import SWITCH, Background, Job
 from mixbackend.host.behind_budget import Account, Figures, Limits
 from mixbackend.host.behind_governor import Governor
 from mixbackend.host.behind_orders import ELSEWHERE, LITTLE_MEMORY, UNPAID, Answer
@@ -273,3 +274,49 @@ def test_free_memory_is_what_the_control_group_leaves(tmp_path: Path) -> None:
     write("sys/fs/cgroup/job/memory.current", "1000\n")
     assert free_bytes(tmp_path) == 2000
     assert free_bytes() > 0
+
+
+class Pipe:
+    """A governor that does every job at once."""
+
+    def __init__(self) -> None:
+        self.said: list[Answer] = []
+        self.ended = False
+
+    def tell(self, message: Any) -> None:
+        if "job" in message:
+            self.said.append({"job": message["job"], "status": "pass", "result": 1})
+
+    def hear(self) -> list[Answer]:
+        said, self.said = self.said, []
+        return said
+
+    def end(self) -> None:
+        self.ended = True
+
+    def leave(self) -> None:
+        pass
+
+
+def test_one_governor_keeps_the_account_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one would begin with the whole budget."""
+    monkeypatch.delenv(SWITCH, raising=False)
+    clock, started = Clock(), list[Pipe]()
+
+    def start(limits: Limits, lock: Path) -> Pipe:
+        started.append(Pipe())
+        return started[-1]
+
+    background = Background(TEN_PERCENT, lambda: tmp_path / "lock", start, clock)
+    waiting = background.submit(Job("module:work", {}, "later"))
+    assert waiting is not None
+    for _ in range(3):
+        number = background.submit(Job("module:work", {}, "graph"))
+        background.paid("graph", Figures(100, 400.0))
+        clock.now += 1.0
+        done = background.answer(number) if number is not None else None
+        assert done is not None and done.status == "pass"
+        for _ in range(30):
+            clock.now += 1.0
+            assert background.answer(waiting) is None
+    assert len(started) == 1 and not started[0].ended
