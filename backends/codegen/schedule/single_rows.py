@@ -10,9 +10,10 @@ Invariants: the same values; sizes that are not known stay products of matrices.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from mixbackend.backends.codegen.ir.scalar import Apply, Load
-from mixbackend.backends.codegen.ir.stages import Stage, StageGraph, is_product
+from mixbackend.backends.codegen.ir.stages import Reduce, Stage, StageGraph, is_product
 
 
 def sum_single_rows(graph: StageGraph) -> StageGraph:
@@ -21,7 +22,7 @@ def sum_single_rows(graph: StageGraph) -> StageGraph:
     return replace(graph, stages=stages)
 
 
-def _is_single(stage: Stage) -> bool:
+def _is_single(stage: Stage) -> TypeGuard[Reduce]:
     """Whether a stage is a product of which a factor has, in each batch, one row or column."""
     if not is_product(stage) or not isinstance(stage.value, Apply):
         return False
