@@ -18,8 +18,8 @@ from mixbackend.contracts.ops import OpView
 from mixbackend.contracts.rate_rows import wider_rows
 from mixbackend.contracts.tensors import TensorMeta
 
-Provenance = Literal["measured", "backend", "probed", "prior"]
-"""Where a cost came from, best first: this region timed here; the backend's own word; a rate probed here; a guess."""
+Provenance = Literal["backend", "probed", "prior"]
+"""Where a cost came from, best first: the backend's own word; a rate probed here; a guess."""
 
 _OVERLAPPING = frozenset({"matmul", "convolution", "attention"})
 """Classes of ops that compute far more than they move: their kernels fetch one tile while they multiply another."""
@@ -220,7 +220,3 @@ class CostModel(Protocol):
     def switch(self, backend: str) -> float:
         """Seconds more for each region in a plan that mixes pools of threads; 0 on torch's pool."""
         return 0.0
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        """A measurement of exactly this region on this machine, if one is known."""
-        ...

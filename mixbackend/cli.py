@@ -197,7 +197,7 @@ def cache_info(config: CacheOf = None, dir: CacheFolder = None, as_json: AsJson 
 def cache_clear(
     artifacts: Annotated[bool, typer.Option("--artifacts", help="Compiled regions.")] = False,
     decisions: Annotated[bool, typer.Option("--decisions", help="What tuning decided.")] = False,
-    measurements: Annotated[bool, typer.Option("--measurements", help="Timings and rates.")] = False,
+    measurements: Annotated[bool, typer.Option("--measurements", help="Rates.")] = False,
     quarantine: Annotated[bool, typer.Option("--quarantine", help="Backends that failed on regions.")] = False,
     native: Annotated[bool, typer.Option("--native", help="Shared objects of the code generator.")] = False,
     stale: Annotated[bool, typer.Option("--stale", help="Only what no backend of this machine can use.")] = False,

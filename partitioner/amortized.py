@@ -61,7 +61,3 @@ class AmortizedCosts(CostModel):
     def switch(self, backend: str) -> float:
         """As in running."""
         return self.running.switch(backend)
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        """Nothing: what a region was measured to take has no building in it."""
-        return None

@@ -80,10 +80,6 @@ class HeterogeneousCosts(CostModel):
         """Of pools of threads, which are the processor's."""
         return self.processor_share * self.processor.switch(backend)
 
-    def region(self, backend: str, key: str) -> Estimate | None:
-        """A measurement, if the accelerator's costs have one."""
-        return self.accelerator.region(backend, key)
-
 
 def is_heterogeneous(graph: OpGraph) -> bool:
     """Whether a graph has tensors both on the processor and elsewhere."""

@@ -1,7 +1,6 @@
 """The roofline cost model: seconds from work, a device and rates.
 
-Place: what the planner asks, between a measurement of the very region (better) and nothing (worse).
-Input: a ``DeviceModel``, ``BackendRates`` by backend name, and known measurements. Output: ``CostModel`` answers.
+Place: what the planner asks. Input: a ``DeviceModel``, ``BackendRates`` by backend name. Output: ``CostModel`` answers.
 An op costs its overhead plus its arithmetic; a channels-last convolution also the copy of a row-major weight. Moving
 its tensors is charged where they are materialised, by ``read`` and ``write``, so that fused values cost nothing; of
 weights by ``weight``. Where arithmetic hides traffic (``DeviceModel.hides_traffic``), an op costs what its arithmetic
@@ -12,7 +11,7 @@ Invariants: pure; a backend without a rate for a class gets the device's peak ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, OpView, TensorMeta, hint_of
 from mixbackend.contracts.bodies import is_free
@@ -41,8 +40,6 @@ EFFICIENCY: dict[str, float] = {
 those of GPUs are in ``contracts.gpu_rates``."""
 
 _FREE = OpRate(0.0, float("inf"))
-Measured = Callable[[str, str], "Estimate | None"]
-"""(backend, region key) -> a measurement on this machine, if there is one."""
 
 
 def default_rate(device: DeviceModel, row: str, dtype: str) -> OpRate:
@@ -59,7 +56,6 @@ class RooflineCostModel:
     Args:
         device: the machine.
         rates: of every backend that will be asked about.
-        measured: measurements of whole regions, by (backend, region key).
         whole: by backend, higher-order operators that it takes with their subgraphs (``Traits.takes_whole``).
     """
 
@@ -67,13 +63,11 @@ class RooflineCostModel:
         self,
         device: DeviceModel,
         rates: Mapping[str, BackendRates],
-        measured: Mapping[tuple[str, str], Estimate] | Measured | None = None,
         whole: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
         self.device = device
         self.rates = dict(rates)
         self.whole = dict(whole or {})
-        self._measured = _as_function(measured)
 
     def op(self, backend: str, view: OpView) -> Estimate:
         """Overhead and arithmetic of an op inside a region."""
@@ -181,10 +175,6 @@ class RooflineCostModel:
         """Waking the backend's pool of threads for one region, and then torch's again."""
         return self.rates[backend].switch_s
 
-    def region(self, backend: str, key: str) -> Estimate | None:
-        """A measurement of this region, if there is one."""
-        return self._measured(backend, key)
-
     def _traffic(self, backend: str, amount: float) -> float:
         return self.device.traffic(amount, self.rates[backend].memory_scale)
 
@@ -195,12 +185,3 @@ def _arithmetic(view: OpView, rate: OpRate) -> float:
 
 def _has_gaps_when_padded(meta: TensorMeta) -> bool:
     return meta.rank >= 2 and any(hint_of(size) * meta.dtype.itemsize % 16 for size in meta.shape)
-
-
-def _as_function(measured: Mapping[tuple[str, str], Estimate] | Measured | None) -> Measured:
-    if measured is None:
-        return lambda backend, key: None
-    if callable(measured):
-        return measured
-    known = dict(measured)
-    return lambda backend, key: known.get((backend, key))

@@ -40,6 +40,3 @@ class FlatCosts(CostModel):
 
     def entry(self, backend: str) -> float:
         return self.entry_s
-
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None

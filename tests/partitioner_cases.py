@@ -144,9 +144,6 @@ class TableCosts(CostModel):
     def switch(self, backend: str) -> float:
         return self.switches.get(backend, 0.0)
 
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
-
 
 FUSIONS = [
     frozenset(),

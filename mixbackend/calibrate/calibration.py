@@ -102,7 +102,7 @@ def calibrated_costs(
             rates[backend.name] = _known_or_probed(backend, prober, prior, rates)
             if backend.traits().reference:
                 prober.reference = backend
-        return costs_from(backends, device, rates, database)
+        return costs_from(backends, device, rates)
 
 
 def calibrated_device(device_type: str, database: Database, *, instruments: Instruments = _INSTRUMENTS) -> DeviceModel:

@@ -38,7 +38,7 @@ from mixbackend.storage.inventory import NATIVE_CODE, Inventory, take_stock
 
 _MOST_REASONS = 20
 """Rows of refusals as text; JSON has all."""
-_OF_OPTION = {"measurements": ("measurements", "rates"), "decisions": ("decisions", "plans")}
+_OF_OPTION = {"measurements": ("rates",), "decisions": ("decisions", "plans")}
 
 
 @dataclass(frozen=True)

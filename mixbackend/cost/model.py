@@ -8,13 +8,13 @@ says so (``provenance``, ``error``); rates hold for one (backend, fingerprint, d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from mixbackend.contracts import Backend, BackendRates, DeviceModel, Estimate
+from mixbackend.contracts import Backend, BackendRates, DeviceModel
 from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.families import GPU_MAKER, family_of, maker_here
 from mixbackend.cost.look import Look
@@ -42,7 +42,7 @@ def cost_model(
     Args:
         backends: those that may be asked about.
         device_type: ``cpu`` or ``cuda``.
-        database: where measurements are looked up.
+        database: where rates are looked up.
         look: at this machine, by which the table is scaled; without, what was not measured goes by backends' priors,
             and no error is stated.
         dtypes: of the graphs that are placed; errors differ by them.
@@ -63,7 +63,7 @@ def cost_model(
             known = known if look is None or known.error else replace(known, error=PRIOR_ERROR)
             known = table.through_blas(known) if table is not None and _calls_blas(backend) else known
         rates[backend.name] = known
-    return costs_from(backends, device, rates, database)
+    return costs_from(backends, device, rates)
 
 
 def _calls_blas(backend: Backend) -> bool:
@@ -113,15 +113,10 @@ def _measured_device(device_type: str, database: Database) -> DeviceModel | None
 
 
 def costs_from(
-    backends: Sequence[Backend], device: DeviceModel, rates: Mapping[str, BackendRates], database: Database
+    backends: Sequence[Backend], device: DeviceModel, rates: Mapping[str, BackendRates]
 ) -> RooflineCostModel:
-    """The cost model of these rates; a region that was measured costs what was measured."""
-    return RooflineCostModel(
-        device,
-        rates,
-        _measurements(backends, device, database),
-        {item.name: item.traits().takes_whole for item in backends},
-    )
+    """The cost model of these rates."""
+    return RooflineCostModel(device, rates, {item.name: item.traits().takes_whole for item in backends})
 
 
 def device_subject(name: str) -> str:
@@ -164,15 +159,3 @@ def assumed_rates(
 
 def _subject(*parts: object) -> str:
     return " | ".join(map(str, (*parts, f"torch {torch.__version__}", f"threads {torch.get_num_threads()}")))
-
-
-def _measurements(
-    backends: Sequence[Backend], device: DeviceModel, database: Database
-) -> Callable[[str, str], Estimate | None]:
-    fingerprints = {backend.name: backend.fingerprint() for backend in backends}
-
-    def measured(backend: str, key: str) -> Estimate | None:
-        found = database.measured(key, backend, fingerprints[backend], device.device, device.threads)
-        return None if found is None else Estimate(found.median_s, "measured")
-
-    return measured

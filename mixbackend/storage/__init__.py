@@ -1,4 +1,4 @@
-"""What outlives a process: compiled artifacts, measurements, quarantines.
+"""What outlives a process: compiled artifacts, what was learned, quarantines.
 
 Place: below the runtime and calibration, above nothing of ours but ``contracts``.
 Invariants: no call into a store or database raises because of what lies on disk; whatever is damaged or foreign is
@@ -6,7 +6,7 @@ removed or set aside, reported, and rebuilt. Nothing is unpickled.
 """
 
 from mixbackend.storage.artifacts import ArtifactStore, artifact_key
-from mixbackend.storage.database import Database, Measurement
+from mixbackend.storage.database import Database
 from mixbackend.storage.entry import Label
 from mixbackend.storage.events import StorageEvent, log_event
 from mixbackend.storage.eviction import evict
@@ -18,7 +18,6 @@ __all__ = [
     "ArtifactStore",
     "Database",
     "Label",
-    "Measurement",
     "Storage",
     "StorageEvent",
     "ThisMachine",

@@ -1,4 +1,4 @@
-"""The measurement database: what was learned on this machine.
+"""The database: what was learned on this machine.
 
 Place: written by calibration, tuning, verification and repair; read before anything of the kind is done again.
 Form: one SQLite file in WAL mode, shared by threads and processes.
@@ -15,7 +15,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,27 +24,10 @@ from mixbackend.storage.folder import private_folder
 from mixbackend.storage.remote import Remote
 from mixbackend.storage.shared import SharedRows
 from mixbackend.storage.sqlite import SqliteFile
-from mixbackend.storage.tables import DECISIONS, LATER, MEASUREMENTS, TABLES, Row, TableName, read_object
+from mixbackend.storage.tables import DECISIONS, LATER, TABLES, Row, TableName, read_object
 
 _VERSION = 3
 FILE = f"mixbackend-v{_VERSION}.sqlite"
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Timing of one region by one backend.
-
-    Attributes:
-        median_s: seconds of one run.
-        spread_s: distance between the quartiles, in seconds.
-        count: number of runs.
-        measured_at: seconds since the epoch.
-    """
-
-    median_s: float
-    spread_s: float
-    count: int
-    measured_at: float = 0.0
 
 
 class Database:
@@ -103,47 +85,6 @@ class Database:
             except OSError as error:
                 self._report(StorageEvent("unwritable", f"lock for {purpose}: {error}"))
             yield
-
-    # --- measurements ------------------------------------------------------------------------------------------------
-
-    def measured(self, region: str, backend: str, fingerprint: str, device: str, threads: int) -> Measurement | None:
-        """The timing of a region on this device with this many threads."""
-        found = self._measured(region, backend, fingerprint, device, threads)
-        if found is not None or self._shared is None:
-            return found
-        for row in self._shared.measurements((backend, fingerprint, device, threads)):
-            self.take("measurements", row)
-        return self._measured(region, backend, fingerprint, device, threads)
-
-    def _measured(self, *place: str | int) -> Measurement | None:
-        rows = self._file.read(
-            "SELECT median_s, spread_s, count, measured_at FROM measurements "
-            "WHERE region=? AND backend=? AND fingerprint=? AND device=? AND threads=?",
-            place,
-        )
-        return Measurement(*rows[0]) if rows else None
-
-    def add_measurement(
-        self, region: str, backend: str, fingerprint: str, device: str, threads: int, measurement: Measurement
-    ) -> None:
-        """Keep a timing; it replaces an earlier one."""
-        self._file.write(
-            "INSERT OR REPLACE INTO measurements VALUES (?,?,?,?,?,?,?,?,?)",
-            (
-                *(region, backend, fingerprint, device, threads),
-                *(measurement.median_s, measurement.spread_s, measurement.count),
-                measurement.measured_at or self._clock(),
-            ),
-        )
-        if self._shared is not None:
-            place = (backend, fingerprint, device, threads)
-            self._shared.keep_measurements(place, lambda: self._measurements_of(place))
-
-    def _measurements_of(self, place: tuple[str, str, str, int]) -> list[Row]:
-        rows = self._file.read(
-            "SELECT * FROM measurements WHERE backend=? AND fingerprint=? AND device=? AND threads=?", place
-        )
-        return [dict(zip(MEASUREMENTS.names, row, strict=True)) for row in rows]
 
     # --- rates -------------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ class Storage:
 
     @cached_property
     def database(self) -> Database:
-        """Measurements, rates, decisions, quarantines of this machine, and what its fleet shares."""
+        """Rates, decisions, quarantines of this machine, and what its fleet shares."""
         database = Database.open(self._folder, remote=self._remote, report=self._report, only_reads=self._only_reads)
         if self._only_reads:
             return database

@@ -17,7 +17,7 @@ from typing import Any, Literal
 Row = dict[str, Any]
 """A row by column."""
 
-TableName = Literal["measurements", "rates", "decisions", "plans", "quarantine", "verified"]
+TableName = Literal["rates", "decisions", "plans", "quarantine", "verified"]
 
 _KINDS: dict[str, tuple[str, type]] = {
     "text": ("TEXT", str),
@@ -88,15 +88,6 @@ def read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-MEASUREMENTS = Table(
-    "measurements",
-    (
-        *(("region", "text"), ("backend", "text"), ("fingerprint", "text"), ("device", "text"), ("threads", "count")),
-        *(("median_s", "number"), ("spread_s", "number"), ("count", "count"), ("measured_at", "number")),
-    ),
-    ("region", "backend", "fingerprint", "device", "threads"),
-    "measured_at",
-)
 RATES = Table(
     "rates",
     (("kind", "text"), ("subject", "text"), ("value", "object"), ("measured_at", "number")),
@@ -136,8 +127,6 @@ VERIFIED = Table(
     ("region", "backend", "fingerprint", "shape_class"),
     "verified_at",
 )
-TABLES: dict[str, Table] = {
-    table.name: table for table in (MEASUREMENTS, RATES, DECISIONS, PLANS, QUARANTINE, VERIFIED)
-}
+TABLES: dict[str, Table] = {table.name: table for table in (RATES, DECISIONS, PLANS, QUARANTINE, VERIFIED)}
 LATER = frozenset({"plans"})
 """Tables that files of this version may lack: they were made before there were any."""

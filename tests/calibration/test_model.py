@@ -15,13 +15,13 @@ from mixbackend.calibrate.calibration import calibrated_costs, calibrated_device
 from mixbackend.calibrate.device import at_least, measure_device
 from mixbackend.calibrate.isolated_probe import probe_isolated
 from mixbackend.calibrate.prober import Instruments
-from mixbackend.contracts import BackendRates, DeviceModel, Estimate, OpRate, TensorMeta
+from mixbackend.contracts import BackendRates, DeviceModel, OpRate, TensorMeta
 from mixbackend.cost.device_priors import prior_device
 from mixbackend.cost.model import cost_model
 from mixbackend.cost.records import device_record, rates_record, read_device, read_rates
 from mixbackend.cost.switches import SWITCH
 from mixbackend.host.devices import device_name
-from mixbackend.storage import Database, Measurement
+from mixbackend.storage import Database
 
 from .conftest import DEVICE, KnownBackend
 
@@ -134,15 +134,6 @@ def test_a_busy_machine_is_measured_again_later(bench: Bench) -> None:
         bench.now += later
         calibrated_device("cpu", bench.database, instruments=bench.instruments())
         assert len(bench.measured) == count
-
-
-def test_measured_regions_answer(database: Database) -> None:
-    backend = KnownBackend()
-    model = cost_model([backend], "cpu", database)
-    assert model.region("known", "key") is None
-    device = prior_device("cpu")
-    database.add_measurement("key", "known", "1", device.device, device.threads, Measurement(0.25, 0.0, 5))
-    assert model.region("known", "key") == Estimate(0.25, "measured")
 
 
 def test_notes_are_reported_and_kept(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.cli import main
 from mixbackend.host.devices import devices_here
-from mixbackend.storage import ArtifactStore, Database, Label, Measurement, artifact_key
+from mixbackend.storage import ArtifactStore, Database, Label, artifact_key
 
 Call = Callable[..., Any]
 
@@ -60,7 +60,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 def fill(folder: Path, fingerprint: str = "fast 1", device: str = DEVICE) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     database = Database.open(folder)
-    database.add_measurement("region", "fast", fingerprint, device, 2, Measurement(0.5, 0.1, 9))
+    database.set_rates("backend", f"fast | {fingerprint} | {device} | torch 1 | threads 2", {"rates": []})
     database.set_decision("graph", {"choice": 1}, device=device, fingerprints={"fast": fingerprint})
     database.quarantine("region 2", "fast", fingerprint, "crashed [badly]")
     database.confirm("region", "fast", fingerprint)
@@ -71,7 +71,7 @@ def fill(folder: Path, fingerprint: str = "fast 1", device: str = DEVICE) -> Pat
 
 def counts(folder: Path) -> dict[str, int]:
     database = Database.open(folder)
-    tables = ("measurements", "decisions", "quarantine", "verified")
+    tables = ("rates", "decisions", "quarantine", "verified")
     return {**{name: len(database.rows(name)) for name in tables}, "artifacts": ArtifactStore.open(folder).usage()[0]}  # type: ignore[arg-type]
 
 
@@ -83,7 +83,7 @@ def test_info_tells_what_is_here_and_what_is_out_of_date(call: Call, tmp_path: P
     assert found["artifacts"] == [{"backend": "fast", "count": 3, "bytes": found["artifacts"][0]["bytes"], "stale": 1}]
     assert found["artifacts"][0]["bytes"] == ArtifactStore.open(folder).usage()[1]
     rows = {row["table"]: (row["count"], row["stale"], row["elsewhere"]) for row in found["rows"]}
-    assert rows["measurements"] == (3, 1, 1) and rows["verified"] == (2, 1, 0)
+    assert rows["rates"] == (3, 1, 1) and rows["verified"] == (2, 1, 0)
     (quarantined,) = found["quarantines"]
     assert quarantined["reason"] == "crashed [badly]" and quarantined["expired"] == ""
     assert 0 < found["database_bytes"] < found["database_limit"] and found["artifact_limit"] == 1e10
@@ -95,7 +95,7 @@ def test_info_as_text(call: Call, tmp_path: Path) -> None:
     (folder / "tuning-abc" / "values.bin").write_bytes(b"x" * 2000)
     status, text, _ = call("info", "--dir", folder)
     assert status == 0
-    for told in ("fast is another one now", "crashed [badly]", "measurements", "left by a race", "2 kB", "10 GB"):
+    for told in ("fast is another one now", "crashed [badly]", "rates", "left by a race", "2 kB", "10 GB"):
         assert told in text
 
 
@@ -119,10 +119,10 @@ def test_a_folder_that_is_not_there_is_not_made(command: str, call: Call, tmp_pa
 @pytest.mark.parametrize(
     ("options", "gone"),
     [
-        ((), {"measurements", "decisions", "quarantine", "verified", "artifacts"}),
+        ((), {"rates", "decisions", "quarantine", "verified", "artifacts"}),
         (("--artifacts",), {"artifacts"}),
         (("--decisions", "--quarantine"), {"decisions", "quarantine"}),
-        (("--measurements",), {"measurements"}),
+        (("--measurements",), {"rates"}),
         (("--native",), set()),
         (("--stale",), set()),
     ],
@@ -145,7 +145,7 @@ def test_clear_what_is_out_of_date(call: Call, tmp_path: Path) -> None:
     assert status == 0 and "would remove" in text and "1 artifacts" in text
     assert call("clear", "--stale", "--artifacts", "--dir", folder, "--json")["removed"] == {"artifacts": 1}
     call("clear", "--stale", "--dir", folder)
-    assert counts(folder) == {**before, "measurements": 1, "verified": 1, "artifacts": 1}
+    assert counts(folder) == {**before, "rates": 1, "verified": 1, "artifacts": 1}
     assert ArtifactStore.open(folder).get(KEY) == b"code"
     status, text, _ = call("clear", "--stale", "--dir", folder)
     assert text.strip().endswith("removed nothing")

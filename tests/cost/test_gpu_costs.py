@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import BackendRates, DeviceModel, Estimate, HostRates, OpRate, TensorMeta
+from mixbackend.contracts import BackendRates, DeviceModel, HostRates, OpRate, TensorMeta
 from mixbackend.contracts.gpu_rates import KERNEL_S
 from mixbackend.contracts.torch_compat import fresh_fake_mode
 from mixbackend.cost.gpu_costs import GpuCosts, as_replayed, sound
 from mixbackend.cost.priors import prior_rates
 from mixbackend.graph.trace import trace_graph
 from mixbackend.partitioner import place
-from mixbackend.partitioner.async_cost import HEAVY, LIGHT, weighed
+from mixbackend.partitioner.async_cost import HEAVY, LIGHT
 from mixbackend.partitioner.heterogeneous_cost import HeterogeneousCosts
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.roofline import RooflineCostModel
@@ -54,12 +54,6 @@ def test_rates_stay_within_what_the_device_was_seen_to_do():
     assert rates.rate("convolution", "float32").flops_per_s == 2e14
     assert rates.rate("pointwise", "float32").flops_per_s == 9e15
     assert 0.5 < rates.memory_scale < 2.0
-
-
-def test_measured_regions_count_for_neither_side():
-    model = RooflineCostModel(GPU, {"vendor": PROBED}, {("vendor", "key"): Estimate(1e-3, "measured")})
-    assert weighed(model, HEAVY).region("vendor", "key") is None
-    assert as_replayed(model).region("vendor", "key") is None
 
 
 def test_a_reference_on_a_gpu_pays_a_dispatch_for_each_op():

@@ -32,7 +32,7 @@ FAST = BackendRates(
     provenance="probed",
 )
 BARE = BackendRates("bare", entry_s=0.0, crossing_s=5e-7)
-MODEL = RooflineCostModel(DEVICE, {"fast": FAST, "bare": BARE}, {("fast", "key"): Estimate(0.5, "measured")})
+MODEL = RooflineCostModel(DEVICE, {"fast": FAST, "bare": BARE})
 
 
 def view_of(function: Any, *inputs: Any) -> OpView:
@@ -131,14 +131,6 @@ def test_expanded_inputs_are_read_once() -> None:
 def test_crossing_and_entry() -> None:
     assert MODEL.crossing("fast", "bare", meta(10)) == pytest.approx(1.5e-6)
     assert (MODEL.entry("fast"), MODEL.entry("bare")) == (1e-5, 0.0)
-
-
-def test_measured_regions_come_back() -> None:
-    assert MODEL.region("fast", "key") == Estimate(0.5, "measured")
-    assert MODEL.region("bare", "key") is None
-    asked = RooflineCostModel(DEVICE, {}, lambda backend, key: Estimate(1.0, "measured") if key == "k" else None)
-    assert asked.region("any", "k") is not None
-    assert asked.region("any", "other") is None
 
 
 def test_an_unknown_backend_is_an_error() -> None:

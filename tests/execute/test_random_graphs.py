@@ -69,9 +69,6 @@ class RandomCosts(CostModel):
     def entry(self, backend: str) -> float:
         return self._draw("entry", backend) / 5
 
-    def region(self, backend: str, key: str) -> Estimate | None:
-        return None
-
 
 def picky(loopback_class: type, name: str, seed: int):
     """A loopback that refuses a third of the operators."""

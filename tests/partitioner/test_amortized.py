@@ -35,9 +35,6 @@ class Flat:
     def switch(self, backend):
         return 0.125
 
-    def region(self, backend, key):
-        return Estimate(7.0, "measured")
-
 
 @pytest.fixture
 def views():
@@ -53,7 +50,7 @@ def test_calls_pay_their_share_of_building(views):
     assert costs.entry("slow") == 1.0 + 30.0 / CALLS and costs.entry("ready") == 1.0
     assert (costs.read("slow", meta), costs.weight("slow", meta), costs.write("slow", meta)) == (0.25, 0.5, 0.25)
     assert costs.crossing("slow", "ready", meta) == 0.5
-    assert costs.switch("slow") == 0.125 and costs.region("slow", "any") is None
+    assert costs.switch("slow") == 0.125
 
 
 def test_times_below_zero_are_refused():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mixbackend.contracts import StorageError
-from mixbackend.storage import ArtifactStore, Database, Label, Measurement, ThisMachine, artifact_key
+from mixbackend.storage import ArtifactStore, Database, Label, ThisMachine, artifact_key
 from mixbackend.storage.archive import Brought, read_archive, write_archive
 from mixbackend.storage.tables import TABLES
 
@@ -33,7 +33,7 @@ class Cache:
         self.store = ArtifactStore(folder)
 
     def fill(self, device: str = DEVICE, fingerprint: str = "fast 1") -> Cache:
-        self.database.add_measurement("region", "fast", fingerprint, device, 2, Measurement(0.5, 0.1, 9))
+        self.database.set_plan("graph", {"plan": 1}, device=device, fingerprints={"fast": fingerprint})
         self.database.set_rates("device", f"{device} | torch 1 | threads 2", {"device": device})
         self.database.set_rates("backend", f"fast | {fingerprint} | {device} | torch 1 | threads 2", {"rates": []})
         self.database.set_decision("graph", {"choice": 1}, device=device, fingerprints={"fast": fingerprint})
@@ -91,9 +91,9 @@ def test_everything_arrives(one: Cache, two: Cache) -> None:
     assert two.store.get(KEY) == b"native code"
     assert [artifact.label for artifact in two.store.artifacts()] == [Label("fast", "fast 1", DEVICE)]
     assert brought.taken == {
-        "measurements": 1,
         "rates": 2,
         "decisions": 1,
+        "plans": 1,
         "quarantine": 1,
         "verified": 1,
         "artifacts": 1,
@@ -108,13 +108,14 @@ def test_again_changes_nothing(one: Cache, two: Cache) -> None:
 
 
 def test_what_is_newer_here_stays_and_what_is_older_is_replaced(one: Cache, two: Cache) -> None:
+    two.now = 500.0
+    two.database.set_plan("graph", {"plan": 2}, device=DEVICE, fingerprints=PRINT)
     two.now = 2000.0
     two.database.set_decision("graph", {"choice": 2}, device=DEVICE, fingerprints=PRINT)
-    two.database.add_measurement("region", "fast", "fast 1", DEVICE, 2, Measurement(0.7, 0.1, 9, measured_at=500.0))
     brought = two.bring(one.archive())
     assert two.database.decision("graph") == {"choice": 2}
-    assert two.database.measured("region", "fast", "fast 1", DEVICE, 2) == Measurement(0.5, 0.1, 9, 1000.0)
-    assert brought.kept["decisions"] == 1 and brought.taken["measurements"] == 1
+    assert two.database.plan("graph") == {"plan": 1}
+    assert brought.kept["decisions"] == 1 and brought.taken["plans"] == 1
 
 
 def test_a_clock_that_is_ahead_makes_nothing_newer_than_now(one: Cache, two: Cache) -> None:
@@ -170,7 +171,7 @@ def test_a_changed_member_is_refused_and_the_rest_taken(one: Cache, two: Cache) 
         "rows/decisions.json": "does not have the bytes that the manifest says",
         "rows/rates.json": "is missing",
     }
-    assert brought.taken["measurements"] == 1 and brought.taken["artifacts"] == 1
+    assert brought.taken["plans"] == 1 and brought.taken["artifacts"] == 1
 
 
 def test_what_no_cache_holds_is_refused_even_if_the_manifest_names_it(one: Cache, two: Cache, tmp_path: Path) -> None:

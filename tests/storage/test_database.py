@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mixbackend.contracts import StorageError
-from mixbackend.storage import Database, Measurement, StorageEvent
+from mixbackend.storage import Database, StorageEvent
 
 PLACE = ("region", "onnxruntime", "ort 1.31", "cpu", 2)
 
@@ -28,18 +28,6 @@ def path(folder: Path) -> Path:
 @pytest.fixture
 def database(path: Path, events: list[StorageEvent]) -> Database:
     return Database(path, events.append, clock=lambda: 1000.0)
-
-
-def test_measurements_are_kept_per_place(database: Database, path: Path) -> None:
-    assert database.measured(*PLACE) is None
-    database.add_measurement(*PLACE, Measurement(0.002, 0.0001, 9))
-    assert Database(path).measured(*PLACE) == Measurement(0.002, 0.0001, 9, 1000.0)
-    for position, other in enumerate(("region 2", "eager", "ort 1.32", "cuda:0", 4)):
-        place = list(PLACE)
-        place[position] = other
-        assert database.measured(*place) is None  # type: ignore[arg-type]
-    database.add_measurement(*PLACE, Measurement(0.001, 0.0, 3))
-    assert database.measured(*PLACE) == Measurement(0.001, 0.0, 3, 1000.0)
 
 
 def test_rates_are_json(database: Database, path: Path) -> None:

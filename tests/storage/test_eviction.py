@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from mixbackend.storage import (
     ArtifactStore,
     Database,
     Label,
-    Measurement,
     StorageEvent,
     ThisMachine,
     artifact_key,
@@ -28,17 +28,19 @@ def database(folder: Path, events: list[StorageEvent]) -> Database:
     return Database(folder / "test.sqlite", events.append)
 
 
-def measure(database: Database, region: str, fingerprint: str, at: float, device: str = DEVICE) -> None:
-    database.add_measurement(region, "fast", fingerprint, device, 2, Measurement(1.0, 0.0, 1, at))
+def plan(database: Database, graph: str, fingerprint: str, at: float) -> None:
+    prints = json.dumps({"fast": fingerprint})
+    row = {"subject": graph, "device": DEVICE, "fingerprints": prints, "value": "{}", "planned_at": at}
+    assert database.take("plans", row)
 
 
 def fill(database: Database, count: int, fingerprint: str, at: float) -> None:
     for number in range(count):
-        measure(database, f"region {fingerprint} {number} " + "x" * 400, fingerprint, at + number)
+        plan(database, f"region {fingerprint} {number} " + "x" * 400, fingerprint, at + number)
 
 
 def prints(database: Database) -> list[str]:
-    return [row["fingerprint"] for row in database.rows("measurements")]
+    return [json.loads(row["fingerprints"])["fast"] for row in database.rows("plans")]
 
 
 def test_rows_of_another_fingerprint_stay_while_there_is_room(database: Database) -> None:
@@ -55,9 +57,9 @@ def test_out_of_date_rows_go_first_then_the_oldest(database: Database) -> None:
     assert 0 < removed <= 300 and database.used_bytes() <= 0.8 * before
     assert prints(database).count("fast 2 threads=2") == 300, "all of them are older, and none of them is stale"
     keep_in_bounds(database, HERE, most_bytes=0.3 * before)
-    left = database.rows("measurements")
-    assert {row["fingerprint"] for row in left} == {"fast 2 threads=2"}
-    assert len(left) < 300 and left[-1]["measured_at"] == 300.0 and left[0]["measured_at"] > 1.0
+    left = database.rows("plans")
+    assert set(prints(database)) == {"fast 2 threads=2"}
+    assert len(left) < 300 and left[-1]["planned_at"] == 300.0 and left[0]["planned_at"] > 1.0
 
 
 def test_the_file_itself_becomes_smaller(database: Database, folder: Path) -> None:
@@ -69,16 +71,15 @@ def test_the_file_itself_becomes_smaller(database: Database, folder: Path) -> No
 
 
 def test_a_row_that_was_written_again_is_not_removed(database: Database) -> None:
-    measure(database, "region", "fast 1", 1.0)
-    (row,) = database.rows("measurements")
-    measure(database, "region", "fast 1", 2.0)
-    assert not database.remove("measurements", row)
+    plan(database, "region", "fast 1", 1.0)
+    (row,) = database.rows("plans")
+    plan(database, "region", "fast 1", 2.0)
+    assert not database.remove("plans", row)
     assert prints(database) == ["fast 1"]
 
 
 def everything(folder: Path, fingerprint: str, device: str = DEVICE) -> tuple[Database, ArtifactStore]:
     database, store = Database(folder / "test.sqlite"), ArtifactStore(folder)
-    measure(database, "region", fingerprint, 1.0, device)
     database.set_rates("backend", f"fast | {fingerprint} | {device} | torch 1 | threads 2", {})
     database.set_decision("graph", {}, device=device, fingerprints={"fast": fingerprint})
     database.set_plan("graph", {}, device=device, fingerprints={"fast": fingerprint})
@@ -100,7 +101,7 @@ def everything(folder: Path, fingerprint: str, device: str = DEVICE) -> tuple[Da
 def test_what_is_out_of_date(fingerprint: str, device: str, stale: bool, folder: Path) -> None:
     """A process with other threads may come back; what another machine's backends are now is not known here."""
     database, store = everything(folder, fingerprint, device)
-    for kind in ("measurements", "rates", "decisions", "plans"):
+    for kind in ("rates", "decisions", "plans"):
         (row,) = database.rows(kind)
         assert bool(HERE.stale(kind, row)) == stale
         assert HERE.other_device(kind, row) == ("" if device == DEVICE else device)
@@ -124,7 +125,7 @@ def left(database: Database, store: ArtifactStore) -> set[str]:
 def test_one_kind_is_cleared_and_no_other(kind: str, folder: Path) -> None:
     database, store = everything(folder, "fast 2 threads=2")
     assert clear(database, store, HERE, {kind}, stale_only=False, dry_run=True) == {kind: 1}
-    assert len(left(database, store)) == 7
+    assert len(left(database, store)) == 6
     assert clear(database, store, HERE, {kind}, stale_only=False, dry_run=False) == {kind: 1}
     assert left(database, store) == {*TABLES, "artifacts"} - {kind}
 
@@ -132,9 +133,9 @@ def test_one_kind_is_cleared_and_no_other(kind: str, folder: Path) -> None:
 def test_only_what_is_out_of_date_is_cleared(folder: Path) -> None:
     database, store = everything(folder, "fast 2 threads=2")
     assert not +clear(database, store, HERE, KINDS, stale_only=True, dry_run=False)
-    measure(database, "other", "fast 1", 1.0)
-    assert +clear(database, store, HERE, KINDS, stale_only=True, dry_run=False) == {"measurements": 1}
-    assert len(left(database, store)) == 7
+    plan(database, "other", "fast 1", 1.0)
+    assert +clear(database, store, HERE, KINDS, stale_only=True, dry_run=False) == {"plans": 1}
+    assert len(left(database, store)) == 6
 
 
 def test_clearing_takes_what_killed_writers_and_races_left(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import random
 import sqlite3
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from storage_forks import Writer, sleep_somewhat
 
-from mixbackend.storage import ArtifactStore, Database, Label, Measurement, StorageEvent, artifact_key
+from mixbackend.storage import ArtifactStore, Database, Label, StorageEvent, artifact_key
 
 KILLS = 50
 LABEL = Label("fast", "fast 1", "cpu")
@@ -80,21 +81,21 @@ def test_a_full_store_survives(folder: Path, events: list[StorageEvent], chance:
 
 def remember(database: Database, who: str, number: int) -> None:
     """One of each kind of row."""
-    database.add_measurement(f"{who} {number}", "fast", "fast 1", "cpu", 2, Measurement(float(number), 0.1, 9))
+    database.set_rates("backend", f"{who} {number}", {"entry_s": float(number)})
     database.set_decision(f"{who} {number}", {"number": number, "more": "x" * 500}, device="cpu", fingerprints={})
     database.confirm(f"{who} {number}", "fast", "fast 1")
 
 
 def lost(path: Path, who: str, numbers: set[int], events: list[StorageEvent]) -> list[int]:
     database = Database(path, events.append)
-    measured = {row["region"]: row["median_s"] for row in database.rows("measurements")}
+    rates = {row["subject"]: row["value"] for row in database.rows("rates")}
     verified = {row["region"] for row in database.rows("verified")}
     decided = {row["subject"]: row["value"] for row in database.rows("decisions")}
     database.close()
     return [
         number
         for number in numbers
-        if measured.get(f"{who} {number}") != float(number)
+        if rates.get(f"{who} {number}") != json.dumps({"entry_s": float(number)})
         or f"{who} {number}" not in verified
         or f'"number": {number},' not in decided.get(f"{who} {number}", "")
     ]

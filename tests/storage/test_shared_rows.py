@@ -1,4 +1,4 @@
-"""What a fleet shares: decisions and measurements behind the local file, verified, in time, and never in the way."""
+"""What a fleet shares: decisions behind the local file, verified, in time, and never in the way."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from mixbackend.storage import ArtifactStore, Database, Measurement, StorageEvent, artifact_key
+from mixbackend.storage import ArtifactStore, Database, StorageEvent, artifact_key
 from mixbackend.storage.background_io import BackgroundQueue, finish, within_time
 
-PLACE = ("region", "fast", "fast 1", "cpu of one make", 2)
 KEY = artifact_key("region", "fast", "fast 1", "live", "cpu of one make")
 
 
@@ -75,27 +74,7 @@ def test_a_question_is_asked_once(machine: Callable[[str], Database], monkeypatc
     two = machine("two")
     for _ in range(5):
         assert two.decision("graph") is None
-        assert two.measured(*PLACE) is None
-        assert two.measured("region 2", *PLACE[1:]) is None
-    assert len(asked) == 2, "one for the decision, one for all measurements of a place"
-
-
-def test_measurements_of_several_machines_come_together(
-    machine: Callable[[str], Database], tmp_path: Path, events: list[StorageEvent]
-) -> None:
-    machine("one").add_measurement(*PLACE, Measurement(1.0, 0.1, 5, 1000.0))
-    finish(10)
-    two = machine("two")
-    two.add_measurement("region 2", *PLACE[1:], Measurement(2.0, 0.1, 5, 1000.0))
-    two.add_measurement(*PLACE, Measurement(3.0, 0.1, 5, 900.0))
-    finish(10)
-    assert len(files(tmp_path)) == 1
-    three = machine("three")
-    assert three.measured(*PLACE) == Measurement(1.0, 0.1, 5, 1000.0), "the newer one"
-    assert three.measured("region 2", *PLACE[1:]) == Measurement(2.0, 0.1, 5, 1000.0)
-    assert three.measured("region", "fast", "fast 2", "cpu of one make", 2) is None
-    assert three.measured("region", "fast", "fast 1", "cpu of another make", 2) is None
-    assert not events
+    assert len(asked) == 1
 
 
 def rewrite(path: Path, edit: Callable[[list[dict[str, Any]]], Any], name: str) -> None:
@@ -205,10 +184,10 @@ def test_a_remote_that_fails_is_told_of_and_left_alone(
     database = Database.open(tmp_path / "one", remote="memory://fleet", report=events.append)
     for number in range(6):
         assert database.decision(f"graph {number}") is None
-        database.add_measurement(*PLACE, Measurement(1.0, 0.1, 5))
+        database.set_decision("known", {"choice": 1}, device="cpu", fingerprints={})
     finish(10)
     assert [event.kind for event in events] == ["remote"] * 3
-    assert database.measured(*PLACE) is not None
+    assert database.decision("known") == {"choice": 1}
 
 
 # --- work that nobody waits for --------------------------------------------------------------------------------------
