@@ -68,7 +68,7 @@ def bench_first_calls(
     models: Annotated[
         str,
         typer.Option(
-            help="mlp, entries of the suite, and true-size:NAME of bench peers, with commas between; true-size for all "
+            help="mlp, entries of the suite, true-size:NAME of bench peers and gpu:NAME, with commas between; true-size for all "
             "of these; default: six of the others."
         ),
     ] = "",

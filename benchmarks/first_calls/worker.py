@@ -25,6 +25,8 @@ MLP = "mlp"
 """Four linear layers with GELU between them, which is no model of the suite."""
 TRUE_SIZE = "true-size:"
 """Before the name of a real architecture at true size, one sample, as ``bench peers`` has them."""
+ON_GPU = "gpu:"
+"""Before ``MLP``, or the name of a row of the GPU benchmark, whose phase is the row's own."""
 
 _WIDTHS, _ROWS = (256, 512, 512, 256, 64), 64
 
@@ -34,7 +36,7 @@ class Order:
     """What a worker is to do.
 
     Attributes:
-        model: ``MLP``, an entry of the suite, or ``TRUE_SIZE`` and a name.
+        model: ``MLP``, an entry of the suite, or ``TRUE_SIZE`` or ``ON_GPU`` and a name.
         phase: inference or training.
         peer: ``MIXTURE``, or a backend's name for torch.compile.
         backends: that the mixture may use; all usable ones if empty.
@@ -85,6 +87,8 @@ def _model(order: Order) -> tuple[Any, tuple[Any, ...]]:
     """A function, and what it is called with."""
     if order.model == MLP:
         return _linear_layers(order.phase)
+    if order.model.startswith(ON_GPU):
+        return _on_gpu(order.model.removeprefix(ON_GPU), order.phase)
     if order.model.startswith(TRUE_SIZE):
         return _true_size(order.model.removeprefix(TRUE_SIZE), order.phase)
     from mixbackend.benchmarks.models.registry import find
@@ -94,14 +98,35 @@ def _model(order: Order) -> tuple[Any, tuple[Any, ...]]:
     return steps.step_of(entry, order.phase), steps.load(entry, order.phase)
 
 
-def _linear_layers(phase: Phase) -> tuple[Any, tuple[Any, ...]]:
+def _on_gpu(name: str, phase: Phase) -> tuple[Any, tuple[Any, ...]]:
+    """As ``gpu_worker`` has them: float16, training under autocast."""
+    import torch
+
+    if name == MLP:
+        return _linear_layers(phase, "cuda")
+    from mixbackend.benchmarks.gpu_models import ROWS
+    from mixbackend.benchmarks.peers.models import WithLoss
+
+    row = ROWS[name]
+    module, inputs = row.load(torch.device("cuda:0"))
+    whole = WithLoss(module, row.loss)
+
+    def train(*values: torch.Tensor) -> Any:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = whole(*values)
+        loss.backward()
+
+    return train if row.phase == "training" else module, inputs
+
+
+def _linear_layers(phase: Phase, device: str = "cpu") -> tuple[Any, tuple[Any, ...]]:
     import torch
 
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = []
     for columns, rows in pairwise(_WIDTHS):
         layers += [torch.nn.Linear(columns, rows), torch.nn.GELU()]
-    module = torch.nn.Sequential(*layers[:-1]).train(phase == "training")
+    module = torch.nn.Sequential(*layers[:-1]).train(phase == "training").to(device)
 
     def infer(value: torch.Tensor) -> Any:
         return module(value)
@@ -109,7 +134,7 @@ def _linear_layers(phase: Phase) -> tuple[Any, tuple[Any, ...]]:
     def train(value: torch.Tensor) -> Any:
         module(value).square().mean().backward()
 
-    return train if phase == "training" else infer, (torch.randn(_ROWS, _WIDTHS[0]),)
+    return train if phase == "training" else infer, (torch.randn(_ROWS, _WIDTHS[0], device=device),)
 
 
 def _true_size(name: str, phase: Phase) -> tuple[Any, tuple[Any, ...]]:
@@ -144,6 +169,8 @@ def _first_call(order: Order, step: Any, arguments: tuple[Any, ...], backend: An
     compiled = torch.compile(step, backend=backend)
     with torch.set_grad_enabled(order.phase == "training"):
         compiled(*arguments)
+    if order.model.startswith(ON_GPU):
+        torch.cuda.synchronize()
 
 
 def _begin_sampling() -> Sampler:
