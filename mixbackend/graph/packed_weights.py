@@ -12,12 +12,11 @@ Non-goals: accelerators, whose kernels have no such bounds; weights of 4 bits.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.fx
 
-from mixbackend.contracts.torch_compat import is_fake, rerun_fake
+from mixbackend.contracts.torch_compat import is_fake
+from mixbackend.graph.new_nodes import NodeWriter
 
 aten = torch.ops.aten
 _PACKED = aten._weight_int8pack_mm.default
@@ -50,20 +49,11 @@ def _write(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
         return False
     computed = dtype if dtype in _WIDE_RANGE else torch.float32
 
-    def write(target: Any, *arguments: Any, **options: Any) -> torch.fx.Node:
-        made = graph.call_function(target, arguments, options)
-        own = [item.meta["val"] if isinstance(item, torch.fx.Node) else item for item in arguments]
-        meta = {key: value for key, value in node.meta.items() if key != "val"}
-        made.meta = {**meta, "val": rerun_fake(target, tuple(own), options)}
-        return made
-
-    def converted(item: torch.fx.Node, wanted: torch.dtype) -> torch.fx.Node:
-        return item if item.meta["val"].dtype == wanted else write(aten._to_copy.default, item, dtype=wanted)
-
+    write = NodeWriter(graph, node)
     with graph.inserting_before(node):
-        right = converted(write(aten.t.default, weight), computed)
-        sums = write(aten.mm.default, converted(left, computed), right)
-        result = converted(write(aten.mul.Tensor, sums, converted(scales, computed)), dtype)
+        right = write.converted(write(aten.t.default, weight), computed)
+        sums = write(aten.mm.default, write.converted(left, computed), right)
+        result = write.converted(write(aten.mul.Tensor, sums, write.converted(scales, computed)), dtype)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
     return True

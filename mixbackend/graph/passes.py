@@ -19,6 +19,7 @@ import torch.fx
 from mixbackend.graph import (
     attention_masks,
     body_numbers,
+    column_scales,
     cse,
     discontinuities,
     lifted_scalars,
@@ -59,6 +60,7 @@ CAPTURED = (
     GraphPass("body_numbers", body_numbers.applies, body_numbers.read_off_inputs, optional=False),
     GraphPass("views_as_reshapes", views_as_reshapes.applies, views_as_reshapes.reshape_views, optional=False),
     GraphPass("packed_weights", packed_weights.applies, packed_weights.write_products),
+    GraphPass("column_scales", column_scales.applies, column_scales.scale_results),
     GraphPass("redundant_as_strided", redundant_as_strided.applies, redundant_as_strided.reshape_restated_strides),
     GraphPass("lifted_scalars", lifted_scalars.applies, lifted_scalars.write_lifted_numbers),
     GraphPass("cse", cse.applies, cse.merge_common_ops),
