@@ -68,8 +68,8 @@ def bench_first_calls(
     models: Annotated[
         str,
         typer.Option(
-            help="mlp, entries of the suite, true-size:NAME of bench peers and gpu:NAME, with commas between; true-size for all "
-            "of these; default: six of the others."
+            help="mlp, entries of the suite, true-size:NAME of bench peers (true-size for all of these) and gpu:NAME, "
+            "with commas between; default: six that are neither."
         ),
     ] = "",
     phase: Annotated[str, typer.Option(help="inference or training.")] = "inference",
