@@ -22,11 +22,13 @@ class CompileProcesses:
         self._started = threading.Event()
 
     def start(self) -> None:
-        """Begin to start them, unless torch was told to have none.
+        """Begin to start them, once, unless torch was told to have none.
 
         Meanwhile, what the first call needs is made ready: inductor is loaded, and in a thread Triton's files are
         digested.
         """
+        if self._started.is_set():
+            return
         from torch._inductor.async_compile import AsyncCompile
         from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
 

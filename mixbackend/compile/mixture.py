@@ -28,7 +28,8 @@ from mixbackend.compile.stages import StageDriver
 from mixbackend.configuration import Config, load_config
 from mixbackend.configuration.load import Source
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
-from mixbackend.contracts.torch_compat import forget_cuda_graphs, start_compile_processes
+from mixbackend.contracts.torch_compat import forget_cuda_graphs
+from mixbackend.execute.kernel_processes import expect_kernels
 from mixbackend.execute.run_function import Run
 from mixbackend.graph.capture import capture
 from mixbackend.graph.describe import PlaceholderRole
@@ -39,6 +40,7 @@ from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.plan.rematerialization import joint_key, mark_as_decided, mark_saved
 from mixbackend.reporting import Event, Report
 from mixbackend.select.decision import UNTUNED, Decision
+from mixbackend.storage import remembers
 
 if TYPE_CHECKING:
     from mixbackend.locking.model import MadeWith
@@ -72,8 +74,8 @@ class Mixture:
         self._environments: dict[tuple[Config, bool], Environment] = {}
         self._graphs = CompiledGraphs()
         self._joint_decisions: dict[str, JointDecision] = {}
-        if torch.cuda.is_available():
-            _expect_kernels()
+        if torch.cuda.is_available() and not remembers(config.cache.dir):
+            expect_kernels()
 
     def __call__(
         self,
@@ -249,15 +251,6 @@ class Mixture:
             if (config, records) not in self._environments:
                 self._environments[config, records] = open_environment(config, records)
             return self._environments[config, records]
-
-
-def _expect_kernels() -> None:
-    """Start what the first graph on a GPU would wait for: processes that compile kernels take seconds to be ready."""
-    try:
-        start_compile_processes()
-    except Exception:
-        # Kernels are compiled in threads then.
-        logger.debug("no processes that compile kernels", exc_info=True)
 
 
 _of_process = forks.lock()

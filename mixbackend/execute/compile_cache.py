@@ -20,6 +20,7 @@ from mixbackend.contracts import Backend, CompiledRegion, Region
 from mixbackend.contracts.graph import accelerator
 from mixbackend.execute.bindings import StoredBinder
 from mixbackend.execute.failures import Failures
+from mixbackend.execute.kernel_processes import expect_kernels_of
 from mixbackend.execute.region_code import RegionCode
 from mixbackend.host.debug import Fuel
 from mixbackend.host.devices import device_name
@@ -154,6 +155,7 @@ class CompileCache:
             self._events.append(Event("threads", "", "", "", str(done)))
 
     def _compile_and_keep(self, backend: Backend, region: Region) -> _Made:
+        expect_kernels_of(backend, region)
         compiled = backend.compile(region)
         if compiled.artifact is not None and not region.is_local:
             self._storage.store.put(self.artifact_key(backend, region), compiled.artifact, self.label(backend, region))

@@ -11,7 +11,7 @@ from mixbackend.storage.entry import Label
 from mixbackend.storage.events import StorageEvent, log_event
 from mixbackend.storage.eviction import evict
 from mixbackend.storage.folder import private_folder
-from mixbackend.storage.storage import Storage
+from mixbackend.storage.storage import Storage, remembers
 from mixbackend.storage.validity import ThisMachine
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "evict",
     "log_event",
     "private_folder",
+    "remembers",
 ]

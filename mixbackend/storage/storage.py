@@ -11,12 +11,22 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+from mixbackend.backends.common.private_folder import usual_cache_folder
 from mixbackend.host.devices import devices_here
 from mixbackend.storage.artifacts import ArtifactStore
-from mixbackend.storage.database import Database
+from mixbackend.storage.database import FILE, Database
 from mixbackend.storage.events import Report, log_event
 from mixbackend.storage.eviction import evict
 from mixbackend.storage.validity import ThisMachine
+
+
+def remembers(folder: str | None) -> bool:
+    """Whether an earlier process left a database here; creates nothing.
+
+    Args:
+        folder: as of ``Storage``.
+    """
+    return (Path(folder) if folder else usual_cache_folder()).joinpath(FILE).exists()
 
 
 class Storage:
