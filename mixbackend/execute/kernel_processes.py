@@ -1,7 +1,7 @@
 """Processes that compile kernels for GPUs: started once it is known that there is something to compile.
 
-Place: below ``compile``. Where nothing is remembered yet they are started with the mixture, so that they are ready by the
-first graph (``expect_kernels``); otherwise where the first region for a GPU is compiled (``expect_kernels_of``). A
+Place: below ``compile``. Where nothing is remembered yet they are started with the mixture, so that they are ready by
+the first graph (``expect_kernels``); otherwise where the first region for a GPU is compiled (``expect_kernels_of``). A
 process that finds all its plans and code in the cache loads no compiler, and has no processes to end.
 Invariants: never raises: without processes kernels are compiled in threads.
 """
