@@ -12,7 +12,7 @@ from regime_cases import WIDTH, BySize, function, named, value_of
 from stand_in_backends import Faulty, Loopback, Packer
 from torch import nn
 
-from mixbackend.compile import entry as entry_module
+from mixbackend.compile import program_entry as entry_module
 from mixbackend.compile.making import Making, ReenteredError, claimed
 from mixbackend.contracts import BoundRun, CompiledRegion, Region, Traits
 from mixbackend.cost import costs as costs_module
