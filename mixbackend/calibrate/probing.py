@@ -143,7 +143,7 @@ def bound_run(compiled: CompiledRegion, constants: Sequence[Any]) -> RunFunction
 def _row(probe: Probe, views: Sequence[OpView]) -> str:
     """The row of the heaviest op of the probe's class; the class itself if tracing turned the op into others."""
     mine = [view for view in views if view.op_class == probe.op_class]
-    return rate_row(max(mine, key=lambda view: flops_of(view))) if mine else probe.op_class
+    return rate_row(max(mine, key=flops_of)) if mine else probe.op_class
 
 
 def _check_shapes(region: Region, results: Sequence[Any]) -> None:

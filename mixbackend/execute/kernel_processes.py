@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 
 from mixbackend.contracts import Backend, Region
+from mixbackend.contracts.graph import accelerator
 from mixbackend.contracts.torch_compat import start_compile_processes
 
 logger = logging.getLogger("mixbackend")
@@ -26,7 +27,6 @@ def expect_kernels() -> None:
 
 def expect_kernels_of(backend: Backend, region: Region) -> None:
     """The same, if a backend that compiles, rather than calls a library, is about to compile a region for a GPU."""
-    if "cuda" in backend.traits().compiles_behind and any(
-        meta.device.type == "cuda" for view in region.views for meta in view.output_tensors
-    ):
+    results = [meta for view in region.views for meta in view.outputs]
+    if "cuda" in backend.traits().compiles_behind and accelerator(results) == "cuda":
         expect_kernels()

@@ -52,6 +52,11 @@ def scale_results(graph_module: torch.fx.GraphModule) -> int:
     return len(found)
 
 
+def sums_in(dtype: torch.dtype) -> torch.dtype:
+    """The type of a product with weights of 8 bits that are not scaled yet, where its result has this type."""
+    return dtype if dtype in _WIDE_RANGE else torch.float32
+
+
 def _products(graph_module: torch.fx.GraphModule) -> list[torch.fx.Node]:
     graph = graph_module.graph
     plain = graph.find_nodes(op="call_function", target=aten.mm.default)
@@ -102,7 +107,7 @@ def _write(graph: torch.fx.Graph, node: torch.fx.Node, scaled: _Scaled) -> None:
     left = node.args[-2]
     assert isinstance(left, torch.fx.Node)
     dtype = node.meta["val"].dtype
-    computed = dtype if dtype in _WIDE_RANGE else torch.float32
+    computed = sums_in(dtype)
     with graph.inserting_before(node):
         weight = write(aten.t.default, scaled.weight) if scaled.turned else scaled.weight
         sums = write(aten.mm.default, write.converted(left, computed), write.converted(weight, computed))

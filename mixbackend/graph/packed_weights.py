@@ -16,11 +16,11 @@ import torch
 import torch.fx
 
 from mixbackend.contracts.torch_compat import is_fake
+from mixbackend.graph.column_scales import sums_in
 from mixbackend.graph.new_nodes import NodeWriter
 
 aten = torch.ops.aten
 _PACKED = aten._weight_int8pack_mm.default
-_WIDE_RANGE = frozenset({torch.float32, torch.bfloat16})
 
 
 def applies(graph_module: torch.fx.GraphModule) -> bool:
@@ -47,7 +47,7 @@ def _write(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
     dtype = tensors[0].dtype
     if tensors[2].dtype != dtype:
         return False
-    computed = dtype if dtype in _WIDE_RANGE else torch.float32
+    computed = sums_in(dtype)
 
     write = NodeWriter(graph, node)
     with graph.inserting_before(node):

@@ -51,9 +51,8 @@ PRODUCT = "product"
 
 The left matrix is [batch, line, place, window line, window place, term]: windows of an image, which may overlap, or an
 ordinary matrix, whose other dimensions are 1. The output is [batch, line, place, column]. The right matrix, stored as
-floats of 32 or 16 bits or as integers of 8, is in panels
-of ``width`` columns: [panel, window line, window place, term, column]. Columns of the last panel beyond those of the
-result are zeros. Columns of the output are neighbours in memory.
+floats of 32 or 16 bits or as integers of 8, is in panels of ``width`` columns: [panel, window line, window place, term,
+column]. Columns of the last panel beyond those of the result are zeros. Columns of the output are neighbours in memory.
 """
 
 PRODUCT_DIMENSIONS = 3

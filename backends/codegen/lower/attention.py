@@ -12,15 +12,14 @@ with torch; several rows of queries on GPUs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
-from mixbackend.backends.codegen.ir.stages import ReductionKind
 from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower import view
+from mixbackend.backends.codegen.lower.axes import axes_of, fold
 from mixbackend.backends.codegen.lower.broadcast import read
 from mixbackend.backends.codegen.lower.formula import add, mul
 from mixbackend.backends.codegen.lower.lowering import Lowering
@@ -106,16 +105,17 @@ def _one_row(
         return own if mask is None else add(own, read(mask, (*index[:2], zero, index[2]), torch.float32))
 
     scores = lowering.map(dots.sizes, torch.float32, score)
-    largest = _fold(lowering, "max", scores.at, rows, key.sizes[2])
+    keys = axes_of(scores, 2)
+    (largest,) = fold(lowering, "max", keys, scores.at, (torch.float32,))
     lowest = Constant(torch.float32, -math.inf)
 
     def exponential(index: Index) -> Expr:
-        own = largest.at(index[:2])
+        own = largest.at(keys.keep(index))
         finite = apply("where", apply("eq", own, lowest), Constant(torch.float32, 0.0), own)
         return apply("exp", apply("sub", scores.at(index), finite))
 
     shares = lowering.map(scores.sizes, torch.float32, exponential)
-    total = _fold(lowering, "sum", shares.at, rows, key.sizes[2])
+    (total,) = fold(lowering, "sum", keys, shares.at, (torch.float32,))
 
     def weighted(index: Index, inner: Index) -> Expr:
         own = read(value, (*index[:2], inner[0], index[2]), torch.float32)
@@ -129,14 +129,6 @@ def _one_row(
         return apply("where", nothing, Constant(torch.float32, 0.0), apply("div", own, weight))
 
     return lowering.map((batch, heads, 1, value.sizes[3]), query.dtype, output)
-
-
-def _fold(
-    lowering: Lowering, kind: ReductionKind, value: Callable[[Index], Expr], rows: Index, extent: sympy.Expr
-) -> Tensor:
-    """A fold of rows of scores."""
-    (made,) = lowering.reduce(kind, rows, (extent,), lambda index, inner: value((*index, *inner)), (torch.float32,))
-    return made
 
 
 def _factor(scale: float | None, width: sympy.Expr) -> float:

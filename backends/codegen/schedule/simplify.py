@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 
 import sympy
@@ -298,9 +299,7 @@ class _Inliner:
         return f"costs {cost:g} per vector, would be computed {evaluations:.3g} times by {len(readers)} readers"
 
     def _ends_product(self, source: Map) -> bool:
-        return bool(self._products) and any(
-            isinstance(node, Load) and node.tensor in self._products for node in walk(source.value)
-        )
+        return bool(self._products) and _reads(source.value, self._products)
 
     def _ends_packed_product(self, source: Map) -> bool:
         """Whether a map can be computed before a product is stored that nobody else reads (``finished_products``)."""
@@ -314,10 +313,8 @@ class _Inliner:
         """How often a reader reads a place of a tensor: what updates read is read once for each of them."""
         if not isinstance(reader, Scatter):
             return points((loop.size for loop in loops_of(reader)), self._hints)
-        of_base = any(isinstance(node, Load) and node.tensor == name for node in walk(reader.base))
-        of_updates = any(isinstance(node, Load) and node.tensor == name for node in walk(reader.value))
-        if reader.mask is not None:
-            of_updates |= any(isinstance(node, Load) and node.tensor == name for node in walk(reader.mask))
+        of_base = _reads(reader.base, {name})
+        of_updates = any(_reads(item, {name}) for item in (reader.value, reader.mask) if item is not None)
         read = [reader.target_loops] * of_base + [reader.loops] * (of_updates or not of_base)
         return sum(points((loop.size for loop in loops), self._hints) for loops in read)
 
@@ -327,6 +324,11 @@ class _Inliner:
             points(self._types[node.tensor].sizes, self._hints) for node in walk(source.value) if isinstance(node, Load)
         ]
         return sum(1 for size in sizes if 2 * size >= made)
+
+
+def _reads(value: Expr, names: Collection[str]) -> bool:
+    """Whether a value reads one of these tensors."""
+    return any(isinstance(node, Load) and node.tensor in names for node in walk(value))
 
 
 def _goes_along(reader: Stage, name: str) -> bool:
