@@ -72,11 +72,13 @@ def pointwise(
 def refuse_undecided(operands: Iterable[Operand], sizes: Index) -> None:
     """Refuse operands with a size that may be 1: torch guards on it, and still writes it as it was computed.
 
+    What is broadcast to a size of 1 has that size, however it is written.
+
     Raises:
         RefusedError: a size is neither the number 1 nor that of what the operand is broadcast to.
     """
     for operand in operands:
         own = operand.sizes if isinstance(operand, Tensor) else ()
         for size, whole in zip(reversed(own), reversed(sizes), strict=False):
-            if size not in (1, whole) and sympy.expand(size - whole) != 0:
+            if whole != 1 and size not in (1, whole) and sympy.expand(size - whole) != 0:
                 raise RefusedError("dynamic-shape", f"whether {size} is {whole} or 1 depends on sizes")

@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 
+import mixbackend
+
 aten = torch.ops.aten
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGER = (torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -60,3 +62,17 @@ def test_long_sums_are_as_exact_as_eagers(check_lowering):
 
 def test_scans_of_type_bool_are_refused(refused):
     assert refused(lambda x: aten.cumsum(x, 0, dtype=torch.bool), [values(4, dtype=torch.int64)]) == ["dtype"]
+
+
+def test_a_size_that_torch_guards_to_be_one_is_compiled():
+    def function(value: torch.Tensor) -> torch.Tensor:
+        half = value[: value.shape[0] // 2]
+        return torch.nn.functional.gelu((half + half).cumsum(0))
+
+    value = torch.randn(3, 16)
+    backend = mixbackend.auto({"backends": ["codegen", "eager"]})
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    torch.testing.assert_close(compiled(value), function(value))
+    report = backend.report()
+    assert {region.backend for graph in report.graphs for region in graph.plan.regions} == {"codegen"}
+    assert not [event for event in report.events if event.kind == "quarantine"]
