@@ -63,6 +63,7 @@ def open_environment(config: Config, records: bool = False, only_reads: bool = F
     # What a backend of this process answers, and what a table that is given says, has no key.
     stored = None if found.local or os.environ.get(TABLES) else StoredPlans(storage, config, fingerprints, facts)
     failures = Failures(storage, fingerprints)
+    improves = not measures and config.select != "off" and config.objective == "latency"
     return Environment(
         config,
         records,
@@ -73,7 +74,7 @@ def open_environment(config: Config, records: bool = False, only_reads: bool = F
         fingerprints,
         found.skipped,
         storage,
-        Planner(backends, config.preferences(), dict(config.min_region), costs, events, lock, stored),
+        Planner(backends, config.preferences(), dict(config.min_region), costs, events, lock, stored, improves),
         failures,
         CompileCache(reference, fingerprints, storage, failures, events, Fuel(debug.fuel)),
         lock,

@@ -11,6 +11,7 @@ Invariants: inputs are not changed; what a region draws comes from torch's gener
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,8 @@ from mixbackend.execute.rounding import NEAREST, RandomRounding
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
-_DRAWS = 4
-"""Of rounding noise."""
+DRAWS = 4
+"""Of rounding noise, where each element of a result has its own."""
 
 _ONE_BY_ONE = frozenset({"pointwise", "view", "copy", "factory", "gather", "sort", "random"})
 """Classes of ops that sum nothing: every element of theirs comes of one element of each operand."""
@@ -44,27 +45,39 @@ def wide_results(
     return (*result, *(interpreter.written[place] for place in region.written))
 
 
-def rounding_noise(
-    region: Region,
-    inputs: Sequence[Any],
-    exact: Sequence[torch.Tensor],
-    rewind: Callable[[], None],
-    loop: Loop | None = None,
-) -> list[torch.Tensor]:
-    """How far roundings move each result, over a few draws of them; zeros where it is no floating one.
+@dataclass
+class RoundingNoise:
+    """How far roundings move each result of a call, over draws of them that are made as they are asked for.
 
-    Args:
+    Attributes:
+        region, inputs: what is computed.
         exact: what ``wide_results`` returned.
         rewind: called before each draw, so that the region draws the same random numbers.
+        loop: see ``eager_loops``.
     """
-    squares = [torch.zeros_like(value, dtype=torch.float64) for value in exact]
-    for seed in range(_DRAWS):
-        rewind()
-        drawn = wide_results(region, inputs, RandomRounding(seed), loop) or exact
-        for total, moved, value in zip(squares, drawn, exact, strict=True):
+
+    region: Region
+    inputs: Sequence[Any]
+    exact: Sequence[torch.Tensor]
+    rewind: Callable[[], None]
+    loop: Loop | None = None
+    _squares: list[torch.Tensor] = field(default_factory=list)
+    _drawn: int = 0
+
+    def of(self, index: int, draws: int = DRAWS) -> torch.Tensor:
+        """The noise of one result, of so many draws or more; zeros where it is no floating one."""
+        while self._drawn < draws:
+            self._draw()
+        return self._squares[index].div(self._drawn).sqrt() * NEAREST
+
+    def _draw(self) -> None:
+        self._squares = self._squares or [torch.zeros_like(value, dtype=torch.float64) for value in self.exact]
+        self.rewind()
+        drawn = wide_results(self.region, self.inputs, RandomRounding(self._drawn), self.loop) or self.exact
+        for total, moved, value in zip(self._squares, drawn, self.exact, strict=True):
             if value.is_floating_point():
                 total += (moved - value).double().nan_to_num(0.0, 0.0, 0.0).square()
-    return [total.div(_DRAWS).sqrt() * NEAREST for total in squares]
+        self._drawn += 1
 
 
 def _widen(value: Any) -> Any:

@@ -11,7 +11,7 @@ something is searched for, priced or explained.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mixbackend.contracts import Backend, OpGraph, Plan
@@ -33,6 +33,8 @@ MIXTURE_MARGIN = 0.04
 larger error: estimates are no better, and one region has fewer surprises than many."""
 CORRECTED_MARGIN = 0.01
 """The same where measurements correct the costs: less than noise is no reason to use one more backend."""
+LEAST_GAIN = 1.15
+"""So many times as fast a compiler of whole graphs must be for a first call to wait for it; calls try it later."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Planner:
         events: told of a plan that does not hold any more.
         lock: told what came of a locked plan; ``None`` if there is no lock file.
         stored: what earlier processes planned; ``None`` to plan everything anew.
+        improves: whether calls will try other plans than the first.
     """
 
     backends: tuple[Backend, ...]
@@ -56,6 +59,7 @@ class Planner:
     events: EventLog
     lock: LockedPlans | None = None
     stored: StoredPlans | None = None
+    improves: bool = False
 
     @property
     def costs(self) -> SessionCosts:
@@ -84,27 +88,51 @@ class Planner:
                 single backend's plan, or of a fixed one, is placed by cost.
             corrections: seconds by (node name, backend name) that measurements add to the costs. What was measured
                 needs less margin.
+
+        Where calls will try other plans, a mixture of all backends is one that builds quickly, see ``_built_quickly``.
         """
         fixed = None if choice.plan is None or exclusions or pinned else self._fixed(graph, choice.plan, choice.locked)
         if fixed is not None:
             return fixed
-        if self.stored is None or exclusions or pinned or corrections or choice.plan is not None:
+        if exclusions or pinned or corrections or choice.plan is not None:
             return self._searched(graph, exclusions, pinned, choice, corrections)
-        question = f"place {choice.backends} {choice.single} {choice.layout} {choice.every}"
-        known = self.stored.plan(graph, question)
+        question = f"place {choice.backends} {choice.single} {choice.layout} {choice.every} {self.improves}"
+        known = None if self.stored is None else self.stored.plan(graph, question)
         if known is not None:
             return known
-        plan = self._searched(graph, exclusions, pinned, choice, corrections)
-        self.stored.keep_plan(graph, question, plan)
+        left_out = self._compilers_left_out(choice)
+        plan = self._built_quickly(graph, choice, left_out) if left_out else self._searched(graph, choice=choice)
+        if self.stored is not None:
+            self.stored.keep_plan(graph, question, plan)
         return plan
+
+    def _compilers_left_out(self, choice: Choice) -> tuple[str, ...]:
+        """Compilers of whole graphs that take no part in a mixture unless they run all of it."""
+        if not self.improves or choice.backends or choice.single or choice.every:
+            return ()
+        asked_for = {item.backend for item in self.preferences}
+        found = tuple(item.name for item in self.backends if item.traits().compiles_graphs)
+        others = [item for item in self.backends if item.name not in found and not item.traits().reference]
+        return found if others and asked_for.isdisjoint(found) else ()
+
+    def _built_quickly(self, graph: OpGraph, choice: Choice, left_out: tuple[str, ...]) -> Plan:
+        """The best plan without compilers of whole graphs, each region of which takes seconds to build; one of them for
+        the whole graph where that is quicker by ``LEAST_GAIN``. Mixtures with them are for calls to try."""
+        others = tuple(item.name for item in self.backends if item.name not in left_out)
+        quick = self._searched(graph, choice=replace(choice, backends=others))
+        wholes = [self._searched(graph, choice=replace(choice, single=name)) for name in left_out]
+        best = min(wholes, key=lambda whole: whole.estimated_s)
+        seconds = dict(pair for plan in (quick, *wholes) for pair in plan.single_backend_s)
+        alone = tuple((item.name, seconds[item.name]) for item in self.backends if item.name in seconds)
+        return replace(best if LEAST_GAIN * best.estimated_s < quick.estimated_s else quick, single_backend_s=alone)
 
     def _searched(
         self,
         graph: OpGraph,
-        exclusions: frozenset[tuple[str, str]],
-        pinned: Mapping[str, str] | None,
-        choice: Choice,
-        corrections: Mapping[tuple[str, str], float] | None,
+        exclusions: frozenset[tuple[str, str]] = frozenset(),
+        pinned: Mapping[str, str] | None = None,
+        choice: Choice = DEFAULT,
+        corrections: Mapping[tuple[str, str], float] | None = None,
     ) -> Plan:
         backends = choice.allowed(self.backends)
         single = choice.single if choice.single in {backend.name for backend in backends} else ""

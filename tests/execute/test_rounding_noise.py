@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as functional
 
 from mixbackend.contracts import ErrorBudget
+from mixbackend.execute import verify
+from mixbackend.execute.reference import RoundingNoise
 from mixbackend.execute.rounding import RandomRounding
 from mixbackend.execute.verify import check_region, eager_result, reference_result
 from mixbackend.graph.trace import trace_region
@@ -96,3 +98,23 @@ def test_numbers_made_of_nothing_are_as_exact_as_the_type_that_they_are_made_in(
     assert check_region(region, values, [exact], BUDGET).right
     assert check_region(region, values, [exact + 3e-8], BUDGET).right
     assert check_region(region, values, [exact * 1.01], BUDGET).deviation is not None
+
+
+def test_one_draw_tells_how_far_roundings_take_a_whole_result(monkeypatch):
+    """Where eager itself is far off, each draw takes as long as the reference several times over."""
+    drawn = []
+    monkeypatch.setattr(verify, "RoundingNoise", counted(drawn))
+    values = [value.float() for value in _values(0)[:2]]
+    region = trace_region(lambda value, first: (value @ first) * 1e-4 + 1e4 - 1e4, values)
+    eager = eager_result(region, values)
+    assert check_region(region, values, eager, BUDGET).right
+    assert drawn == [1]
+
+
+def counted(draws):
+    class Counted(RoundingNoise):
+        def of(self, index, count=4):
+            draws.append(count)
+            return super().of(index, count)
+
+    return Counted

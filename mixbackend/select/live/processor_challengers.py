@@ -35,7 +35,7 @@ NEAR, NEAR_QUICK, NEAR_ELSEWHERE, NEAR_TRAINING = 1.15, 1.4, 1.7, 2.5
 """Factors that estimates are right to: on pools of threads that the plan uses; there, if trying costs little since the
 backend compiles within ``QUICK_S`` or owns part of the plan; on other pools; in training."""
 QUICK_S = 1.0
-MOST_ALONE, MOST_MIXTURES = 3, 2
+MOST_ALONE, MOST_MIXTURES = 3, 3
 """In training, where each further program of a step takes seconds to build."""
 
 
@@ -81,7 +81,7 @@ def processor_challengers(baseline: Runnable, planner: Planner) -> tuple[Challen
     mixtures: tuple[Choice, ...] = (EVERYONE,)
     if training:
         singles = list(nearest(singles, MOST_ALONE))
-        mixtures = without_owners(baseline, planner)[:MOST_MIXTURES]
+        mixtures = (EVERYONE, *without_owners(baseline, planner))[:MOST_MIXTURES]
     able = tuple(item.name for item in planner.backends if not item.traits().reference)
     error, seconds = NEAR_TRAINING if training else NEAR, build_s(planner, graph, able)
     return (*singles, *(Challenger(choice, plan.estimated_s, error, seconds) for choice in mixtures))
