@@ -37,6 +37,12 @@ def bench_peers(context: typer.Context) -> None:
     _body("mixbackend.benchmarks.commands.peers", context)
 
 
+@bench_app.command("distributed", context_settings=PASSES_ON, add_help_option=False)
+def bench_distributed(context: typer.Context) -> None:
+    """Time training on several GPUs: DDP, FSDP2, tensor parallel and pipeline stages, against eager and inductor."""
+    _body("mixbackend.benchmarks.commands.distributed", context)
+
+
 @bench_app.command("partitioner")
 def bench_partitioner(
     nodes: Annotated[str, typer.Option(help="Sizes of the graphs, with commas between.")] = "1000,10000,40000",
