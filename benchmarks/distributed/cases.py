@@ -27,8 +27,18 @@ Way = Literal["ddp", "fsdp2", "tensor", "pipeline"]
 Batch = tuple[Tensor, ...]
 
 MICROBATCHES = 4
-_BERT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-_SMALL_BERT = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+_BERT_DROPOUT: Mapping[str, Any] = {
+    "num_labels": 2,
+    "classifier_dropout": 0.0,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+_SMALL_BERT: Mapping[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,7 @@ class _Classifier(nn.Module):
         enable_torchvision()
         import transformers
 
-        config = transformers.BertConfig(num_labels=2, **_BERT_DROPOUT, classifier_dropout=0.0, **settings)
+        config = transformers.BertConfig(**{**_BERT_DROPOUT, **settings})
         self.model = transformers.BertForSequenceClassification(config)
 
     def forward(self, ids: Tensor) -> Tensor:

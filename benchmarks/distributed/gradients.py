@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
+_WRAPPERS = ("_orig_mod.", "checkpointed.")
 _FLOOR = 1e-3
 """Of the root of mean squares of all gradients: what a parameter's are measured by at least."""
 

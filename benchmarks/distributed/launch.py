@@ -56,7 +56,7 @@ class RankProcess:
     """
 
     def __init__(self, environment: Mapping[str, str], command: Sequence[str] = RANK) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by end()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -1,17 +1,18 @@
 """A Llama-style decoder of transformers' own layers, so built that its layers can be compiled, sharded and split.
 
 Place: below ``cases``; ``parallel`` spreads it. Input: settings of ``LlamaConfig``. Output: token ids to logits.
-Why not ``LlamaForCausalLM``: a stage of a pipeline has some of the layers only, and trainers compile layer by layer; its
-layers, norms and rotary embedding are transformers' own.
+Why not ``LlamaForCausalLM``: a stage of a pipeline has some of the layers only, and trainers compile layer by layer.
+Its layers, norms and rotary embedding are transformers' own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 
@@ -32,7 +33,7 @@ class Decoder(nn.Module):
         from transformers import LlamaConfig
         from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
-        config = LlamaConfig(**settings, attn_implementation="sdpa")
+        config = LlamaConfig(**{**settings, "attn_implementation": "sdpa"})
         width = config.hidden_size
         self.embedding: nn.Module | None = nn.Embedding(config.vocab_size, width)
         self.layers = nn.ModuleDict(
@@ -71,6 +72,19 @@ class Decoder(nn.Module):
         if stage < stages - 1:
             self.norm = self.head = None
         return self
+
+
+class Checkpointed(nn.Module):
+    """A layer that keeps its inputs alone, and runs again in the backward."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.checkpointed = layer
+
+    def forward(self, *values: Any, **named: Any) -> Tensor:
+        """As the layer's."""
+        kept: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        return cast(Tensor, checkpoint(self.checkpointed, *values, **kept, **named))
 
 
 def next_tokens_loss(logits: Tensor, ids: Tensor) -> Tensor:

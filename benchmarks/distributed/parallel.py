@@ -21,7 +21,7 @@ import torch.distributed as distributed
 from torch import Tensor, nn
 
 from mixbackend.benchmarks.distributed.cases import MICROBATCHES, Batch, Case
-from mixbackend.benchmarks.distributed.llama import Decoder, next_tokens_loss
+from mixbackend.benchmarks.distributed.llama import Checkpointed, Decoder, next_tokens_loss
 
 _LEARNING_RATE = 1e-9
 
@@ -83,14 +83,13 @@ def _autocast(place: Place) -> AbstractContextManager[Any]:
 
 
 def _fsdp2(module: nn.Module, batch: Batch, place: Place, compiled: Compile) -> Training:
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     decoder = cast(Decoder, module)
     half = torch.bfloat16 if place.on_gpu else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     for name, layer in decoder.layers.items():
-        decoder.layers[name] = compiled(checkpoint_wrapper(layer, preserve_rng_state=False), True)
+        decoder.layers[name] = compiled(Checkpointed(layer), True)
         fully_shard(decoder.layers[name], mp_policy=policy)
     fully_shard(decoder, mp_policy=policy)
     return Training(decoder, _step(decoder, lambda: next_tokens_loss(decoder(*batch), batch[0])))
@@ -117,7 +116,7 @@ def _split_products(decoder: Decoder, place: Place) -> None:
 
     mesh = init_device_mesh(place.device.type, (place.ranks,))
     # One tensor for all products of the same values: their gradients are added before they are reduced.
-    everywhere = {"hidden_states": Replicate()}
+    everywhere: dict[str, Any] = {"hidden_states": Replicate()}
     plan: dict[str, Any] = {
         "self_attn": PrepareModuleInput(input_kwarg_layouts=everywhere, desired_input_kwarg_layouts=everywhere),
         "mlp": PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),)),
@@ -146,7 +145,7 @@ def _pipeline(module: nn.Module, batch: Batch, place: Place, compiled: Compile) 
         optimizer.zero_grad()
         losses: list[Tensor] = []
         values = batch if place.rank == 0 else ()
-        wanted = {"target": batch[0], "losses": losses} if place.rank == place.ranks - 1 else {}
+        wanted: dict[str, Any] = {"target": batch[0], "losses": losses} if place.rank == place.ranks - 1 else {}
         schedule.step(*values, **wanted)
         optimizer.step()
         return torch.stack(losses).mean().detach() if losses else None

@@ -73,8 +73,7 @@ def record(row: Row, outcome: Outcome, seconds: float) -> dict[str, Any]:
         "worst": worst["worst"],
         "equal_bits": len(set(copies)) == 1 if copies else None,
         "equal_plans": len(set(plans)) == 1 if len(plans) > 1 else None,
-        "graphs": told[0]["graphs"],
-        "breaks": told[0]["breaks"],
+        "graphs": [part["graphs"] for part in told if "graphs" in part],
         "ops": [part["ops"] for part in told if "ops" in part],
         "events": [part["events"] for part in told if "events" in part],
     }
