@@ -30,6 +30,7 @@ from mixbackend.contracts.torch_compat import (
     written_when_run,
 )
 from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.output_offsets import traced_offsets
 from mixbackend.graph.passes import TRACED, RunPass, joint_passes, run_pass, run_passes
 
 GraphCompiler = Callable[
@@ -55,18 +56,21 @@ def capture(
     """
     run_passes(TRACED, graph_module, run)
     weights = _weights(graph_module)
+    outputs: dict[Phase, int] = {"backward": 0}
 
     def compiler(phase: Phase) -> Callable[[torch.fx.GraphModule, Any], Any]:
         def compile_captured(captured: torch.fx.GraphModule, fake_inputs: Any) -> Any:
             # Real tensors are touched while compiling; AOTAutograd's fake mode must not see them. A backward may be
             # compiled long after AOTAutograd has returned.
             with without_dispatch_modes(), written_when_run():
-                run = compile_graph(captured, phase, _roles(captured, phase, weights))
+                laid = traced_offsets(captured, outputs.get(phase))
+                run = laid(compile_graph(captured, phase, _roles(captured, phase, weights)))
             return boxed(lambda arguments: run(arguments))
 
         return compile_captured
 
     def partition(joint: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
+        outputs["forward"] = keywords["num_fwd_outputs"]
         with without_dispatch_modes():
             run_passes(joint_passes(keywords["num_fwd_outputs"]), joint, run)
             prepare_joint(joint)
