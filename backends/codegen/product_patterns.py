@@ -2,9 +2,10 @@
 
 Place: ``Backend.patterns`` of targets with the template ``product``; ``schedule.packed_products`` packs the weight as
 it is stored, so that the conversion costs nothing. Scales, one for each column, follow the product as any map does.
-Form: ``mm(x, weight.to(x.dtype))`` and ``addmm`` likewise, where a transposition may follow the conversion.
-Invariants: a match is accepted only if the weight is known when the region is bound, and if its numbers have 8 bits,
-which all floats hold exactly.
+Form: ``mm(x, weight.to(x.dtype))`` and ``addmm`` likewise, where a transposition may follow the conversion; and the
+same with ``(weight.to(type) - zero) * scale``, with or without the zero, where both are of groups of terms.
+Invariants: a match is accepted only if all of the weight is known when the region is bound, and if its numbers have 8
+bits, which all floats hold exactly.
 Costs: those of a product of float32, which is what is computed, that reads the weight as it is stored.
 """
 
@@ -37,6 +38,10 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _CONVERSION = "conversion"
 _PRODUCT = "product"
 _WEIGHT = "weight"
+_TURN = "turn"
+_SCALING = "scaling"
+_MOVING = "moving"
+_ZERO = "zero"
 _TURNS = ("aten.t.default", "aten.permute.default", "aten.transpose.int")
 
 
@@ -54,7 +59,8 @@ def _all(devices: frozenset[str]) -> Iterator[Pattern]:
         return Supported() if refusal is None else refusal
 
     converted = Op(("aten._to_copy.default",), (Anything(_WEIGHT),), part=_CONVERSION)
-    rights = {"": converted, "_turned": Op(_TURNS, (converted,), part="turn")}
+    rights = {"": converted, "_turned": Op(_TURNS, (converted,), part=_TURN)}
+    rights |= {f"_in_groups{name}": Op(_TURNS, (scaled,), part=_TURN) for name, scaled in _scaled().items()}
     for name, right in rights.items():
         plain = Op(("aten.mm.default",), (Anything("left"), right), part=_PRODUCT)
         added = Op(("aten.addmm.default",), (Anything("bias"), Anything("left"), right), part=_PRODUCT)
@@ -62,12 +68,26 @@ def _all(devices: frozenset[str]) -> Iterator[Pattern]:
         yield Pattern(f"{PREFIX}{name}_product_bias", added, check, priced_as=_equal)
 
 
+def _scaled() -> dict[str, Op]:
+    """Weights in groups, before they are turned: scaled, and moved by a zero before that or not."""
+    conversion = ("aten._to_copy.default",)
+    converted = Op(conversion, (Anything(_WEIGHT),), part=_CONVERSION, reshaped=True)
+    zero = Anything(_ZERO, behind=(*conversion, "aten.reshape.default"))
+    moved = Op(("aten.sub.Tensor",), (converted, zero), part=_MOVING, reshaped=True)
+
+    def scaled(inner: Op) -> Op:
+        operands = (inner, Anything("scale"))
+        return Op(("aten.mul.Tensor",), operands, _SCALING, commutative=True, reshaped=True, behind=conversion)
+
+    return {"": scaled(converted), "_from_zero": scaled(moved)}
+
+
 def _refuse(match: Match) -> Unsupported | None:
     weight = _weight(match)
     assert isinstance(weight.meta, TensorMeta)
     if weight.meta.dtype not in NARROW:
         return Unsupported("dtype", f"a weight of {weight.meta.dtype} as wider numbers")
-    if weight.role is not InputRole.CONSTANT:
+    if not all(item.role is InputRole.CONSTANT for item in _weights(match)):
         return Unsupported("declined", "the weight would be packed anew at each call")
     product = match.part(_PRODUCT)
     metas = (*product.input_tensors, *product.output_tensors)
@@ -81,10 +101,17 @@ def _weight(match: Match) -> InputView:
     return match.part(_CONVERSION).inputs[0]
 
 
+def _weights(match: Match) -> list[InputView]:
+    """All tensors that a right matrix is made of."""
+    parts = dict(match.parts)
+    views = [*(parts[name] for name in (_CONVERSION, _SCALING, _MOVING) if name in parts), *match.through(_ZERO)]
+    return [item for view in views for item in view.inputs if item.name not in match.nodes]
+
+
 def _equal(match: Match) -> OpView:
     """A product of float32 with the weight as it is stored."""
     product, weight = match.part(_PRODUCT), _weight(match)
-    inside = match.part("turn" if "turn" in dict(match.parts) else _CONVERSION).node.name
+    inside = match.part(_TURN if _TURN in dict(match.parts) else _CONVERSION).node.name
     made = product.output_tensors[0]
     turned = next(item.meta for item in product.inputs if item.name == inside)
     assert isinstance(turned, TensorMeta) and isinstance(weight.meta, TensorMeta)

@@ -61,3 +61,17 @@ def test_one_row_with_int8_weights_is_claimed(dtype, mixture):
     hold_report(mixture)
     regions = [region for graph in mixture.report().to_dict()["graphs"] for region in graph["regions"]]
     assert {region["backend"] for region in regions if "aten.mm.default" in region["ops"]} == {"codegen"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [1, 5])
+def test_weights_in_groups(dtype, rows, mixture):
+    """Codes of 4 bits, each in a byte, with a scale and a zero for every 32 terms."""
+    granularity = quantization.granularity.PerGroup(32)
+    model = _quantised(dtype, quantization.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=granularity))
+    run = torch.compile(model, backend=mixture)
+    value = data(dtype, rows, 64)
+    with torch.no_grad():
+        for _ in range(3):
+            hold_results([run(value)], [model(value)], [_written_out(model, value)])
+    hold_report(mixture)

@@ -117,10 +117,24 @@ def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple
 
 
 def _product(operands: Operands, options: Mapping[str, bool | float]) -> tuple[torch.Tensor, ...]:
-    left, packed, bias = operands
+    left, packed, bias, scales, offsets = operands
     assert left is not None and packed is not None
-    made = left.flatten(3) @ packed.to(left.dtype).flatten(1, 3).transpose(0, 1).flatten(1)
+    matrix = packed.flatten(1, 3)
+    if scales is not None:
+        terms = left.shape[3:].numel()
+        groups = torch.arange(terms) // int(options["group"])
+        matrix = _codes(matrix, int(options["bits"]))[:, :terms].to(left.dtype) * scales[:, groups]
+        matrix = matrix if offsets is None else matrix + offsets[:, groups]
+    made = left.flatten(3) @ matrix.to(left.dtype).transpose(0, 1).flatten(1)
     return (made if bias is None else made[..., : bias.shape[0]] + bias,)
+
+
+def _codes(stored: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes as numbers; of 4 bits there are eight in an element."""
+    if bits != 4:
+        return stored
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    return (((stored[:, :, None] >> shifts[:, None]) & 15) - 8).flatten(1, 2)
 
 
 _MEANINGS: Mapping[str, Callable[[Operands, Mapping[str, bool | float]], tuple[torch.Tensor, ...]]] = {

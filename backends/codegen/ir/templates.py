@@ -53,6 +53,9 @@ The left matrix is [batch, line, place, window line, window place, term]: window
 ordinary matrix, whose other dimensions are 1. The output is [batch, line, place, column]. The right matrix, stored as
 floats of 32 or 16 bits or as integers of 8, is in panels of ``width`` columns: [panel, window line, window place, term,
 column]. Columns of the last panel beyond those of the result are zeros. Columns of the output are neighbours in memory.
+With a ``group``, the right matrix is of codes: each is multiplied by the scale of its group of so many terms and its
+column, and the offset, where there is one, is added; both are [panel, group, column]. Codes of 4 ``bits`` are numbers
+from -8 on: eight terms lie in an int32, whose lowest bits are those of the first.
 """
 
 PRODUCT_DIMENSIONS = 3
@@ -66,10 +69,10 @@ TEMPLATES = {
         options=("causal", "scale", "zeros"),
     ),
     PRODUCT: TemplateForm(
-        operands=(("left", 6), ("packed", 5), ("bias", 1)),
+        operands=(("left", 6), ("packed", 5), ("bias", 1), ("scales", 3), ("offsets", 3)),
         results=(("output", 4),),
-        optional=frozenset({"bias"}),
-        options=("width",),
+        optional=frozenset({"bias", "scales", "offsets"}),
+        options=("width", "bits", "group"),
         finished=True,
     ),
 }

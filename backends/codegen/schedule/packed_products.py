@@ -13,7 +13,8 @@ and terms of three dimensions each, read where they lie, overlapping as they do;
 innermost is copied into that order first.
 Matrices of 16-bit floats are packed as they are and widened in registers; the left one is widened before, and sums,
 which are float32, are rounded after the template. A right matrix that is a conversion of integers of 8 bits is packed
-as these: the conversion of a quantised weight is exact, and its copy would be two or four times as large.
+as these: the conversion of a quantised weight is exact, and its copy would be two or four times as large. One that is
+computed of codes with scales and offsets of groups is packed as these three (``panels_of_weights``).
 Invariants: same values up to the order of summation. A bias joins where nobody else reads the sums.
 Non-goals: whether packing pays; the backend takes products of constants alone.
 """
@@ -31,6 +32,7 @@ from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, floor_div, 
 from mixbackend.backends.codegen.ir.products import COLUMN, NARROW, MatrixProduct, matrix_product
 from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply, compute_dtype, is_element
 from mixbackend.backends.codegen.ir.stages import (
+    Concatenate,
     GraphOutput,
     Loop,
     Map,
@@ -45,7 +47,8 @@ from mixbackend.backends.codegen.ir.stages import (
 )
 from mixbackend.backends.codegen.ir.templates import PRODUCT, PRODUCT_DIMENSIONS, is_place
 from mixbackend.backends.codegen.schedule.panels import panel_columns
-from mixbackend.backends.codegen.schedule.rewrite import map_stage, ranges_of, readers_of, rewrite
+from mixbackend.backends.codegen.schedule.panels_of_weights import WeightPanels, weight_of
+from mixbackend.backends.codegen.schedule.rewrite import map_stage, ranges_of, readers_of, rewrite, with_indices
 from mixbackend.backends.codegen.schedule.split_points import divides, quotient
 
 
@@ -109,6 +112,8 @@ class _Packer:
         self._symbols = (index_symbol(f"q{number}") for number in itertools.count())
         self._strides = given_strides(graph)
         self._rows_apart: dict[str, sympy.Expr] = {}
+        makers = (stage for stage in graph.stages if isinstance(stage, (Map, Concatenate)))
+        self._makers = {stage.target: stage for stage in makers}
 
     def packed(self, product: MatrixProduct, stage: Stage, bias: _Bias | None) -> Iterator[Stage]:
         """What packs the right matrix, and the template.
@@ -123,18 +128,55 @@ class _Packer:
             yield copy
         rows, terms = self._rows(apart.rows), self._terms(product.terms)
         panels = self._panels(terms, product.column.size)
-        value = self._in_panels(product, panels)
-        stored = self._known[value.tensor].dtype
-        held, copy = self._copied(f"{target}.packed", value, panels, origins, stored)
-        yield copy
         row = None if bias is None else Operand(bias.stage.loops[1:2], bias.row)
-        operands = (Operand((*rows, *terms), left), self._whole(held, panels), row)
+        weight = weight_of(product, self._makers, self._ranges)
+        if weight is None:
+            value = self._in_panels(product, panels)
+            stored = self._known[value.tensor].dtype
+            held, copy = self._copied(f"{target}.packed", value, panels, origins, stored)
+            yield copy
+            packed, scales, offsets, bits, group = self._whole(held, panels), None, None, 0, 0
+        else:
+            shelf = WeightPanels(weight, product, panels[-1].size, self._ranges)
+            copies, packed, scales, offsets = self._grouped(target, shelf, panels, origins)
+            yield from copies
+            bits, group = shelf.bits, weight.group
+        operands = (Operand((*rows, *terms), left), packed, row, scales, offsets)
+        options = (("width", float(panels[-1].size)), ("bits", float(bits)), ("group", float(group)))
         changes = self._leaves_changed(target, product)
         made = f"{target}.sums" if changes else target
         result = self._result(made, product, rows)
-        yield Template(PRODUCT, operands, (result,), (("width", float(panels[-1].size)),), origins)
+        yield Template(PRODUCT, operands, (result,), options, origins)
         if changes:
             yield self._changed(target, made, origins)
+
+    def _grouped(
+        self, target: str, shelf: WeightPanels, panels: tuple[Loop, ...], origins: tuple[str, ...]
+    ) -> tuple[list[Map], Operand, Operand | None, Operand | None]:
+        """Copies that hold a weight in groups, and the operands that are these."""
+        number, *windows, lane = panels
+        words = (number, *windows[:-1], self._loop(shelf.rows), lane)
+        groups = (self._loop(number.size), self._loop(shelf.groups), self._loop(lane.size))
+        copies: list[Map] = []
+        operands: list[Operand | None] = []
+        parts = (
+            ("packed", shelf.codes((words[0], *words[-2:])), words, shelf.dtype),
+            ("scales", shelf.scales(groups), groups, torch.float32),
+            ("offsets", shelf.offsets(groups), groups, torch.float32),
+        )
+        for name, value, loops, stored in parts:
+            if value is None:
+                operands.append(None)
+                continue
+            mine = tuple(self._loop(loop.size) for loop in loops)
+            moved = {loop.index: own.index for loop, own in zip(loops, mine, strict=True)}
+            value = with_indices(value, moved, self._ranges)
+            held, copy = self._copied(f"{target}.{name}", value, mine, origins, stored)
+            copies.append(copy)
+            operands.append(self._whole(held, mine))
+        packed, scales, offsets = operands
+        assert packed is not None
+        return copies, packed, scales, offsets
 
     def reread(self, stage: Stage) -> Stage:
         """A stage that reads what products make where they put it."""
@@ -249,7 +291,7 @@ class _Packer:
     def _copied(
         self,
         name: str,
-        value: Load,
+        value: Expr,
         loops: tuple[Loop, ...],
         origins: tuple[str, ...],
         stored: torch.dtype = torch.float32,

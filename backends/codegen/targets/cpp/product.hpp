@@ -12,7 +12,7 @@
 // are widened in registers. Columns beyond the last, which the packed matrix has as zeros, are not written.
 // Columns of the result are neighbours. Sums go there before they are done: nothing that is read may lie there.
 #pragma once
-#include "product_tiles.hpp"
+#include "product_groups.hpp"
 
 namespace mb {
 
@@ -78,6 +78,31 @@ static __attribute__((noinline)) void fill_panel(
     }
 }
 
+// The same of a weight in groups.
+template <int vectors, Columns kind, class Ending, class Stored>
+static __attribute__((noinline)) void fill_panel(
+    const GroupedProduct<Stored>& given, const Ending& ending, i64 number, i64 first_row, i64 end_row
+) {
+    constexpr i64 width = vectors * lanes, most_terms = term_block<float>(width);
+    const i64 first = number * width;
+    const Panel<vectors, kind> panel = {given, first, least(given.columns - first, width)};
+    if (end_row - first_row <= rows_of_codes) {
+        const Block<float> whole = {nullptr, 0, 0, 1, 0, given.terms, true, true};
+        const Tile<vectors, kind, Ending, float> tile = {panel, ending, whole, first_row, 0};
+        const GroupTile<vectors, kind, Ending, Stored> rows = {tile, given, number};
+        return in_tiles<2>(rows, end_row, first_row);
+    }
+    alignas(MB_VECTOR_BYTES) float floats[most_terms * width];
+    const i64 pieces = pieces_of(given.terms, most_terms);
+    for (i64 piece = 0; piece < pieces; ++piece) {
+        const i64 term = given.terms * piece / pieces, end = given.terms * (piece + 1) / pieces;
+        widen_terms<vectors>(given, number, term, end, floats);
+        const Block<float> block = {floats, 0, 0, 1, term, end - term, piece == 0, piece + 1 == pieces};
+        const Tile<vectors, kind, Ending, float> tile = {panel, ending, block, first_row, 0};
+        in_tiles<tile_rows(vectors)>(tile, end_row, first_row);
+    }
+}
+
 // Dimensions that lie one behind the other are one.
 template <class Given, class Ending> MB_INLINE Given joined(Given given, const Ending& ending) {
     const auto all = [&](auto test) { return test(given.left) && test(given.output) && ending.all(test); };
@@ -107,8 +132,8 @@ template <class Given, class Ending> MB_INLINE Given joined(Given given, const E
 }  // namespace product
 
 // Threads share panels of all blocks of rows.
-template <int vectors, class Stored, class Ending>
-MB_INLINE i64 multiply(const Team& team, PackedProduct<Stored> given, const Ending& ending) {
+template <int vectors, class Given, class Ending>
+MB_INLINE i64 multiply(const Team& team, Given given, const Ending& ending) {
     using namespace product;
     constexpr i64 width = vectors * lanes;
     const i64 rows = given.batches * given.lines * given.places;
@@ -116,7 +141,7 @@ MB_INLINE i64 multiply(const Team& team, PackedProduct<Stored> given, const Endi
     given = joined(given, ending);
     const i64 panels = (given.columns + width - 1) / width;
     const i64 terms = given.window_lines * given.window_places * given.terms;
-    const i64 panel_bytes = terms * width * static_cast<i64>(sizeof(Stored));
+    const i64 panel_bytes = given.panel_bytes(width);
     const i64 image_bytes = rows * (given.terms + given.columns) * static_cast<i64>(sizeof(float));
     const i64 blocks = blocks_of(rows, panels, panel_bytes, image_bytes, team.count);
     // Whole tiles, but for the last.
@@ -136,20 +161,20 @@ MB_INLINE i64 multiply(const Team& team, PackedProduct<Stored> given, const Endi
     });
 }
 
-template <int vectors, class Stored>
-MB_INLINE i64 multiply(const Team& team, const PackedProduct<Stored>& given) {
+template <int vectors, class Given>
+MB_INLINE i64 multiply(const Team& team, const Given& given) {
     return multiply<vectors>(team, given, product::AsTheyAre{});
 }
 
 // With what is computed of every sum: a function of the sum and of a function that gives elements of the others.
-template <int vectors, class Stored, int count, class Function>
+template <int vectors, class Given, int count, class Function>
 MB_INLINE i64 multiply(
-    const Team& team, const PackedProduct<Stored>& given, const Matrix<const float> (&others)[count], Function function
+    const Team& team, const Given& given, const Matrix<const float> (&others)[count], Function function
 ) {
     return multiply<vectors>(team, given, product::Finish<count, false, Function>{others, function});
 }
-template <int vectors, bool brief, class Stored, class Function>
-MB_INLINE i64 multiply_alone(const Team& team, const PackedProduct<Stored>& given, Function function) {
+template <int vectors, bool brief, class Given, class Function>
+MB_INLINE i64 multiply_alone(const Team& team, const Given& given, Function function) {
     return multiply<vectors>(team, given, product::Finish<0, brief, Function>{nullptr, function});
 }
 

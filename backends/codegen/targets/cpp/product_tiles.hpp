@@ -27,6 +27,10 @@ struct Product {
 // With the right matrix, as it is stored.
 template <class Stored> struct PackedProduct : Product {
     const Stored* packed;
+
+    MB_INLINE_MEMBER i64 panel_bytes(i64 width) const {
+        return window_lines * window_places * terms * width * static_cast<i64>(sizeof(Stored));
+    }
 };
 
 namespace product {
@@ -210,6 +214,11 @@ template <int vectors, Columns kind, class Ending, class Stored> struct Tile {
             right = add_terms<count>(sums, left, offset, right, next);
             if (++place == given.window_places) place = 0, ++line;
         }
+        end<count>(sums, number, output);
+    }
+
+    template <int count>
+    MB_INLINE_MEMBER void end(const Sums<count>& sums, i64 number, float* const (&output)[count]) const {
         if constexpr (Ending::is_there) {
             if (block.is_last) return finish<count>(sums, number, output);
         }

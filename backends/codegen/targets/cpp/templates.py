@@ -53,7 +53,7 @@ def _attention(kernel: TemplateKernel) -> tuple[str, list[str]]:
 
 
 def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
-    left, packed, bias, *others = kernel.operands
+    left, packed, bias, scales, offsets, *others = kernel.operands
     (output,) = kernel.results
     assert left is not None and packed is not None and output is not None
     rows, columns = f"{{{left.buffer} + {left.offset}, {_strides(left, (0, 1, 2, 5))}}}", output.sizes[3]
@@ -64,9 +64,14 @@ def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
         _view(output, 4),
     ]
     stored = next(STORAGE[item.dtype] for item in kernel.buffers if item.name == packed.buffer)
-    matrix = f"{packed.buffer} + {packed.offset}"
+    matrix, options = f"{packed.buffer} + {packed.offset}", dict(kernel.options)
     given = f"const PackedProduct<{stored}> given = {{{{{', '.join(fields)}}}, {matrix}}};"
-    width = f"{int(dict(kernel.options)['width'])} / lanes"
+    if scales is not None:
+        stored = "nibbles" if options["bits"] == 4 else stored
+        codes = f"reinterpret_cast<const {stored}*>({matrix})"
+        groups = ", ".join([*(_pointer(view) for view in (scales, offsets)), str(int(options["group"]))])
+        given = f"const GroupedProduct<{stored}> given = {{{{{', '.join(fields)}}}, {codes}, {groups}}};"
+    width = f"{int(options['width'])} / lanes"
     if kernel.finish is None:
         return "product.hpp", [given, f"return multiply<{width}>(*team, given);"]
     cost = sum(SCALAR_OPS[node.op].cost for node in walk(kernel.finish) if isinstance(node, Apply))
@@ -106,6 +111,10 @@ def _finished(node: Expr, names: Mapping[Expr, str], places: Mapping[str, str]) 
 
 def _strides(view: BufferView, places: Sequence[int]) -> str:
     return ", ".join(str(view.strides[place]) for place in places)
+
+
+def _pointer(view: BufferView | None) -> str:
+    return "nullptr" if view is None else f"{view.buffer} + {view.offset}"
 
 
 def _view(view: BufferView | None, rank: int) -> str:
