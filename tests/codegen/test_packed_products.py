@@ -234,3 +234,21 @@ def test_what_is_left_to_libraries() -> None:
     assert refusal(torch.mm, [x.bfloat16(), w.bfloat16()], (1,)) == "dtype: a product of matrices of torch.bfloat16"
     batches = [values(2, 6, 30), values(2, 30, 20)]
     assert refusal(torch.bmm, batches, (1,)) == "argument: the target has no products of matrices"
+
+
+def test_a_product_of_a_product_that_is_read_by_channels() -> None:
+    """The second one sums over a dimension that is no column of the first."""
+
+    def block(x: Tensor, w: Tensor, kernel: Tensor) -> Tensor:
+        images = (x @ w).contiguous(memory_format=torch.channels_last)
+        return functional.conv2d(images, kernel, stride=2)
+
+    region, program = check(block, [values(6, 3, 1, 6), *weights((6, 4), (2, 3, 1, 1))], (1, 2))
+    assert names(parted(region, program).rest).count("product") == 2
+
+
+def test_a_product_of_a_convolution_along_its_places() -> None:
+    def block(x: Tensor, kernel: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return functional.linear(functional.conv1d(x, kernel), w, b)
+
+    check(block, [values(4, 2, 16), *weights((3, 2, 2), (5, 15), (5,))], (1, 2, 3))

@@ -68,7 +68,8 @@ class _Chooser:
             for name in targets_of(stage):
                 if name in self._strides:
                     continue
-                order = self._order_for_products(name) or self._order_of_sources(stage)
+                made_by_rows = is_packed_product(stage)
+                order = (None if made_by_rows else self._order_for_products(name)) or self._order_of_sources(stage)
                 if order is None:
                     undecided.append(name)
                     continue
