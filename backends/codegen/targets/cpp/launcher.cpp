@@ -4,6 +4,7 @@
 // Input: a table that is never written, and the addresses of this call's tensors. Output: whether kernels told that a value
 // that came in had to be corrected. Invariants: no state, so any number of threads may run one program at once. Threads start at most once in a call, if a kernel is worth it, and as many as
 // the largest takes; where there is no OpenMP everything runs on the calling thread.
+#include "phases.hpp"
 #include "team.hpp"
 
 #ifdef _OPENMP
@@ -45,13 +46,6 @@ static i64 threads_at_most() {
 #endif
 }
 
-// Returns once all threads of the team have come here.
-static void wait_for_all() {
-#ifdef _OPENMP
-#pragma omp barrier
-#endif
-}
-
 // A kernel, with the addresses of its memory.
 static __attribute__((noinline)) i64 run(const Program& program, char* const* addresses, i64 place, const Team& team) {
     const Call call = program.calls[place];
@@ -65,17 +59,46 @@ static __attribute__((noinline)) i64 run(const Program& program, char* const* ad
     return call.kernel(buffers, program.parameters + call.first_parameter, program.numbers + call.first_number, &team);
 }
 
-// What one thread does. Between kernels of the first thread alone nobody waits.
-static void run_all(const Program& program, char* const* addresses, const Team& team) {
-    i64 before = 1;
-    for (i64 place = 0; place < program.call_count; ++place) {
-        const i64 now = team.count == 1 ? 1 : run(program, addresses, place, {asked, team.count, team.worth, nullptr});
-        const bool looks = place == program.telling && place > 0;
-        if (place > 0 && (before > 1 || now > 1 || (looks && team.count > 1))) wait_for_all();
+// Calls from one place up to another: one that several threads share, or all in a row that one thread runs alone.
+struct Step {
+    i64 end, shares;
+};
+
+static Step step_from(const Program& program, char* const* addresses, i64 place, const Team& team) {
+    const Team asking = {asked, team.count, team.worth, nullptr};
+    const i64 shares = run(program, addresses, place, asking);
+    i64 end = place + 1;
+    if (shares > 1) return {end, shares};
+    while (end < program.call_count && end != program.telling && run(program, addresses, end, asking) <= 1) ++end;
+    return {end, 1};
+}
+
+// What one thread of several does.
+static void run_shared(const Program& program, char* const* addresses, const Team& team, mb::Phases& phases) {
+    unsigned phase = 0;
+    for (i64 place = 0; place < program.call_count; ++phase) {
         // All threads see the same here: nobody tells any more.
-        if (looks && __atomic_load_n(team.told, __ATOMIC_RELAXED)) return;
-        if (team.number < now) run(program, addresses, place, team);
-        before = now;
+        if (place == program.telling && place > 0 && __atomic_load_n(team.told, __ATOMIC_RELAXED)) break;
+        const Step step = step_from(program, addresses, place, team);
+        const auto compute = [&](i64 share) {
+            for (i64 call = place; call < step.end; ++call) {
+                run(program, addresses, call, {share, team.count, team.worth, team.told});
+            }
+        };
+        phases.pass(phase, team.number, step.shares, step.end == program.call_count, compute);
+        place = step.end;
+    }
+    if (team.number != 0) {
+        phases.leave();
+    } else {
+        phases.wait_for_others(static_cast<unsigned>(team.count - 1));
+    }
+}
+
+static void run_alone(const Program& program, char* const* addresses, int* told) {
+    for (i64 place = 0; place < program.call_count; ++place) {
+        if (place == program.telling && place > 0 && *told) return;
+        run(program, addresses, place, {0, 1, worth_starting, told});
     }
 }
 
@@ -88,12 +111,14 @@ extern "C" int mb_function(const Program* program, char* const* addresses) {
         threads = wanted > threads ? wanted : threads;
     }
     if (threads == 1) {
-        run_all(*program, addresses, {0, 1, worth_starting, &told});
+        run_alone(*program, addresses, &told);
         return told;
     }
 #ifdef _OPENMP
+    mb::Claim claims[threads];
+    mb::Phases phases(claims, threads);
 #pragma omp parallel num_threads(static_cast<int>(threads))
-    run_all(*program, addresses, {omp_get_thread_num(), omp_get_num_threads(), worth_sharing, &told});
+    run_shared(*program, addresses, {omp_get_thread_num(), omp_get_num_threads(), worth_sharing, &told}, phases);
 #endif
     return told;
 }
