@@ -50,13 +50,18 @@ FINISHES: dict[str, Expr] = {
 }
 
 
+def _options(width: int) -> tuple[tuple[str, float], ...]:
+    """Of a product without groups."""
+    return ("width", float(width)), ("bits", 0.0), ("group", 0.0)
+
+
 def _kernel(width: int, kind: str) -> TemplateKernel:
     """A product with a bias, or with something that is computed of its sums, or with neither."""
     symbols = iter(sympy.Symbol(f"p{number}", integer=True, nonnegative=True) for number in range(60))
     views: list[BufferView | None] = []
     buffers: list[BufferParameter] = []
     used: list[sympy.Symbol] = []
-    for rank in (6, 5, 1 if kind == "biased" else 0, *((4,) if kind == "finished" else ()), 4):
+    for rank in (6, 5, 1 if kind == "biased" else 0, 0, 0, *((4,) if kind == "finished" else ()), 4):
         if rank == 0:
             views.append(None)
             continue
@@ -66,7 +71,7 @@ def _kernel(width: int, kind: str) -> TemplateKernel:
         buffers.append(BufferParameter(name, torch.float32, "read"))
         used += made
     buffers[-1] = replace(buffers[-1], access="write")
-    options = (("width", float(width)),)
+    options = _options(width)
     operands, results = tuple(views[:-1]), tuple(views[-1:])
     kernel = TemplateKernel(tuple(used), tuple(buffers), "product", options, operands, results, FINISHES.get(kind))
     check_template_kernel(kernel)
@@ -133,7 +138,7 @@ def test_results_are_those_of_float64(compiled: _Compiled, turned: bool, biased:
         assert find_deviation(0, target, plain, exact, BUDGET) is None, size
         assert (output[rows:] == 7.0).all() and (output[:, columns:] == 7.0).all(), f"{size}: wrote beyond its result"
         rows = left[None, None, :, None, None]
-        (meant,) = evaluate_template("product", (rows, packed, bias), (("width", float(packed.shape[-1])),))
+        (meant,) = evaluate_template("product", (rows, packed, bias, None, None), _options(packed.shape[-1]))
         assert find_deviation(0, meant[0, 0, :, :columns], plain, exact, BUDGET) is None, size
 
 
@@ -206,9 +211,8 @@ def test_what_is_computed_of_sums(compiled: _Compiled, kind: str, apart: bool) -
         exact = torch.relu(left.double() @ right.double() + (beside.double() if kind == "finished" else 0.0))
         size = f"{rows} {terms} {columns}"
         assert find_deviation(0, output, plain, exact, BUDGET) is None, size
-        operands = (left[:, :, :, None, None], packed, None, *((beside,) if given is not None else ()))
-        options = (("width", float(packed.shape[-1])),)
-        (meant,) = evaluate_template("product", operands, options, FINISHES[kind])
+        operands = (left[:, :, :, None, None], packed, None, None, None, *((beside,) if given is not None else ()))
+        (meant,) = evaluate_template("product", operands, _options(packed.shape[-1]), FINISHES[kind])
         assert find_deviation(0, meant[..., :columns], plain, exact, BUDGET) is None, size
 
 
