@@ -106,6 +106,11 @@ def _rms_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
 
 
+def _rotary_of_norm(x: torch.Tensor, w: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """As in Qwen3: each head is normalised, then the halves of it change places."""
+    return _rotary(_rms_norm(x, w), cosine, sine)
+
+
 def _batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
     return torch.ops.aten._native_batch_norm_legit.no_stats(x, w, b, True, 0.1, 1e-5)
 
@@ -239,6 +244,7 @@ CASES: dict[str, Case] = {
     "arange": Case(lambda x: x + torch.arange(11, dtype=x.dtype, device=x.device), _normal((3, 11))),
     # rows
     "layer_norm": Case(lambda x, w, b: F.layer_norm(x, (77,), w, b), _normal((5, 77), (77,), (77,)), FLOATS, kernels=1),
+    "rotary_of_norm": Case(_rotary_of_norm, _normal((2, 3, 5, 16), (16,), (5, 16), (5, 16)), FLOATS, kernels=1),
     "rms_norm": Case(_rms_norm, _normal((5, 77), (77,)), FLOATS, kernels=1),
     "softmax": Case(lambda x: torch.softmax(x, -1), _nan_rows, FLOATS, kernels=1),
     "softmax_of_columns": Case(lambda x: torch.softmax(x, 1), _normal((3, 19, 21)), FLOATS, kernels=1),

@@ -143,10 +143,11 @@ class ValuePrinter:
         return self.lines.value(f"({text}).to({NAMES[node.dtype]})", node.dtype, axes)
 
     def _read(self, node: Read, done: Mapping[Expr, Value]) -> Value:
-        held = None if node.bindings or node.mask is not None else self.lines.stored(node.buffer, node.offset)
+        held = None if node.bindings else self.lines.stored(node.buffer, node.offset)
         dtype = self._dtypes[node.buffer]
         if held is not None:
-            return self._as_stored(held, dtype)
+            value = self._as_stored(held, dtype)
+            return value if node.mask is None else self._where(done[node.mask], value, node.other)
         assert node.buffer not in self._scratch, f"{node.buffer} is read where it was not written"
         if node.buffer in self._unseen:
             self._wait()
@@ -161,6 +162,10 @@ class ValuePrinter:
             *(item.buffers for item in (*bound.values(), *([mask] if mask else [])))
         )
         return self.lines.value(text, node.dtype, axes, buffers)
+
+    def _where(self, mask: Value, value: Value, other: float) -> Value:
+        """A value that is held, as a masked read has it."""
+        return self._named(f"tl.where({mask.text}, {value.text}, {literal(other)})", value.dtype, (mask, value))
 
     def _as_stored(self, value: Value, dtype: torch.dtype) -> Value:
         """A value as memory would give it back."""
