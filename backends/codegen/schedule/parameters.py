@@ -63,7 +63,8 @@ class _Canonicalizer:
     _indices: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)
     _memory: dict[str, str] = field(default_factory=dict)
     _locals: dict[str, str] = field(default_factory=dict)
-    _parameters: dict[sympy.Expr, sympy.Symbol] = field(default_factory=dict)
+    _parameters: dict[tuple[sympy.Expr, bool], sympy.Symbol] = field(default_factory=dict)
+    _compares: bool = False
     _numbers: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)
 
     def run(self) -> CanonicalKernel:
@@ -88,7 +89,7 @@ class _Canonicalizer:
             work=work,
         )
         names = tuple(buffer.name for buffer in kernel.buffers)
-        return CanonicalKernel(made, names, tuple(self._parameters), tuple(self._numbers))
+        return CanonicalKernel(made, names, tuple(value for value, _ in self._parameters), tuple(self._numbers))
 
     def _name_indices(self) -> None:
         loops = [*self.kernel.outer, *(loop for nest in self.kernel.nests for loop in (*nest.loops, *nest.reduced))]
@@ -98,9 +99,13 @@ class _Canonicalizer:
     # -- index expressions ----------------------------------------------------------------------------------------
 
     def _parameter(self, value: sympy.Expr) -> sympy.Symbol:
-        if value not in self._parameters:
-            self._parameters[value] = sympy.Symbol(f"p{len(self._parameters)}", integer=True, positive=True)
-        return self._parameters[value]
+        """The symbol of a value: positive by declaration, but for one that ``Min`` or ``Max`` compares, which would be
+        taken for the other side's better or worse: there it is what is known of the value."""
+        doubtful = self._compares and not value.is_positive
+        if (value, doubtful) not in self._parameters:
+            known = {"nonnegative": value.is_nonnegative} if doubtful else {"positive": True}
+            self._parameters[value, doubtful] = sympy.Symbol(f"p{len(self._parameters)}", integer=True, **known)
+        return self._parameters[value, doubtful]
 
     def _size(self, expression: sympy.Expr) -> sympy.Expr:
         """An expression with canonical indices, and what does not depend on them as parameters."""
@@ -120,10 +125,13 @@ class _Canonicalizer:
             return sympy.Mul(self._parts(sympy.Mul(*factors)), *map(self._parts, _ordered(others)))
         if expression.func in (FloorDiv, Modulo):
             return expression.func(self._parts(expression.args[0]), self._divisor(expression.args[1]))
-        return expression.func(*map(self._parts, _ordered(expression.args)))
+        before, self._compares = self._compares, self._compares or expression.func in (sympy.Min, sympy.Max)
+        parts = [self._parts(part) for part in _ordered(expression.args)]
+        self._compares = before
+        return expression.func(*parts)
 
     def _signed(self, value: sympy.Expr) -> sympy.Expr:
-        """Parameters are positive by declaration; a negative stride is minus its parameter."""
+        """A negative stride is minus its parameter."""
         if value.could_extract_minus_sign():
             return -self._parameter(-value)
         return self._parameter(value)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+import mixbackend
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -80,3 +82,21 @@ def test_gradients_of_frames_that_crop(check_lowering, mode):
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_frames_with_symbolic_sizes(check_lowering, mode):
     check_lowering(lambda x: functional.pad(x, (1, 2), mode=mode), [_values(2, 3, 5)], dynamic=True)
+
+
+@pytest.mark.parametrize("mode", ["replicate", "reflect", "circular"])
+@pytest.mark.parametrize("amounts", [(1, 2), (-1, 1), (2, -1)])
+def test_sizes_that_are_differences_of_sizes(mode: str, amounts: tuple[int, int]) -> None:
+    """Whether such a size is positive is not seen by its expression, and ``Min`` and ``Max`` compare it."""
+
+    def function(value: torch.Tensor) -> torch.Tensor:
+        half = value.chunk(2, -1)[-1] * 1
+        return torch.nn.functional.pad(half, amounts, mode=mode)
+
+    torch._dynamo.reset()
+    backend = mixbackend.auto({"backends": ["codegen", "eager"]})
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for columns in (9, 8, 7):
+        value = torch.arange(6.0 * columns).view(6, columns)
+        assert torch.equal(compiled(value), function(value))
+    assert not backend.report().events
