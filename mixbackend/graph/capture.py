@@ -30,7 +30,7 @@ from mixbackend.contracts.torch_compat import (
     written_when_run,
 )
 from mixbackend.graph.describe import PlaceholderRole
-from mixbackend.graph.output_offsets import traced_offsets
+from mixbackend.graph.output_offsets import Run, traced_offsets
 from mixbackend.graph.passes import TRACED, RunPass, joint_passes, run_pass, run_passes
 
 GraphCompiler = Callable[
@@ -65,6 +65,8 @@ def capture(
             with without_dispatch_modes(), written_when_run():
                 laid = traced_offsets(captured, outputs.get(phase))
                 run = laid(compile_graph(captured, phase, _roles(captured, phase, weights)))
+            if phase == "forward":
+                run = _without_views(run, outputs[phase])
             return boxed(lambda arguments: run(arguments))
 
         return compile_captured
@@ -84,6 +86,22 @@ def capture(
         inference=compiler("inference"),
         partition=partition,
     )
+
+
+def _without_views(run: Run, outputs: int) -> Run:
+    """A forward none of whose outputs is a view of another one for autograd: such a view would take part in the history
+    that its base is given, also where it was detached. They share memory as before."""
+
+    def apart(arguments: list[Any]) -> Sequence[Any]:
+        results = list(run(arguments))
+        mine = results[:outputs]
+        for place, value in enumerate(mine):
+            base = value._base if isinstance(value, torch.Tensor) else None
+            if base is not None and any(base is other for other in mine):
+                results[place] = value.detach()
+        return results
+
+    return apart
 
 
 def _weights(graph_module: torch.fx.GraphModule) -> dict[int, PlaceholderRole]:

@@ -75,3 +75,21 @@ def test_what_begins_right_is_not_copied() -> None:
     moved = beginning_at(value, 3)
     assert torch.equal(moved, value)
     assert moved.storage_offset() == 3
+
+
+def test_a_view_of_a_detached_output_needs_no_gradient() -> None:
+    def function(value: Tensor) -> Outputs:
+        doubled = value * 2
+        detached = doubled.detach()
+        row = detached.select(0, 0)
+        detached[1] = 1
+        return doubled, row
+
+    torch._dynamo.reset()
+    backend = mixbackend.auto({"backends": ["codegen", "eager"]})
+    value = torch.randn(3, 4, requires_grad=True)
+    doubled, row = torch.compile(function, backend=backend)(value)
+    assert (doubled.requires_grad, row.requires_grad) == (True, False)
+    assert row.data_ptr() == doubled.data_ptr()
+    (found,) = torch.autograd.grad(doubled.sum(), value)
+    assert torch.equal(found, torch.full_like(value, 2))
