@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = _settings(given)
     keys = {row: key_of(row.case, str(row.ranks), str(row.round), row.peer, settings, code_version()) for row in wanted}
     with quiet_stdout(), left_in_order(), tempfile.TemporaryDirectory() as folder:
-        bench = _Bench(given, ranks, Path(folder), time.monotonic() + given.seconds_at_most)
+        bench = Bench(given, ranks, Path(folder), time.monotonic() + given.seconds_at_most)
 
         def keep(row: Row, found: Mapping[str, Any]) -> None:
             file.append({"key": keys[row], **settings, "made_by": code_version(), **found})
@@ -97,7 +97,7 @@ def _settings(given: argparse.Namespace) -> dict[str, Any]:
     return {"device": device_name("cpu" if given.gloo else "cuda"), "kind": "gloo" if given.gloo else "nccl"}
 
 
-class _Bench:
+class Bench:
     """Rows one after the other, those on one rank side by side on several GPUs.
 
     Args:
@@ -122,19 +122,19 @@ class _Bench:
             for place, wave in enumerate(waves):
                 if self._end - time.monotonic() < self._given.least:
                     return
-                ready = ready or [self._started(row) for row in wave]
+                ready = ready or [self.started(row) for row in wave]
                 # On GPUs the next ranks import while these compile; on processors that would take cores from them.
                 ahead = waves[place + 1] if place + 1 < len(waves) and not self._given.gloo else []
-                now, ready = ready, [self._started(row) for row in ahead]
+                now, ready = ready, [self.started(row) for row in ahead]
                 with ThreadPoolExecutor(len(wave)) as pool:
-                    found = pool.map(self._run, wave, now, range(len(wave)))
+                    found = pool.map(self.run_row, wave, now, range(len(wave)))
                     for row, item in zip(wave, found, strict=True):
                         keep(row, item)
         finally:
             for process in (process for processes in ready for process in processes):
                 process.end()
 
-    def _started(self, row: Row) -> list[RankProcess]:
+    def started(self, row: Row) -> list[RankProcess]:
         cache = self._cache(row)
         compilers = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         return [RankProcess({**os.environ, **compilers}) for _ in range(row.ranks)]
@@ -144,7 +144,7 @@ class _Bench:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
-    def _run(self, row: Row, processes: Sequence[RankProcess], lane: int) -> dict[str, Any]:
+    def run_row(self, row: Row, processes: Sequence[RankProcess], lane: int) -> dict[str, Any]:
         begun, port, given = time.monotonic(), free_port(), self._given
         limit_s = max(1.0, min(given.row_seconds, self._end - begun))
         requests = [
