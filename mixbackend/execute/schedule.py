@@ -84,7 +84,23 @@ def schedule(graph: OpGraph, pieces: Sequence[Piece]) -> tuple[Step, ...]:
 
 
 def _deadlines(graph: OpGraph, pieces: Sequence[Piece]) -> tuple[dict[str, int], frozenset[str]]:
-    """The piece before which each node that belongs to none is to be there, and which of these pieces make, too."""
+    """The piece before which each node that belongs to none is to be there, and which of these pieces make, too.
+
+    What is made once more is read by all steps of nodes; one that turns out late bears on nodes looked at before it.
+    """
+    views = returned_views(graph).nodes
+    again = frozenset(name for name in graph.outputs if name in views)
+    while True:
+        deadlines, found = _deadlines_with(graph, pieces, views, again)
+        if found == again:
+            return deadlines, again
+        again = found
+
+
+def _deadlines_with(
+    graph: OpGraph, pieces: Sequence[Piece], views: frozenset[str], known: frozenset[str]
+) -> tuple[dict[str, int], frozenset[str]]:
+    """Deadlines where at least the known nodes are made once more; and all nodes that must be."""
     made = {name: index for index, piece in enumerate(pieces) for name in piece.outputs}
     first_run: dict[str, int] = {}
     for index, piece in enumerate(pieces):
@@ -94,14 +110,13 @@ def _deadlines(graph: OpGraph, pieces: Sequence[Piece]) -> tuple[dict[str, int],
     followers: dict[str, list[str]] = {}
     for first, second in graph.effects:
         followers.setdefault(first, []).append(second)
-    views = returned_views(graph).nodes
     deadlines: dict[str, int] = {}
     for index, names in enumerate((*(piece.inputs for piece in pieces), filter(None, graph.outputs))):
         for name in names:
             if name not in given and name not in made:
                 deadlines.setdefault(name, index)
     deadlines.update({name: len(pieces) for name in graph.outputs if name in views and name not in deadlines})
-    again = {name for name in graph.outputs if name in views}
+    again = set(known)
     # What reads a node stands behind it in the graph, so that all that limits it is known when it comes up.
     for node in reversed(graph.nodes):
         if node.name not in deadlines:
@@ -112,9 +127,9 @@ def _deadlines(graph: OpGraph, pieces: Sequence[Piece]) -> tuple[dict[str, int],
         for name in node.references():
             if name in views and node.name in again:
                 again.add(name)
-            elif name in given or made.get(name, last) < last:
+            elif name not in again and (name in given or made.get(name, last) < last):
                 continue
-            elif name in made:
+            elif name in made and name not in again:
                 _check_made_again(graph, name, node.name)
                 again.add(name)
             deadlines[name] = min(deadlines.get(name, last), last)

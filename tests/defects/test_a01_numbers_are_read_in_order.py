@@ -76,6 +76,11 @@ def of_a_computed_view(count: torch.Tensor, y: torch.Tensor) -> Any:
     return y * n
 
 
+def of_a_returned_view(count: torch.Tensor, y: torch.Tensor) -> Any:
+    view = count.view(1)
+    return view, view * 2, (y @ y.t()).exp() * view.item()
+
+
 def filled(count: torch.Tensor, y: torch.Tensor) -> Any:
     n = count.item()
     count.add_(1)
@@ -98,6 +103,7 @@ PROGRAMS = (
     returned_alone,
     compared,
     of_a_computed_view,
+    of_a_returned_view,
     filled,
     sized,
 )
