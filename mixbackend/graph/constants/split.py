@@ -11,6 +11,7 @@ Non-goals: watching weights; compiling.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,9 +123,9 @@ class _Splitter:
         tags = describe_op(node).tags
         if tags & _UNFIT or not _is_static(node):
             return False
-        own = sum(value.nbytes for value in _tensors(_value(node)))
+        own = sum(map(_bytes, _tensors(_value(node))))
         sources = [value for source in node.all_input_nodes for value in _tensors(_value(source))]
-        read = sum(value.nbytes for value in sources)
+        read = sum(map(_bytes, sources))
         most = read if any(map(_is_quantised, sources)) else max(read, LARGEST_BYTES)
         return OpTag.VIEW in tags or own <= most
 
@@ -200,6 +201,11 @@ def _value(node: torch.fx.Node) -> Any:
 def _tensors(value: Any) -> list[torch.Tensor]:
     values = value if isinstance(value, (tuple, list)) else (value,)
     return [item for item in values if isinstance(item, torch.Tensor)]
+
+
+def _bytes(value: torch.Tensor) -> int:
+    """Bytes of a tensor whose sizes are known; ``nbytes`` refuses fake tensors whose sizes were symbols once."""
+    return math.prod(value.shape) * value.itemsize
 
 
 def _is_quantised(value: torch.Tensor) -> bool:

@@ -57,3 +57,16 @@ def test_what_is_not_larger_is_made_once() -> None:
 
     made = split(function, torch.randn(3, 8), torch.ones(6, 8, dtype=torch.int8), torch.eye(3, 8) > 0)
     assert (torch.float32, (3, 1)) in constants(made) and (torch.float32, (3, 8)) in constants(made)
+
+
+def test_sizes_that_a_guard_made_numbers() -> None:
+    """Their tensors state numbers, but torch does not tell how large they are."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        assert w.shape[0] == 7
+        return x * (w + 1).exp()
+
+    module = make_fx(function, tracing_mode="symbolic")(torch.ones(3, 7), torch.ones(7))
+    name = module.graph.find_nodes(op="placeholder")[1].name
+    made = split_constants(module, {name: PlaceholderRole(InputRole.BUFFER, name)}, frozenset({name}))
+    assert constants(made) == [(torch.float32, (7,))]
