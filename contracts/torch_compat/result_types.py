@@ -63,6 +63,8 @@ _NORMALISATIONS: Mapping[Any, _Normalisation] = {
 
 _TYPED_LIKE: Mapping[Any, tuple[str, ...]] = {
     aten.huber_loss.default: ("self",),
+    # Stated in the widest type up to torch 2.11.
+    aten.binary_cross_entropy_with_logits.default: ("target",),
     aten.soft_margin_loss.default: ("self",),
     aten.soft_margin_loss_backward.default: ("self",),
     aten.smooth_l1_loss_backward.default: ("self",),

@@ -44,6 +44,7 @@ def calls(dtype: torch.dtype, parameters: torch.dtype, affine: bool) -> dict[Any
     gradient = torch.rand(3).to(parameters if affine else dtype)
     return {
         aten.huber_loss.default: pair,
+        aten.binary_cross_entropy_with_logits.default: (*pair, None, gradient),
         aten.soft_margin_loss.default: pair,
         aten.soft_margin_loss_backward.default: (gradient, *pair, 0),
         aten.smooth_l1_loss_backward.default: (gradient, *pair, 0, 1.0),
