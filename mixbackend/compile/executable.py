@@ -35,6 +35,7 @@ from mixbackend.contracts import VerificationError
 from mixbackend.contracts.torch_compat import values_lie_in_memory, without_dispatch_modes
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.unwritten_values import changing_places
+from mixbackend.execute.weights.traced_shapes import TracedShapes
 from mixbackend.execute.weights.watch import used
 from mixbackend.graph.aliases import expected_sharing
 from mixbackend.graph.copies import compiled_bodies
@@ -73,6 +74,8 @@ class Executable:
         self.bodies = tuple(body.run for body in compiled_bodies(captured.module) if isinstance(body.run, Executable))
         """Of the subgraphs that its ops carry."""
         self._looked_at = changing_places(captured.module, captured.roles)
+        self._traced = TracedShapes(captured.module, captured.roles)
+        self._reshaped = False
         self._environment = environment
         self._lock = forks.lock()
         self._steps: dict[str, Any] = {}  # cells of what changes the graph as a whole; they never hold a value
@@ -114,6 +117,12 @@ class Executable:
 
     def _slow(self, arguments: list[Any]) -> Sequence[Any]:
         if self.state is State.EAGER or not all(map(values_lie_in_memory, arguments)):
+            return self.run_eager(arguments)
+        difference = self._traced.difference(arguments)
+        if difference:
+            if not self._reshaped:
+                self._reshaped = True
+                self._emit("fallback", f"eager runs such calls: {difference}")
             return self.run_eager(arguments)
         if self.state is not State.NEW:
             return self._run(arguments)

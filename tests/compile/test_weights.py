@@ -6,6 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+import mixbackend
+from mixbackend.contracts import InputRole
+from mixbackend.graph.describe import PlaceholderRole
+from mixbackend.graph.trace import trace_graph
+
 
 def in_place(model):
     with torch.no_grad():
@@ -140,3 +145,19 @@ def test_batch_norm_statistics_updated_by_eager_training_are_seen(make_mixture, 
         )
     torch.testing.assert_close(mine, eager)
     assert not torch.allclose(mine, first)
+
+
+def test_a_graph_follows_a_weight_that_took_another_shape():
+    """As a buffer that an ``unsqueeze_`` reshapes in a call; not every torch traces such a program again."""
+    mixture = mixbackend.auto()
+    buffer = torch.tensor([[1.5], [2.5], [-3.2]])
+    module, _ = trace_graph(lambda x, b: (b.round(), x * b[:, 0].sum()), [torch.ones(2), buffer])
+    name = module.graph.find_nodes(op="placeholder")[1].name
+    run = mixture.compile_captured(module, "inference", {name: PlaceholderRole(InputRole.BUFFER, "b")})
+    for _ in range(3):
+        rounded, scaled = run([torch.ones(2), buffer])
+        torch.testing.assert_close(rounded, buffer.round())
+        torch.testing.assert_close(scaled, torch.ones(2) * buffer[:, 0].sum())
+        buffer.unsqueeze_(0)
+    kinds = [event["kind"] for event in mixture.report().to_dict()["events"]]
+    assert kinds.count("fallback") == 1
