@@ -23,6 +23,7 @@ from mixbackend.graph import (
     cse,
     discontinuities,
     lifted_scalars,
+    norm_dimensions,
     packed_weights,
     redundant_as_strided,
     result_types,
@@ -50,12 +51,16 @@ class GraphPass:
     optional: bool = True
 
 
+_NORM_DIMENSIONS = GraphPass(
+    "norm_dimensions", norm_dimensions.applies, norm_dimensions.count_from_the_front, optional=False
+)
 _RESULT_TYPES = GraphPass("result_types", result_types.applies, result_types.state_result_types, optional=False)
 
 TRACED = (GraphPass("attention_masks", attention_masks.applies, attention_masks.simplify_attention_masks),)
 """Passes for Dynamo's graph."""
 
 CAPTURED = (
+    _NORM_DIMENSIONS,
     _RESULT_TYPES,
     GraphPass("body_numbers", body_numbers.applies, body_numbers.read_off_inputs, optional=False),
     GraphPass("views_as_reshapes", views_as_reshapes.applies, views_as_reshapes.reshape_views, optional=False),
@@ -77,6 +82,7 @@ def joint_passes(forward_outputs: int) -> tuple[GraphPass, ...]:
     """
     save = partial(discontinuities.save_discontinuities, forward_outputs=forward_outputs)
     return (
+        _NORM_DIMENSIONS,
         _RESULT_TYPES,
         GraphPass("views", views.applies, views.read_through_detach),
         GraphPass("discontinuities", discontinuities.applies, save, optional=False),
