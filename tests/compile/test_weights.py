@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import mixbackend
+from mixbackend.compile.mixture import Mixture
 from mixbackend.contracts import InputRole
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_graph
@@ -149,7 +150,7 @@ def test_batch_norm_statistics_updated_by_eager_training_are_seen(make_mixture, 
 
 def test_a_graph_follows_a_weight_that_took_another_shape():
     """As a buffer that an ``unsqueeze_`` reshapes in a call; not every torch traces such a program again."""
-    mixture = mixbackend.auto()
+    mixture = Mixture(mixbackend.Config())
     buffer = torch.tensor([[1.5], [2.5], [-3.2]])
     module, _ = trace_graph(lambda x, b: (b.round(), x * b[:, 0].sum()), [torch.ones(2), buffer])
     name = module.graph.find_nodes(op="placeholder")[1].name

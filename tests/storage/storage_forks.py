@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 Acknowledge = Callable[[int], None]
 
@@ -56,6 +57,14 @@ def _write(work: Callable[[int], None], numbers: Iterable[int], told: int) -> No
 def sleep_somewhat(chance: random.Random, longest_s: float) -> None:
     """Wait for a random while: often very short, since much happens at the beginning."""
     time.sleep(longest_s * chance.random() ** 2)
+
+
+def rounds(least: int, enough: Callable[[], bool]) -> Iterator[int]:
+    """Number the rounds of a test: as many as are asked for, and more on a machine on which they got little done."""
+    for number in itertools.count():
+        if number >= least and enough():
+            return
+        yield number
 
 
 def status_of(work: Callable[[], object], user: int | None = None) -> int:
