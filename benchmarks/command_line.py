@@ -43,6 +43,12 @@ def bench_distributed(context: typer.Context) -> None:
     _body("mixbackend.benchmarks.commands.distributed", context)
 
 
+@bench_app.command("decode", context_settings=PASSES_ON, add_help_option=False)
+def bench_decode(context: typer.Context) -> None:
+    """Time steps of generation on processors against eager, inductor, OpenVINO, llama.cpp and a copy of the weights."""
+    _body("mixbackend.benchmarks.commands.decode", context)
+
+
 @bench_app.command("partitioner")
 def bench_partitioner(
     nodes: Annotated[str, typer.Option(help="Sizes of the graphs, with commas between.")] = "1000,10000,40000",

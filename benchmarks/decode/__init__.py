@@ -1,0 +1,1 @@
+"""One token after the other: steps of generation beside other engines, ``mixbackend bench decode``."""

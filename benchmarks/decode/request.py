@@ -1,0 +1,81 @@
+"""What a process of ``bench decode`` is asked: one line of JSON.
+
+Place: between ``turns`` (the asking side) and ``worker`` (the answering side).
+Invariants: only plain data crosses; a request says everything that the process must know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mixbackend.benchmarks.one_model.protocol import arguments_in_line
+
+MODULE = "mixbackend.benchmarks.decode.worker"
+
+COPY = "copy"
+"""The peer that copies memory as large as the weights: what reading them is held against."""
+PEERS = ("eager", "inductor", "mixture", "openvino", "llama.cpp", COPY)
+
+Precision = Literal["float32", "bfloat16", "int8"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
+"""With ``int8``, weights of products are codes of 8 bits with a scale for each output; the rest is bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a Llama-style decoder."""
+
+    width: int
+    inner: int
+    layers: int
+    heads: int
+    shared_heads: int
+    vocabulary: int
+
+
+SHAPES: Mapping[str, Shape] = {
+    "tiny": Shape(64, 160, 2, 4, 2, 512),
+    "0.15b": Shape(1024, 2816, 8, 16, 4, 32_000),
+    "0.3b": Shape(1024, 4096, 16, 16, 4, 32_000),
+    "1.2b": Shape(2048, 8192, 16, 32, 8, 128_256),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """One peer's work.
+
+    Attributes:
+        peer: of ``PEERS``.
+        shape: of ``SHAPES``.
+        precision: of ``PRECISIONS``.
+        context: tokens of the prompt, which the cache holds before each timed slice.
+        capacity: tokens that the cache can hold.
+        told: tokens after the prompt that are told, to be compared.
+        threads: of every pool.
+    """
+
+    peer: str
+    shape: str
+    precision: Precision
+    context: int
+    capacity: int
+    told: int
+    threads: int
+
+    def to_line(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+
+def request_from_line(line: str) -> DecodeRequest:
+    """The inverse of ``DecodeRequest.to_line``.
+
+    Raises:
+        ValueError: the line is not JSON, or not a request.
+    """
+    return DecodeRequest(**arguments_in_line(line, DecodeRequest))

@@ -1,0 +1,76 @@
+"""Steps of generation beside other engines: the peers run the same model, and figures are what they say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from mixbackend.benchmarks.commands import decode as command
+from mixbackend.benchmarks.decode.model import Int8Linear, bytes_of_step, make_model
+from mixbackend.benchmarks.decode.request import DecodeRequest, request_from_line
+from mixbackend.benchmarks.decode.sessions import open_session
+
+REQUEST = DecodeRequest("eager", "tiny", "float32", context=12, capacity=32, told=8, threads=2)
+
+
+def tokens_of(request: DecodeRequest) -> list[int]:
+    session = open_session(request)
+    for _ in range(3):
+        session.step(session.rewind())
+    told = [session.rewind()]
+    for _ in range(request.told - 1):
+        told.append(session.step(told[-1]))
+    return told
+
+
+def with_peer(peer: str, precision: str = "float32") -> DecodeRequest:
+    return request_from_line(json.dumps({**json.loads(REQUEST.to_line()), "peer": peer, "precision": precision}))
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize(("peer", "package"), [("openvino", "openvino"), ("llama.cpp", "llama_cpp")])
+def test_engines_continue_the_prompt_as_eager_does(peer, package, precision):
+    pytest.importorskip(package)
+    eager = tokens_of(with_peer("eager", precision))
+    assert len(set(eager)) > 2, "a model that repeats itself shows nothing"
+    agreeing = [mine == right for mine, right in zip(tokens_of(with_peer(peer, precision)), eager, strict=True)]
+    # Codes and 16 bits of others are not the same numbers: the first token is.
+    assert all(agreeing[: 8 if precision == "float32" else 1])
+
+
+def test_codes_are_within_half_a_step_of_the_weight():
+    linear = nn.Linear(7, 5, bias=False)
+    short = Int8Linear(linear)
+    error = (short.codes * short.scale[:, None] - linear.weight).abs()
+    assert (error <= short.scale[:, None] * 0.5001).all()
+    x = torch.randn(3, 7)
+    torch.testing.assert_close(short(x), x @ (short.codes * short.scale[:, None]).t())
+
+
+def test_bytes_of_a_step_are_weights_without_the_embedding_and_what_the_cache_holds():
+    model = make_model("tiny", "bfloat16")
+    weights = sum(weight.numel() for weight in model.parameters()) - model.model.embed_tokens.weight.numel()
+    inverse = sum(value.nbytes for value in model.buffers())
+    assert bytes_of_step(model, 0) == 2 * weights + inverse
+    config = model.config
+    held = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    assert bytes_of_step(model, 10) - bytes_of_step(model, 0) == 10 * held
+
+
+def test_the_command_compares_with_eager_and_a_copy(capsys):
+    arguments = "--shape tiny --precisions float32 --peers eager,copy,llama.cpp --context 8 --capacity 16 --tokens 4"
+    assert command.main([*arguments.split(), "--rounds", "2", "--seconds", "0.05", "--json"]) == 0
+    rows = {row["peer"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    eager, copy = rows["eager"], rows["copy"]
+    assert eager["agreeing"] == 4
+    assert eager["of_copy"] == pytest.approx(eager["gb_per_s"] / copy["gb_per_s"])
+    assert rows["llama.cpp"]["status"] in ("pass", "missing")
+
+
+def test_unknown_peers_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--peers", "eagre"])
+    assert "eagre" in capsys.readouterr().err
