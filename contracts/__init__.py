@@ -12,6 +12,7 @@ from mixbackend.contracts.backend import (
     WeightPolicy,
     check_backend,
     check_verdict,
+    taking_effects,
 )
 from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.contracts.cost import (
@@ -44,7 +45,7 @@ from mixbackend.contracts.errors import (
     VerificationError,
 )
 from mixbackend.contracts.graph import GraphInput, OpGraph
-from mixbackend.contracts.legality import check_plan, dependencies, find_problems
+from mixbackend.contracts.legality import check_plan, dependencies, entangled_writes, find_problems
 from mixbackend.contracts.opclass import OP_CLASSES, OpClass, op_class_of
 from mixbackend.contracts.ops import (
     COPY_INTO,
@@ -179,6 +180,7 @@ __all__ = [
     "check_plan",
     "check_verdict",
     "dependencies",
+    "entangled_writes",
     "find_problems",
     "format_argument",
     "hint_of",
@@ -188,5 +190,6 @@ __all__ = [
     "one_of",
     "op_class_of",
     "refuse_special",
+    "taking_effects",
     "thread_policy",
 ]

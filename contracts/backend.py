@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, cast
 
@@ -264,3 +265,8 @@ def check_verdict(answer: object) -> Verdict:
     if isinstance(verdict, Supported) and verdict.cost is not None and not math.isfinite(verdict.cost):
         return Unsupported("backend-error", f"judge() returned a cost of {verdict.cost} seconds")
     return verdict
+
+
+def taking_effects(backends: Iterable[Backend]) -> frozenset[str]:
+    """Names of the backends that run effects as eager would: what ``legality`` asks about backends."""
+    return frozenset(backend.name for backend in backends if backend.traits().takes_effects)

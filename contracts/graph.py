@@ -90,6 +90,16 @@ class OpGraph:
                 readers[name].append(node.name)
         return {name: tuple(nodes) for name, nodes in readers.items()}
 
+    @cached_property
+    def storage_of(self) -> Mapping[str, str]:
+        """For each node that may share its storage with an earlier value, the first value that has it."""
+        first: dict[str, str] = {}
+        for node in self.nodes:
+            source = node.aliased()
+            if source is not None:
+                first[node.name] = first.get(source, source)
+        return first
+
     @property
     def dynamic(self) -> bool:
         """Whether any tensor has a symbolic size."""

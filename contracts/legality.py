@@ -4,15 +4,16 @@ Place: called by the partitioner's search, by the pipeline before compiling, by 
 Input: an ``OpGraph`` and regions. Output: a list of problems, empty if the plan is legal.
 A plan is legal if every placed node has exactly one owner, regions have names of their own and list their nodes in
 graph order, copies are cheap and pure (views, parts of results, constants made from nothing), matches lie inside their
-region and apart from one another, and the quotient graph (regions as nodes, data and effect edges between them) has no
-cycle and agrees with the order in which the regions are listed.
+region and apart from one another, a region that writes into storage which several of its inputs share is on a backend
+that takes effects, and the quotient graph (regions as nodes, data and effect edges between them) has no cycle and
+agrees with the order in which the regions are listed.
 Complexity: linear in nodes and edges.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from mixbackend.contracts.graph import OpGraph
 from mixbackend.contracts.ops import OpNode, OpTag
@@ -49,13 +50,35 @@ def dependencies(graph: OpGraph) -> Iterator[tuple[str, str]]:
             behind[node.name] = tuple(sources)
 
 
-def find_problems(graph: OpGraph, regions: Sequence[PlannedRegion]) -> list[str]:
-    """Everything that makes these regions illegal for this graph."""
+def entangled_writes(graph: OpGraph, names: Collection[str]) -> tuple[str, ...]:
+    """Of the nodes of a region, those that write into storage which comes in through several of its inputs.
+
+    A region's inputs are values of their own to a backend, unless it takes effects: it may read one of them later than
+    it writes into another. Views that the region makes itself are seen to share what they are made of.
+    """
+    storage, node_by_name = graph.storage_of, graph.node_by_name
+    writes = [name for name in names if OpTag.MUTATES in node_by_name[name].tags]
+    if not writes:
+        return ()
+    inside = frozenset(names)
+    read = {source for name in names for source in node_by_name[name].references() if source not in inside}
+    shared = Counter(storage.get(source, source) for source in read)
+    return tuple(name for name in writes if shared[storage.get(name, name)] > 1)
+
+
+def find_problems(graph: OpGraph, regions: Sequence[PlannedRegion], takes_effects: Collection[str]) -> list[str]:
+    """Everything that makes these regions illegal for this graph.
+
+    Args:
+        graph: that they are regions of.
+        regions: in the order in which they run.
+        takes_effects: names of the backends that run effects as eager would, see ``Traits.takes_effects``.
+    """
     owner: dict[str, str] = {}
     problems: list[str] = []
     position = {node.name: index for index, node in enumerate(graph.placed_nodes)}
     for region in regions:
-        problems += _region_problems(graph, region, position)
+        problems += _region_problems(graph, region, position, takes_effects)
         for name in region.nodes:
             if name in owner:
                 problems.append(f"node %{name} is owned by {owner[name]} and {region.id}")
@@ -66,7 +89,9 @@ def find_problems(graph: OpGraph, regions: Sequence[PlannedRegion]) -> list[str]
     return problems or _order_problems(graph, regions, owner)
 
 
-def _region_problems(graph: OpGraph, region: PlannedRegion, position: dict[str, int]) -> list[str]:
+def _region_problems(
+    graph: OpGraph, region: PlannedRegion, position: dict[str, int], takes_effects: Collection[str]
+) -> list[str]:
     matched = [name for _, names in region.matches for name in names]
     unknown = [name for name in dict.fromkeys((*region.nodes, *region.copies, *matched)) if name not in position]
     if unknown:
@@ -75,7 +100,11 @@ def _region_problems(graph: OpGraph, region: PlannedRegion, position: dict[str, 
         return [f"{region.id} is empty"]
     places = [position[name] for name in region.nodes]
     problems = [] if places == sorted(places) else [f"{region.id} does not list its nodes in graph order"]
-    return [*problems, *_copy_problems(graph, region), *_match_problems(graph, region)]
+    problems += [*_copy_problems(graph, region), *_match_problems(graph, region)]
+    if region.backend not in takes_effects:
+        writes = entangled_writes(graph, (*region.nodes, *region.copies))
+        problems += [f"{region.id} writes by %{name} into storage that several of its inputs share" for name in writes]
+    return problems
 
 
 def _copy_problems(graph: OpGraph, region: PlannedRegion) -> Iterator[str]:
@@ -137,15 +166,15 @@ def _order_problems(graph: OpGraph, regions: Sequence[PlannedRegion], owner: dic
     return [f"regions depend on each other: {cycle}"]
 
 
-def check_plan(graph: OpGraph, plan: Plan) -> None:
-    """Raise if a plan is not legal for a graph.
+def check_plan(graph: OpGraph, plan: Plan, takes_effects: Collection[str]) -> None:
+    """Raise if a plan is not legal for a graph; arguments as of ``find_problems``.
 
     Raises:
         PlacementError: with every problem.
     """
     from mixbackend.contracts.errors import PlacementError
 
-    problems = find_problems(graph, plan.regions)
+    problems = find_problems(graph, plan.regions, takes_effects)
     if problems:
         raise PlacementError(
             what=f"the plan is not legal for graph {graph.id}: " + "; ".join(problems[:20]),

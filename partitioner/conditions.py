@@ -3,20 +3,33 @@
 Place: asked by the search about regions under consideration. Input: a problem, a backend number and the region's atoms.
 Output: a refusal or a price.
 Invariants: answers are pure and remembered, each with all that it depends on; a region that a backend refuses is not
-legal. What the user requires outranks what a backend finds worth running: a region with an op that a rule requires for
-its backend is refused for what the backend cannot do, never for being too small.
+legal, nor is one of a backend that takes no effects where it writes into storage that several of its inputs share:
+there only what writes has to leave. What the user requires outranks what a backend finds worth running: a region with
+an op that a rule requires for its backend is refused for what the backend cannot do, never for being too small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
-from mixbackend.contracts import Backend, OpNode, RegionConditions, RegionSketch, TensorMeta, Unsupported
+from mixbackend.contracts import (
+    Backend,
+    OpNode,
+    OpTag,
+    RegionConditions,
+    RegionSketch,
+    TensorMeta,
+    Unsupported,
+    entangled_writes,
+)
 from mixbackend.contracts.asked import asked_all
 from mixbackend.partitioner.atoms import is_free
 from mixbackend.partitioner.problem import Problem
+
+ENTANGLED = Unsupported("effect", "the region writes into storage that several of its inputs share")
 
 NOT_WORTH_IT = frozenset({"declined", "region-too-small"})
 """Codes of refusals of regions that a backend could run; a rule that requires it outranks them."""
@@ -32,6 +45,10 @@ class RegionRules:
         self._declines = [item.stated.declines for item in self._backends]
         self._prices = [item.stated.prices for item in self._backends]
         self._position = {node.name: place for place, node in enumerate(problem.graph.placed_nodes)}
+        pairs = zip(self._conditions, self._declines, strict=True)
+        self._unconditional = [not declines and not _is_bounded(conditions) for conditions, declines in pairs]
+        self._takes_effects = [item.traits().takes_effects for item in self._backends]
+        self._writers = _writers_of_shared_storage(problem)
         self._lacks: dict[tuple[int, tuple[int, ...]], Unsupported | None] = {}
         self._declined: dict[tuple[int, tuple[int, ...], float], Unsupported | None] = {}
         self._known_prices: dict[tuple[int, tuple[int, ...], float], float | None] = {}
@@ -49,9 +66,14 @@ class RegionRules:
 
     def trivial(self, backend: int) -> bool:
         """Whether a backend takes any region whatever."""
-        conditions = self._conditions[backend]
-        bounded = conditions.minimum_ops > 1 or conditions.minimum_seconds > 0.0 or conditions.must_contain
-        return not bounded and not self._declines[backend]
+        return self._unconditional[backend] and (self._takes_effects[backend] or not self._writers)
+
+    def entangled(self, backend: int, atoms: Sequence[int]) -> list[int]:
+        """Atoms of a region that its backend may not have there: they write into storage that several inputs share."""
+        if self._takes_effects[backend] or self._writers.isdisjoint(atoms):
+            return []
+        writes = entangled_writes(self._problem.graph, self._names(atoms))
+        return sorted({self._problem.atoms.atom_of[name] for name in writes})
 
     def refusal(self, backend: int, atoms: Sequence[int], seconds: float) -> Unsupported | None:
         """Why a backend does not take a region, ``None`` if it does.
@@ -60,7 +82,9 @@ class RegionRules:
             atoms: of the region, in graph order.
             seconds: of the region under the model, entry included.
         """
-        if self.trivial(backend):
+        if self.entangled(backend, atoms):
+            return ENTANGLED
+        if self._unconditional[backend]:
             return None
         required = any((atom, backend) in self._problem.required for atom in atoms)
         if not required:
@@ -114,8 +138,7 @@ class RegionRules:
 
     def sketch(self, atoms: Sequence[int], seconds: float) -> RegionSketch:
         """A region as a backend sees it."""
-        problem, inside = self._problem, set(atoms)
-        names = {name for atom in atoms for name in (*problem.atoms.members[atom], *problem.atoms.replicas[atom])}
+        problem, inside, names = self._problem, set(atoms), self._names(atoms)
         ordered = sorted(names, key=self._position.__getitem__)
         inputs: dict[str, TensorMeta] = {}
         for name in ordered:
@@ -131,6 +154,27 @@ class RegionRules:
                 outputs.append(meta)
         views = tuple(problem.candidates.views[name] for name in ordered)
         return RegionSketch(views, tuple(inputs.values()), tuple(outputs), seconds)
+
+    def _names(self, atoms: Iterable[int]) -> frozenset[str]:
+        """The nodes of a region, copies included."""
+        members, replicas = self._problem.atoms.members, self._problem.atoms.replicas
+        return frozenset(name for atom in atoms for name in (*members[atom], *replicas[atom]))
+
+
+def _writers_of_shared_storage(problem: Problem) -> frozenset[int]:
+    """Atoms that are entangled in some region: they write into storage that several values share which are read."""
+    graph, storage = problem.graph, problem.graph.storage_of
+    writes = [node.name for node in graph.placed_nodes if OpTag.MUTATES in node.tags]
+    if not writes:
+        return frozenset()
+    read = {source for node in graph.placed_nodes for source in node.references()}
+    shared = Counter(storage.get(source, source) for source in read)
+    return frozenset(problem.atoms.atom_of[name] for name in writes if shared[storage.get(name, name)] > 1)
+
+
+def _is_bounded(conditions: RegionConditions) -> bool:
+    """Whether some region does not meet these conditions."""
+    return conditions.minimum_ops > 1 or conditions.minimum_seconds > 0.0 or bool(conditions.must_contain)
 
 
 def _weight(node: OpNode) -> int:

@@ -50,7 +50,7 @@ def merge_ends(problem: Problem, placement: Placement, rules: RegionRules, backe
         if not backend.traits().gathers:
             continue
         for end in (_End(True), _End(False)):
-            placement = _united(problem, placement, slot, end)
+            placement = _united(problem, placement, slot, end, rules)
             placement = _with_conversions(problem, placement, slot, end, rules)
     return placement
 
@@ -70,7 +70,7 @@ def _with_conversions(problem: Problem, placement: Placement, slot: int, end: _E
     """The placement with conversions at an end given to a backend, where all backends take what they have then."""
     kept: frozenset[int] = frozenset()
     while True:
-        given = _given(problem, placement, slot, end, kept)
+        given = _given(problem, placement, slot, end, kept, rules)
         moved = sum(one != other for one, other in zip(given.labels, placement.labels, strict=True))
         if not moved:
             return placement
@@ -82,8 +82,8 @@ def _with_conversions(problem: Problem, placement: Placement, slot: int, end: _E
     return given if after < before + moved * problem.entry[slot] else placement
 
 
-def _united(problem: Problem, placement: Placement, slot: int, end: _End) -> Placement:
-    """The backend's regions at an end as one."""
+def _united(problem: Problem, placement: Placement, slot: int, end: _End, rules: RegionRules) -> Placement:
+    """The backend's regions at an end as one; what would be entangled there stays a region."""
     members: dict[int, list[int]] = {}
     for atom, region in enumerate(placement.regions):
         members.setdefault(region, []).append(atom)
@@ -94,6 +94,8 @@ def _united(problem: Problem, placement: Placement, slot: int, end: _End) -> Pla
         and all(placement.regions[other] == region for atom in atoms for other in end.beyond(problem, atom))
         and _is_held(problem, atoms, end)
     ]
+    while entangled := rules.entangled(slot, sorted(atom for region in alone for atom in members[region])):
+        alone = [region for region in alone if set(entangled).isdisjoint(members[region])]
     return _merged(placement, alone)
 
 
@@ -105,7 +107,9 @@ def _merged(placement: Placement, regions: Sequence[int]) -> Placement:
     return Placement(placement.labels, made)
 
 
-def _given(problem: Problem, placement: Placement, slot: int, end: _End, kept: frozenset[int]) -> Placement:
+def _given(
+    problem: Problem, placement: Placement, slot: int, end: _End, kept: frozenset[int], rules: RegionRules
+) -> Placement:
     """The placement with conversions at an end given to a backend, as one region with what it has there.
 
     Args:
@@ -120,7 +124,7 @@ def _given(problem: Problem, placement: Placement, slot: int, end: _End, kept: f
         label = problem.plain(atom, slot)
         assert label is not None
         labels[atom], regions[atom] = label, new
-    return _united(problem, Placement(tuple(labels), tuple(regions)), slot, end)
+    return _united(problem, Placement(tuple(labels), tuple(regions)), slot, end, rules)
 
 
 def _apart(problem: Problem, placement: Placement, slot: int, end: _End) -> list[int]:

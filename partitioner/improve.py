@@ -73,7 +73,7 @@ def satisfy(
 
 
 def refused_regions(problem: Problem, placement: Placement, rules: RegionRules) -> list[tuple[list[int], Unsupported]]:
-    """Regions that their backends do not take, as (atoms, refusal)."""
+    """Regions that their backends do not take, as (the atoms that have to leave, refusal)."""
     if all(rules.trivial(slot) for slot in range(len(problem.backends))):
         return []
     members: dict[int, list[int]] = {}
@@ -85,8 +85,14 @@ def refused_regions(problem: Problem, placement: Placement, rules: RegionRules) 
         backend = problem.labels[atoms[0]][placement.labels[atoms[0]]].backend
         refusal = rules.refusal(backend, atoms, seconds[region])
         if refusal is not None:
-            answers.append((atoms, refusal))
+            answers.append((_with_matches(problem, placement, rules.entangled(backend, atoms)) or atoms, refusal))
     return answers
+
+
+def _with_matches(problem: Problem, placement: Placement, atoms: Sequence[int]) -> list[int]:
+    """Some atoms, and those that a chosen match holds together with them."""
+    claims = {problem.labels[atom][placement.labels[atom]].claim for atom in atoms} - {-1}
+    return sorted({*atoms, *(other for claim in claims for other in problem.atoms_of_claim[claim])})
 
 
 def _banned(

@@ -21,6 +21,7 @@ from mixbackend.contracts import (
     Preference,
     check_plan,
     dependencies,
+    taking_effects,
 )
 from mixbackend.contracts.asked import asked_all
 from mixbackend.partitioner.assemble import assemble
@@ -188,7 +189,7 @@ class _Priced:
                 width=solved.labelling.width,
                 search=solved.labelling.search,
             )
-            check_plan(self.problem.graph, plan)
+            check_plan(self.problem.graph, plan, taking_effects(self._backends))
         return plan
 
     def _gathered(self, best: Found, singles: Sequence[float]) -> tuple[Found, Placement]:
@@ -221,7 +222,7 @@ class _Priced:
             placement = unite_siblings(self.problem, found.placement, self.rules, self._backends)
             plan = assemble(self.problem, placement, found.refusals, self.rules)
             plan = replace(plan, single_backend_s=((name, found.seconds),))
-            check_plan(self.problem.graph, plan)
+            check_plan(self.problem.graph, plan, taking_effects(self._backends))
         return plan
 
 

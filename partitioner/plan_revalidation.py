@@ -23,6 +23,7 @@ from mixbackend.contracts import (
     Supported,
     Unsupported,
     dependencies,
+    taking_effects,
 )
 from mixbackend.contracts.legality import find_problems
 from mixbackend.partitioner.atoms import form_atoms
@@ -61,7 +62,7 @@ def revalidated_plan(
     if problems:
         raise MisfitError(graph.id, problems)
     home = local_plan(plan, graph)
-    problems = find_problems(graph, home.regions)
+    problems = find_problems(graph, home.regions, taking_effects(backends))
     if not problems:
         # Rules may speak of backends that have no part in the plan. Where all only prefer, they forbid nothing.
         rules = preferences if any(rule.kind != "prefer" for rule in preferences) else ()

@@ -21,7 +21,16 @@ import torch
 from mixbackend.compile.program import Program, Proposal, recorded_device, same_key_regions, with_runner
 from mixbackend.compile.replay_script import write_replay
 from mixbackend.compile.stages import StageDriver
-from mixbackend.contracts import Backend, OpGraph, PlacementError, Plan, PlannedRegion, RegionCompileError, check_plan
+from mixbackend.contracts import (
+    Backend,
+    OpGraph,
+    PlacementError,
+    Plan,
+    PlannedRegion,
+    RegionCompileError,
+    check_plan,
+    taking_effects,
+)
 from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.bindings import BindingJob, bind_all
 from mixbackend.execute.compile_cache import Compiled
@@ -157,7 +166,7 @@ class _Builder:
     def checked(self, proposal: Proposal, plan: Plan) -> Plan:
         """A legal plan, with eager's regions as they can be recorded."""
         graph = proposal.graph
-        check_plan(graph, plan)
+        check_plan(graph, plan, taking_effects(self.environment.backends))
         device = recorded_device(graph, self.environment)
         if device is None:
             return plan
@@ -207,16 +216,10 @@ class _Builder:
         return tuple(compiled), None
 
     def _owner(self, graph: OpGraph, bound: BoundRegion) -> Backend:
-        """Which backend compiles a region: the planned one; the reference where views of one storage are read and
-        written, and where nothing is to run."""
-        owner = self.environment.planner.backend(bound.planned.backend)
+        """Which backend compiles a region: the planned one; the reference where nothing is to run."""
         if not bound.outputs and only_views(graph, bound.members):
             return self.environment.reference
-        if not bound.entangled or owner.traits().takes_effects:
-            return owner
-        detail = "eager runs the region: it writes into storage that several of its inputs share"
-        self._event("fallback", bound.planned.id, owner.name, detail)
-        return self.environment.reference
+        return self.environment.planner.backend(bound.planned.backend)
 
     def _executors(
         self, proposal: Proposal, regions: Sequence[BoundRegion], compiled: Sequence[Compiled], faults: Faults

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mixbackend import registry
 from mixbackend.configuration import Config
-from mixbackend.contracts import Backend
+from mixbackend.contracts import Backend, taking_effects
 from mixbackend.contracts.asked import Fault
 from mixbackend.cost.first_use import CostsAtFirstUse
 from mixbackend.cost.switches import TABLES, measuring_is_allowed
@@ -61,7 +61,9 @@ def open_environment(config: Config, records: bool = False, only_reads: bool = F
     costs = CostsAtFirstUse(config, backends, storage, records)
     facts = (f"records={records}", f"measures={measures}", f"looks={measuring_is_allowed()}")
     # What a backend of this process answers, and what a table that is given says, has no key.
-    stored = None if found.local or os.environ.get(TABLES) else StoredPlans(storage, config, fingerprints, facts)
+    stored = None
+    if not (found.local or os.environ.get(TABLES)):
+        stored = StoredPlans(storage, config, fingerprints, taking_effects(backends), facts)
     failures = Failures(storage, fingerprints)
     improves = not measures and config.select != "off" and config.objective == "latency"
     return Environment(

@@ -29,6 +29,7 @@ from mixbackend.contracts import (
     RegionOutput,
     RegionTextError,
     TensorMeta,
+    entangled_writes,
 )
 from mixbackend.contracts.describe_op import as_tuple
 from mixbackend.contracts.region import LOCAL_KEY
@@ -54,7 +55,7 @@ class BoundRegion:
         inputs: names of captured nodes, one per region input.
         outputs: names of captured nodes, one per region output.
         members: names of captured nodes that it runs, in graph order, copies included.
-        entangled: whether it writes into storage that several of its inputs share: only eager keeps track of that.
+        entangled: whether it writes into storage that several of its inputs share: its owner takes effects.
     """
 
     planned: PlannedRegion
@@ -118,7 +119,7 @@ class _Cutter:
         self._owned = {name: region for region in plan.regions for name in region.nodes}
         self._graph_outputs = views.outputs
         self._stride_readers = self._regions_reading_strides(plan, exact_input_backends)
-        self._root = self._storage_roots()
+        self._root = graph.storage_of
         self._numbers = tuple(node for node in graph.nodes if node.is_symbolic)
         read = {name for view in views.nodes for name in graph.node_by_name[view].references()}
         self._numbers_outside = {node.name for node in self._numbers if node.name in read}
@@ -177,14 +178,8 @@ class _Cutter:
             sources=tuple(dict.fromkeys(view.node.source for view in views if view.node.source)),
             deterministic=self._graph.deterministic,
         )
-        return BoundRegion(planned, region, inputs, outputs, tuple(ordered), self._is_entangled(ordered, inputs))
-
-    def _is_entangled(self, ordered: Sequence[str], inputs: Sequence[str]) -> bool:
-        """Whether two inputs share storage that an op of the region writes into."""
-        nodes = (self._graph.node_by_name[name] for name in ordered)
-        written = {self._root.get(node.name, node.name) for node in nodes if OpTag.MUTATES in node.tags}
-        roots = [self._root.get(name, name) for name in inputs]
-        return any(roots.count(root) > 1 for root in written)
+        entangled = bool(entangled_writes(self._graph, (*planned.nodes, *planned.copies)))
+        return BoundRegion(planned, region, inputs, outputs, tuple(ordered), entangled)
 
     def _val(self, name: str) -> object:
         return self._nodes[name].meta.get("val")
@@ -263,14 +258,6 @@ class _Cutter:
             if region.backend in exact_input_backends
             or any(self._graph.node_by_name[name].tags & _READS_STRIDES for name in region.nodes)
         )
-
-    def _storage_roots(self) -> dict[str, str]:
-        root: dict[str, str] = {}
-        for node in self._graph.nodes:
-            alias = node.aliased()
-            if alias is not None:
-                root[node.name] = root.get(alias, alias)
-        return root
 
     def _piece(self, ordered: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> torch.fx.GraphModule:
         piece = torch.fx.Graph()

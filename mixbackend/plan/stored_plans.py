@@ -42,12 +42,14 @@ class StoredPlans:
         storage: has the database.
         config: what the user asked for.
         fingerprints: of the backends, by name, in order of preference.
+        takes_effects: names of those that do, see ``contracts.legality``.
         facts: further texts that planning depends on.
     """
 
     storage: Storage
     config: Config
     fingerprints: Mapping[str, str]
+    takes_effects: frozenset[str]
     facts: tuple[str, ...] = ()
 
     def plan(self, graph: OpGraph, question: str) -> Plan | None:
@@ -60,7 +62,7 @@ class StoredPlans:
         except PlacementError:
             return None
         known = all(region.backend in self.fingerprints for region in plan.regions)
-        return plan if known and not find_problems(graph, plan.regions) else None
+        return plan if known and not find_problems(graph, plan.regions, self.takes_effects) else None
 
     def keep_plan(self, graph: OpGraph, question: str, plan: Plan) -> None:
         """Keep the answer to a question about a graph."""

@@ -201,7 +201,7 @@ def random_regions(graph: OpGraph, source: random.Random) -> tuple[PlannedRegion
             candidate[place] = PlannedRegion(candidate[place].id, "eager", tuple(names))
         else:
             candidate.insert(place, taken)
-        if not find_problems(graph, candidate):
+        if not find_problems(graph, candidate, ("eager",)):
             regions = candidate
     return tuple(regions)
 

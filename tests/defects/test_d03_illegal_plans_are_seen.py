@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 from partitioner_cases import BINARY, MATMUL, POINTWISE, TableBackend, TableCosts, eager, graph, node, random_case
 
-from mixbackend.contracts import Any, Op, OpTag, Pattern, PlacementError, PlannedRegion, check_plan, find_problems
+from mixbackend.contracts import (
+    Any,
+    Op,
+    OpTag,
+    Pattern,
+    PlacementError,
+    PlannedRegion,
+    check_plan,
+    find_problems,
+    taking_effects,
+)
 from mixbackend.partitioner import place
 
 ONCE = (OpTag.RANDOM, OpTag.MUTATES, OpTag.COLLECTIVE, OpTag.EFFECT, OpTag.HIGHER_ORDER, OpTag.DATA_DEPENDENT)
@@ -33,15 +43,15 @@ LEGAL = [region("r0", "t", "one", "a"), region("r1", "b", "c", copies=("one",), 
 
 
 def test_the_plan_itself_is_legal() -> None:
-    assert find_problems(CHAIN, LEGAL) == []
+    assert find_problems(CHAIN, LEGAL, ()) == []
     matched = [LEGAL[0], region("r1", "b", "c", copies=("one",), matches=(("one", "c"),))]
-    assert find_problems(CHAIN, matched) == []
+    assert find_problems(CHAIN, matched, ()) == []
 
 
 @pytest.mark.parametrize("tag", ONCE, ids=str)
 def test_what_runs_once_is_not_copied(tag: OpTag) -> None:
     nodes = [node("a", "aten.thing.default", "x0", tags=(tag, OpTag.VIEW)), node("b", POINTWISE, "a")]
-    (problem,) = find_problems(graph(nodes, ["a", "b"]), [region("r0", "a"), region("r1", "b", copies=("a",))])
+    (problem,) = find_problems(graph(nodes, ["a", "b"]), [region("r0", "a"), region("r1", "b", copies=("a",))], ())
     assert "r1 copies %a" in problem and "aten.thing.default" in problem
 
 
@@ -63,7 +73,7 @@ def test_what_runs_once_is_not_copied(tag: OpTag) -> None:
     ids=["computes", "names", "outside", "empty", "twice matched", "twice copied", "own copy", "unknown"],
 )
 def test_problems_are_named(regions: list[PlannedRegion], said: str) -> None:
-    assert any(said in problem for problem in find_problems(CHAIN, regions)), find_problems(CHAIN, regions)
+    assert any(said in problem for problem in find_problems(CHAIN, regions, ())), find_problems(CHAIN, regions, ())
 
 
 def test_the_planner_makes_none_of_these() -> None:
@@ -72,7 +82,7 @@ def test_the_planner_makes_none_of_these() -> None:
         op_graph, backends, costs = random_case(seed, most=10)
         backends[0].claims = (pair,)
         plan = place(op_graph, backends, costs)
-        assert find_problems(op_graph, plan.regions) == []
+        assert find_problems(op_graph, plan.regions, taking_effects(backends)) == []
 
 
 def test_a_plan_with_a_match_elsewhere_does_not_pass() -> None:
@@ -81,4 +91,4 @@ def test_a_plan_with_a_match_elsewhere_does_not_pass() -> None:
     first, *rest = plan.regions
     moved = replace(plan, regions=(replace(first, matches=(("pair", ("nowhere",)),)), *rest))
     with pytest.raises(PlacementError, match="not legal"):
-        check_plan(CHAIN, moved)
+        check_plan(CHAIN, moved, ())

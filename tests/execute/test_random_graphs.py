@@ -23,6 +23,7 @@ from mixbackend.contracts import (
     Verdict,
     find_problems,
     refuse_special,
+    taking_effects,
 )
 from mixbackend.execute.stitch import stitch
 from mixbackend.graph.regions import cut_regions
@@ -140,7 +141,7 @@ def test_placed_and_stitched_equals_eager(loopback, recipe, seed, effects):
     module, graph = trace_graph(function, [torch.randn(6, 6) for _ in range(3)])
     backends = [picky(type(loopback), "first", seed), picky(type(loopback), "second", seed), EagerBackend()]
     plan = place(graph, backends, RandomCosts(seed))
-    assert find_problems(graph, plan.regions) == []
+    assert find_problems(graph, plan.regions, taking_effects(backends)) == []
     assert_equal(run(stitched(module, graph, plan, backends), seed), run(function, seed))
 
 
@@ -151,7 +152,7 @@ def shuffled(graph, plan: Plan, seed: int) -> Plan:
     for _ in range(30):
         candidate: list[PlannedRegion] = list(regions)
         candidate.insert(source.randrange(len(candidate)), candidate.pop(source.randrange(len(candidate))))
-        if not find_problems(graph, candidate):
+        if not find_problems(graph, candidate, ("eager",)):
             regions = candidate
     return Plan(plan.graph_id, plan.phase, plan.dynamic, tuple(regions))
 
@@ -203,7 +204,7 @@ def test_a_plan_that_breaks_effect_order_is_refused():
     _, graph = trace_graph(function, [torch.randn(6, 6) for _ in range(3)])
     names = [node.name for node in graph.placed_nodes]
     wrong = tuple(PlannedRegion(f"r{index}", "eager", (name,)) for index, name in enumerate(reversed(names)))
-    assert any("needs it" in problem for problem in find_problems(graph, wrong))
+    assert any("needs it" in problem for problem in find_problems(graph, wrong, ("eager",)))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -20,6 +20,7 @@ from mixbackend.contracts import (
     TensorMeta,
     Traits,
     find_problems,
+    taking_effects,
 )
 from mixbackend.partitioner import place
 
@@ -68,7 +69,7 @@ def placed(whole: OpGraph, *backends: TableBackend) -> Plan:
     fallback = eager(costs={CONVERSION: 9.0, MATMUL: 9.0, SUM: 9.0})
     fallback = replace(fallback, declared=replace(fallback.declared, device_types=frozenset({"cpu", "cuda"})))
     plan = place(whole, [*backends, fallback], COSTS)
-    assert find_problems(whole, plan.regions) == []
+    assert find_problems(whole, plan.regions, taking_effects([*backends, fallback])) == []
     assert plan.lower_bound_s <= plan.estimated_s
     # A plan is not worse by its own estimate than a backend alone.
     assert all(plan.estimated_s <= seconds for _, seconds in plan.single_backend_s)

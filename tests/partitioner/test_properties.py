@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import TableBackend, TableCosts, eager, random_case
 
-from mixbackend.contracts import OpGraph, Plan, RegionConditions, check_plan, dependencies, find_problems
+from mixbackend.contracts import (
+    OpGraph,
+    Plan,
+    RegionConditions,
+    check_plan,
+    dependencies,
+    find_problems,
+    taking_effects,
+)
 from mixbackend.partitioner import place
 from mixbackend.partitioner.cycles import shape_of
 from mixbackend.partitioner.elimination import min_degree_order
@@ -29,7 +37,7 @@ sizes = st.integers(1, 40)
 def test_every_node_has_one_owner_that_can_run_it_and_the_quotient_has_no_cycle(seed: int, most: int) -> None:
     op_graph, backends, costs = random_case(seed, most)
     plan = place(op_graph, backends, costs)
-    assert find_problems(op_graph, plan.regions) == []
+    assert find_problems(op_graph, plan.regions, taking_effects(backends)) == []
     refused = {(refusal.node, refusal.backend) for refusal in plan.refusals}
     for region in plan.regions:
         assert not {(name, region.backend) for name in (*region.nodes, *region.copies)} & refused
@@ -63,7 +71,7 @@ def test_conditions_on_regions_are_kept(seed: int, most: int, minimum: int, must
     op_graph, backends, costs = random_case(seed, most)
     backends[0].wanted = RegionConditions(minimum_ops=minimum, must_contain=must)
     plan = place(op_graph, backends, costs)
-    check_plan(op_graph, plan)
+    check_plan(op_graph, plan, taking_effects(backends))
     for region in plan.regions:
         if region.backend == backends[0].name:
             ops = [op_graph.node_by_name[name].op for name in region.nodes]

@@ -32,7 +32,7 @@ def _mixed(value, host):
 def test_what_the_processor_computes_is_a_region_of_its_own():
     graph, plan = _planned(_mixed)
     made = split_eager_regions(graph, plan, {"eager"}, 0)
-    check_plan(graph, made)
+    check_plan(graph, made, {"eager"})
     assert [region.id for region in made.regions] == [f"r{place}" for place in range(len(made.regions))]
     assert [name for region in made.regions for name in region.nodes] == list(plan.regions[0].nodes)
     places = {name: place for place, region in enumerate(made.regions) for name in region.nodes}
@@ -67,7 +67,7 @@ def test_results_that_are_taken_apart_stay_with_what_made_them():
 
     graph, plan = _planned(function)
     made = split_eager_regions(graph, plan, {"eager"}, 0)
-    check_plan(graph, made)
+    check_plan(graph, made, {"eager"})
     homes = {name: region.id for region in made.regions for name in region.nodes}
     ops = {node.op: node.name for node in graph.placed_nodes}
     assert homes[ops["getitem"]] == homes[ops["aten.sort.default"]] != homes[ops["aten.relu.default"]]
