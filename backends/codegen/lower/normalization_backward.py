@@ -3,7 +3,8 @@
 Place: rule module, see ``lower.rules``; the forwards are in ``normalization``.
 Invariants: written over the normalised values, so nothing large cancels:
 ``dx = deviation * (g - mean(g) - normalized * mean(g * normalized))`` with ``g = grad * weight`` and means over what
-was normalised. Gradients of weight and bias are folds of their own over the other dimensions.
+was normalised. Gradients of weight and bias are folds of their own over the other dimensions. Of a single centered
+value ``dx`` is exactly zero: of two equal products, one may be rounded and the other be part of the subtraction.
 """
 
 from __future__ import annotations
@@ -128,9 +129,12 @@ def group_norm_backward(
         return fold(lowering, "sum", channels, lambda index: weighted(index, part.at(index)), [compute])[0]
 
     sums = [weighted_sum(part) for part in (total, projection)]
-    count = count_of(Axes(values.sizes, tuple(range(2, values.rank))).count, compute)
+    members = Axes(values.sizes, tuple(range(2, values.rank))).count
+    count = count_of(members, compute)
 
     def value(index: Index) -> Expr:
+        if members == 1:
+            return _of_single(weighted(index, grad(index)), deviation(index[:2]))
         means = [apply("div", part.at(index[:2]), count) for part in sums]
         rest = apply("add", means[0], apply("mul", normalized(index), means[1]))
         return apply("mul", apply("sub", weighted(index, grad(index)), rest), deviation(index[:2]))
@@ -159,12 +163,19 @@ def _of_input(
 
     def value(index: Index) -> Expr:
         row = axes.keep(index)
+        if centered and axes.count == 1:
+            return _of_single(weighted(index), deviation(row))
         rest = apply("mul", normalized(index), apply("div", projection.at(row), count))
         if total is not None:
             rest = apply("add", rest, apply("div", total.at(row), count))
         return apply("mul", apply("sub", weighted(index), rest), deviation(row))
 
     return lowering.map(axes.sizes, lowering.output_dtype, value)
+
+
+def _of_single(weighted: Expr, deviation: Expr) -> Expr:
+    """Gradient of a value that was normalised alone: no plain zero, since infinite ones give NaN."""
+    return apply("mul", apply("sub", weighted, weighted), deviation)
 
 
 def _of_parameter(

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.codegen.lower.judging import judge_op
 from mixbackend.contracts import Supported
-from mixbackend.graph.trace import trace_graph
+from mixbackend.graph.trace import trace_graph, trace_region
 
 aten = torch.ops.aten
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -42,6 +43,32 @@ def test_layer_norm_backward(check_lowering, dtype, dynamic, last):
         return aten.native_layer_norm_backward(grad, x, x.shape[-last:], mean, rstd, weight, bias, [True, True, True])
 
     check_lowering(gradients, [grad, x, mean, rstd, weight, bias], dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("op", ["layer_norm", "group_norm"])
+def test_the_gradient_of_a_value_that_is_normalised_alone_is_zero(op, dtype):
+    """Exactly, as the definition has it; what an infinite gradient gives is as undefined as in eager."""
+    x, grad, weight = (values(64, 3, dtype=dtype, seed=seed) for seed in range(3))
+    grad[5, 1] = math.inf
+
+    def layer_norm(grad, x, mean, rstd, weight):
+        shape, scale = (64, 3, 1), weight[0, :1]
+        grad, x, mean, rstd = (item.reshape(shape) for item in (grad, x, mean, rstd))
+        return aten.native_layer_norm_backward(grad, x, [1], mean, rstd, scale, scale, [True, True, True])
+
+    def group_norm(grad, x, mean, rstd, weight):
+        return aten.native_group_norm_backward(grad, x, mean, rstd, weight[0], 64, 3, 1, 3, [True, True, True])
+
+    function = {"layer_norm": layer_norm, "group_norm": group_norm}[op]
+    rstd = torch.full_like(x, 1e-5).rsqrt()
+    inputs = [grad, x, x.clone(), rstd, weight]
+    region = trace_region(function, inputs)
+    arguments = [inputs[int(item.name.removeprefix("arg").split("_")[0])] for item in region.inputs]
+    gradient = CodegenBackend().compile(region).run(arguments)[0].reshape(64, 3)
+    assert gradient[5, 1].isnan()
+    gradient[5, 1] = 0.0
+    assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
 def test_layer_norm_backward_in_part(check_lowering):
