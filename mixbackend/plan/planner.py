@@ -35,6 +35,8 @@ CORRECTED_MARGIN = 0.01
 """The same where measurements correct the costs: less than noise is no reason to use one more backend."""
 LEAST_GAIN = 1.15
 """So many times as fast a compiler of whole graphs must be for a first call to wait for it; calls try it later."""
+LEAST_SAVED_S = 1e-4
+"""And so much it must save at each call: ten seconds of compiling are gained back by 100,000 calls."""
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,17 @@ class Planner:
 
     def _built_quickly(self, graph: OpGraph, choice: Choice, left_out: tuple[str, ...]) -> Plan:
         """The best plan without compilers of whole graphs, each region of which takes seconds to build; one of them for
-        the whole graph where that is quicker by ``LEAST_GAIN``. Mixtures with them are for calls to try."""
+        the whole graph where that is quicker by ``LEAST_GAIN`` and ``LEAST_SAVED_S``. Mixtures with them are for
+        calls to try."""
         others = tuple(item.name for item in self.backends if item.name not in left_out)
         quick = self._searched(graph, choice=replace(choice, backends=others))
         wholes = [self._searched(graph, choice=replace(choice, single=name)) for name in left_out]
         best = min(wholes, key=lambda whole: whole.estimated_s)
         seconds = dict(pair for plan in (quick, *wholes) for pair in plan.single_backend_s)
         alone = tuple((item.name, seconds[item.name]) for item in self.backends if item.name in seconds)
-        return replace(best if LEAST_GAIN * best.estimated_s < quick.estimated_s else quick, single_backend_s=alone)
+        saved_s = quick.estimated_s - best.estimated_s
+        waits = LEAST_GAIN * best.estimated_s < quick.estimated_s and saved_s >= LEAST_SAVED_S
+        return replace(best if waits else quick, single_backend_s=alone)
 
     def _searched(
         self,

@@ -32,8 +32,10 @@ class Compiler(Loopback):
 def owners(make_mixture: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Backends of a first plan of three ops that the compiler runs so many times as fast."""
 
-    def found(gain: float, backends: tuple[Loopback, ...] = (Compiler(), Quick()), **options: Any) -> set[str]:
-        prices = FlatCosts(seconds={"quick": QUICK_S, "compiler": QUICK_S / gain, "eager": 1.0})
+    def found(
+        gain: float, backends: tuple[Loopback, ...] = (Compiler(), Quick()), quick_s: float = QUICK_S, **options: Any
+    ) -> set[str]:
+        prices = FlatCosts(seconds={"quick": quick_s, "compiler": quick_s / gain, "eager": 1.0})
         monkeypatch.setattr(costs, "cost_model", lambda *arguments, **keywords: prices)
         torch._dynamo.reset()
         mixture = make_mixture(*backends, **options)
@@ -53,6 +55,11 @@ def test_a_compiler_that_is_little_faster_takes_no_part(owners: Any) -> None:
 
 def test_a_compiler_that_is_much_faster_has_the_whole_graph(owners: Any) -> None:
     assert owners(1.1 * LEAST_GAIN) == {"compiler"}
+
+
+def test_a_compiler_of_a_small_graph_takes_no_part_however_fast(owners: Any) -> None:
+    """Three ops of a hundredth of a millisecond: no number of calls gains the seconds of compiling back."""
+    assert owners(5.0, quick_s=1e-5) == {"quick"}
 
 
 @pytest.mark.parametrize(
