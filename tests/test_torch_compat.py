@@ -24,6 +24,7 @@ import pytest
 import sympy
 import torch
 import torch._inductor.config
+from ranks_here import as_rank
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts import torch_compat as compat
@@ -1084,6 +1085,17 @@ def test_set_versions() -> None:
     value.add_(1.0)
     compat.set_versions([value[1:], uncounted], [7, None])
     assert (value._version, uncounted._version) == (7, 0), "a view shares its base's count"
+
+
+def test_default_store() -> None:
+    assert compat.default_store() is None
+    store = torch.distributed.HashStore()
+    with as_rank(1, store):
+        found = compat.default_store()
+        assert found is not None and found is compat.default_store()
+        found.set("key", "value")
+        assert found.get("key") == b"value"
+    assert compat.default_store() is None
 
 
 def test_every_public_function_has_a_test() -> None:

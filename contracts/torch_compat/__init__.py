@@ -85,6 +85,7 @@ from mixbackend.contracts.torch_compat.operators import (
 )
 from mixbackend.contracts.torch_compat.precision import Precision, ask_precision, precision_asked
 from mixbackend.contracts.torch_compat.proxies import Trace
+from mixbackend.contracts.torch_compat.ranks import default_store
 from mixbackend.contracts.torch_compat.result_types import MISSTATED, eager_types, retyped
 from mixbackend.contracts.torch_compat.symbols import (
     SymbolFacts,
@@ -142,6 +143,7 @@ __all__ = [
     "current_cuda_device",
     "declare_symbol",
     "decomposition_table",
+    "default_store",
     "deterministic_asked",
     "dynamo_anew",
     "eager_types",
