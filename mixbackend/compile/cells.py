@@ -39,7 +39,7 @@ class Cells:
     """
 
     def __init__(self, outlook: Outlook, leading: Row, environment: Environment) -> None:
-        self._captured, self._ranged = outlook.captured, outlook.ranged
+        self._captured, self._ranged, self._agreement = outlook.captured, outlook.ranged, outlook.agreement
         self._leading, self._environment = leading, environment
         self._lock = forks.lock()
         self._selected: set[int] = set()
@@ -71,7 +71,10 @@ class Cells:
         row, regime = binding.row, binding.row.sized.regime(bucket)
         try:
             decision = self._decision(binding, bucket, values)
-            entry = row.build(row.sized.proposal(bucket, row.id_of(bucket), decision, self._environment))
+            proposal = row.sized.proposal(bucket, row.id_of(bucket), decision, self._environment)
+            if self._agreement is not None:
+                proposal = self._agreement.in_range(proposal, regime)
+            entry = row.build(proposal)
         except Exception as error:
             if self._environment.config.on_failure == "raise" or isinstance(error, ReenteredError):
                 raise

@@ -23,6 +23,7 @@ from mixbackend import registry
 from mixbackend.backends.common import forks
 from mixbackend.compile.compiled_graphs import CompiledGraphs
 from mixbackend.compile.driver import compile_graph
+from mixbackend.compile.joint_agreement import mark_as_agreed
 from mixbackend.compile.open_environment import open_environment
 from mixbackend.compile.stages import StageDriver
 from mixbackend.configuration import Config, load_config
@@ -37,7 +38,7 @@ from mixbackend.graph.identity import Captured
 from mixbackend.host.full_collections import full_collections_later
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.joint_decision import JointDecision
-from mixbackend.plan.rematerialization import joint_key, mark_as_decided, mark_saved
+from mixbackend.plan.rematerialization import joint_key, mark_as_decided
 from mixbackend.reporting import Event, Report
 from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.storage import remembers
@@ -241,7 +242,7 @@ class Mixture:
                 return
             except PlacementError as error:
                 environment.lock.settle("joint", [error.what])
-        decision = mark_saved(joint, environment.planner)
+        decision = mark_as_agreed(joint, environment)
         with self._lock:
             self._joint_decisions.update({key: decision} if key else {})
 

@@ -2,8 +2,8 @@
 
 Place: second step of ``compile.driver``. Input: a prepared graph. Output: ``Outlook``: the sized graph, and what its
 first calls are to find out.
-Order: the lock file; what tuning decided; what an earlier first call showed; estimates. Where measuring in processes of
-their own is wanted, nothing is proposed before there are values.
+Order: the lock file; what another rank of the job proposed; what tuning decided; what an earlier first call showed;
+estimates. Where measuring in processes of their own is wanted, nothing is proposed before there are values.
 Invariants: nothing is compiled here; a decision never reaches sizes outside of the range that it was measured in.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mixbackend.compile.agreement import Agreement
 from mixbackend.compile.program import Proposal
 from mixbackend.compile.sized_graph import SizedGraph
 from mixbackend.compile.stages import StageDriver
@@ -46,6 +47,7 @@ class Outlook:
         sized: how; ``None`` where measuring needs values first.
         ranged: decisions by range of sizes; ``None`` where nothing is to be looked up or found out.
         identity: what makes the graph the same elsewhere; ``None`` where it was not asked for, or it has no text.
+        agreement: of the ranks of a job; ``None`` where this process decides alone.
     """
 
     captured: Captured
@@ -53,11 +55,21 @@ class Outlook:
     sized: SizedGraph | None
     ranged: RangedDecisions | None = None
     identity: IdentityRecord | None = None
+    agreement: Agreement | None = None
 
     def measured(self, values: Sequence[Any], environment: Environment) -> Outlook:
         """The outlook once the graph was measured with the values of its first call."""
         assert self.ranged is not None and self.prepared is not None, "it waits for a decision"
-        return replace(self, sized=_sized(self.prepared, self.ranged.at_first_call(values), self, environment))
+        agreed = _as_agreed(self)
+        if agreed is not None:
+            return agreed
+        return replace(self, sized=_settled(self.prepared, self.ranged.at_first_call(values), self, environment))
+
+    def agreed(self, sized: SizedGraph) -> Outlook:
+        """The outlook where the graph is placed as another rank does."""
+        if self.ranged is not None:
+            self.ranged.ladder = sized.ladder
+        return replace(self, sized=sized)
 
 
 def propose(
@@ -77,22 +89,55 @@ def propose(
     outlook = Outlook(captured, prepared, None)
     if decision is not None:
         return replace(outlook, sized=SizedGraph(prepared, _home(prepared, captured.id, decision, environment), None))
-    known: Decision | None = UNTUNED
+    locked = None
     try:
         identity, locked = _locked(captured, prepared, environment)
         outlook = replace(outlook, identity=identity)
-        if locked is not None:
-            return replace(outlook, sized=SizedGraph(prepared, _home(prepared, captured.id, locked, environment), None))
-        ranged = RangedDecisions(captured, prepared, environment)
-        known = _known(ranged)
-        outlook = replace(outlook, ranged=ranged)
     except Exception as error:
-        if environment.strict:
-            raise
-        logger.debug("looking up %s failed", captured.id, exc_info=True)
-        detail = f"placed by estimates, what was decided is not known: {type(error).__name__}: {error}"
-        environment.events.append(Event("fallback", captured.id, "", "", detail))
-    return outlook if known is None else replace(outlook, sized=_sized(prepared, known, outlook, environment))
+        _unknown(captured, error, environment)
+    if locked is not None:
+        return replace(outlook, sized=SizedGraph(prepared, _home(prepared, captured.id, locked, environment), None))
+    agreement = Agreement.of(captured, prepared, environment)
+    outlook = replace(outlook, agreement=agreement)
+    try:
+        outlook = replace(outlook, ranged=RangedDecisions(captured, prepared, environment))
+    except Exception as error:
+        _unknown(captured, error, environment)
+    if agreement is None or environment.config.search.mode == "measure":
+        # Measuring takes longer than other ranks could wait: who is first with it decides.
+        return _as_agreed(outlook) or _by_this_process(outlook, environment)
+    with agreement.turn() as agreed:
+        return _by_this_process(outlook, environment) if agreed is None else outlook.agreed(agreed)
+
+
+def _as_agreed(outlook: Outlook) -> Outlook | None:
+    """As other ranks place it; ``None`` if they have not decided yet, or there are none."""
+    agreed = None if outlook.agreement is None else outlook.agreement.standing()
+    return None if agreed is None else outlook.agreed(agreed)
+
+
+def _by_this_process(outlook: Outlook, environment: Environment) -> Outlook:
+    """As was measured before, or by estimates; not yet where measuring needs values first."""
+    prepared, known = outlook.prepared, UNTUNED
+    assert prepared is not None, "it is to be placed"
+    try:
+        decided = UNTUNED if outlook.ranged is None else _known(outlook.ranged)
+        if decided is None:
+            return outlook
+        known = decided
+    except Exception as error:
+        outlook = replace(outlook, ranged=None)
+        _unknown(outlook.captured, error, environment)
+    return replace(outlook, sized=_settled(prepared, known, outlook, environment))
+
+
+def _unknown(captured: Captured, error: Exception, environment: Environment) -> None:
+    """What was decided cannot be looked up."""
+    if environment.strict:
+        raise error
+    logger.debug("looking up %s failed", captured.id, exc_info=error)
+    detail = f"placed by estimates, what was decided is not known: {type(error).__name__}: {error}"
+    environment.events.append(Event("fallback", captured.id, "", "", detail))
 
 
 def _locked(
@@ -137,7 +182,8 @@ class _Asked:
 
 def by_estimates(captured: Captured, prepared: Prepared, environment: Environment) -> SizedGraph:
     """A graph placed by estimates alone, whatever was measured of it."""
-    return _sized(prepared, UNTUNED, Outlook(captured, prepared, None), environment)
+    outlook = Outlook(captured, prepared, None, agreement=Agreement.of(captured, prepared, environment))
+    return _settled(prepared, UNTUNED, outlook, environment)
 
 
 def _known(ranged: RangedDecisions) -> Decision | None:
@@ -146,6 +192,12 @@ def _known(ranged: RangedDecisions) -> Decision | None:
     if known is UNTUNED and ranged.measuring:
         return None
     return ranged.compared() if known is UNTUNED else known
+
+
+def _settled(prepared: Prepared, decision: Decision, outlook: Outlook, environment: Environment) -> SizedGraph:
+    """As this process places it; in a job of several ranks, as the first of them does."""
+    sized = _sized(prepared, decision, outlook, environment)
+    return sized if outlook.agreement is None else outlook.agreement.settled(sized)
 
 
 def _sized(prepared: Prepared, decision: Decision, outlook: Outlook, environment: Environment) -> SizedGraph:

@@ -99,7 +99,7 @@ class SizedGraph:
         regime = self.regime(bucket)
         assert regime is not None, "there is one plan for all sizes"
         home = self.home.layout
-        if decision.choice == DEFAULT and _same_nodes(regime.graph, home.graph):
+        if decision.choice == DEFAULT and same_nodes(regime.graph, home.graph):
             # As the search planned it.
             known = LaidOutGraph(home.module, regime.graph, regime.plan, home.record)
             return Proposal(_named(known, graph_id), decision)
@@ -270,6 +270,6 @@ def _named(layout: LaidOutGraph, graph_id: str) -> LaidOutGraph:
     return replace(layout, graph=replace(layout.graph, id=graph_id), plan=plan)
 
 
-def _same_nodes(graph: OpGraph, other: OpGraph) -> bool:
+def same_nodes(graph: OpGraph, other: OpGraph) -> bool:
     """Whether the graphs are the same but for sizes: not one of them in another layout of images."""
     return [(node.name, node.op) for node in graph.nodes] == [(node.name, node.op) for node in other.nodes]

@@ -61,14 +61,13 @@ def choose_layout(
         choice: what tuning found best.
         hints: sizes to plan for, ``None`` for those of the captured run.
     """
+    if choice.plan is not None and choice.layout:
+        return in_layout(graph_module, phase, graph_id, roles, choice.layout, hints)
     graph = with_hints(describe(graph_module, phase, graph_id, roles), hints or {})
-    fixed = choice.layout if choice.plan is not None else ""
-    relaid = channels_last_copy(graph_module) if phase == "inference" and fixed != AS_TRACED else None
+    relaid = channels_last_copy(graph_module) if phase == "inference" else None
     if relaid is None:
         return LaidOutGraph(graph_module, graph)
     other = with_hints(describe(relaid.module, phase, graph_id, roles), hints or {})
-    if fixed:
-        return LaidOutGraph(relaid.module, other, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
     plans = planner.place(graph, choice=choice), planner.place(other, choice=choice)
     seconds = (AS_TRACED, plans[0].estimated_s), (CHANNELS_LAST, plans[1].estimated_s)
     cheaper = CHANNELS_LAST if plans[1].estimated_s < plans[0].estimated_s else AS_TRACED
@@ -76,6 +75,22 @@ def choose_layout(
         record = LayoutRecord(CHANNELS_LAST, seconds, relaid.conversions)
         return LaidOutGraph(relaid.module, other, plans[1], record, plans[0])
     return LaidOutGraph(graph_module, graph, plans[0], LayoutRecord(AS_TRACED, seconds), plans[1])
+
+
+def in_layout(
+    graph_module: torch.fx.GraphModule,
+    phase: Phase,
+    graph_id: str,
+    roles: Mapping[str, PlaceholderRole],
+    layout: str,
+    hints: Hints | None = None,
+) -> LaidOutGraph:
+    """Describe a graph in a layout that was chosen before; as traced where it has no other. See ``choose_layout``."""
+    relaid = channels_last_copy(graph_module) if phase == "inference" and layout == CHANNELS_LAST else None
+    module = graph_module if relaid is None else relaid.module
+    graph = with_hints(describe(module, phase, graph_id, roles), hints or {})
+    record = LayoutRecord() if relaid is None else LayoutRecord(CHANNELS_LAST, (), relaid.conversions)
+    return LaidOutGraph(module, graph, None, record)
 
 
 def named_layout(record: LayoutRecord) -> str:

@@ -153,6 +153,16 @@ class Planner:
             return plan
         return placements.plan(costs, margin=stated, corrections=corrections)
 
+    def held(self, graph: OpGraph, plan: Plan) -> Plan:
+        """A canonical plan that was made before, or elsewhere, for a graph; nothing is searched.
+
+        Raises:
+            MisfitError: it does not hold here; with every problem.
+        """
+        from mixbackend.partitioner.plan_revalidation import revalidated_plan
+
+        return revalidated_plan(graph, plan, self.backends, self.preferences)
+
     def with_refusals(self, graph: OpGraph, plan: Plan) -> Plan:
         """The plan with what every backend refuses, for reports."""
         from mixbackend.partitioner.plan_revalidation import with_refusals
@@ -213,12 +223,12 @@ class Planner:
         Raises:
             LockError: it is locked, the lock is frozen, and something differs.
         """
-        from mixbackend.partitioner.plan_revalidation import MisfitError, revalidated_plan
+        from mixbackend.partitioner.plan_revalidation import MisfitError
 
         problems: tuple[str, ...] = ()
         found = None
         try:
-            found = revalidated_plan(graph, plan, self.backends, self.preferences)
+            found = self.held(graph, plan)
         except MisfitError as error:
             problems = error.problems
         if locked and self.lock is not None:

@@ -26,10 +26,11 @@ EventKind = Literal[
     "cuda_graphs",
     "backend_error",
     "storage",
+    "ranks",
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 
-ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads", "tuning", "cuda_graphs"})
+ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads", "tuning", "cuda_graphs", "ranks"})
 """Kinds that tell of no trouble."""
 
 logger = logging.getLogger("mixbackend")

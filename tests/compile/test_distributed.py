@@ -1,4 +1,5 @@
-"""DDP and FSDP2 in two gloo processes: losses and gradients as in eager."""
+"""DDP and FSDP2 in two gloo processes: losses and gradients as in eager, one program on ranks whose costs differ, no
+long waits, and a backend that fails on one of them."""
 
 from __future__ import annotations
 
