@@ -1,6 +1,6 @@
 # Two commands do everything on a machine with Python 3.10 or newer, make and a C++ compiler:
 #   make demo    environment, then the main job
-#   make test    environment, then the whole test suite
+#   make test    environment, then the tests of every change (make smoke: those of a minute; make nightly: all there are)
 # Stamp files make reruns instant. Variables: PYTHON, VENV, MIXBACKEND_TORCH (what pip shall install as torch),
 # ARGS (for demo and bench), PYTEST_ARGS, TEST_WORKERS (how many tests run at once: a number, or logical for one a core).
 
@@ -15,15 +15,15 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 STAMPS := $(VENV)/stamps
 
-.PHONY: venv demo test lint types bench clean
+.PHONY: venv demo test smoke nightly lint types bench clean
 
 venv: $(STAMPS)/project
 
 demo: venv
 	$(VENV)/bin/mixbackend demo $(ARGS)
 
-test: venv
-	$(RUN) -m pytest --numprocesses $(TEST_WORKERS) --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+test smoke nightly: venv
+	$(RUN) -m pytest --tier $@ --numprocesses $(TEST_WORKERS) --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 bench: venv
 	$(VENV)/bin/mixbackend bench suite $(ARGS)

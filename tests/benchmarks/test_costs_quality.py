@@ -161,7 +161,7 @@ def test_wrong_arguments(arguments: tuple[str, ...], message: str, monkeypatch: 
     assert done.exit_code == 2 and message in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tiny_model_from_the_command_line(tmp_path: Path) -> None:
     command = ["bench", "costs", "--models", "suite:lennard_jones", "--backends", "onednn", "--costs", "priors",
                "--blocks", "2", "--resume", str(tmp_path / "f")]  # fmt: skip

@@ -21,7 +21,7 @@ from mixbackend.benchmarks.distributed.rows import Row, rows, summary
 REQUEST = Request("ddp-bert", "small", "eager", 0, 2, None, 0, "", 0.0, 0.1, 1, 5.0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
 @pytest.mark.parametrize("case", ["ddp-bert", "fsdp2-llama"])
 def test_two_gloo_processes_have_right_gradients_and_equal_bits(case, tmp_path, monkeypatch):

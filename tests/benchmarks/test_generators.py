@@ -20,7 +20,7 @@ def test_an_unknown_name_is_an_error_that_lists_them() -> None:
         generator_named("lama")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "cache"), [("llama", "static"), ("gpt2", "dynamic"), ("whisper", "static")], ids=lambda value: value
 )

@@ -166,7 +166,7 @@ def test_wrong_arguments(arguments: tuple[str, ...], message: str, monkeypatch: 
     assert done.exit_code == 2 and message in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tiny_model_is_tuned_and_then_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reference_here(case: PeerCase, folder: str, options: Options) -> dict[str, Any]:
         reference.make(find_model(case.model), case, Path(folder))

@@ -58,7 +58,7 @@ def _loaded(dataset, context):
     return torch.cat(list(loader))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_transforms_compiled_in_workers(context):
     # Compiled here already, which forked workers inherit.
@@ -66,7 +66,7 @@ def test_transforms_compiled_in_workers(context):
     hold_results([_loaded(_Images(), context)], [_expected(torch.float32)], [_expected(torch.float64)])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_compiled_model_goes_to_workers(context):
     model = _model()

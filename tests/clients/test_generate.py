@@ -56,7 +56,7 @@ def _hold(compiled, options, reference_options):
         hold_results(scores, eager_scores, exact_scores)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_dynamic_cache(mixture):
     model = _model()
     model.forward = torch.compile(model.forward, backend=mixture)
@@ -64,7 +64,7 @@ def test_dynamic_cache(mixture):
     hold_report(mixture)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_static_cache(mixture):
     model = _model()
     model.forward = torch.compile(model.forward, backend=mixture)
@@ -72,7 +72,7 @@ def test_static_cache(mixture):
     hold_report(mixture)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_generate_compiles_by_itself(mixture, mode):
     """The way of its documentation: the configuration names the backend, here as the object."""
@@ -86,7 +86,7 @@ def test_generate_compiles_by_itself(mixture, mode):
     hold_report(mixture, besides="runs without CUDA graphs")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_model_in_the_same_process(mixture):
     for _ in range(2):
         model = _model()

@@ -58,7 +58,7 @@ def _serve(run, requests, together):
     return results
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 def test_four_threads_share_a_model(mixture, warm):
     requests, eager, exact = _references()
@@ -75,7 +75,7 @@ def test_four_threads_share_a_model(mixture, warm):
     hold_report(mixture)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_four_threads_with_models_of_their_own(mixture):
     requests, eager, exact = _references()
     together = threading.Barrier(4)
@@ -95,7 +95,7 @@ def _in_process(number, model, results):
         results.put(run(data(torch.float32, 2, 5, 32)).tolist())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("compiled", [False, True], ids=["a model", "a compiled model"])
 def test_a_spawned_process_answers_as_eager_does(compiled):
     model = torch.compile(_model(), backend=mixbackend.auto()) if compiled else _model()

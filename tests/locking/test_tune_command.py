@@ -85,7 +85,7 @@ def process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_suite_model_is_tuned_locked_and_held_elsewhere(folder: Path) -> None:
     """In processes of their own, the second with nothing in its caches."""
     for cache, file in (("cache", "prefs.yaml"), ("empty", "empty.yaml")):

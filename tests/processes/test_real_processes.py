@@ -125,7 +125,7 @@ def left(folder: Path) -> list[str]:
         time.sleep(0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("program", [SERVERS, SPAWNED], ids=["forked servers, one ends in the middle", "spawned"])
 def test_children_answer_and_leave_nothing(program: str, tmp_path: Path) -> None:
     code, _, err = ended(run(program, tmp_path))
@@ -133,7 +133,7 @@ def test_children_answer_and_leave_nothing(program: str, tmp_path: Path) -> None
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_forked_child_outlives_its_parent(tmp_path: Path) -> None:
     code, _, err = ended(run(PARENT_ENDS, tmp_path, str(tmp_path / "said")))
     assert code == 0, err
@@ -141,7 +141,7 @@ def test_a_forked_child_outlives_its_parent(tmp_path: Path) -> None:
     assert (tmp_path / "said").read_text() == "right"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_in_the_middle_of_calls_leaves_a_graph_that_answers(tmp_path: Path) -> None:
     """While nothing, a load or a turn is going on: after each, calls are right."""
     process = run(INTERRUPTED, tmp_path)
@@ -155,14 +155,14 @@ def test_ctrl_c_in_the_middle_of_calls_leaves_a_graph_that_answers(tmp_path: Pat
     assert int(out) > 0 and left(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_exit_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     code, _, err = ended(run(EXITS, tmp_path))
     assert code == 3, err
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("folder", ["/proc/nobody/writes/here", "/dev/null"])
 def test_a_cache_folder_that_cannot_be_written(folder: str, tmp_path: Path) -> None:
     """Root cannot write there either."""

@@ -85,7 +85,7 @@ def chosen(answers: list[dict[str, Any]]) -> list[str]:
     return [graph["tuning"]["chosen"] for answer in answers for graph in answer["report"]["graphs"]]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_leaves_nothing_wrong_and_the_next_one_works(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
@@ -127,7 +127,7 @@ def keep_some(folder: Path, decided: dict[str, Any], chance: random.SystemRandom
     return finished
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_that_tune_at_once_agree(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)

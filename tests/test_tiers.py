@@ -1,0 +1,48 @@
+"""Tiers run the tests that they say, and tell how many they leave out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+FILE = """
+import pytest
+
+@pytest.mark.smoke
+def test_quick(): pass
+
+def test_ordinary(): pass
+
+@pytest.mark.nightly
+def test_long(): pass
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", range(11))
+def test_cases(case): pass
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", [7, 8])
+def test_few_cases(case): pass
+"""
+
+FEW = ["test_few_cases[7]", "test_few_cases[8]"]
+
+
+@pytest.mark.parametrize(
+    ("tier", "chosen"),
+    [
+        ("smoke", ["test_quick"]),
+        ("test", ["test_quick", "test_ordinary", *(f"test_cases[{case}]" for case in (0, 5, 10)), *FEW]),
+        ("nightly", ["test_quick", "test_ordinary", "test_long", *(f"test_cases[{case}]" for case in range(11)), *FEW]),
+    ],
+)
+def test_a_tier_runs_its_tests(tier: str, chosen: list[str], pytester: pytest.Pytester) -> None:
+    pytester.makeconftest((Path(__file__).parent / "tiers.py").read_text())
+    pytester.makepyfile(test_all=FILE)
+    result = pytester.runpytest("--tier", tier, "-v", "-p", "no:randomly")
+    ran = [line.partition("::")[2].partition(" ")[0] for line in result.outlines if "PASSED" in line]
+    assert ran == chosen
+    result.assert_outcomes(passed=len(chosen), deselected=16 - len(chosen))
