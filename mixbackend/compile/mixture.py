@@ -41,6 +41,7 @@ from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.plan.rematerialization import joint_key, mark_as_decided
 from mixbackend.reporting import Event, Report
 from mixbackend.select.decision import UNTUNED, Decision
+from mixbackend.select.live.steps import situation, why_not
 from mixbackend.storage import remembers
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ class Mixture:
         if mode in _MODES_WITH_GRAPHS and not records:
             detail = f"mode {mode!r} runs without CUDA graphs: torch finds no CUDA device"
             environment.events.append(Event("fallback", "", "", "", detail))
-        return environment
+        hold = why_not(situation(config.select == "off"))
+        return environment.for_good() if hold is not None and hold.for_good else environment
 
     def report(self, *, advice: bool = False) -> Report:
         """What this object compiled so far.

@@ -65,7 +65,7 @@ def open_environment(config: Config, records: bool = False, only_reads: bool = F
     if not (found.local or os.environ.get(TABLES)):
         stored = StoredPlans(storage, config, fingerprints, taking_effects(backends), facts)
     failures = Failures(storage, fingerprints)
-    improves = not measures and config.select != "off" and config.objective == "latency"
+    improves = not measures and config.objective == "latency"
     return Environment(
         config,
         records,

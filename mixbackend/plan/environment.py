@@ -8,7 +8,7 @@ Invariants: a value: nothing in it is replaced. What its parts remember, they gu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mixbackend.configuration import Config
 from mixbackend.contracts import Backend, OpGraph
@@ -64,6 +64,10 @@ class Environment:
     def strict(self) -> bool:
         """Whether what goes wrong is an error instead of another placement."""
         return self.config.on_failure == "raise" or self.config.lock.frozen
+
+    def for_good(self) -> Environment:
+        """Where calls will not try other plans: first plans are made by cost alone."""
+        return replace(self, planner=replace(self.planner, improves=False)) if self.planner.improves else self
 
     def device(self, graph: OpGraph) -> str:
         """Name of the device that a graph works on, with the product: what was measured there holds there alone."""

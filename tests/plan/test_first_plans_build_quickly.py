@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from flat_costs import FlatCosts
+from ranks_here import as_rank
 from stand_in_backends import Loopback
 
 from mixbackend.contracts import Traits
@@ -69,6 +70,19 @@ def test_a_compiler_of_a_small_graph_takes_no_part_however_fast(owners: Any) -> 
 )
 def test_costs_alone_decide_where_nothing_else_can(owners: Any, options: dict[str, Any]) -> None:
     assert owners(1.1, **options) == {"compiler"}
+
+
+def test_costs_alone_decide_among_ranks_which_try_nothing(owners: Any) -> None:
+    with as_rank(0, torch.distributed.HashStore()):
+        assert owners(1.1) == {"compiler"}
+
+
+def test_costs_alone_decide_under_deterministic_algorithms(owners: Any) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert owners(1.1) == {"compiler"}
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_costs_alone_decide_where_there_is_no_other_backend(owners: Any) -> None:
