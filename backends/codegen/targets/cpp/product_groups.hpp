@@ -35,6 +35,9 @@ template <class Stored> constexpr int codes_of = 1;
 template <> constexpr int codes_of<nibbles> = nibbles_together;
 // So many rows read codes themselves; more of them share floats.
 constexpr i64 rows_of_codes = 4;
+// Sums of so many terms are made apart from those before them, which would round each to their own size.
+constexpr i64 terms_apart = 256;
+static_assert(terms_apart % nibbles_together == 0);
 // So far ahead codes are asked for into the second-level cache.
 constexpr i64 far_bytes = 16 * 1024;
 
@@ -81,19 +84,39 @@ template <int vectors, Columns kind, class Ending, class Stored> struct GroupTil
             output[member] = row.of(given.output);
         }
         Sums<count> sums;
-        ending.template begin<count>(sums, output);
-        const i64 groups = given.groups();
+        ending.template begin<count>(sums);
         const Stored* right = given.packed + number * ((given.terms + codes_of<Stored> - 1) / codes_of<Stored>)*width;
-        for (i64 group = 0; group < groups; ++group) {
-            const i64 first = group * given.group, terms = least(given.group, given.terms - first);
-            const i64 place = (number * groups + group) * width;
+        for (i64 first = 0; first < given.terms; first += terms_apart) {
+            const i64 end = least(given.terms, first + terms_apart);
             if (given.offsets == nullptr) {
-                right = add_group<count, false>(sums, left, first, terms, right, place);
+                right = add_groups<count, false>(sums, left, first, end, right);
             } else {
-                right = add_group<count, true>(sums, left, first, terms, right, place);
+                right = add_groups<count, true>(sums, left, first, end, right);
             }
         }
         ending.template end<count>(sums, first_row, output);
+    }
+
+    // Adds groups, or what is there of them, whose sums are added up by themselves.
+    template <int count, bool shifted>
+    MB_INLINE_MEMBER const Stored* add_groups(
+        Sums<count>& sums, const float* const (&left)[count], i64 term, i64 end, const Stored* right
+    ) const {
+        Sums<count> apart = {};
+        while (term < end) {
+            const i64 group = term / given.group, last = least(end, (group + 1) * given.group);
+            const i64 place = (number * given.groups() + group) * width;
+            right = add_group<count, shifted>(apart, left, term, last - term, right, place);
+            term = last;
+        }
+#pragma GCC unroll 8
+        for (int member = 0; member < count; ++member) {
+#pragma GCC unroll 4
+            for (int column = 0; column < vectors; ++column) {
+                sums[member][column] = add(sums[member][column], apart[member][column]);
+            }
+        }
+        return right;
     }
 
     // Adds the scaled sums of a group: two chains of them for one row, whose sums would wait for each other.

@@ -205,7 +205,7 @@ template <int vectors, Columns kind, class Ending, class Stored> struct Tile {
             output[member] = row.of(given.output);
         }
         Sums<count> sums;
-        begin<count>(sums, output);
+        begin<count>(sums);
         const Stored* right = block.packed;
         NextBlock next = next_block(number, count);
         i64 line = block.window_line, place = block.window_place;
@@ -214,6 +214,7 @@ template <int vectors, Columns kind, class Ending, class Stored> struct Tile {
             right = add_terms<count>(sums, left, offset, right, next);
             if (++place == given.window_places) place = 0, ++line;
         }
+        if (!block.is_first) add_earlier<count>(sums, output);
         end<count>(sums, number, output);
     }
 
@@ -283,13 +284,23 @@ template <int vectors, Columns kind, class Ending, class Stored> struct Tile {
         return right;
     }
 
-    template <int count> MB_INLINE_MEMBER void begin(Sums<count>& sums, float* const (&output)[count]) const {
+    template <int count> MB_INLINE_MEMBER void begin(Sums<count>& sums) const {
 #pragma GCC unroll 4
         for (int place = 0; place < vectors; ++place) {
             const Vec<float> start = block.is_first ? panel.start(place) : broadcast<float>(0.0f);
 #pragma GCC unroll 8
-            for (int member = 0; member < count; ++member) {
-                sums[member][place] = block.is_first ? start : panel.get(output[member], place);
+            for (int member = 0; member < count; ++member) sums[member][place] = start;
+        }
+    }
+
+    // Blocks are summed up by themselves: a sum that starts from those before it rounds each term to their size.
+    template <int count>
+    MB_INLINE_MEMBER void add_earlier(Sums<count>& sums, float* const (&output)[count]) const {
+#pragma GCC unroll 8
+        for (int member = 0; member < count; ++member) {
+#pragma GCC unroll 4
+            for (int place = 0; place < vectors; ++place) {
+                sums[member][place] = add(panel.get(output[member], place), sums[member][place]);
             }
         }
     }
