@@ -74,15 +74,18 @@ def symbolic_kernels(wanted: bool) -> Iterator[None]:
         yield
 
 
-def rerun_fake(target: Any, arguments: Any, keywords: Any) -> Any:
+def rerun_fake(target: Any, arguments: Any, keywords: Any, like: Any = None) -> Any:
     """Call an operator on fake values in their own mode: which strides and types its result has. Adds no guard.
+
+    Args:
+        like: has a fake value in whose mode an operator runs that takes no tensors.
 
     Raises:
         Exception: the operator refuses the values.
     """
     from torch.utils._pytree import tree_leaves, tree_map_only
 
-    mode = next(value.fake_mode for value in tree_leaves((arguments, keywords)) if is_fake(value))
+    mode = next(value.fake_mode for value in tree_leaves((arguments, keywords, like)) if is_fake(value))
     fake = tree_map_only(
         torch.Tensor, lambda value: value if is_fake(value) else mode.from_tensor(value), (arguments, keywords)
     )

@@ -28,11 +28,12 @@ class NodeWriter:
     def __init__(self, graph: torch.fx.Graph, like: torch.fx.Node) -> None:
         self._graph = graph
         self._meta = {key: value for key, value in like.meta.items() if key != "val"}
+        self._like = like.meta.get("val")
 
     def __call__(self, target: Any, *arguments: Any, **options: Any) -> torch.fx.Node:
         made = self._graph.call_function(target, arguments, options)
         given = torch.fx.node.map_arg(arguments, lambda node: node.meta["val"])
-        made.meta = {**self._meta, "val": rerun_fake(target, given, options)}
+        made.meta = {**self._meta, "val": rerun_fake(target, given, options, self._like)}
         return made
 
     def converted(self, node: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:

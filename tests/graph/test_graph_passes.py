@@ -61,6 +61,7 @@ def test_what_a_pass_does_is_printed_dumped_and_timed_under_its_name(monkeypatch
         "redundant_as_strided": 0,
         "lifted_scalars": 0,
         "packed_weights": 0,
+        "unpacked_codes": 0,
         "column_scales": 0,
         "cse": 3,
         "updates_in_place": 0,

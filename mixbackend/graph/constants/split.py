@@ -209,8 +209,8 @@ def _bytes(value: torch.Tensor) -> int:
 
 
 def _is_quantised(value: torch.Tensor) -> bool:
-    """Whether a constant is a matrix of numbers of 8 bits; tables of few numbers are no weights."""
-    return value.dtype in _QUANTISED and value.dim() >= 2 and min(value.shape[-2:]) > 1
+    """Whether a constant is a matrix of numbers of 8 bits, or a view of one; tables of few numbers are no weights."""
+    return value.dtype in _QUANTISED and sum(size > 1 for size in value.shape) >= 2
 
 
 def _is_static(node: torch.fx.Node) -> bool:
