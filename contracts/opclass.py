@@ -31,7 +31,8 @@ OpClass = Literal[
 OP_CLASSES: tuple[str, ...] = get_args(OpClass)
 
 _MEMBERS: dict[OpClass, str] = {
-    "matmul": "mm addmm bmm baddbmm addbmm linear matmul dot mv addmv _scaled_mm _addmm_activation",
+    "matmul": "mm addmm bmm baddbmm addbmm linear matmul dot mv addmv _scaled_mm _addmm_activation "
+    "_weight_int4pack_mm_for_cpu",
     "convolution": "convolution convolution_backward _convolution convolution_overrideable",
     "attention": "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
     "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "

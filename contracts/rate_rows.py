@@ -60,6 +60,7 @@ _RIGHT_OPERAND = {
     "baddbmm": "batch2",
     "addbmm": "batch2",
     "_scaled_mm": "mat2",
+    "_weight_int4pack_mm_for_cpu": "mat2",
 }
 
 _LEFT_OPERAND = {"mm": "self", "matmul": "self", "linear": "input", "addmm": "mat1", "_addmm_activation": "mat1"}

@@ -28,6 +28,7 @@ _LEFT_OPERAND = {
     "baddbmm": "batch1",
     "addbmm": "batch1",
     "_scaled_mm": "self",
+    "_weight_int4pack_mm_for_cpu": "self",
 }
 _ATTENTION_BACKWARD = 2.5
 """Five products where the forward has two."""

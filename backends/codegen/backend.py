@@ -125,7 +125,8 @@ class CodegenBackend(Backend):
 
     def fingerprint(self) -> str:
         """The targets', the version of what is above them, and what the scheduler knows of the machine."""
-        parts = [f"lowering={_generator_digest()[:16]}"]
+        # In which order torch packs codes of 4 bits depends on its kernels, ``lower.int4_products``.
+        parts = [f"lowering={_generator_digest()[:16]} kernels={torch.backends.cpu.get_cpu_capability()}"]
         for target in self.targets.values():
             traits = target.traits()
             parts.append(f"width={traits.parallel_width} scratch={traits.scratch_bytes}")

@@ -26,6 +26,11 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 def _product(lowering: Lowering, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """``left @ right`` of matrices, or of as many of them, stored as ``dtype``."""
     _check(left, right)
+    return sums_of_products(lowering, left, right, dtype)
+
+
+def sums_of_products(lowering: Lowering, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same of two tensors whose sizes are known to agree, whatever types of floats they have."""
     left, right = in_memory(lowering, left), in_memory(lowering, right)
     rank = left.rank
 

@@ -19,6 +19,7 @@ from mixbackend.backends.codegen.lower import (  # noqa: F401
     embedding,
     factory,
     indexing,
+    int4_products,
     likelihood,
     loss,
     normalization,
