@@ -14,7 +14,8 @@ import torch
 from mixbackend.compile.mixture import Mixture, all_mixtures, mixture_of
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import MixbackendError
-from mixbackend.contracts.torch_compat import backward_compiled_at_once
+from mixbackend.contracts.torch_compat import backward_compiled_at_once, tell_of_compilations
+from mixbackend.host.full_collections import compilation_ends, compilation_starts, full_collections_later
 from mixbackend.reporting import Report
 
 
@@ -27,7 +28,11 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
     Raises:
         ConfigurationError: lists everything that is wrong, with file, line and column.
     """
-    return mixture_of(source)
+    mixture = mixture_of(source)
+    with full_collections_later():
+        # This loads Dynamo, as torch.compile would a moment later, collecting garbage all the while.
+        tell_of_compilations(compilation_starts, compilation_ends)
+    return mixture
 
 
 def invalidate(model: torch.nn.Module) -> None:

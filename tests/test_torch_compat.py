@@ -595,6 +595,23 @@ def test_inductor_settings() -> None:
 # --- capture ---------------------------------------------------------------------------------------------------------
 
 
+def test_tell_of_compilations() -> None:
+    torch._dynamo.reset()
+    told: list[str] = []
+
+    def begins() -> None:
+        told.append("begins")
+
+    def ends() -> None:
+        told.append("ends")
+
+    for _ in range(3):
+        compat.tell_of_compilations(begins, ends)
+    torch.compile(lambda value: value + 3.0, backend="eager")(torch.ones(3))
+    torch._dynamo.reset()
+    assert told == ["begins", "ends"]
+
+
 def test_aot_compile(training: Graphs) -> None:
     assert set(training.by_phase) == {"forward", "backward"}
     assert training.partitioned == 1

@@ -20,6 +20,7 @@ from mixbackend.contracts.torch_compat.capture import (
     source_name,
     tensor_parts,
 )
+from mixbackend.contracts.torch_compat.compilations import tell_of_compilations
 from mixbackend.contracts.torch_compat.compile_processes import (
     compile_processes_ready,
     in_compile_process,
@@ -207,6 +208,7 @@ __all__ = [
     "symbolic_integer",
     "symbolic_kernels",
     "symbolic_number",
+    "tell_of_compilations",
     "tensor_implementation",
     "tensor_parts",
     "tracing_apart",
