@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import mixbackend
+
+pytestmark = pytest.mark.smoke
 
 
 def make_model() -> nn.Module:

@@ -111,6 +111,7 @@ def test_where_the_main_thread_waits_another_counts() -> None:
             thread.join()
 
 
+@pytest.mark.nightly
 def test_a_process_tells_steps_and_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "PEERS", ("aot_eager", "mixture"))
     options = Options(rounds=1, backends=("eager",), flame_graphs=tmp_path)

@@ -45,11 +45,9 @@ def _gradients(wrap, dtype):
     return [result, *(item.grad for item in model.parameters() if item.grad is not None)]
 
 
-@pytest.mark.nightly
 def test_denoises_as_eager_does(mixture):
     hold(_denoised, mixture)
 
 
-@pytest.mark.nightly
 def test_trains_as_eager_does(estimated):
     hold(_gradients, estimated)

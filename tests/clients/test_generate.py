@@ -56,7 +56,6 @@ def _hold(compiled, options, reference_options):
         hold_results(scores, eager_scores, exact_scores)
 
 
-@pytest.mark.nightly
 def test_dynamic_cache(mixture):
     model = _model()
     model.forward = torch.compile(model.forward, backend=mixture)
@@ -64,7 +63,6 @@ def test_dynamic_cache(mixture):
     hold_report(mixture)
 
 
-@pytest.mark.nightly
 def test_static_cache(mixture):
     model = _model()
     model.forward = torch.compile(model.forward, backend=mixture)
@@ -72,7 +70,7 @@ def test_static_cache(mixture):
     hold_report(mixture)
 
 
-@pytest.mark.nightly
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_generate_compiles_by_itself(mixture, mode):
     """The way of its documentation: the configuration names the backend, here as the object."""

@@ -58,7 +58,6 @@ def _serve(run, requests, together):
     return results
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 def test_four_threads_share_a_model(mixture, warm):
     requests, eager, exact = _references()
@@ -95,7 +94,6 @@ def _in_process(number, model, results):
         results.put(run(data(torch.float32, 2, 5, 32)).tolist())
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("compiled", [False, True], ids=["a model", "a compiled model"])
 def test_a_spawned_process_answers_as_eager_does(compiled):
     model = torch.compile(_model(), backend=mixbackend.auto()) if compiled else _model()

@@ -210,6 +210,7 @@ def test_compiled_chains(chain: Chain) -> None:
     hold_compiled(*claimed(chain))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("terms", "columns"), [(1, 1), (7, 1), (30, 20), (65, 49), (400, 130)])
 def test_one_row_of_16_bit_floats(dtype: torch.dtype, terms: int, columns: int) -> None:

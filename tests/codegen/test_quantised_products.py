@@ -100,6 +100,7 @@ def test_products_of_all_sizes(case: Case) -> None:
     hold_interpreted(*case.region())
 
 
+@pytest.mark.nightly
 @drawn(8, 200)
 @given(CASES)
 def test_compiled_products(case: Case) -> None:
@@ -159,6 +160,7 @@ class Layer(nn.Module):
         return functional.linear(x, self.weight.double() * self.scale.double()[:, None], self.bias.double())
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", [(1, 256), (1, 1, 256), (4, 256), (2, 5, 256)], ids=str)
 def test_a_model_of_two_layers(shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -26,6 +26,7 @@ def _fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_size_gives_eagers_result(name: str) -> None:
     function = FUNCTIONS[name]

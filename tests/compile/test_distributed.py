@@ -9,7 +9,7 @@ import pytest
 from two_ranks import hold_equal_to_eager
 
 
-@pytest.mark.nightly
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_two_processes_agree_with_eager(kind, tmp_path):
     hold_equal_to_eager(Path(__file__).with_name("distributed_worker.py"), kind, str(tmp_path))

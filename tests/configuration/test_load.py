@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from mixbackend.configuration import Config, ConfigurationProblemsError, Rule, load_config
 from mixbackend.contracts import ConfigurationError, NodeMatch, Preference
 
+pytestmark = pytest.mark.smoke
+
 KNOWN = ("eager", "onnxruntime", "inductor")
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 

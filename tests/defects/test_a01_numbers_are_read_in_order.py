@@ -109,6 +109,7 @@ PROGRAMS = (
 )
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("mixture", range(len(MIXTURES)))
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
@@ -206,6 +207,7 @@ def random_regions(graph: OpGraph, source: random.Random) -> tuple[PlannedRegion
     return tuple(regions)
 
 
+@pytest.mark.nightly
 @given(recipe=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 50)), min_size=2, max_size=14), seed=st.integers())
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_any_legal_plan_reads_in_order(recipe: list[tuple[int, int]], seed: int) -> None:

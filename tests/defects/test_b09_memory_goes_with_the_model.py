@@ -29,6 +29,7 @@ class Scaled(torch.nn.Module):
         return torch.relu(x @ (self.weight * 2 + 1).t())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["codegen", "onednn", "onnxruntime", "inductor", "eager"])
 def test_one_collection_frees_the_constants_of_dropped_models(name: str) -> None:
     if name == "onnxruntime":

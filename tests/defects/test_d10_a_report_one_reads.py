@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 import mixbackend
 
 
+@pytest.mark.nightly
 def test_a_training_step_of_many_equal_layers_is_reported_in_few_lines(tmp_path: Path) -> None:
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
     model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)

@@ -86,6 +86,7 @@ def refuse(*_: object) -> Any:
     raise AssertionError("compiled in the user's process")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [*((name, "plain") for name in BACKENDS), *((name, "with constants") for name in BACKENDS if name != "openvino")],

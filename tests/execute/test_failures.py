@@ -10,6 +10,8 @@ from torch import nn
 
 from mixbackend.contracts import RegionCompileError, RegionRunError, Unsupported, VerificationError
 
+pytestmark = pytest.mark.smoke
+
 
 def model() -> nn.Module:
     torch.manual_seed(3)

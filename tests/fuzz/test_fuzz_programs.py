@@ -30,6 +30,7 @@ def _alone() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("setting", "seeds"), PARTS, ids=str)
 def test_programs(setting: str, seeds: range) -> None:
     wrong = []

@@ -13,6 +13,8 @@ from mixbackend.compile.stages import StageDriver
 from mixbackend.graph.passes import CAPTURED, TRACED, constant_passes, joint_passes
 from mixbackend.host.debug import DebugSettings
 
+pytestmark = pytest.mark.smoke
+
 ALL = (*TRACED, *CAPTURED, *joint_passes(1), *constant_passes(frozenset()))
 
 

@@ -219,6 +219,7 @@ class Foreign(Loopback):
         return Traits(thread_pool="foreign")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("backend", "acts"), [(Foreign, True), (Loopback, False)])
 @pytest.mark.parametrize("parks", [True, False])
 def test_an_environment_says_which_pools_it_uses(

@@ -34,6 +34,7 @@ def _ask(cache: Path, names: str = "", early: bool = False, shipped: bool = Fals
     return json.loads(answer.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.nightly
 def test_a_later_process_does_not_import_inductor(tmp_path: Path) -> None:
     expected = ["lowered", "decomposed", "fallback"]
     assert _ask(tmp_path) == [expected, True]
@@ -48,6 +49,7 @@ def test_a_later_process_does_not_import_inductor(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_what_is_shipped_is_what_inductor_says(tmp_path: Path) -> None:
     if not known_answers():
         pytest.skip("nothing is shipped for this release of torch")

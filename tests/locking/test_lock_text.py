@@ -135,6 +135,7 @@ def test_a_plan_comes_out_as_placement_takes_it() -> None:
     assert choice.plan.single_backend_s == (("eager", 0.001),)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("changes", "line", "message"),
     [
@@ -183,6 +184,7 @@ def test_all_mistakes_come_at_once(written: Path) -> None:
     assert "does not list 'eagr'; did you mean 'eager'?" in found[0] and "graphs[1].dynamic" in found[1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

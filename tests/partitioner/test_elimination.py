@@ -10,6 +10,8 @@ import pytest
 
 from mixbackend.partitioner.elimination import Factor, eliminate, energy_of, min_degree_order, order_within
 
+pytestmark = pytest.mark.smoke
+
 
 def _sum_of_tables(seed: int) -> tuple[list[int], list[Factor]]:
     draw, numbers = Random(seed), np.random.default_rng(seed)

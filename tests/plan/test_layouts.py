@@ -222,6 +222,7 @@ def test_results_and_strides_are_those_of_eager(make_mixture: Any, loopback: Any
     assert layout_of(mixture)["chosen"] == ("as_traced" if case == "no image" else "channels_last")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", ["residual", "dense", "u-net"])
 def test_sizes_that_change(make_mixture: Any, loopback: Any, case: str) -> None:
     make, shape = CASES[case]
@@ -358,6 +359,7 @@ def test_a_convolution_that_refuses_leaves_the_graph_as_traced(monkeypatch: Any)
 # --- training --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("case", "dynamic"),
     [*((case, False) for case in ("residual", "one channel", "dense", "u-net", "convnext", "views")), ("dense", True)],

@@ -196,6 +196,7 @@ def test_what_goes_wrong_costs_its_job_alone(make: Any, tmp_path: Path) -> None:
     assert passed.result == str(tmp_path / "noted")
 
 
+@pytest.mark.nightly
 def test_large_jobs_are_sent_without_waiting(make: Any) -> None:
     """A pipe takes 64 KiB at once, and nobody reads before the other process has started."""
     background = make()

@@ -121,6 +121,7 @@ def _packed(right: Tensor, lanes: int) -> Tensor:
     return padded.movedim(-2, 0).reshape(panels, *(1,) * (3 - len(terms)), *terms, width).contiguous()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("turned", [True, False])
 def test_results_are_those_of_float64(compiled: _Compiled, turned: bool, biased: bool) -> None:
@@ -179,6 +180,7 @@ WINDOWS = (
 """Images (batch, channels, height, width), columns, windows, their strides and dilations."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", WINDOWS, ids=str)
 def test_windows_of_images(compiled: _Compiled, case: Any) -> None:
     batch, channels, height, width, columns, (lines, places), stride, dilation = case
@@ -196,6 +198,7 @@ def test_windows_of_images(compiled: _Compiled, case: Any) -> None:
     assert find_deviation(0, output.movedim(-1, 1), plain, exact, BUDGET) is None
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["finished", "alone"])
 @pytest.mark.parametrize("apart", [False, True])
 def test_what_is_computed_of_sums(compiled: _Compiled, kind: str, apart: bool) -> None:

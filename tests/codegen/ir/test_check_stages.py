@@ -28,6 +28,8 @@ from mixbackend.backends.codegen.ir.stages import (
 )
 from mixbackend.contracts import IrError
 
+pytestmark = pytest.mark.smoke
+
 OVER_X = (loop(I0, S0), loop(I1, 4))
 ABS = apply("abs", load("x", I0, I1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import sympy
 import torch
 from drawn_graphs import cpu_traits
@@ -42,6 +43,7 @@ def _program(region: Region, **traits: int) -> Program:
     return schedule(graph, cpu_traits(**traits))
 
 
+@pytest.mark.nightly
 @settings(max_examples=50, deadline=None)
 @given(
     height=st.integers(1, 7),

@@ -30,6 +30,7 @@ def results() -> Mapping[str, dict[str, Any]]:
     return {line["name"]: line for line in answers_of("run_triton_draws.py")}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DRAWS)
 def test_numbers_are_those_of_the_streams(name: str) -> None:
     answer = results()[name]
