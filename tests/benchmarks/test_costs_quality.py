@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 import torch
+from rich.console import Console
 from torch import nn, randn
 from typer.testing import CliRunner
 
