@@ -72,6 +72,7 @@ def test_bytes_of_a_step_are_weights_without_the_embedding_and_what_the_cache_ho
     assert bytes_of_step(model, 10) - bytes_of_step(model, 0) == 10 * held
 
 
+@pytest.mark.nightly
 def test_the_command_compares_with_eager_and_a_copy(capsys):
     arguments = "--shape tiny --precisions float32 --peers eager,copy,llama.cpp --context 8 --capacity 16 --tokens 4"
     assert command.main([*arguments.split(), "--rounds", "2", "--seconds", "0.05", "--json"]) == 0

@@ -39,6 +39,7 @@ def test_a_wrong_encoder_is_noticed(encoder: SentenceEncoder) -> None:
     assert agreement.least_cosine < demo.LEAST_COSINE
 
 
+@pytest.mark.nightly
 def test_equal_runs_have_equal_curves_and_others_do_not(encoder: SentenceEncoder) -> None:
     same = fine_tune(encoder, lambda module: module, 2, lambda text: None)
     assert same.largest_difference == 0.0

@@ -111,6 +111,7 @@ def test_a_way_that_is_not_ready_is_left_out_and_the_next_run_goes_on_with_it(od
         assert records[name]["again"]["ours"]["first_s"] == 2.5
 
 
+@pytest.mark.nightly
 def test_what_a_row_told_before_it_ended_is_kept(odd_rows) -> None:
     records = odd_rows("update=60,again=dies", 10.0)
     assert records["one"]["ways"]["ours"]["ms"] == 5 and records["two"]["ways"]["ours"]["ms"] == 5

@@ -56,6 +56,7 @@ def _hold(compiled, options, reference_options):
         hold_results(scores, eager_scores, exact_scores)
 
 
+@pytest.mark.nightly
 def test_dynamic_cache(mixture):
     model = _model()
     model.forward = torch.compile(model.forward, backend=mixture)

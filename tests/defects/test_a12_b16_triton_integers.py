@@ -50,6 +50,7 @@ def test_text_has_machine_code(
     assert all(binary.code.startswith(b"\x7fELF") for binary in binaries)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", [[], ["tight"]], ids=["whole rows", "rows in pieces"])
 def test_interpreted_text_computes_what_eager_does(way: list[str]) -> None:
     command = [sys.executable, "-W", "ignore", str(TABLE / "run_triton_cases.py"), "interpreter", *way, *NAMES]

@@ -71,6 +71,7 @@ def owners(mixture: Mixture) -> set[str]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("program", [bare, biased], ids=lambda program: program.__name__)
 def test_inductor_runs_it_as_eager_does(mixture: Mixture, program: Callable[..., torch.Tensor], name: str) -> None:

@@ -112,6 +112,7 @@ def test_commands_run_from_the_wheel(run: Run) -> None:
     assert done.returncode == 0 and "codegen" in done.stdout, done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", ["small:make", "lennard_jones"])
 def test_models_are_explained_from_the_wheel(run: Run, tmp_path: Path, model: str) -> None:
     (tmp_path / "own.yaml").write_text("backends: [codegen, eager]\n")
@@ -119,6 +120,7 @@ def test_models_are_explained_from_the_wheel(run: Run, tmp_path: Path, model: st
     assert done.returncode == 0 and "codegen" in done.stdout, done.stderr
 
 
+@pytest.mark.nightly
 def test_a_model_is_tuned_from_the_wheel_and_its_lock_file_holds(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("backends: [codegen, eager]\n")
     options = ("small:make", "--config", "own.yaml", "--lock", "placements.yaml")

@@ -68,6 +68,7 @@ def test_a_graph_is_measured_once_and_the_decision_holds_in_every_mode(tmp_path:
     assert measured["error"] < 1e-5 and later["error"] < 1e-5
 
 
+@pytest.mark.nightly
 def test_no_bad_backend_ends_in_a_tuned_plan(plug_ins: Path) -> None:
     measured, later = tune(plug_ins, backends=[*BAD, "eager"], budget_s=60)
     assert backends_of(measured) == backends_of(later) == {"eager"}

@@ -69,6 +69,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return ctypes.CDLL(str(path))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "dtype", "masked", "causal"), KERNELS)
 def test_results_are_those_of_float64(
     library: ctypes.CDLL, name: str, dtype: torch.dtype, masked: bool, causal: bool

@@ -42,6 +42,7 @@ def expect_eager(answer: Mapping[str, Any]) -> None:
     assert answer["deviations"] == [] and answer["strides"] == []
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize(("name", "dtype"), KEYS, ids=lambda value: str(value).removeprefix("torch."))
 def test_pattern_is_what_eager_computes(name: str, dtype: torch.dtype) -> None:
     answer = results()[name, str(dtype)]

@@ -97,6 +97,7 @@ def test_the_champion_so_far_is_found_at_once_and_others_are_tried(make_mixture,
     assert last.settled() and used(last) == [{"quick"}] and told(last) == []
 
 
+@pytest.mark.nightly
 def test_processes_that_end_early_try_one_challenger_each(tmp_path: Path) -> None:
     """Each ends without a word once one comparison is concluded."""
     environment = {**os.environ, "MIXBACKEND_BACKGROUND": "off", "MIXBACKEND_CALIBRATE": "0"}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from forked import Elsewhere, in_fork
 from simulated_machine import challenger
@@ -216,6 +217,7 @@ def test_programs_that_still_run_are_not_let_go_of() -> None:
     assert failures == [] and calls.selection.standing().calls == 900
 
 
+@pytest.mark.nightly
 def test_children_of_forks_answer_and_try_while_another_thread_calls() -> None:
     """Of a parent that wants, loads, compares and lets go of challengers all the time."""
     bench = Bench({"first": 0.1, **{f"other-{place}": 0.1 + 0.001 * place for place in range(100)}})
