@@ -1,12 +1,13 @@
 """``mixbackend bench decode``: steps of generation on processors, beside inductor, OpenVINO and llama.cpp.
 
-Output: a table for each precision, or with ``--json`` one value; progress goes to standard error.
+Output: a table, or with ``--json`` one value; progress, and a line for each row, go to standard error.
 Exit status: 0 if the mixture's steps ran and its first token is eager's, else 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +35,14 @@ def main(arguments: Sequence[str]) -> int:
         for precision in (known for known in PRECISIONS if known in precisions):
             requests = [
                 DecodeRequest(
-                    peer, given.shape, precision, given.context, given.capacity, given.tokens, _threads(given.threads)
+                    peer,
+                    given.shape,
+                    precision,
+                    given.context,
+                    given.capacity,
+                    given.tokens,
+                    _threads(given.threads),
+                    given.settle,
                 )
                 for peer in peers
             ]
@@ -45,7 +53,11 @@ def main(arguments: Sequence[str]) -> int:
                 given.limit_s,
                 lambda text, precision=precision: print(f"{precision}: {text}", file=sys.stderr, flush=True),  # type: ignore[misc]
             )
-            lines += _compared(records)
+            found = _compared(records)
+            # Whoever ends a long run keeps what it found.
+            for line in found:
+                print(json.dumps(line), file=sys.stderr, flush=True)
+            lines += found
     if given.json:
         print_json({"shape": given.shape, "context": given.context, "rows": lines})
     else:
@@ -65,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=0, metavar="N", help="of every peer (default: torch's)")
     add("--rounds", type=int, default=7, metavar="N", help="turns of each peer")
     add("--seconds", type=float, default=1.0, metavar="S", help="of a turn")
+    add("--settle", type=float, default=120.0, metavar="S", help="for the mixture to settle")
     add("--limit-s", type=float, default=600.0, metavar="S", help="for a peer to get ready")
     add("--json", action="store_true", help="print one JSON value")
     return parser

@@ -57,6 +57,7 @@ class DecodeRequest:
         capacity: tokens that the cache can hold.
         told: tokens after the prompt that are told, to be compared.
         threads: of every pool.
+        settle_s: for the mixture to settle, at most.
     """
 
     peer: str
@@ -66,6 +67,7 @@ class DecodeRequest:
     capacity: int
     told: int
     threads: int
+    settle_s: float = 120.0
 
     def to_line(self) -> str:
         """One line of JSON."""

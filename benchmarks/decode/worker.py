@@ -55,7 +55,7 @@ def _ready(session: Session, request: DecodeRequest) -> Answer:
             token, left = session.rewind(), request.capacity - request.context
         token, left = session.step(token), left - 1
 
-    settled_s = settle(step)
+    settled_s = settle(step, request.settle_s)
     told = [session.rewind()]
     for _ in range(request.told - 1):
         told.append(session.step(told[-1]))
