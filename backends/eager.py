@@ -23,6 +23,7 @@ from mixbackend.contracts import (
     Verdict,
     thread_policy,
 )
+from mixbackend.contracts.compiled_body import with_direct_calls
 from mixbackend.contracts.gpu import gpu_fingerprint
 from mixbackend.contracts.torch_compat import forward_of
 
@@ -63,8 +64,8 @@ class EagerBackend(Backend):
         return Supported()
 
     def compile(self, region: Region) -> CompiledRegion:
-        """The fx graph's own generated Python."""
-        forward = forward_of(region.graph_module)
+        """The fx graph's own generated Python, which calls compiled bodies itself."""
+        forward = forward_of(with_direct_calls(region.graph_module))
 
         def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
             return forward(*inputs)

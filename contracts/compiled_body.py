@@ -16,7 +16,7 @@ import sympy
 import torch
 import torch.fx
 
-from mixbackend.contracts.torch_compat import symbolic_expression
+from mixbackend.contracts.torch_compat import graph_module_of, is_higher_order, symbolic_expression
 
 
 class CompiledBody(torch.nn.Module):
@@ -51,6 +51,33 @@ class CompiledBody(torch.nn.Module):
         ]
         results = self.run(given)
         return results[0] if self._alone else tuple(results)
+
+
+def with_direct_calls(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph with calls of compiled bodies where ``invoke_subgraph`` names them; the graph itself where none is.
+
+    Once autograd is passed, torch's implementation of that op is this call. Its dispatcher looks at every operand
+    several times on the way. Ops that decide something (conditions, loops, scans) stay torch's.
+    """
+    if not any(_body_of(node, module) for node in module.graph.nodes):
+        return module
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in module.graph.nodes:
+        if body := _body_of(node, module):
+            operands = torch.fx.map_arg(node.args[2:], copies.__getitem__)
+            copies[node] = graph.call_module(body, operands)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return graph_module_of(module, graph)
+
+
+def _body_of(node: torch.fx.Node, module: torch.fx.GraphModule) -> str:
+    """What a node calls without conditions: the name of a compiled body, or nothing."""
+    if node.op != "call_function" or not is_higher_order(node.target) or node.target.__name__ != "invoke_subgraph":
+        return ""
+    name = str(node.args[0].target) if isinstance(node.args[0], torch.fx.Node) else ""
+    return name if isinstance(getattr(module, name, None), CompiledBody) else ""
 
 
 Layout = Union[tuple[int, ...], Literal["row-major"]]

@@ -113,14 +113,15 @@ class RegionCode:
         """How the next call of some code is to be checked.
 
         The first one of every binding is, at sizes of every class: whole until enough processes have confirmed the
-        region; by some rows where they have, or where this process checked the region before with other constants.
+        region; by some rows where they have, or where this process checked the same code whole with other constants, be
+        it of an equal layer.
         Without constants inside, all executors run the same code, which is checked once.
         """
         if sizes in checks.passed:
             return "none"
         if self._is_confirmed(sizes):
             return "rows" if checks.bound else "none"
-        return "rows" if checks.later and sizes in self._checked else "whole"
+        return "rows" if checks.bound and sizes in self._checked else "whole"
 
     def found_right(self, checks: Checks, sizes: Sizes, depth: Depth) -> None:
         """A checked call was right, and proved it."""

@@ -188,6 +188,20 @@ def test_equal_layers_are_planned_and_compiled_once(mixture: Mixture) -> None:
     assert 1 <= len(forward) <= 2
 
 
+def test_repeated_layers_are_called_past_the_dispatcher(mixture: Mixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's dispatcher looks at every operand of every layer; a compiled body needs none of it."""
+    model, x = Repeated().eval(), torch.randn(4, 16)
+    compiled = torch.compile(model, backend=mixture)
+    calls: list[str] = []
+    with torch.no_grad():
+        compiled(x)
+        operator = torch.ops.higher_order.invoke_subgraph
+        monkeypatch.setattr(type(operator), "__call__", lambda *_, **__: calls.append("dispatched"))
+        result = compiled(x)
+    torch.testing.assert_close(result, model(x))
+    assert not calls
+
+
 def test_layers_keep_their_weights_and_see_them_change(mixture: Mixture) -> None:
     model = Repeated(4).eval()
     x = torch.randn(4, 16)
