@@ -74,7 +74,7 @@ def with_direct_calls(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def _body_of(node: torch.fx.Node, module: torch.fx.GraphModule) -> str:
     """What a node calls without conditions: the name of a compiled body, or nothing."""
-    if node.op != "call_function" or not is_higher_order(node.target) or node.target.__name__ != "invoke_subgraph":
+    if not is_higher_order(node.target) or getattr(node.target, "__name__", "") != "invoke_subgraph":
         return ""
     name = str(node.args[0].target) if isinstance(node.args[0], torch.fx.Node) else ""
     return name if isinstance(getattr(module, name, None), CompiledBody) else ""

@@ -59,6 +59,7 @@ def test_what_a_pass_does_is_printed_dumped_and_timed_under_its_name(monkeypatch
         "norm_dimensions": 0,
         "result_types": 0,
         "body_numbers": 0,
+        "random_states": 0,
         "views_as_reshapes": 4,
         "redundant_as_strided": 0,
         "lifted_scalars": 0,
