@@ -177,7 +177,11 @@ def _told(ours: Any) -> dict[str, Any]:
     """Where operators went, and what happened, by the mixture's report."""
     report = ours.report()
     ops = Counter(region.backend for graph in report.graphs for region in graph.plan.regions for _ in region.nodes)
-    plans = [str(graph.plan) for graph in report.graphs]
+    # What runs where; what a rank believes that to cost is its own.
+    plans = [
+        repr([(item.backend, item.nodes, item.copies, item.matches) for item in graph.plan.regions])
+        for graph in report.graphs
+    ]
     events = list(dict.fromkeys(str(event)[:300] for event in report.events))
     return {
         "graphs": len(plans),
