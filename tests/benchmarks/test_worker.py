@@ -20,6 +20,7 @@ def test_accuracy_of_a_compiled_training_step() -> None:
     assert not answer["by_cosine"]
 
 
+@pytest.mark.nightly
 def test_an_unknown_model_and_backend_are_answers() -> None:
     assert ask(Request("accuracy", "nope", "inference", "eager"), MODULE, 120, threads=1)["status"] == "load_failed"
     answer = ask(Request("accuracy", "lennard_jones", "inference", "no_such_backend"), MODULE, 120, threads=1)

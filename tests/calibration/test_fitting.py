@@ -76,6 +76,7 @@ def test_right_rates_stay(placed: list[tuple[str, OpGraph, Plan]]) -> None:
     assert found.error_before == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wrong", ["depthwise", "convolutions", "products", "weights", "live"])
 def test_what_was_probed_wrong_is_found(placed: list[tuple[str, OpGraph, Plan]], wrong: str) -> None:
     rates = stated()

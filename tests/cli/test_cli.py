@@ -238,6 +238,7 @@ def test_debug_shows_the_traceback(folder: Path) -> None:
     assert done.returncode == 1 and "Traceback" in done.stderr and "no weights here" in done.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [{}, {"GOMP_SPINCOUNT": "77"}])
 def test_threads_wait_as_in_the_users_programs(given: dict[str, str]) -> None:
     """OpenMP itself says what it read: rates and decisions are measured as programs run that only import torch."""

@@ -9,7 +9,7 @@ import torch
 from two_ranks import hold_equal_to_eager
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2", "tensor", "pipeline"])
 def test_two_processes_agree_with_eager(kind):

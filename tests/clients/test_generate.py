@@ -64,6 +64,7 @@ def test_dynamic_cache(mixture):
     hold_report(mixture)
 
 
+@pytest.mark.nightly
 def test_static_cache(mixture):
     model = _model()
     model.forward = torch.compile(model.forward, backend=mixture)

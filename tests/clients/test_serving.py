@@ -58,6 +58,7 @@ def _serve(run, requests, together):
     return results
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 def test_four_threads_share_a_model(mixture, warm):
     requests, eager, exact = _references()

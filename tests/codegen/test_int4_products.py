@@ -177,6 +177,7 @@ class Layer(nn.Module):
         return nn.functional.linear(x, self.weight(x.dtype))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", UNPACKINGS)
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("rows", [1, 3])

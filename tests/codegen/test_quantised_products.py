@@ -107,6 +107,7 @@ def test_compiled_products(case: Case) -> None:
     hold_compiled(*case.region())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("rows", "terms", "columns"), [(1, 1, 1), (1, 7, 1), (1, 400, 130), (3, 65, 49), (16, 30, 20)])
 def test_weights_are_packed_as_they_are_stored(rows: int, terms: int, columns: int, dtype: torch.dtype) -> None:
@@ -160,7 +161,7 @@ class Layer(nn.Module):
         return functional.linear(x, self.weight.double() * self.scale.double()[:, None], self.bias.double())
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("shape", [(1, 256), (1, 1, 256), (4, 256), (2, 5, 256)], ids=str)
 def test_a_model_of_two_layers(shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -69,6 +69,7 @@ FORMS = (
 """Image, weight, and stride, padding and dilation."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "plain"])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_convolutions_are_products(form: Any, biased: bool) -> None:
@@ -157,6 +158,7 @@ ENDINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_product_ends_with(name: str) -> None:
     ending = ENDINGS[name]

@@ -71,6 +71,7 @@ def test_the_last_bytes_are_seen() -> None:
         use_until_seen(watch, [weight], 0.05, 2.0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.alone
 @pytest.mark.parametrize("graphs", [1, 8])
 def test_looking_takes_a_hundredth_of_the_time_of_calls_at_most(graphs: int) -> None:

@@ -60,6 +60,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_generated_code_means_all_dimensions(name: str) -> None:
     function, *inputs = CASES[name]

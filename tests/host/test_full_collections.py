@@ -17,14 +17,16 @@ from mixbackend.host.full_collections import full_collections_later
 @pytest.fixture
 def thresholds():
     """Low ones, so that a few thousand values are enough for a full collection."""
-    before = gc.get_threshold()
-    # What other tests left is not walked again and again.
+    before, callbacks = gc.get_threshold(), gc.callbacks[:]
+    # What other tests left is not walked again and again, nor by those who are told of collections.
+    gc.callbacks.clear()
     gc.freeze()
     gc.collect()
     gc.set_threshold(50, 2, 2)
     yield gc.get_threshold
     gc.set_threshold(*before)
     gc.unfreeze()
+    gc.callbacks.extend(callbacks)
 
 
 def full_collections_of(values: int) -> int:

@@ -71,7 +71,7 @@ def owners(mixture: Mixture) -> set[str]:
     }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("program", [bare, biased], ids=lambda program: program.__name__)
 def test_inductor_runs_it_as_eager_does(mixture: Mixture, program: Callable[..., torch.Tensor], name: str) -> None:
@@ -84,6 +84,7 @@ def test_inductor_runs_it_as_eager_does(mixture: Mixture, program: Callable[...,
     assert not mixture.report().events
 
 
+@pytest.mark.nightly
 def test_sizes_may_be_symbols(mixture: Mixture) -> None:
     compiled = torch.compile(bare, backend=mixture, fullgraph=True, dynamic=True)
     with torch.no_grad():

@@ -131,6 +131,7 @@ def test_a_model_is_tuned_from_the_wheel_and_its_lock_file_holds(run: Run, tmp_p
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly
 def test_the_demo_runs_from_the_wheel(run: Run) -> None:
     done = run("demo", "--model", "lennard_jones", "--backends", "codegen,eager", "--no-peers", "--json")
     assert done.returncode == 0, done.stderr

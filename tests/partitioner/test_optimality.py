@@ -27,7 +27,7 @@ def check_against_brute_force(op_graph: OpGraph, backends: list[TableBackend], c
     return plan
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("block", range(8))
 def test_two_hundred_random_graphs_of_up_to_twelve_nodes(block: int) -> None:
     plans = []

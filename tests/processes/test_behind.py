@@ -141,6 +141,7 @@ def test_workers_run_at_low_priority_in_the_session_of_the_user(make: Any) -> No
     assert done.result["batch"] and done.result["nice"] == max(10, os.nice(0))
 
 
+@pytest.mark.nightly
 def test_the_user_keeps_the_processor(make: Any, tmp_path: Path) -> None:
     """Both held to one core, which is always busy: nice 10 leaves a tenth to what is behind; a session half."""
     before = os.sched_getaffinity(0)

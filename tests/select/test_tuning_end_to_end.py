@@ -83,6 +83,7 @@ def test_no_bad_backend_ends_in_a_tuned_plan(plug_ins: Path) -> None:
     assert measured["error"] == later["error"] == 0.0
 
 
+@pytest.mark.nightly
 def test_a_backend_that_crashes_and_has_no_rates_ends_no_process_of_the_user(plug_ins: Path) -> None:
     """Nothing of it runs but candidates, each in a process of its own."""
     variables = {"MIXBACKEND_CALIBRATE": "1"}

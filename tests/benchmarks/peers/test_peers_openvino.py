@@ -12,6 +12,7 @@ from torch import nn
 from mixbackend.benchmarks.peers import executors
 
 
+@pytest.mark.nightly
 def test_models_with_operators_that_tracing_cannot_convert_are_exported() -> None:
     class Steps(nn.Module):
         def __init__(self) -> None:

@@ -198,7 +198,7 @@ def test_windows_of_images(compiled: _Compiled, case: Any) -> None:
     assert find_deviation(0, output.movedim(-1, 1), plain, exact, BUDGET) is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["finished", "alone"])
 @pytest.mark.parametrize("apart", [False, True])
 def test_what_is_computed_of_sums(compiled: _Compiled, kind: str, apart: bool) -> None:

@@ -107,7 +107,7 @@ def test_types_are_summed_before_they_are_rounded(check, dtype, window):
     check(_convolution(window), _operands(33, window, dtype))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[3], WINDOWS[6]])
 def test_images_of_other_layouts(check, window):
     image, weight, bias = _operands(6, window)

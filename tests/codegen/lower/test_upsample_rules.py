@@ -35,6 +35,7 @@ def test_nearest(check_lowering, mode, size, dtype):
     check_lowering(lambda x: functional.interpolate(x, size=size, mode=mode), [_values(2, 3, 8, 10, dtype=dtype)])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["upsample_nearest", "_upsample_nearest_exact"])
 @pytest.mark.parametrize(("rank", "dtype"), [(1, torch.float32), (2, torch.float64), (3, torch.float32)])
 def test_sources_of_the_nearest_element_are_eagers(name, rank, dtype):

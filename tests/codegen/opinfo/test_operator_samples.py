@@ -68,7 +68,7 @@ def test_stages_mean_what_eager_does(dtype, part):
     assert tally.samples >= 40 // _SHARDS
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_compiled_code_does_what_eager_does(dtype):
     every = 1 if NIGHTLY else 16 if dtype == torch.float32 else 64

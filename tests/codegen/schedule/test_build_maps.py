@@ -88,6 +88,7 @@ def test_tiles_of_a_transpose_with_a_short_side_are_long_along_the_other():
     assert shape(kernel.nests[0])[0] == ["serial Min(256, 3136 - 256*i1_tile)", "vector 64"]
 
 
+@pytest.mark.nightly
 def test_runs_in_another_order_go_in_tiles_of_both_orders_if_they_are_pages_apart():
     draw = Drawing()
     x = draw.tensor("x", 2048, 64, 64)
