@@ -1,8 +1,8 @@
 """Errors of the whole system: what happened, where, and what to do.
 
 Place: the bottom; everything may raise these. Foreign exceptions are wrapped once, at the border where they enter.
-Invariants: every error class has a stable ``code``; ``docs/errors.md`` has one heading per code and a test holds the
-two equal.
+Invariants: every error class has a stable ``code``; ``docs/reference/errors.md`` has one heading per code and a
+test holds the two equal.
 """
 
 from __future__ import annotations

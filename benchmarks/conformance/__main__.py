@@ -1,7 +1,8 @@
 """``python -m mixbackend.benchmarks.conformance PART``: the parts of conformance, and the page that tells of them.
 
 ``opinfo``: torch's operator samples, resumable. ``clients``, ``torchcts``: tests through pytest. ``page``: what
-they found, as docs/conformance.md. Exit status: 0 if nothing is wrong that the control has right, 1 if something is.
+they found, as benchmarks/results/conformance.md. Exit status: 0 if nothing is wrong that the control has
+right, 1 if something is.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         part.add_argument("--folder", type=Path, required=True, help="of results")
     page = parts.choices["page"]
     page.add_argument("--opinfo", type=Path, nargs="*", default=[], help="files of operator samples")
-    page.add_argument("--out", type=Path, default=Path("docs/conformance.md"))
+    page.add_argument("--out", type=Path, default=Path("benchmarks/results/conformance.md"))
     return parser
 
 

@@ -1,4 +1,4 @@
-"""docs/conformance.md, written from results.
+"""benchmarks/results/conformance.md, written from results.
 
 Place: the last part of ``.ci/conformance``. Input: JUnit files of the suites, result files of operator samples. Output:
 the page. Nothing on it is written by hand; a part without results says so.

@@ -1,4 +1,4 @@
-"""``python -m mixbackend.benchmarks.fuzz``: random programs, held against eager (docs/fuzzing.md)."""
+"""``python -m mixbackend.benchmarks.fuzz``: random programs, held against eager (docs/how-to/fuzzing.md)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ConfigurationProblemsError(ConfigurationError):
         found = "\n".join(f"    {problem}" for problem in self.problems)
         super().__init__(
             what=f"{count} problem{'s' if count > 1 else ''} in the configuration\n{found}",
-            hint="`mixbackend config schema` prints every key; docs/configuration.md explains them",
+            hint="`mixbackend config schema` prints every key; docs/reference/configuration.md explains them",
         )
 
 

@@ -20,7 +20,7 @@ from mixbackend.locking.safe_yaml import safe_yaml
 _HEADER = """\
 # Where every part of a model runs: an entry per compiled graph, an item per region of it. Review it, keep it beside the
 # model, and let `lock: {path: ...}` of the configuration name it; with `frozen: true`, any other placement is an error.
-# The command under `made_by`, with `--lock` and the name of this file, makes it anew. docs/lock_file.md says more.
+# The command under `made_by`, with `--lock` and the name of this file, makes it anew. See docs/how-to/lock_file.md.
 """
 
 

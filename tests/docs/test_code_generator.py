@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "code_generator.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "code_generator.md"
 
 
 def test_blocks_run() -> None:

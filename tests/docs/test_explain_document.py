@@ -1,4 +1,4 @@
-"""``docs/explain.md`` names the keys and columns that there are."""
+"""``docs/how-to/explain.md`` names the keys and columns that there are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mixbackend.reporting import NodeAnswer
 from mixbackend.reporting.decided import Decided, alternative_data
 from mixbackend.reporting.node_answer import HEADINGS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "explain.md").read_text(encoding="utf-8")
 
 
 def row(where: str, key: str) -> set[str]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "write_a_backend.md"
+GUIDE = ROOT / "docs" / "tutorials" / "write_a_backend.md"
 
 
 def blocks(language: str) -> list[str]:

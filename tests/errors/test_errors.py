@@ -31,7 +31,7 @@ from mixbackend.contracts import (
 )
 from mixbackend.cost.switches import SWITCH
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
 CLASSES = {
     value.code: value

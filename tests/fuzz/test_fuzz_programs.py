@@ -16,7 +16,7 @@ PARTS = [
     (setting, SEEDS[setting][first : first + 10]) for setting in SETTINGS for first in range(0, len(SEEDS[setting]), 10)
 ]
 LONGEST = 4
-"""Programs of few lines are cheap; long ones are for a campaign (docs/fuzzing.md)."""
+"""Programs of few lines are cheap; long ones are for a campaign (docs/how-to/fuzzing.md)."""
 
 
 @pytest.fixture(autouse=True)
