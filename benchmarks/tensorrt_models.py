@@ -36,7 +36,7 @@ from mixbackend.benchmarks.row_records import Part, keep, merged, read
 from mixbackend.benchmarks.tensorrt_row import BUILT, MIXED, WAYS, marker
 
 MODELS = ("resnet50", "mobilenetv3-large", "convnext-tiny", "vit-b16", "bert", "swin-tiny")
-"""The rows of ``docs/how-to/tensorrt.md``: one figure each."""
+"""The rows of ``benchmarks/results/tensorrt.md``: one figure each."""
 
 
 @dataclass(frozen=True)

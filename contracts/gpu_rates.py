@@ -5,10 +5,10 @@ Two kinds of figures, since processor and GPU work beside one another (``HostRat
 pause between kernels, which hold however kernels are launched; and seconds of the processor per launch, which count
 where they are launched one by one.
 Sources: libraries' kernels are the same whoever calls them, so all callers assume the same shares. Those of products
-and convolutions are what models of the table in ``docs/explanation/gpu.md`` leave on an H200, in float16 and replayed:
-ResNet-50, 0.26 TFLOP in 1.33 ms, a quarter of 790 TFLOP/s; ViT-B/16, 1.1 TFLOP in 3.3 ms, of which a quarter is loops.
-With one image a convolution takes about eight microseconds, with what follows it. What loops compute hides behind their
-traffic: an H200 reads and writes a float16 element in a picosecond, and does fifty FLOP in that time.
+and convolutions are what models of the table in ``benchmarks/results/gpu.md`` leave on an H200, in float16 and
+replayed: ResNet-50, 0.26 TFLOP in 1.33 ms, a quarter of 790 TFLOP/s; ViT-B/16, 1.1 TFLOP in 3.3 ms, of which a quarter
+is loops. With one image a convolution takes about eight microseconds, with what follows it. What loops compute hides
+behind their traffic: an H200 reads and writes a float16 element in a picosecond, and does fifty FLOP in that time.
 Units: seconds, FLOP/s.
 """
 

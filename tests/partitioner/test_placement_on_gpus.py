@@ -1,7 +1,7 @@
 """Blocks of models in half precision, placed with the figures of an H200; on fake tensors, so that no GPU is needed.
 
 Rates of the same kernels, measured for two backends, differ a little: a plan must not alternate between them for that.
-The documented figures are held against what an H200 took for ResNet-50 (the table in ``docs/explanation/gpu.md``).
+The documented figures are held against what an H200 took for ResNet-50 (the table in ``benchmarks/results/gpu.md``).
 """
 
 from __future__ import annotations
