@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from document_blocks import blocks_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "code_generator.md"
 
@@ -11,7 +12,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "code_generator.md"
 def test_blocks_run() -> None:
     from mixbackend.backends.codegen.targets.cpp.target import CppTarget
 
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = [block.text for block in blocks_of(PAGE) if block.language == "python"]
     assert len(blocks) == 3
     names: dict[str, object] = {"MyTarget": CppTarget, "print": lambda *values: None}
     for block in blocks:
