@@ -11,10 +11,18 @@ from document_blocks import blocks_of, missing, needs_of, run_page
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "reference" / "backend_contract.md"
 PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), CONTRACT]
-CASES = [(page, need) for page in PAGES for need in (None, *needs_of(page))]
+LONG = ("write_a_backend",)
+"""It installs a package and starts four processes; the contract's page holds what it computes."""
+CASES = [
+    pytest.param(
+        page, need, id=f"{page.stem}-{need or 'alone'}", marks=[pytest.mark.nightly] if page.stem in LONG else []
+    )
+    for page in PAGES
+    for need in (None, *needs_of(page))
+]
 
 
-@pytest.mark.parametrize(("page", "need"), CASES, ids=[f"{page.stem}-{need or 'alone'}" for page, need in CASES])
+@pytest.mark.parametrize(("page", "need"), CASES)
 def test_blocks_run(page: Path, need: str | None, tmp_path: Path) -> None:
     if need and missing(need):
         pytest.skip(f"{need} is not installed, which blocks of {page.name} need")
