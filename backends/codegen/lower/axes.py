@@ -19,6 +19,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply
 from mixbackend.backends.codegen.ir.stages import ReductionKind
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
+from mixbackend.backends.codegen.lower.promotion import as_stored
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.contracts import TensorMeta
@@ -156,3 +157,12 @@ def require_values(lowering: Lowering, tensor: Tensor, axes: Axes, argument: str
 def converted(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> ValueFunction:
     """The tensor's values in a compute type."""
     return lambda index: lowering.cast(tensor.at(index), dtype)
+
+
+def in_order(lowering: Lowering, tensor: Tensor) -> ValueFunction:
+    """The tensor's values in a type in which they can be ordered, with no digit beyond those that memory would keep.
+
+    Where an extreme lies is a decision: 16-bit values that are equal in memory need not be so before they are rounded.
+    """
+    ordered = torch.int32 if tensor.dtype == torch.bool else tensor.compute
+    return lambda index: lowering.cast(as_stored(tensor.at(index), tensor.dtype), ordered)

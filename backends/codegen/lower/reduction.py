@@ -21,6 +21,7 @@ from mixbackend.backends.codegen.lower.axes import (
     converted,
     count_of,
     fold,
+    in_order,
     require_values,
     with_dimensions,
 )
@@ -142,8 +143,7 @@ def _extreme(lowering: Lowering, kind: ReductionKind, tensor: Tensor, axes: Axes
 def _position(lowering: Lowering, kind: ReductionKind, tensor: Tensor, dim: Dimensions, keepdim: bool) -> Tensor:
     axes = axes_of(tensor, dim)
     require_values(lowering, tensor, axes)
-    ordered = torch.int32 if tensor.dtype == torch.bool else tensor.compute
-    (result,) = fold(lowering, kind, axes, converted(lowering, tensor, ordered), [torch.int64])
+    (result,) = fold(lowering, kind, axes, in_order(lowering, tensor), [torch.int64])
     return with_dimensions(lowering, result, axes, keepdim)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply
 from mixbackend.backends.codegen.ir.stages import ScanKind
-from mixbackend.backends.codegen.lower.axes import converted
+from mixbackend.backends.codegen.lower.axes import converted, in_order
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -70,7 +70,8 @@ def _extreme(lowering: Lowering, kind: ScanKind, reaches: str, tensor: Tensor, d
         start = lowering.map((), torch.int64, lambda index: Constant(torch.int64, 0))
         return lowering.map((), tensor.dtype, tensor.at), start
     axis, ordered = dim % tensor.rank, torch.uint8 if tensor.dtype == torch.bool else tensor.compute
-    value = converted(lowering, tensor, ordered)
+    item_at = in_order(lowering, tensor)
+    value = lambda index: lowering.cast(item_at(index), ordered)  # noqa: E731 - one expression
     stored = ordered if tensor.dtype == torch.bool else tensor.dtype
     extremes = lowering.scan(kind, tensor.sizes, axis, value, stored)
 
