@@ -219,7 +219,7 @@ def logit_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, eps: N
 def prelu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of input and weight, both in the input's sizes."""
 
-    refuse_undecided((grad_output, self, weight), lowering.output_sizes)
+    refuse_undecided(lowering, (grad_output, self, weight), lowering.output_sizes)
 
     def of_input(index: Index) -> Expr:
         grad, x, w = (read(operand, index, self.dtype) for operand in (grad_output, self, weight))
@@ -247,4 +247,4 @@ def glu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, dim: int
         gate = logistic(read(second, index, self.dtype), self.dtype)
         return mul(mul(mul(sub(1.0, gate), gate), read(grad_output, index, self.dtype)), read(first, index, self.dtype))
 
-    return lowering.concatenate(self.sizes, axis, [(half, of_first), (half, of_second)], self.dtype)
+    return lowering.concatenate(lowering.output_sizes, axis, [(half, of_first), (half, of_second)], self.dtype)

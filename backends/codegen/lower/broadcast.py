@@ -61,7 +61,7 @@ def pointwise(
         rounded: see ``read``.
     """
 
-    refuse_undecided(operands, lowering.output_sizes)
+    refuse_undecided(lowering, operands, lowering.output_sizes)
 
     def value(index: Index) -> Expr:
         return function(*(read(operand, index, dtype, rounded=rounded) for operand in operands))
@@ -69,10 +69,12 @@ def pointwise(
     return lowering.map(lowering.output_sizes, lowering.output_dtype, value)
 
 
-def refuse_undecided(operands: Iterable[Operand], sizes: Index) -> None:
+def refuse_undecided(lowering: Lowering, operands: Iterable[Operand], sizes: Index) -> None:
     """Refuse operands with a size that may be 1: torch guards on it, and still writes it as it was computed.
 
-    What is broadcast to a size of 1 has that size, however it is written.
+    What is broadcast to a size of 1 has that size, however it is written. Torch asks of every operand whether its size
+    is that of the result, and keeps the answer as a guard: two expressions that had one value over 1 when the graph was
+    captured are equal in every call (``s`` and ``2 * (s // 2)``, where ``s`` is guarded to be even).
 
     Raises:
         RefusedError: a size is neither the number 1 nor that of what the operand is broadcast to.
@@ -80,5 +82,8 @@ def refuse_undecided(operands: Iterable[Operand], sizes: Index) -> None:
     for operand in operands:
         own = operand.sizes if isinstance(operand, Tensor) else ()
         for size, whole in zip(reversed(own), reversed(sizes), strict=False):
-            if whole != 1 and size not in (1, whole) and sympy.expand(size - whole) != 0:
+            if whole == 1 or size in (1, whole) or sympy.expand(size - whole) == 0:
+                continue
+            captured = lowering.captured_size(size)
+            if captured is None or captured <= 1 or captured != lowering.captured_size(whole):
                 raise RefusedError("dynamic-shape", f"whether {size} is {whole} or 1 depends on sizes")

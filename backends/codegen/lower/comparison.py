@@ -113,7 +113,7 @@ def bitwise_not(lowering: Lowering, self: Tensor) -> Tensor:
 def select_where(lowering: Lowering, condition: Tensor, self: Operand, other: Operand) -> Tensor:
     """``self`` where the condition holds, else ``other``."""
     dtype = lowering.output_dtype
-    refuse_undecided((condition, self, other), lowering.output_sizes)
+    refuse_undecided(lowering, (condition, self, other), lowering.output_sizes)
 
     def value(index: Index) -> Expr:
         chosen = read(condition, index, torch.bool)

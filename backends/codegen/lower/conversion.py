@@ -39,14 +39,14 @@ def clone(lowering: Lowering, self: Tensor, **options: Any) -> Tensor:
 @rule("aten.copy.default")
 def copy(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> Tensor:
     """The values of ``src`` in sizes and type of ``self``."""
-    refuse_undecided((src,), self.sizes)
+    refuse_undecided(lowering, (src,), self.sizes)
     return lowering.map(self.sizes, self.dtype, lambda index: read(src, index, self.dtype))
 
 
 @rule("aten.copy_.default")
 def copy_into(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> Tensor:
     """The values of ``src`` in the memory of a region input, which whoever reads it later sees."""
-    refuse_undecided((src,), self.sizes)
+    refuse_undecided(lowering, (src,), self.sizes)
     return written_into(lowering, self, lambda: src)
 
 

@@ -250,6 +250,20 @@ class Lowering:
         """Sizes of the current op's first tensor output."""
         return tuple(map(import_size, self.output.shape))
 
+    def captured_size(self, size: sympy.Expr) -> int | None:
+        """What a size was when the graph was captured, if the current op's tensors show it.
+
+        It says how torch answered a question that it keeps as a guard, and nothing else about later calls.
+        """
+        assert self.view is not None
+        if size.is_Integer:
+            return int(size)
+        for meta in (*self.view.input_tensors, *self.view.output_tensors):
+            for known in meta.shape:
+                if isinstance(known, SymbolicSize) and known.hint is not None and import_size(known) == size:
+                    return known.hint
+        return None
+
     def stage_name(self) -> str:
         """A fresh name for a stage of the current op: the node's own, then numbered."""
         assert self.view is not None

@@ -90,7 +90,7 @@ def _added(lowering: Lowering, bias: Tensor, left: Tensor, right: Tensor, beta: 
         raise RefusedError("argument", f"factors {beta} and {alpha}, which only the run knows")
     if bias.dtype != left.dtype:
         raise RefusedError("dtype", f"a bias of {bias.dtype} and a product of {left.dtype}")
-    refuse_undecided((bias,), lowering.output_sizes)
+    refuse_undecided(lowering, (bias,), lowering.output_sizes)
     made = _product(lowering, left, right, torch.float32)
 
     def value(index: Index) -> Expr:

@@ -33,7 +33,7 @@ def reshape(lowering: Lowering, self: Tensor, **sizes: Any) -> Tensor:
 @rule("aten.expand.default")
 def expand(lowering: Lowering, self: Tensor, **sizes: Any) -> Tensor:
     """Repeated without copying."""
-    refuse_undecided((self,), lowering.output_sizes)
+    refuse_undecided(lowering, (self,), lowering.output_sizes)
     return view.expand(self, lowering.output_sizes)
 
 

@@ -77,3 +77,22 @@ def test_a_size_that_torch_guards_to_be_one_is_compiled():
     report = backend.report()
     assert {region.backend for graph in report.graphs for region in graph.plan.regions} == {"codegen"}
     assert not [event for event in report.events if event.kind == "quarantine"]
+
+
+def test_sizes_that_torch_guards_to_be_equal_are_compiled():
+    def function(value: torch.Tensor) -> torch.Tensor:
+        normal = torch.nn.functional.rms_norm(value, (value.shape[-1],))
+        return torch.nn.functional.glu(normal, -1)
+
+    value = torch.randn(3, 16, requires_grad=True)
+    torch._dynamo.mark_dynamic(value, 1)
+    backend = mixbackend.auto({"backends": ["codegen", "eager"]})
+    compiled = torch.compile(function, backend=backend)
+    for size in (16, 24):
+        mine = torch.randn(3, size, requires_grad=True)
+        eagers = mine.detach().clone().requires_grad_()
+        compiled(mine).sum().backward()
+        function(eagers).sum().backward()
+        torch.testing.assert_close(mine.grad, eagers.grad)
+    report = backend.report()
+    assert not [event for event in report.events if event.kind in ("quarantine", "fallback", "verify_failed")]
