@@ -10,6 +10,7 @@ Invariants: inputs are not changed; what a region draws comes from torch's gener
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,8 +114,25 @@ class WideInterpreter(LoopInterpreter):
         if means_its_dtype(n):
             arguments, keywords = self._operands(n, _as_traced)
             return torch.fx.node.map_aggregate(n.target(*arguments, **keywords), _widen)  # type: ignore[operator]
+        if n.target is torch.ops.aten.gelu.default:
+            return self._rounded(self._gelu(n), n)
         value: Any = _in_float64(n) if _has_default_type(n) else super().run_node(n)
         return self._rounded(value if self._rounding is None or not _sums(n) else self._summed(n, value), n)
+
+    def _gelu(self, node: torch.fx.Node) -> Any:
+        """As torch defines it. Eager sums 1 and what is nearly -1 far below zero, and keeps no digit of what that leaves,
+        in float64 either: not the exact value is wrong there, and eager is no farther off than the sum is rounded."""
+        arguments, keywords = self._operands(node, lambda value, source: _widen(value))
+        value: torch.Tensor = arguments[0]
+        if keywords.get("approximate", "none") == "tanh":
+            twice = torch.sigmoid((value + 0.044715 * value**3) * math.sqrt(8.0 / math.pi)) * 2
+        else:
+            twice = torch.special.erfc(value * -math.sqrt(0.5))
+        dtype = _floating_type(node)
+        if self._rounding is not None and dtype is not None:
+            # 16 bits are computed in 32.
+            twice = self._rounding.off(twice, torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2)
+        return value * twice * 0.5
 
     def _summed(self, node: torch.fx.Node, exact: Any) -> Any:
         """What an op sums, as far off as its terms are: errors that cancel each other in exact arithmetic, as those of
