@@ -120,8 +120,8 @@ class WideInterpreter(LoopInterpreter):
         return self._rounded(value if self._rounding is None or not _sums(n) else self._summed(n, value), n)
 
     def _gelu(self, node: torch.fx.Node) -> Any:
-        """As torch defines it. Eager sums 1 and what is nearly -1 far below zero, and keeps no digit of what that leaves,
-        in float64 either: not the exact value is wrong there, and eager is no farther off than the sum is rounded."""
+        """As torch defines it. Far below 0, eager sums 1 and what is nearly -1, and keeps no digit of the difference,
+        in float64 either: the exact value is right there, and eager as far off as the sum is rounded."""
         arguments, keywords = self._operands(node, lambda value, source: _widen(value))
         value: torch.Tensor = arguments[0]
         if keywords.get("approximate", "none") == "tanh":
