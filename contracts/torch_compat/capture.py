@@ -35,7 +35,8 @@ def aot_compile(
         bw_compiler=backward,
         inference_compiler=inference,
         partition_fn=partition,
-        decompositions={},
+        # Up to torch 2.11 fake tensors state a contiguous result, where eager keeps the order of dimensions.
+        decompositions={torch.ops.aten.zero.default: torch.zeros_like},
         keep_inference_input_mutations=True,
     )
     with written_when_run():
