@@ -100,14 +100,16 @@ def map_operand(operand: Operand | None, function: Callable[[Expr], Expr]) -> Op
     return replace(operand, value=value)
 
 
-def rename_target(stage: Stage, old: str, new: str) -> Stage:
-    """The stage with one of its targets renamed."""
+def rename_targets(stage: Stage, names: Mapping[str, str]) -> Stage:
+    """The stage with those of its targets renamed that have a new name."""
     if isinstance(stage, Reduce):
-        return replace(stage, targets=tuple(new if name == old else name for name in stage.targets))
+        return replace(stage, targets=tuple(name and names.get(name, name) for name in stage.targets))
     if isinstance(stage, Template):
-        results = tuple(replace(item, target=new) if item.target == old else item for item in stage.results)
+        results = tuple(
+            replace(item, target=item.target and names.get(item.target, item.target)) for item in stage.results
+        )
         return replace(stage, results=results)
-    return replace(stage, target=new)
+    return replace(stage, target=names.get(stage.target, stage.target))
 
 
 def loads_of(stage: Stage) -> Iterator[Load]:

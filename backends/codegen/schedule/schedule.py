@@ -5,7 +5,8 @@ Place: between ``lower`` and a target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 
 import sympy
 
@@ -17,6 +18,7 @@ from mixbackend.backends.codegen.schedule.assemble import assemble
 from mixbackend.backends.codegen.schedule.blocks import build_blocks
 from mixbackend.backends.codegen.schedule.build import build_kernel
 from mixbackend.backends.codegen.schedule.checks import without_checks
+from mixbackend.backends.codegen.schedule.equal_groups import EqualGroups
 from mixbackend.backends.codegen.schedule.finished_products import finish_products
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_stages
@@ -62,10 +64,11 @@ def schedule(
     layouts = choose_layouts(graph, hints)
     groups, apart = group_stages(graph, layouts, traits, fuel, hints)
     homes = destinations(graph)
+    equal, overwritten = EqualGroups(partial(_kernels, traits=traits, hints=hints)), frozenset(homes.values())
     built = [
         (in_place(kernel, homes, traits), _origins(group))
         for group in groups
-        for kernel in _kernels(group, layouts, traits, hints, homes)
+        for kernel in equal.kernels(group, layouts, overwritten)
     ]
     kernels = [(kernel, origins) for kernel, origins in built if kernel is not None]
     memory = {item.name for item in graph.inputs if isinstance(item, StridedInput)}
@@ -76,12 +79,12 @@ def schedule(
 
 
 def _kernels(
-    group: Group, layouts: Mapping[str, Layout], traits: TargetTraits, hints: Hints, homes: Mapping[str, str]
+    group: Group, layouts: Mapping[str, Layout], overwritten: Collection[str], traits: TargetTraits, hints: Hints
 ) -> tuple[AnyKernel, ...]:
     """One kernel of loops and vectors; of blocks as many as the threads of all blocks have to wait for each other."""
     if traits.blocks is None:
         return (build_kernel(group, layouts, traits, hints),)
-    return build_blocks(group, layouts, traits, hints, homes.values())
+    return build_blocks(group, layouts, traits, hints, overwritten)
 
 
 def _origins(group: Group) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ from mixbackend.backends.codegen.schedule.rewrite import (
     loops_of,
     map_stage,
     ranges_of,
-    rename_target,
+    rename_targets,
     renamed_bindings,
     rewrite,
 )
@@ -140,9 +140,7 @@ def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
             return node
         return replace(node, tensor=names[node.tensor])
 
-    for target in targets_of(stage):
-        if target in names:
-            stage = rename_target(stage, target, names[target])
+    stage = rename_targets(stage, names)
     if not any(load.tensor in names for load in loads_of(stage)):
         return stage
     return map_stage(stage, lambda value: rewrite(value, once))

@@ -30,7 +30,7 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.checks import checked_first, tells
-from mixbackend.backends.codegen.schedule.rewrite import loads_of, map_stage, rename_target, rewrite
+from mixbackend.backends.codegen.schedule.rewrite import loads_of, map_stage, rename_targets, rewrite
 from mixbackend.backends.codegen.schedule.simplify import copied, is_at
 
 
@@ -98,7 +98,7 @@ def _written_last(graph: StageGraph, tensor: str) -> StageGraph:
     loops = tuple(Loop(index_symbol(f"{tensor}_{place}"), size) for place, size in enumerate(type_.sizes))
     assert isinstance(writer, Map)
     copy = Map(tensor, loops, Load(writer.value.dtype, value, tuple(loop.index for loop in loops)), writer.origins)
-    stages = (*(rename_target(stage, tensor, value) if stage is writer else stage for stage in graph.stages), copy)
+    stages = (*(rename_targets(stage, {tensor: value}) if stage is writer else stage for stage in graph.stages), copy)
     return replace(graph, stages=stages, types=(*graph.types, (value, type_)))
 
 
@@ -107,7 +107,7 @@ def _renamed(stage: Stage, old: str, new: str) -> Stage:
         return replace(item, tensor=new) if isinstance(item, Load) and item.tensor == old else item
 
     if old in targets_of(stage):
-        return rename_target(stage, old, new)
+        return rename_targets(stage, {old: new})
     is_reader = any(load.tensor == old for load in loads_of(stage))
     return map_stage(stage, lambda value: rewrite(value, node)) if is_reader else stage
 
