@@ -51,6 +51,9 @@ class EqualGroups:
             group: of one graph, whose names mean the same in all groups.
             layouts: of every tensor that the group reads or defines.
             overwritten: inputs that the program writes into.
+
+        Raises:
+            ValueError: the group breaks its invariants.
         """
         names = _Names.of(group)
         own = names.group(group)
@@ -59,7 +62,11 @@ class EqualGroups:
         key = (own, laid, written)
         if key not in self._known:
             known = {mine: item for mine, item in zip(names.tensors.values(), laid, strict=True) if item is not None}
-            self._known[key] = self.build(own, known, written)
+            try:
+                self._known[key] = self.build(own, known, written)
+            except ValueError:
+                self.build(group, layouts, overwritten)  # raises the same, in words of the graph
+                raise
         back = {mine: name for name, mine in names.tensors.items()}
         return tuple(_on_buffers(kernel, back) for kernel in self._known[key])
 

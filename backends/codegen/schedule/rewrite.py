@@ -6,8 +6,9 @@ Invariants: equal parts are rewritten once and stay shared; a bound symbol keeps
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import sympy
@@ -112,11 +113,10 @@ def rename_targets(stage: Stage, names: Mapping[str, str]) -> Stage:
     return replace(stage, target=names.get(stage.target, stage.target))
 
 
-def loads_of(stage: Stage) -> Iterator[Load]:
-    """Every distinct access of a stage, in a fixed order."""
-    for node in walk(*expressions_of(stage)):
-        if isinstance(node, Load):
-            yield node
+@functools.lru_cache(maxsize=4096)
+def loads_of(stage: Stage) -> tuple[Load, ...]:
+    """Every distinct access of a stage, in a fixed order. Kept while a graph is scheduled: each pass asks again."""
+    return tuple(node for node in walk(*expressions_of(stage)) if isinstance(node, Load))
 
 
 def readers_of(stages: Iterable[Stage]) -> Counter[str]:

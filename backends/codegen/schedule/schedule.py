@@ -27,6 +27,7 @@ from mixbackend.backends.codegen.schedule.in_place import in_place
 from mixbackend.backends.codegen.schedule.joined import join_concatenations
 from mixbackend.backends.codegen.schedule.launches import launches
 from mixbackend.backends.codegen.schedule.packed_products import pack_products
+from mixbackend.backends.codegen.schedule.rewrite import loads_of
 from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.single_rows import sum_single_rows
 from mixbackend.backends.codegen.schedule.split import split_reductions
@@ -71,6 +72,7 @@ def schedule(
         for kernel in equal.kernels(group, layouts, overwritten)
     ]
     kernels = [(kernel, origins) for kernel, origins in built if kernel is not None]
+    loads_of.cache_clear()
     memory = {item.name for item in graph.inputs if isinstance(item, StridedInput)}
     memory |= {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     beside = 1 if traits.blocks is None else traits.blocks.beside

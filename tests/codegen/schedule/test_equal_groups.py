@@ -41,7 +41,7 @@ def test_ten_layers_are_as_many_kernels_as_three(built: list[str]) -> None:
     for count in (3, 10):
         given = weights(*(((32, 32), (32,)) * count))
         start = len(built)
-        region, program = check(layers, [values(4, 32), *given], range(1, 1 + len(given)))
+        _, program = check(layers, [values(4, 32), *given], range(1, 1 + len(given)))
         numbers.append((len(built) - start, len(program.calls)))
     (few, few_calls), (many, many_calls) = numbers
     assert many == few < many_calls and few_calls < many_calls
