@@ -159,10 +159,13 @@ def converted(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> ValueFu
     return lambda index: lowering.cast(tensor.at(index), dtype)
 
 
-def in_order(lowering: Lowering, tensor: Tensor) -> ValueFunction:
+def in_order(lowering: Lowering, tensor: Tensor, truths: torch.dtype = torch.int32) -> ValueFunction:
     """The tensor's values in a type in which they can be ordered, with no digit beyond those that memory would keep.
 
     Where an extreme lies is a decision: 16-bit values that are equal in memory need not be so before they are rounded.
+
+    Args:
+        truths: the type in which truth values are ordered.
     """
-    ordered = torch.int32 if tensor.dtype == torch.bool else tensor.compute
+    ordered = truths if tensor.dtype == torch.bool else tensor.compute
     return lambda index: lowering.cast(as_stored(tensor.at(index), tensor.dtype), ordered)

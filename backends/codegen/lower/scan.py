@@ -70,8 +70,7 @@ def _extreme(lowering: Lowering, kind: ScanKind, reaches: str, tensor: Tensor, d
         start = lowering.map((), torch.int64, lambda index: Constant(torch.int64, 0))
         return lowering.map((), tensor.dtype, tensor.at), start
     axis, ordered = dim % tensor.rank, torch.uint8 if tensor.dtype == torch.bool else tensor.compute
-    item_at = in_order(lowering, tensor)
-    value = lambda index: lowering.cast(item_at(index), ordered)  # noqa: E731 - one expression
+    value = in_order(lowering, tensor, truths=torch.uint8)
     stored = ordered if tensor.dtype == torch.bool else tensor.dtype
     extremes = lowering.scan(kind, tensor.sizes, axis, value, stored)
 

@@ -133,6 +133,21 @@ def map_statement(
     )
 
 
+def on_buffers(nest: Nest, names: Mapping[str, str]) -> Nest:
+    """The nest with what it reads and stores in buffers of other names; those without a new one keep theirs."""
+
+    def node(item: Expr) -> Expr:
+        return replace(item, buffer=names[item.buffer]) if isinstance(item, Read) and item.buffer in names else item
+
+    def moved(statement: Statement) -> Statement:
+        statement = map_statement(statement, lambda root: rewrite(root, node))
+        if isinstance(statement, Store) and statement.buffer in names:
+            return replace(statement, buffer=names[statement.buffer])
+        return statement
+
+    return replace(nest, body=tuple(map(moved, nest.body)), finish=tuple(map(moved, nest.finish)))
+
+
 def at_indices(statements: Iterable[Statement], values: Indices, ranges: Ranges) -> tuple[Statement, ...]:
     """Statements with loop indices replaced.
 

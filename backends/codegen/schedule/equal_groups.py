@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, Nest, Statement, Store, TemplateKernel
-from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, Read, walk
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, TemplateKernel
+from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, walk
 from mixbackend.backends.codegen.ir.stages import Loop, Scatter, Stage, Template, expressions_of, targets_of
-from mixbackend.backends.codegen.schedule.draft import map_statement
+from mixbackend.backends.codegen.schedule.draft import on_buffers
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.reindex import with_loops
 from mixbackend.backends.codegen.schedule.rewrite import loops_of, map_stage, rename_targets, rewrite
@@ -145,20 +145,6 @@ def _on_buffers(kernel: AnyKernel, names: Mapping[str, str]) -> AnyKernel:
     """The kernel on buffers of other names."""
     if isinstance(kernel, TemplateKernel):
         return renamed_buffers(kernel, names)
-    buffers = tuple(replace(item, name=names[item.name]) for item in kernel.buffers)
-    given = {item.name for item in kernel.buffers}
-
-    def node(item: Expr) -> Expr:
-        return replace(item, buffer=names[item.buffer]) if isinstance(item, Read) and item.buffer in given else item
-
-    def moved(statement: Statement) -> Statement:
-        statement = map_statement(statement, lambda root: rewrite(root, node))
-        if isinstance(statement, Store) and statement.buffer in given:
-            return replace(statement, buffer=names[statement.buffer])
-        return statement
-
-    def nest(item: Nest) -> Nest:
-        return replace(item, body=tuple(map(moved, item.body)), finish=tuple(map(moved, item.finish)))
-
-    made: Kernel = replace(kernel, buffers=buffers, nests=tuple(map(nest, kernel.nests)))
-    return made
+    given = {item.name: names[item.name] for item in kernel.buffers}
+    buffers = tuple(replace(item, name=given[item.name]) for item in kernel.buffers)
+    return replace(kernel, buffers=buffers, nests=tuple(on_buffers(nest, given) for nest in kernel.nests))

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mixbackend.backends.codegen.ir.kernel import AnyKernel, BufferParameter, Nest, Statement, Store, TemplateKernel
-from mixbackend.backends.codegen.ir.scalar import Expr, Read
-from mixbackend.backends.codegen.schedule.draft import Draft, map_statement
+from mixbackend.backends.codegen.ir.scalar import Read
+from mixbackend.backends.codegen.schedule.draft import Draft, on_buffers
 from mixbackend.backends.codegen.schedule.finished import work_of
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
 from mixbackend.backends.codegen.schedule.templates import renamed_buffers
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -48,19 +47,9 @@ def in_place(kernel: AnyKernel, homes: Mapping[str, str], traits: TargetTraits) 
 
 
 def _nest(nest: Nest, homes: Mapping[str, str]) -> Nest:
-    def node(item: Expr) -> Expr:
-        return replace(item, buffer=homes[item.buffer]) if isinstance(item, Read) and item.buffer in homes else item
-
-    def moved(statement: Statement) -> Statement:
-        statement = map_statement(statement, lambda root: rewrite(root, node))
-        if isinstance(statement, Store) and statement.buffer in homes:
-            return replace(statement, buffer=homes[statement.buffer])
-        return statement
-
-    def kept(part: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        return tuple(item for item in map(moved, part) if not _changes_nothing(item))
-
-    return replace(nest, body=kept(nest.body), finish=kept(nest.finish))
+    moved = on_buffers(nest, homes)
+    body, finish = (tuple(item for item in part if not _changes_nothing(item)) for part in (moved.body, moved.finish))
+    return replace(moved, body=body, finish=finish)
 
 
 def _changes_nothing(statement: Statement) -> bool:

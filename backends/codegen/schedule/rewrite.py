@@ -113,6 +113,18 @@ def rename_targets(stage: Stage, names: Mapping[str, str]) -> Stage:
     return replace(stage, target=names.get(stage.target, stage.target))
 
 
+def rename_tensors(stage: Stage, names: Mapping[str, str]) -> Stage:
+    """The stage with those of its targets, and of the tensors that it reads, renamed that have a new name."""
+
+    def once(node: Expr) -> Expr:
+        return replace(node, tensor=names[node.tensor]) if isinstance(node, Load) and node.tensor in names else node
+
+    stage = rename_targets(stage, names)
+    if not any(load.tensor in names for load in loads_of(stage)):
+        return stage
+    return map_stage(stage, lambda value: rewrite(value, once))
+
+
 @functools.lru_cache(maxsize=4096)
 def loads_of(stage: Stage) -> tuple[Load, ...]:
     """Every distinct access of a stage, in a fixed order. Kept while a graph is scheduled: each pass asks again."""

@@ -57,7 +57,7 @@ from mixbackend.backends.codegen.schedule.rewrite import (
     loops_of,
     map_stage,
     ranges_of,
-    rename_targets,
+    rename_tensors,
     renamed_bindings,
     rewrite,
 )
@@ -109,7 +109,7 @@ def _store_into_outputs(graph: StageGraph) -> StageGraph:
             renamed[source] = target
             copies.add(target)
     stages = tuple(
-        _renamed(stage, renamed)
+        rename_tensors(stage, renamed)
         for stage in graph.stages
         if not (isinstance(stage, Map) and stage.target in copies and copied(stage) in renamed)
     )
@@ -132,18 +132,6 @@ def is_at(load: Load, loops: tuple[Loop, ...]) -> bool:
         index == loop.index or (loop.size == 1 and index == sympy.Integer(0))
         for index, loop in zip(load.index, loops, strict=True)
     )
-
-
-def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
-    def once(node: Expr) -> Expr:
-        if not isinstance(node, Load) or node.tensor not in names:
-            return node
-        return replace(node, tensor=names[node.tensor])
-
-    stage = rename_targets(stage, names)
-    if not any(load.tensor in names for load in loads_of(stage)):
-        return stage
-    return map_stage(stage, lambda value: rewrite(value, once))
 
 
 def _drop_dead(graph: StageGraph) -> StageGraph:

@@ -30,7 +30,7 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.checks import checked_first, tells
-from mixbackend.backends.codegen.schedule.rewrite import loads_of, map_stage, rename_targets, rewrite
+from mixbackend.backends.codegen.schedule.rewrite import loads_of, rename_targets, rename_tensors
 from mixbackend.backends.codegen.schedule.simplify import copied, is_at
 
 
@@ -80,9 +80,9 @@ def _written_directly(graph: StageGraph, tensor: str, name: str) -> StageGraph |
     types = dict(graph.types)
     leaving = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     if source is not None and source in makers and source not in leaving and types[source] == types[tensor]:
-        stages = tuple(_renamed(stage, source, tensor) for stage in graph.stages if stage is not writer)
+        stages = tuple(rename_tensors(stage, {source: tensor}) for stage in graph.stages if stage is not writer)
         kept = tuple((item, type_) for item, type_ in graph.types if item != source)
-        writer = _renamed(makers[source], source, tensor)
+        writer = rename_tensors(makers[source], {source: tensor})
         graph = replace(graph, stages=stages, types=kept)
     return graph if _reads_only_its_point(writer, name) else None
 
@@ -100,16 +100,6 @@ def _written_last(graph: StageGraph, tensor: str) -> StageGraph:
     copy = Map(tensor, loops, Load(writer.value.dtype, value, tuple(loop.index for loop in loops)), writer.origins)
     stages = (*(rename_targets(stage, {tensor: value}) if stage is writer else stage for stage in graph.stages), copy)
     return replace(graph, stages=stages, types=(*graph.types, (value, type_)))
-
-
-def _renamed(stage: Stage, old: str, new: str) -> Stage:
-    def node(item: Expr) -> Expr:
-        return replace(item, tensor=new) if isinstance(item, Load) and item.tensor == old else item
-
-    if old in targets_of(stage):
-        return rename_targets(stage, {old: new})
-    is_reader = any(load.tensor == old for load in loads_of(stage))
-    return map_stage(stage, lambda value: rewrite(value, node)) if is_reader else stage
 
 
 def _reads_only_its_point(stage: Stage, name: str) -> bool:
