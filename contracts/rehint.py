@@ -25,7 +25,7 @@ Hints = Mapping[sympy.Symbol, int]
 
 
 class ImpossibleSizesError(ValueError):
-    """No run can have these values: some size would be negative, or outside of its range."""
+    """No run can have these values: some size would be negative, outside of its range, or divided by 0."""
 
 
 def symbols_of(graph: OpGraph) -> dict[sympy.Symbol, SymbolicSize]:
@@ -45,7 +45,7 @@ def with_hints(graph: OpGraph, hints: Hints) -> OpGraph:
         hints: by symbol.
 
     Raises:
-        ImpossibleSizesError: a size would be negative or outside of its range.
+        ImpossibleSizesError: a size would be negative, outside of its range, or divided by 0.
     """
     if not hints:
         return graph
@@ -120,7 +120,10 @@ class _Rewriter:
         symbols = size.expression.free_symbols
         if size.hint is None or not symbols & self._changed or not symbols <= self._values.keys():
             return size
-        value = size.expression.xreplace(self._values)
+        try:
+            value = size.expression.xreplace(self._values)
+        except ZeroDivisionError as error:
+            raise ImpossibleSizesError(f"{size} would be divided by 0") from error
         try:
             hint = int(bool(value)) if value in (sympy.true, sympy.false) else int(value)
         except (TypeError, ValueError, OverflowError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sympy
 import torch
@@ -61,6 +63,17 @@ def test_sizes_that_no_run_can_have_are_refused(rows: int) -> None:
     """Three rows leave less than nothing behind the slice; the others are out of range."""
     with pytest.raises(ImpossibleSizesError, match="would be"):
         with_hints(graph(8, 3), {ROWS: rows})
+
+
+def test_no_run_divides_a_size_by_nothing() -> None:
+    """Torch divides strides by the number of windows of a pooling, and too few pixels have none."""
+    floor = symbolic_functions()["FloorDiv"]
+    step = SymbolicSize(floor(COLUMNS, floor(ROWS - 2, 4)), 3)
+    first = graph(8, 3)
+    described = replace(first, inputs=(*first.inputs, GraphInput("arg2", step, InputRole.SYMBOL)))
+    assert with_hints(described, {ROWS: 10, COLUMNS: 5}).inputs[2].meta == replace(step, hint=2)
+    with pytest.raises(ImpossibleSizesError, match="divided by 0"):
+        with_hints(described, {ROWS: 5})
 
 
 def test_sizes_that_depend_on_data_keep_having_no_hint() -> None:
