@@ -12,6 +12,7 @@ import gc
 import inspect
 import json
 import operator
+import os
 import subprocess
 import sys
 import types
@@ -956,6 +957,25 @@ def test_cuda_graph_obstacle():
     graph.output((graph.call_function(waits, (graph.placeholder("value"),)),))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     assert compat.cuda_graph_obstacle(module) == "aten._fused_moving_avg_obs_fq_helper.default"
+
+
+def test_why_group_is_not_recorded(monkeypatch):
+    assert compat.why_group_is_not_recorded("0", 0) == "there is no process group"
+    with as_rank(0, torch.distributed.HashStore()):
+        assert compat.why_group_is_not_recorded("0", 0) == "process group 0 is not NCCL's"
+        assert compat.why_group_is_not_recorded("none such", 0).endswith("has no backend for GPUs here")
+        backend = torch.distributed.group.WORLD._get_backend(torch.device("cuda", 0))
+        monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", type(backend), raising=False)
+        assert compat.why_group_is_not_recorded("0", 0) == ""
+
+
+def test_record_without_other_ranks(monkeypatch):
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", "1")
+    compat.record_without_other_ranks()
+    assert os.environ["NCCL_GRAPH_REGISTER"] == "1"
+    monkeypatch.delenv("NCCL_GRAPH_REGISTER")
+    compat.record_without_other_ranks()
+    assert os.environ["NCCL_GRAPH_REGISTER"] == "0"
 
 
 def test_cuda_graphs_enter_backward(monkeypatch):

@@ -20,6 +20,7 @@ from mixbackend.contracts.torch_compat.capture import (
     source_name,
     tensor_parts,
 )
+from mixbackend.contracts.torch_compat.collectives import record_without_other_ranks, why_group_is_not_recorded
 from mixbackend.contracts.torch_compat.compilations import tell_of_compilations
 from mixbackend.contracts.torch_compat.compile_processes import (
     compile_processes_ready,
@@ -185,6 +186,7 @@ __all__ = [
     "precision_asked",
     "pure_operators",
     "raw_cuda_stream",
+    "record_without_other_ranks",
     "recorded_random_state",
     "rerun_fake",
     "results_replaced",
@@ -216,6 +218,7 @@ __all__ = [
     "versions_of",
     "walk_metadata",
     "warned_at_most",
+    "why_group_is_not_recorded",
     "without_dispatch_modes",
     "written_when_run",
     "zeros_unwritten",

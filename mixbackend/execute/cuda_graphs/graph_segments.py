@@ -3,7 +3,8 @@
 Place: below ``recorded``. Input: a captured graph, its regions in execution order, who owns them.
 Output: segments in execution order: runs of neighbouring regions that can be recorded, and single ones that cannot.
 A recording replays kernels with the very pointers that they had: so all memory must be the GPU's, sizes must be those
-of the recording, and nothing may wait for a result on the way. What cannot be recorded splits the graph. Results that
+of the recording, and nothing may wait for a result on the way. What cannot be recorded splits the graph, and so does an
+exchange among ranks that would be in two segments, see ``collectives``. Results that
 are views of what comes into a recording are not its own: they are made beside it, of the tensors of the call.
 Invariants: every region is in one segment, unless nothing is to run in it; the order stays; numbers that a segment
 takes are known before it runs.
@@ -17,15 +18,16 @@ from dataclasses import dataclass, replace
 
 from mixbackend.contracts import OpGraph, OpTag, OpView, SymbolicSize, TensorMeta, Traits, ValueMeta
 from mixbackend.contracts.torch_compat import cuda_graph_obstacle
+from mixbackend.execute.cuda_graphs.collectives import Exchange, torn
 from mixbackend.graph.aliases import only_views, returned_views
 from mixbackend.graph.regions import BoundRegion
 
 _OBSTACLES = {
     OpTag.HIGHER_ORDER: "carries subgraphs",
-    OpTag.COLLECTIVE: "talks to other processes",
     OpTag.DATA_DEPENDENT: "has a size that depends on values",
     OpTag.EFFECT: "has an effect outside of the GPU",
 }
+_TORN = "another part of its exchange among ranks is elsewhere"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class GraphSegment:
         constants: names of constant inputs of the graph that they read.
         obstacle: why it cannot be recorded; empty if it can.
         views: names of captured nodes, in graph order, where nothing is to run but these: views of the inputs.
+        once: whether it may run no more often than the user's code says: other ranks take part.
     """
 
     regions: tuple[int, ...]
@@ -49,6 +52,7 @@ class GraphSegment:
     constants: tuple[str, ...] = ()
     obstacle: str = ""
     views: tuple[str, ...] = ()
+    once: bool = False
 
     @property
     def is_recorded(self) -> bool:
@@ -57,7 +61,11 @@ class GraphSegment:
 
 
 def cut_segments(
-    graph: OpGraph, regions: Sequence[BoundRegion], obstacles: Sequence[str], constants: frozenset[str]
+    graph: OpGraph,
+    regions: Sequence[BoundRegion],
+    obstacles: Sequence[str],
+    constants: frozenset[str],
+    exchanges: Sequence[Exchange] = (),
 ) -> tuple[GraphSegment, ...]:
     """Join neighbouring regions without obstacles.
 
@@ -66,7 +74,33 @@ def cut_segments(
         regions: all of them, in execution order.
         obstacles: for each of them, see ``obstacle_of``.
         constants: names of graph inputs whose tensors are the same at every call.
+        exchanges: of the graph, each of which is in one recording or in none.
     """
+    groups, obstacles = _groups(graph, regions, obstacles, exchanges)
+    returned = returned_views(graph).outputs
+    whole = (_piece(graph, regions, group, obstacles[group[0]], constants, returned) for group in groups)
+    running = (segment for segment in whole if segment.outputs or not only_views(graph, segment.members))
+    return tuple(part for segment in running for part in _without_views(graph, regions, segment))
+
+
+def _groups(
+    graph: OpGraph, regions: Sequence[BoundRegion], obstacles: Sequence[str], exchanges: Sequence[Exchange]
+) -> tuple[list[list[int]], Sequence[str]]:
+    """Numbers of regions that are joined, and the obstacles with those of exchanges that would be torn apart."""
+    homes: dict[str, list[int]] = {}
+    for number, region in enumerate(regions):
+        for name in region.members:
+            homes.setdefault(name, []).append(number)
+    while True:
+        groups = _joined(graph, regions, obstacles)
+        pieces = {number: place for place, group in enumerate(groups) for number in group if not obstacles[number]}
+        apart = torn(exchanges, homes, pieces)
+        if not apart:
+            return groups, obstacles
+        obstacles = [_TORN if number in apart else obstacle for number, obstacle in enumerate(obstacles)]
+
+
+def _joined(graph: OpGraph, regions: Sequence[BoundRegion], obstacles: Sequence[str]) -> list[list[int]]:
     groups: list[list[int]] = []
     for number, region in enumerate(regions):
         joins = bool(groups) and not obstacles[number] and not obstacles[groups[-1][-1]]
@@ -74,10 +108,7 @@ def cut_segments(
             groups[-1].append(number)
         else:
             groups.append([number])
-    returned = returned_views(graph).outputs
-    whole = (_piece(graph, regions, group, obstacles[group[0]], constants, returned) for group in groups)
-    running = (segment for segment in whole if segment.outputs or not only_views(graph, segment.members))
-    return tuple(part for segment in running for part in _without_views(graph, regions, segment))
+    return groups
 
 
 def _without_views(graph: OpGraph, regions: Sequence[BoundRegion], segment: GraphSegment) -> list[GraphSegment]:
@@ -130,13 +161,15 @@ def _piece(
     elsewhere.update(returned)
     elsewhere.update(name for node in graph.nodes if node.is_symbolic for name in node.references())
     given = () if obstacle else tuple(name for name in read if name in constants)
+    names = tuple(name for number in group for name in regions[number].members)
     return GraphSegment(
         tuple(group),
         tuple(name for name in read if name not in given),
         tuple(name for name in made if name in elsewhere),
-        tuple(name for number in group for name in regions[number].members),
+        names,
         given,
         obstacle,
+        once=any(OpTag.COLLECTIVE in graph.node_by_name[name].tags for name in names),
     )
 
 
@@ -156,7 +189,9 @@ def _sized_by(graph: OpGraph, region: BoundRegion, earlier: Iterable[BoundRegion
     return False
 
 
-def obstacle_of(bound: BoundRegion, owner: str, traits: Traits, static: frozenset[str], device: int) -> str:
+def obstacle_of(
+    bound: BoundRegion, owner: str, traits: Traits, static: frozenset[str], device: int, blocked: Mapping[str, str]
+) -> str:
     """Why a region cannot be recorded, in words; empty if it can.
 
     Args:
@@ -164,11 +199,13 @@ def obstacle_of(bound: BoundRegion, owner: str, traits: Traits, static: frozense
         traits: of that backend.
         static: names of graph inputs that are the same memory at every call.
         device: number of the GPU of the graph.
+        blocked: see ``blocked_nodes``.
     """
     if not traits.capturable or not traits.uses_current_stream:
         return f"{owner} cannot be recorded"
     given = ((item.name, item.meta) for item in bound.region.inputs)
-    reasons = [_elsewhere(given, device), *(why_not_recorded(view, device) for view in bound.region.views)]
+    reasons = [_elsewhere(given, device), *(blocked.get(name, "") for name in bound.members)]
+    reasons += [why_not_recorded(view, device) for view in bound.region.views]
     found = next(filter(None, reasons), "")
     if found:
         return found
@@ -186,7 +223,10 @@ def _memory_obstacle(bound: BoundRegion, static: frozenset[str]) -> str:
 
 
 def why_not_recorded(view: OpView, device: int) -> str:
-    """Why an operator cannot be recorded, in words; empty if nothing that is known of it is against that."""
+    """Why an operator cannot be recorded, in words; empty if nothing that is known of it is against that.
+
+    Collectives are judged with all of their graph, see ``collectives``.
+    """
     tagged = (f"{view.op} {reason}" for tag, reason in _OBSTACLES.items() if tag in view.node.tags)
     values = [(item.name, item.meta) for item in view.inputs] + [(view.node.name, meta) for meta in view.outputs]
     return next(tagged, "") or _elsewhere(values, device)

@@ -16,6 +16,7 @@ Inputs are copied into the graphs' memory; weights and constants are read where 
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,15 @@ import torch.fx
 
 from mixbackend.backends.common import forks
 from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
-from mixbackend.contracts.torch_compat import cuda_graph_recorded, cuda_graphs_enter_backward
+from mixbackend.contracts.torch_compat import (
+    cuda_graph_recorded,
+    cuda_graphs_enter_backward,
+    record_without_other_ranks,
+)
+from mixbackend.execute.cuda_graphs.collectives import blocked_nodes, exchanges_of
 from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.execute.cuda_graphs.graph_segments import GraphSegment, cut_segments, describe_segments, obstacle_of
-from mixbackend.execute.cuda_graphs.recording import Emit, RecordedSegment, Recording
+from mixbackend.execute.cuda_graphs.recording import Emit, RecordedSegment, Recording, RegionsOnce, SegmentOnce
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.stitch import Stitched, call_text, function_text, load_function, stitch
@@ -152,12 +158,14 @@ class RecordedGraph:
     def _segments(self) -> tuple[GraphSegment, ...]:
         source = self._source
         static = frozenset(item.name for item in source.graph.inputs if item.role.is_weight)
+        exchanges = exchanges_of(source.graph, self._device)
+        blocked = blocked_nodes(exchanges)
         obstacles = [
             self._refused.get(number)
-            or obstacle_of(bound, executor.backend.name, executor.backend.traits(), static, self._device)
+            or obstacle_of(bound, executor.backend.name, executor.backend.traits(), static, self._device, blocked)
             for number, (bound, executor) in enumerate(zip(source.regions, source.executors, strict=True))
         ]
-        return cut_segments(source.graph, source.regions, obstacles, frozenset(source.constants))
+        return cut_segments(source.graph, source.regions, obstacles, frozenset(source.constants), exchanges)
 
     def _as_is(self, segment: GraphSegment) -> Run:
         """A region, or views, without a recording."""
@@ -166,7 +174,7 @@ class RecordedGraph:
         (number,) = segment.regions
         return self._source.executors[number]
 
-    def _recorded(self, segment: GraphSegment, recording: Recording) -> RecordedSegment:
+    def _recorded(self, segment: GraphSegment, recording: Recording) -> RecordedSegment | SegmentOnce:
         source = self._source
         roles = {item.name: item.role for item in source.graph.inputs}
         given = {name for name, role in roles.items() if self._same_inputs or role.is_weight}
@@ -177,8 +185,9 @@ class RecordedGraph:
         filename = f"<mixbackend {source.graph.id}, CUDA graph of {regions[0].planned.id}>"
         bare = _joined(segment, regions, [executor.unguarded for executor in executors], constants, filename)
         guarded = _joined(segment, regions, executors, constants, filename)
+        once = RegionsOnce(bare, guarded) if segment.once else None
         graph = cuda_graph_recorded(
-            bare,
+            once or bare,
             segment.inputs,
             len(segment.outputs),
             static,
@@ -186,13 +195,11 @@ class RecordedGraph:
             source.graph.phase,
             tuple(constants.values()),
         )
-        return RecordedSegment(
-            graph,
-            guarded,
-            recording.done,
-            lambda error: self._failed(segment, filename, error),
-            _written(segment, regions),
-        )
+        failed = functools.partial(self._failed, segment, filename)
+        if once is not None:
+            record_without_other_ranks()
+            return SegmentOnce(graph, once, guarded, recording.done, failed)
+        return RecordedSegment(graph, guarded, recording.done, failed, _written(segment, regions))
 
     def _failed(self, segment: GraphSegment, filename: str, error: Exception) -> None:
         """Leave the region that cannot be recorded out; all of the segment if it is not known which."""

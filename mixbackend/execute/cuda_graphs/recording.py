@@ -4,6 +4,11 @@ Place: below ``recorded``. Input: a segment as a CUDA graph of torch's, and the 
 Invariants: after a failure torch is not asked again, and the call is answered without a graph, once the error and the
 memory that it holds are gone, from what inputs held before; where copies of what is written would take too much memory,
 the call raises.
+A segment with collectives runs once for each call of the user, on every rank, whatever fails: other ranks take part in
+each run. Torch's trees keep to that: to warm up and to run beside the tree is to run once, and a recording runs nothing
+until it is replayed. So after a failure the segment is run without a graph only if it was not run before; otherwise the
+error is the caller's. While it runs, rather than being recorded, regions that fail are answered by eager one by one,
+as without graphs, so that error is one that eager raises.
 """
 
 from __future__ import annotations
@@ -44,8 +49,83 @@ class Recording:
             self._emit("", f"recorded; torch holds {taken / 2**20:.0f} MiB more on the GPU than before")
 
 
+class RegionsOnce:
+    """The regions of a segment with collectives, as a tree of torch's calls them.
+
+    Args:
+        bare: runs them for a recording: what a region raises is raised.
+        guarded: runs them otherwise: failing regions are answered by eager.
+
+    Attributes:
+        ran: whether they were run, and not just recorded, since this was last set to false.
+    """
+
+    def __init__(self, bare: Run, guarded: Run) -> None:
+        self.ran = False
+        self._bare = bare
+        self._guarded = guarded
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Run or record them; empties the list."""
+        if torch.cuda.is_current_stream_capturing():
+            return self._bare(inputs)
+        self.ran = True
+        return self._guarded(inputs)
+
+
+class SegmentOnce:
+    """A segment with collectives, as a CUDA graph.
+
+    Args:
+        graph: see ``cuda_graph_recorded``.
+        regions: what it calls.
+        guarded: the same without a graph, where failing regions are answered by eager.
+        on_recorded: called when only replays come from now on, but where weights have moved.
+        on_failure: called with what recording raised.
+    """
+
+    def __init__(
+        self,
+        graph: Run,
+        regions: RegionsOnce,
+        guarded: Run,
+        on_recorded: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._graph: Run | None = graph
+        self._regions = regions
+        self._guarded = guarded
+        self._on_recorded = on_recorded
+        self._on_failure = on_failure
+        self._calls = 0
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Run the segment; empties the list."""
+        graph = self._graph
+        if graph is None:
+            return self._guarded(inputs)
+        kept = list(inputs)
+        self._regions.ran = False
+        try:
+            results = graph(inputs)
+        except Exception as error:
+            # The graph is not asked again: torch may be left in the middle of a recording.
+            self._graph = None
+            self._on_failure(error)
+            if self._regions.ran:
+                raise
+        else:
+            if self._calls < _RECORDED_AFTER:
+                self._calls += 1
+                if self._calls == _RECORDED_AFTER:
+                    self._on_recorded()
+            return results
+        # Only now has the error let go of the memory that the recording had.
+        return self._guarded(kept)
+
+
 class RecordedSegment:
-    """A segment while it becomes a CUDA graph.
+    """A segment without collectives while it becomes a CUDA graph.
 
     Args:
         graph: see ``cuda_graph_recorded``.

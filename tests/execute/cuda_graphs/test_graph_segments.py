@@ -36,7 +36,7 @@ def _cut(function, inputs, roles=None, dynamic=False, each=1, phase="inference")
 
 def _obstacles(regions, static=frozenset(), **traits):
     mine = replace(EagerBackend().traits(), **traits)
-    return [obstacle_of(bound, "eager", mine, static, 0) for bound in regions]
+    return [obstacle_of(bound, "eager", mine, static, 0, {}) for bound in regions]
 
 
 def test_neighbours_become_one_piece():

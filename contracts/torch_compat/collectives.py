@@ -1,0 +1,49 @@
+"""Process groups of collectives, as far as recording them into CUDA graphs is concerned.
+
+Place: a part of the door; see ``contracts.torch_compat``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+_REGISTER = "NCCL_GRAPH_REGISTER"
+
+
+def why_group_is_not_recorded(name: str, device: int) -> str:
+    """Why collectives of a process group cannot be recorded into a CUDA graph, in words; empty if they can.
+
+    Args:
+        name: of the group, as operators of a traced graph name it.
+        device: number of the GPU.
+
+    Only torch's own NCCL backend is known to see that its stream is being captured; what wraps it, for
+    ``TORCH_DISTRIBUTED_DEBUG=DETAIL``, talks to other ranks from the processor as well.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return "there is no process group"
+    from torch.distributed.distributed_c10d import _resolve_process_group
+
+    # Newer releases give names of groups a type of their own.
+    resolve: Any = _resolve_process_group
+    try:
+        backend = resolve(name)._get_backend(torch.device("cuda", device))
+    except (RuntimeError, ValueError):
+        return f"process group {name} has no backend for GPUs here"
+    nccl = getattr(torch.distributed, "ProcessGroupNCCL", None)
+    if nccl is None or not isinstance(backend, nccl):
+        return f"process group {name} is not NCCL's"
+    return ""
+
+
+def record_without_other_ranks() -> None:
+    """Have NCCL wait for no other rank while a collective is recorded; to be called before the first recording.
+
+    For recordings NCCL registers the buffers of a collective with the other ranks of a host, which it does by waiting
+    for all of them to record, too. A rank whose recording has failed never comes. NCCL reads the switch when it
+    records first; what the user has set stays.
+    """
+    os.environ.setdefault(_REGISTER, "0")
