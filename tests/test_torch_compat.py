@@ -969,6 +969,22 @@ def test_why_group_is_not_recorded(monkeypatch):
         assert compat.why_group_is_not_recorded("0", 0) == ""
 
 
+def test_ends_with_groups(monkeypatch):
+    from torch._inductor import cudagraph_trees
+
+    # Torch's nodes are known by themselves, not by what they hold.
+    nodes = [type("Node", (), {"graph": "its kernels"})() for _ in range(3)]
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    groups = [frozenset({"0"}), frozenset({"none such", "0"}), frozenset({"none such"})]
+    with as_rank(0, torch.distributed.HashStore()):
+        for node, names in zip(nodes, groups, strict=True):
+            manager = types.SimpleNamespace(current_node=node)
+            monkeypatch.setattr(cudagraph_trees, "get_manager", lambda *_, manager=manager, **__: manager)
+            compat.ends_with_groups(names, 0)
+        assert [node.graph for node in nodes] == ["its kernels"] * 3
+    assert [node.graph for node in nodes] == [None, None, "its kernels"]
+
+
 def test_record_without_other_ranks(monkeypatch):
     monkeypatch.setenv("NCCL_GRAPH_REGISTER", "1")
     compat.record_without_other_ranks()

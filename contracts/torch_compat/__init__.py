@@ -20,7 +20,11 @@ from mixbackend.contracts.torch_compat.capture import (
     source_name,
     tensor_parts,
 )
-from mixbackend.contracts.torch_compat.collectives import record_without_other_ranks, why_group_is_not_recorded
+from mixbackend.contracts.torch_compat.collectives import (
+    ends_with_groups,
+    record_without_other_ranks,
+    why_group_is_not_recorded,
+)
 from mixbackend.contracts.torch_compat.compilations import tell_of_compilations
 from mixbackend.contracts.torch_compat.compile_processes import (
     compile_processes_ready,
@@ -149,6 +153,7 @@ __all__ = [
     "deterministic_asked",
     "dynamo_anew",
     "eager_types",
+    "ends_with_groups",
     "forget_cuda_graphs",
     "forward_of",
     "fresh_fake_mode",

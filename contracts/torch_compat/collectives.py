@@ -5,12 +5,17 @@ Place: a part of the door; see ``contracts.torch_compat``.
 
 from __future__ import annotations
 
+import functools
 import os
+import weakref
 from typing import Any
 
 import torch
 
 _REGISTER = "NCCL_GRAPH_REGISTER"
+_holding: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
+"""Nodes of torch's trees whose graphs hold communicators, and the names of their groups."""
+_hooked = False
 
 
 def why_group_is_not_recorded(name: str, device: int) -> str:
@@ -47,3 +52,47 @@ def record_without_other_ranks() -> None:
     records first; what the user has set stays.
     """
     os.environ.setdefault(_REGISTER, "0")
+
+
+def ends_with_groups(names: frozenset[str], device: int) -> None:
+    """Let go of the graph that this thread has just recorded before one of its process groups ends.
+
+    NCCL ends a communicator only when all graphs with its collectives are gone, and waits for that for ever; code of
+    the user's ends groups while what was compiled is still there. What was recorded is not run any more afterwards:
+    whoever asks for it gets an error of torch's tree before anything has run.
+
+    Args:
+        names: of the groups whose collectives are in it.
+        device: number of the GPU.
+    """
+    from torch._inductor.cudagraph_trees import get_manager
+
+    manager = get_manager(device, create_if_none_exists=False)
+    node = None if manager is None else manager.current_node
+    if getattr(node, "graph", None) is not None:
+        _holding[node] = names
+        _hook()
+
+
+def _hook() -> None:
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    group = torch.distributed.ProcessGroup
+    for name, waits in (("shutdown", True), ("abort", False)):
+        setattr(group, name, _after_graphs(getattr(group, name), waits))
+
+
+def _after_graphs(method: Any, waits: bool) -> Any:
+    @functools.wraps(method)
+    def ends(group: Any, *arguments: Any, **options: Any) -> Any:
+        nodes = [node for node, names in _holding.items() if group.group_name in names]
+        if nodes and waits:
+            torch.cuda.synchronize()
+        for node in nodes:
+            node.graph = None
+            _holding.pop(node, None)
+        return method(group, *arguments, **options)
+
+    return ends

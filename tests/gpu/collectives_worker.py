@@ -1,8 +1,8 @@
 """One of two ranks of ``test_gpu_collectives``, with a GPU each: steps with ``mode="reduce-overhead"`` beside eager's.
 
 ``tensor``: training of layers whose products are split among the ranks. ``functional``: inference with a gather, a sum
-and a scatter. ``gloo``: the same by a group that cannot be recorded. ``fails``: every recording with collectives fails on
-rank 1. ``moves``: on rank 1 weights move in the middle, and are recorded anew. ``alone``: rank 0 alone records.
+and a scatter. ``gloo``: the same by a group that cannot be recorded. ``fails``: every recording with collectives fails
+on rank 1. ``moves``: on rank 1 weights move in the middle, and are recorded anew. ``alone``: rank 0 alone records.
 Ranks that take part in a collective unequally often hang, and are ended after two minutes.
 """
 
@@ -154,15 +154,16 @@ def main(kind: str, rank: int, port: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         backend = mixbackend.auto({"cache": {"dir": folder}})
         mode = None if kind == "alone" and rank == 1 else "reduce-overhead"
-        train(kind, rank, model, torch.compile(model, backend=backend, mode=mode), twin, device)
+        run = torch.compile(model, backend=backend, mode=mode)
+        train(kind, rank, model, run, twin, device)
         events = [event.detail for event in backend.report().events if event.kind == "cuda_graphs"]
     print(*events, sep="\n")
     hold(kind, rank, events)
-    print("equal to eager")
-    # Graphs hold the communicator: they go before it.
-    torch._dynamo.reset()
+    print("equal to eager", flush=True)
     distributed.barrier(device_ids=[rank])
+    # Graphs hold the communicator, and are still there: unless they are let go of, this never ends.
     distributed.destroy_process_group()
+    assert run is not None
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mixbackend.contracts import OpGraph, OpNode, OpTag
+from mixbackend.contracts.ops import Argument
 from mixbackend.contracts.torch_compat import why_group_is_not_recorded
 from mixbackend.partitioner.judging import GETITEM
 
@@ -106,6 +107,16 @@ def blocked_nodes(exchanges: Iterable[Exchange]) -> dict[str, str]:
     return {name: exchange.obstacle for exchange in exchanges if exchange.obstacle for name in exchange.nodes}
 
 
+def groups_of(nodes: Iterable[OpNode]) -> frozenset[str]:
+    """Names of the process groups whose collectives are among these nodes."""
+    collectives = (node for node in nodes if OpTag.COLLECTIVE in node.tags)
+    return frozenset(value for node in collectives if isinstance(value := _group(node), str))
+
+
+def _group(node: OpNode) -> Argument:
+    return dict(node.arguments).get("group_name")
+
+
 def torn(exchanges: Iterable[Exchange], homes: Mapping[str, Sequence[int]], pieces: Mapping[int, int]) -> set[int]:
     """Regions of recordings that hold a part of an exchange whose other parts are elsewhere.
 
@@ -153,7 +164,7 @@ class _Walk:
         return tuple(Exchange(tuple(item.nodes), item.obstacle) for item in self._all)
 
     def _begin(self, node: OpNode, read: Sequence[str]) -> None:
-        group = dict(node.arguments).get("group_name")
+        group = _group(node)
         made = _Open([node.name], str(group), self._why_not(node, group), len(node.outputs))
         for other in self._all:
             if other.is_under_way and other.group != made.group:

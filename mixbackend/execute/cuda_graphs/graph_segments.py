@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from mixbackend.contracts import OpGraph, OpTag, OpView, SymbolicSize, TensorMeta, Traits, ValueMeta
 from mixbackend.contracts.torch_compat import cuda_graph_obstacle
-from mixbackend.execute.cuda_graphs.collectives import Exchange, torn
+from mixbackend.execute.cuda_graphs.collectives import Exchange, groups_of, torn
 from mixbackend.graph.aliases import only_views, returned_views
 from mixbackend.graph.regions import BoundRegion
 
@@ -42,7 +42,7 @@ class GraphSegment:
         constants: names of constant inputs of the graph that they read.
         obstacle: why it cannot be recorded; empty if it can.
         views: names of captured nodes, in graph order, where nothing is to run but these: views of the inputs.
-        once: whether it may run no more often than the user's code says: other ranks take part.
+        groups: names of the process groups whose collectives it runs.
     """
 
     regions: tuple[int, ...]
@@ -52,7 +52,7 @@ class GraphSegment:
     constants: tuple[str, ...] = ()
     obstacle: str = ""
     views: tuple[str, ...] = ()
-    once: bool = False
+    groups: frozenset[str] = frozenset()
 
     @property
     def is_recorded(self) -> bool:
@@ -169,7 +169,7 @@ def _piece(
         names,
         given,
         obstacle,
-        once=any(OpTag.COLLECTIVE in graph.node_by_name[name].tags for name in names),
+        groups=groups_of(graph.node_by_name[name] for name in names),
     )
 
 

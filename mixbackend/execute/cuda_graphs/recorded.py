@@ -30,6 +30,7 @@ from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import (
     cuda_graph_recorded,
     cuda_graphs_enter_backward,
+    ends_with_groups,
     record_without_other_ranks,
 )
 from mixbackend.execute.cuda_graphs.collectives import blocked_nodes, exchanges_of
@@ -185,7 +186,7 @@ class RecordedGraph:
         filename = f"<mixbackend {source.graph.id}, CUDA graph of {regions[0].planned.id}>"
         bare = _joined(segment, regions, [executor.unguarded for executor in executors], constants, filename)
         guarded = _joined(segment, regions, executors, constants, filename)
-        once = RegionsOnce(bare, guarded) if segment.once else None
+        once = RegionsOnce(bare, guarded) if segment.groups else None
         graph = cuda_graph_recorded(
             once or bare,
             segment.inputs,
@@ -198,7 +199,8 @@ class RecordedGraph:
         failed = functools.partial(self._failed, segment, filename)
         if once is not None:
             record_without_other_ranks()
-            return SegmentOnce(graph, once, guarded, recording.done, failed)
+            ends = functools.partial(ends_with_groups, segment.groups, self._device)
+            return SegmentOnce(graph, once, guarded, recording.done, failed, ends)
         return RecordedSegment(graph, guarded, recording.done, failed, _written(segment, regions))
 
     def _failed(self, segment: GraphSegment, filename: str, error: Exception) -> None:

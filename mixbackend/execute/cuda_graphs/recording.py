@@ -57,20 +57,25 @@ class RegionsOnce:
         guarded: runs them otherwise: failing regions are answered by eager.
 
     Attributes:
-        ran: whether they were run, and not just recorded, since this was last set to false.
+        ran, recorded: whether they were run, or recorded, since ``begin``.
     """
 
     def __init__(self, bare: Run, guarded: Run) -> None:
-        self.ran = False
-        self._bare = bare
-        self._guarded = guarded
+        self.bare = bare
+        self.guarded = guarded
+        self.begin()
+
+    def begin(self) -> None:
+        """A call of the user begins."""
+        self.ran = self.recorded = False
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run or record them; empties the list."""
         if torch.cuda.is_current_stream_capturing():
-            return self._bare(inputs)
+            self.recorded = True
+            return self.bare(inputs)
         self.ran = True
-        return self._guarded(inputs)
+        return self.guarded(inputs)
 
 
 class SegmentOnce:
@@ -82,6 +87,7 @@ class SegmentOnce:
         guarded: the same without a graph, where failing regions are answered by eager.
         on_recorded: called when only replays come from now on, but where weights have moved.
         on_failure: called with what recording raised.
+        on_graph: called whenever it was recorded.
     """
 
     def __init__(
@@ -91,12 +97,14 @@ class SegmentOnce:
         guarded: Run,
         on_recorded: Callable[[], None],
         on_failure: Callable[[Exception], None],
+        on_graph: Callable[[], None],
     ) -> None:
         self._graph: Run | None = graph
         self._regions = regions
         self._guarded = guarded
         self._on_recorded = on_recorded
         self._on_failure = on_failure
+        self._on_graph = on_graph
         self._calls = 0
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
@@ -105,7 +113,7 @@ class SegmentOnce:
         if graph is None:
             return self._guarded(inputs)
         kept = list(inputs)
-        self._regions.ran = False
+        self._regions.begin()
         try:
             results = graph(inputs)
         except Exception as error:
@@ -115,6 +123,8 @@ class SegmentOnce:
             if self._regions.ran:
                 raise
         else:
+            if self._regions.recorded:
+                self._on_graph()
             if self._calls < _RECORDED_AFTER:
                 self._calls += 1
                 if self._calls == _RECORDED_AFTER:

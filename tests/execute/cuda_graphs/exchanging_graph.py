@@ -39,9 +39,11 @@ class Tree:
     """
 
     def __init__(self, wrong: Callable[[str, int], None] = lambda when, call: None) -> None:
-        self.capturing = self.leaves_out = False
+        self.capturing = False
         self.calls = 0
         self._wrong = wrong
+        self.held: list[frozenset[str]] = []
+        """Of every recording, the groups that are told to outlive it."""
         self.again = False
         """Whether the next call is to record anew, as when a weight has moved."""
 
@@ -61,23 +63,20 @@ class Tree:
             if calls == 2 or self.again:
                 self.again = False
                 self._recorded(function, list(inputs), calls)
-            self.capturing = True
-            try:
-                return function(inputs)
-            finally:
-                self.capturing = False
+            # A replay calls nobody; here it is the kernels of what was recorded.
+            return getattr(function, "bare", function)(inputs)
 
         return run
 
     def _recorded(self, function: Any, inputs: list[Any], calls: int) -> None:
-        self.capturing = self.leaves_out = True
+        self.capturing = True
         try:
             with _WithoutCollectives():
                 self._wrong("recording", calls)
                 function(inputs)
             self._wrong("recorded", calls)
         finally:
-            self.capturing = self.leaves_out = False
+            self.capturing = False
 
 
 class _WithoutCollectives(TorchDispatchMode):
@@ -105,7 +104,7 @@ class Counting(EagerBackend):
         def run(inputs: list[Any]) -> Sequence[Any]:
             for op in ops:
                 self._wrong(op)
-            if not self._tree.leaves_out:
+            if not self._tree.capturing:
                 self.ran += ops
             return inner(inputs)
 
@@ -129,6 +128,7 @@ def recorded_layer(patch: Any, tree: Tree, backend: Counting) -> tuple[RecordedG
         patch: of pytest.
     """
     patch.setattr(recorded, "cuda_graph_recorded", tree.record)
+    patch.setattr(recorded, "ends_with_groups", lambda names, device: tree.held.append(names))
     patch.setattr(recorded, "obstacle_of", lambda bound, *_: "")
     patch.setattr(collectives, "why_group_is_not_recorded", lambda name, device: "")
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: tree.capturing)

@@ -89,7 +89,7 @@ def test_beginning_views_and_waiting_are_one_exchange():
 def test_collectives_of_all_ranks_of_a_group_are_recorded(collective):
     segments, _ = _segments(lambda value: aten.relu(c10d.wait_tensor(collective(aten.neg(value)))))
     assert [segment.is_recorded for segment in segments] == [True]
-    assert segments[0].once
+    assert segments[0].groups == {GROUP}
 
 
 def test_neighbours_of_collectives_are_recorded_with_them():
@@ -99,9 +99,9 @@ def test_neighbours_of_collectives_are_recorded_with_them():
     assert describe_segments(segments, regions) == "4 of 4 regions in 1 CUDA graphs"
 
 
-def test_segments_without_collectives_may_be_repeated():
+def test_segments_without_collectives_have_no_groups():
     segments, _ = _segments(lambda value: aten.relu(aten.neg(value)))
-    assert [segment.once for segment in segments] == [False]
+    assert [segment.groups for segment in segments] == [frozenset()]
 
 
 @pytest.mark.parametrize("each", [1, 2, 9])
@@ -109,8 +109,7 @@ def test_a_group_that_is_not_of_nccl_is_an_obstacle(each):
     segments, _ = _segments(lambda value: aten.relu(_begun_and_waited(aten.neg(value), SLOW)), each=each)
     blocked = [segment for segment in segments if segment.obstacle]
     assert blocked and all("is not NCCL's" in segment.obstacle for segment in blocked)
-    assert all(segment.once for segment in blocked if each == 1)
-    assert not any(segment.once for segment in segments if segment.is_recorded)
+    assert not any(segment.groups for segment in segments if segment.is_recorded)
 
 
 def test_what_is_waited_for_in_another_recording_is_in_none():

@@ -68,6 +68,19 @@ def test_a_failure_while_it_is_recorded_anew_is_answered_as_well(monkeypatch):
     assert tree.calls == 5
 
 
+def test_every_recording_ends_before_its_groups(monkeypatch):
+    tree = Tree()
+    backend = Counting(tree)
+    graph, _ = recorded_layer(monkeypatch, tree, backend)
+    _held(graph, backend, 2)
+    assert tree.held == []
+    _held(graph, backend, 3)
+    assert tree.held == [{"0"}]
+    tree.again = True
+    _held(graph, backend, 2)
+    assert tree.held == [{"0"}] * 2
+
+
 def test_a_failure_after_it_ran_is_the_callers(monkeypatch):
     tree = Tree(_wrong_at("warmed up", 1))
     backend = Counting(tree)
@@ -82,7 +95,7 @@ def test_a_failure_after_it_ran_is_the_callers(monkeypatch):
 
 def test_the_region_that_cannot_be_recorded_is_left_out_from_then_on(monkeypatch):
     def wrong(op):
-        if tree.leaves_out and op == "aten.sigmoid.default":
+        if tree.capturing and op == "aten.sigmoid.default":
             raise PlantedError("operation not permitted when stream is capturing")
 
     tree = Tree()
@@ -97,7 +110,7 @@ def test_the_region_that_cannot_be_recorded_is_left_out_from_then_on(monkeypatch
 
 def test_a_collective_that_cannot_be_recorded_is_left_out_with_its_wait(monkeypatch):
     def wrong(op):
-        if tree.leaves_out and op == EXCHANGE:
+        if tree.capturing and op == EXCHANGE:
             raise PlantedError("no")
 
     tree = Tree()
