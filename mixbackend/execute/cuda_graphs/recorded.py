@@ -5,8 +5,9 @@ what they run. Output: a callable like the stitched function.
 The first calls run as ever, until every region's result was held against eager's, one of each set of sizes at least:
 what a backend makes then and keeps, scratch memory say, must not lie in the memory of graphs. Then neighbouring regions
 that can be recorded become one CUDA graph of torch's own trees: these share one pool of memory among forward, backward
-and graph breaks, know which results still live, and record again if weights have moved. Each set of sizes has graphs of
-its own, up to ``MOST_SIZES``. What cannot be recorded runs between them.
+and graph breaks, know which results still live, and record again if weights have moved, until they have moved too often
+(``moving_weights``). Each set of sizes has graphs of its own, up to ``MOST_SIZES``. What cannot be recorded runs in
+between.
 Invariants: results are those of the regions' code; as with torch's own mode, those of a forward are valid until the
 model is called again. Gradients that are kept over calls have memory of their own, see ``gradients``. A region whose
 recording fails is left out of the graphs from then on, with an event, and that call is answered by running the segment
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ from mixbackend.contracts.torch_compat import (
 from mixbackend.execute.cuda_graphs.collectives import blocked_nodes, exchanges_of
 from mixbackend.execute.cuda_graphs.gradients import Giver, Guarded
 from mixbackend.execute.cuda_graphs.graph_segments import GraphSegment, cut_segments, describe_segments, obstacle_of
+from mixbackend.execute.cuda_graphs.moving_weights import MovingWeights
 from mixbackend.execute.cuda_graphs.recording import Emit, RecordedSegment, Recording, RegionsOnce, SegmentOnce
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
@@ -186,6 +188,7 @@ class RecordedGraph:
         filename = f"<mixbackend {source.graph.id}, CUDA graph of {regions[0].planned.id}>"
         bare = _joined(segment, regions, [executor.unguarded for executor in executors], constants, filename)
         guarded = _joined(segment, regions, executors, constants, filename)
+        bare = MovingWeights(static, functools.partial(self._moving, segment)).around(bare)
         once = RegionsOnce(bare, guarded) if segment.groups else None
         graph = cuda_graph_recorded(
             once or bare,
@@ -203,14 +206,23 @@ class RecordedGraph:
             return SegmentOnce(graph, once, guarded, recording.done, failed, ends)
         return RecordedSegment(graph, guarded, recording.done, failed, _written(segment, regions))
 
+    def _moving(self, segment: GraphSegment) -> None:
+        """Leave a segment out whose weights move: its recordings are made anew again and again."""
+        text = "weights are elsewhere at every step"
+        self._refuse(segment.regions, text)
+        self._emit("", f"{self._source.regions[segment.regions[0]].planned.id} is recorded no more: {text}")
+
+    def _refuse(self, numbers: Iterable[int], text: str) -> None:
+        with self._lock:
+            self._refused.update(dict.fromkeys(numbers, text))
+            self._runs.clear()
+
     def _failed(self, segment: GraphSegment, filename: str, error: Exception) -> None:
         """Leave the region that cannot be recorded out; all of the segment if it is not known which."""
         place = _called_in(filename, error)
         guilty = segment.regions if place is None else (segment.regions[place],)
         text = f"recording failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        with self._lock:
-            self._refused.update(dict.fromkeys(guilty, text))
-            self._runs.clear()
+        self._refuse(guilty, text)
         where = " in a trial" if self._trial else ""
         for number in guilty:
             self._emit_failure(self._source.regions[number].planned.id, f"runs without a CUDA graph{where}, {text}")

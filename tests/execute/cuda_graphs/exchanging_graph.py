@@ -13,13 +13,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixbackend.backends.eager import EagerBackend
-from mixbackend.contracts import CompiledRegion, Plan, PlannedRegion
+from mixbackend.contracts import CompiledRegion, InputRole, Plan, PlannedRegion
 from mixbackend.execute.answers import ExecutionPolicy
 from mixbackend.execute.cuda_graphs import collectives, recorded
 from mixbackend.execute.cuda_graphs.recorded import RecordedGraph, RecordingSource
 from mixbackend.execute.region_code import RegionCode
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.stitch import stitch
+from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph
 
@@ -45,11 +46,14 @@ class Tree:
         self.held: list[frozenset[str]] = []
         """Of every recording, the groups that are told to outlive it."""
         self.again = False
-        """Whether the next call is to record anew, as when a weight has moved."""
+        """Whether the next call is to record anew; weights that have moved are recorded anew in any case."""
 
-    def record(self, function: Any, *_: Any) -> Callable[[list[Any]], Sequence[Any]]:
+    def record(
+        self, function: Any, names: Sequence[str], results: int, static: Sequence[int], *_: Any
+    ) -> Callable[[list[Any]], Sequence[Any]]:
         """As ``cuda_graph_recorded``."""
         calls = 0
+        known: set[tuple[int, ...]] = set()
 
         def run(inputs: list[Any]) -> Sequence[Any]:
             nonlocal calls
@@ -60,8 +64,10 @@ class Tree:
                 made = function(inputs)
                 self._wrong("warmed up", calls)
                 return made
-            if calls == 2 or self.again:
+            addresses = tuple(inputs[place].data_ptr() for place in static)
+            if addresses not in known or self.again:
                 self.again = False
+                known.add(addresses)
                 self._recorded(function, list(inputs), calls)
             # A replay calls nobody; here it is the kernels of what was recorded.
             return getattr(function, "bare", function)(inputs)
@@ -121,18 +127,22 @@ def layer(value: torch.Tensor) -> torch.Tensor:
     return aten.sigmoid(c10d.wait_tensor(c10d.all_reduce(aten.neg(value), "sum", "0")))
 
 
-def recorded_layer(patch: Any, tree: Tree, backend: Counting) -> tuple[RecordedGraph, list[tuple[str, str]]]:
-    """``layer`` as a recorded graph with a region for each operator, and the events of it.
+def recorded_layer(
+    patch: Any, tree: Tree, backend: Counting, function: Callable[..., Any] = layer, weights: int = 0
+) -> tuple[RecordedGraph, list[tuple[str, str]]]:
+    """A function as a recorded graph with a region for each operator, and the events of it.
 
     Args:
         patch: of pytest.
+        weights: how many arguments it takes beside a value; all have four elements.
     """
     patch.setattr(recorded, "cuda_graph_recorded", tree.record)
     patch.setattr(recorded, "ends_with_groups", lambda names, device: tree.held.append(names))
     patch.setattr(recorded, "obstacle_of", lambda bound, *_: "")
     patch.setattr(collectives, "why_group_is_not_recorded", lambda name, device: "")
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: tree.capturing)
-    module, graph = trace_graph(layer, [torch.ones(4)])
+    roles = {place: PlaceholderRole(InputRole.PARAMETER) for place in range(1, weights + 1)}
+    module, graph = trace_graph(function, [torch.ones(4) for _ in range(weights + 1)], roles=roles)
     planned = [PlannedRegion(f"r{place}", "eager", (node.name,)) for place, node in enumerate(graph.placed_nodes)]
     regions = cut_regions(module, graph, Plan(graph.id, graph.phase, graph.dynamic, tuple(planned)))
     faults: deque[Any] = deque()

@@ -88,6 +88,7 @@ class Strict(EagerBackend):
 def recordings(monkeypatch):
     stand_in = Recordings()
     monkeypatch.setattr(recorded, "cuda_graph_recorded", stand_in.record)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: stand_in.recording)
     monkeypatch.setattr(
         recorded, "cuda_graphs_enter_backward", lambda device: setattr(stand_in, "backward", stand_in.backward + 1)
     )
