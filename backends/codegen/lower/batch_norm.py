@@ -24,7 +24,7 @@ from mixbackend.backends.codegen.lower.saved_statistics import (
     statistic_dtype,
 )
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
-from mixbackend.backends.codegen.lower.variance import Moments, moments_of_rows, wide_accumulator
+from mixbackend.backends.codegen.lower.variance import Moments, mean_by_adding, moments_of_rows, wide_accumulator
 
 Saved = tuple[Tensor, Tensor]
 
@@ -161,6 +161,7 @@ def _by_batch(
     axes = channel_axes(input)
     require_values(lowering, input, axes, "input")
     found = moments_of_rows(lowering, input, axes, wide_accumulator(lowering, input.dtype))
+    found = found._replace(mean=mean_by_adding(lowering, found, input, axes))
     mean = in_type(lowering, found.mean, input.compute)
     deviation = reciprocal_deviation(lowering, found, axes.count, eps, input.compute)
     result = _normalized(lowering, input, weight, bias, mean, deviation)

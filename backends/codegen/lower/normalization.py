@@ -29,7 +29,8 @@ from mixbackend.backends.codegen.lower.saved_statistics import (
     statistic_dtype,
 )
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
-from mixbackend.backends.codegen.lower.variance import moments_of_rows
+from mixbackend.backends.codegen.lower.variance import mean_by_adding, mean_by_distances, moments_of_rows
+from mixbackend.contracts.rate_rows import is_channels_last
 
 
 @rule("aten.native_layer_norm.default")
@@ -57,7 +58,8 @@ def layer_norm(
         return shifted(lowering, bias, compute, scaled(lowering, weight, compute, normalized, inner), inner)
 
     result = lowering.map(input.sizes, lowering.output_dtype, value)
-    statistics = (as_announced(lowering, found.mean, 1), as_announced(lowering, deviation, 2))
+    center = mean_by_distances(lowering, found)
+    statistics = (as_announced(lowering, center, 1), as_announced(lowering, deviation, 2))
     mean, rstd = (with_dimensions(lowering, statistic, axes, True) for statistic in statistics)
     return result, mean, rstd
 
@@ -119,9 +121,12 @@ def group_norm(
         return shifted(lowering, bias, compute, scaled(lowering, weight, compute, normalized, channel), channel)
 
     result = lowering.map(grouped.sizes, lowering.output_dtype, value)
+    # Eager has a kernel of its own for such images, which adds.
+    adds = lowering.view is not None and is_channels_last(lowering.view.tensor("input"))
+    center = mean_by_adding(lowering, found, grouped, axes) if adds else mean_by_distances(lowering, found)
     return (
         view.reshape(lowering, result, input.sizes),
-        as_announced(lowering, found.mean, 1),
+        as_announced(lowering, center, 1),
         as_announced(lowering, deviation, 2),
     )
 

@@ -2,16 +2,18 @@
 
 Place: rule module, see ``lower.rules``; normalisations use its moments.
 Invariants: one ``welford`` fold gives both moments, or two sums where the values stay in cache. Where eager accumulates
-float32 in double precision (on the CPU) so do we.
+float32 in double precision (on the CPU) so do we. Distances are NaN where a value is infinite or NaN, in any order of
+folding; the mean that leaves is then what eager's kernel for the CPU has, which differs from op to op.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply, compute_dtype
 from mixbackend.backends.codegen.lower.axes import (
     Axes,
     axes_of,
@@ -21,7 +23,8 @@ from mixbackend.backends.codegen.lower.axes import (
     require_values,
     with_dimensions,
 )
-from mixbackend.backends.codegen.lower.lowering import Lowering
+from mixbackend.backends.codegen.lower.formula import call, equal, mul, where
+from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
 from mixbackend.backends.codegen.lower.reduction import Dimensions
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -49,20 +52,67 @@ def moments_of_rows(lowering: Lowering, tensor: Tensor, axes: Axes, accumulator:
     Closer to the exact mean than a running one, and free of its divisions. Rows that no cache holds are read once, and
     so are all on a GPU, where many blocks share a row and a second pass would be kernels of its own.
     """
-    elements = axes.count
-    is_long = elements.is_Integer and elements * tensor.dtype.itemsize > LONGEST_ROW
-    if is_long or lowering.output.device.type != "cpu":
+    if _is_read_once(lowering, tensor, axes):
         return moments(lowering, tensor, axes, accumulator)
     value = converted(lowering, tensor, accumulator)
     (total,) = fold(lowering, "sum", axes, value, [accumulator])
-    count = count_of(elements, accumulator)
-    mean = lowering.map(axes.kept_sizes, accumulator, lambda index: apply("div", total.at(index), count))
+    mean = lowering.map(axes.kept_sizes, accumulator, _shared(total, axes))
 
     def square(index: Index) -> Expr:
         distance = apply("sub", value(index), mean.at(axes.keep(index)))
         return apply("mul", distance, distance)
 
     return Moments(mean, *fold(lowering, "sum", axes, square, [accumulator]))
+
+
+def _is_read_once(lowering: Lowering, tensor: Tensor, axes: Axes) -> bool:
+    is_long = axes.count.is_Integer and axes.count * tensor.dtype.itemsize > LONGEST_ROW
+    return bool(is_long) or lowering.output.device.type != "cpu"
+
+
+def _shared(total: Tensor, axes: Axes) -> ValueFunction:
+    """A sum over its number of values."""
+    count = count_of(axes.count, total.dtype)
+    return lambda index: apply("div", total.at(index), count)
+
+
+def mean_by_adding(lowering: Lowering, found: Moments, tensor: Tensor, axes: Axes) -> Tensor:
+    """The mean of ``moments_of_rows`` where eager adds all values: infinite where values of one sign are."""
+    if not _is_read_once(lowering, tensor, axes):
+        return found.mean
+    accumulator = found.mean.dtype
+    (total,) = fold(lowering, "sum", axes, converted(lowering, tensor, accumulator), [accumulator])
+    return _where_finite(lowering, found, _shared(total, axes))
+
+
+def mean_by_distances(lowering: Lowering, found: Moments) -> Tensor:
+    """The mean where eager moves many running ones and joins them: NaN where a value is infinite."""
+    return _where_finite(lowering, found, found.distances.at)
+
+
+def _mean_one_by_one(lowering: Lowering, found: Moments, tensor: Tensor, axes: Axes) -> Tensor:
+    """The mean where eager moves one from value to value: infinite where only the last is, NaN where another is."""
+    accumulator = found.mean.dtype
+    own = converted(lowering, tensor, accumulator)
+
+    def last(index: Index) -> Expr:
+        behind = sympy.Add(*(axes.sizes[place] - 1 - index[place] for place in axes.folded))
+        is_last = equal(IndexValue(torch.int64, behind), 0)
+        return where(is_last, own(index), mul(own(index), 0.0))
+
+    (alone,) = fold(lowering, "sum", axes, last if axes.folded else own, [accumulator])
+    return _where_finite(lowering, found, alone.at)
+
+
+def _where_finite(lowering: Lowering, found: Moments, otherwise: ValueFunction) -> Tensor:
+    """The mean of rows whose values all are finite, or something else."""
+    if lowering.output.device.type != "cpu":
+        return found.mean
+
+    def value(index: Index) -> Expr:
+        return where(call("isnan", found.distances.at(index)), otherwise(index), found.mean.at(index))
+
+    return lowering.map(found.mean.sizes, found.mean.dtype, value)
 
 
 def wide_accumulator(lowering: Lowering, dtype: torch.dtype) -> torch.dtype:
@@ -131,14 +181,14 @@ def _spread(
         # Over nothing torch says NaN, the division here 0 / -correction = 0.
         require_values(lowering, tensor, axes)
     accumulator, dtype = wide_accumulator(lowering, tensor.dtype), lowering.output_dtype
-    mean, distances = moments(lowering, tensor, axes, accumulator)
+    found = moments(lowering, tensor, axes, accumulator)
 
     def value(index: tuple) -> Expr:
-        variance = apply("div", distances.at(index), _degrees(axes, freedom, accumulator))
+        variance = apply("div", found.distances.at(index), _degrees(axes, freedom, accumulator))
         return apply("sqrt", variance) if root else variance
 
     spread = lowering.map(axes.kept_sizes, dtype, value)
-    center = lowering.map(axes.kept_sizes, dtype, mean.at)
+    center = lowering.map(axes.kept_sizes, dtype, _mean_one_by_one(lowering, found, tensor, axes).at)
     return with_dimensions(lowering, spread, axes, keepdim), with_dimensions(lowering, center, axes, keepdim)
 
 
