@@ -191,6 +191,21 @@ def test_hidden_rows_and_special_values() -> None:
         assert output[0, 1, 5].isnan().all() and output.isnan().sum() == 32
 
 
+@pytest.mark.parametrize("queries", [3, 21])
+@pytest.mark.parametrize("causal", [False, True])
+def test_queries_without_a_score_that_is_a_number(queries: int, causal: bool) -> None:
+    """Eager looks past NaN where keys are fewer than a vector has lanes, and gives zeros where all scores are NaN."""
+    for keys in (4, 15, 16):
+        query, key, value = tensors(1, 2, queries, keys, 32)
+        query[0, 0, 0, 3] = query[0, 1, queries - 1, 0] = math.nan
+        key[0, 1, keys - 1, 2] = math.nan
+        key[0, 0, 0] = -math.inf * query[0, 0, 1].sign()
+        function = lambda q, k, v: attend(q, k, v, 0.0, causal)  # noqa: E731 - one expression
+        _, results = check(function, [query, key, value])
+        for result, eager in zip(results, function(query, key, value), strict=True):
+            assert torch.equal(result.isnan(), eager.isnan()), (keys, result, eager)
+
+
 def test_causal_queries_see_no_later_key() -> None:
     query, key, value = tensors(1, 2, 130, 130, 32)
     function = lambda q, k, v: attend(q, k, v, 0.0, True)  # noqa: E731 - one expression

@@ -96,6 +96,10 @@ def _tensor(view: BufferView, buffers: Mapping[str, torch.Tensor], parameters: M
     return memory.as_strided(sizes, strides, memory.storage_offset() + offset)
 
 
+_EAGERS_LANES = {"AVX512": 16}
+"""Fewer scores than that eager looks at one by one, past NaN: where there is nothing else it takes all for hidden."""
+
+
 def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple[torch.Tensor, ...]:
     query, key, value, mask = operands
     assert query is not None and key is not None and value is not None
@@ -108,6 +112,8 @@ def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple
         return torch.softmax(scores, -1) @ value, torch.logsumexp(scores, -1)
     if key.shape[-2] == 0:
         return query.new_zeros((*query.shape[:-1], value.shape[-1])), query.new_zeros(query.shape[:-1])
+    if scores.shape[-1] < _EAGERS_LANES.get(torch.backends.cpu.get_cpu_capability(), 8):
+        scores = torch.where(scores.isnan().logical_or(scores == -math.inf).all(-1, True), -math.inf, scores)
     highest = scores.amax(-1, keepdim=True)
     highest = torch.where(highest == -math.inf, 0.0, highest)
     weights = torch.exp(scores - highest)

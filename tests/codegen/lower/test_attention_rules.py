@@ -38,10 +38,11 @@ def test_masks(check_lowering):
         check_lowering(lambda m, q, k, v: attention(q, k, v, attn_mask=m), [given, *three(2, 3, 5, 8)])
 
 
-def test_nan_spreads_over_its_row(check_lowering):
-    # Of fewer keys than a vector has lanes eager makes a row of nothing but NaN zeros, here they stay NaN.
-    query, key, value = three(2, 3, 20, 8)
-    query[0, 1, 2, 3] = math.nan
+@pytest.mark.parametrize("keys", [3, 20])
+def test_nan_spreads_over_its_row(check_lowering, keys):
+    """Of fewer keys than a vector has lanes eager makes a row of nothing but NaN zeros."""
+    query, key, value = three(2, 3, keys, 8)
+    query[0, 1, 2, 3] = key[1, 0, 2, 3] = math.nan
     check_lowering(lambda q, k, v: attention(q, k, v), [query, key, value])
 
 

@@ -4,7 +4,9 @@
 // feature] of any strides. Method: scores are held transposed, one key to a row and queries in the lanes, so that keys
 // and values are read where they lie, one number for all lanes, and maxima and sums go lane by lane. Keys are taken in
 // blocks, with a running maximum and sum (Milakov and Gimelshein, 2018).
-// Invariants: everything is computed in float32; a NaN among the scores of a query makes its whole row NaN.
+// Invariants: everything is computed in float32; a NaN among the scores of a query makes its whole row NaN, but where all
+// of them are NaN and fewer than a vector has lanes: eager takes the highest of those past NaN, finds none, and takes
+// every key for hidden.
 #pragma once
 #include "tiles.hpp"
 
@@ -42,6 +44,9 @@ template <class S, class M> struct Attention {
     float scale;
     // Whether a query from which every key is hidden gets zeros, and 0 as logarithm, instead of NaN.
     bool zeros;
+
+    // Whether eager takes keys of which no score is a number for hidden.
+    MB_INLINE_MEMBER bool hides_nan() const { return zeros && keys < lanes; }
 };
 
 namespace attention {
@@ -286,6 +291,17 @@ MB_INLINE void finish(Rows<S> output, Rows<float> logarithm, i64 rows, i64 width
     }
 }
 
+// Scores of queries of which none is a number, as if every key were hidden.
+template <int vectors> MB_INLINE void hide_nan(float* scores, i64 keys, const Running<vectors>& state) {
+    for (int place = 0; place < vectors; ++place) {
+        const Mask hidden = eq(state.highest[place], lowest());
+        for (i64 key = 0; key < keys; ++key) {
+            float* const there = scores + (key * vectors + place) * lanes;
+            store(there, select(hidden, lowest(), load<float>(there)));
+        }
+    }
+}
+
 template <int vectors, bool masked, bool causal, class S, class M>
 static __attribute__((noinline)) void attend_block(const Attention<S, M>& given, i64 batch, i64 head, i64 first,
                                                    i64 rows, Pieces memory) {
@@ -318,6 +334,7 @@ static __attribute__((noinline)) void attend_block(const Attention<S, M>& given,
             in_tiles<tile>(ScoreTile<vectors, masked, false>{memory.scores, memory.queries, key, given.width, 0,
                                                              state.highest}, count);
         }
+        if (given.hides_nan()) hide_nan<vectors>(memory.scores, count, state);
         weigh<vectors>(memory.scores, count, before, state);
         const auto value = widened(given.value.rows(batch, head, start), count, given.value_width, memory.values);
         in_tiles<tile>(ValueTile<vectors>{memory.outputs, memory.scores, value, count, number == 0, state.correction},
@@ -416,6 +433,8 @@ static __attribute__((noinline)) void attend_query(const Attention<S, M>& given,
         }
         const float before = highest, found = reduce_max(top);
         highest = found > highest ? found : highest;
+        // One block, then.
+        if (given.hides_nan() && highest == -__builtin_inff()) scores[0] = lowest();
         const float from = highest == -__builtin_inff() ? 0.0f : highest;
         const float correction = raw::exp_single(before - from);
         Vec<float> sum = broadcast<float>(0.0f);
