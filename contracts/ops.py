@@ -100,6 +100,12 @@ class InputRole(Enum):
         return self in (InputRole.PARAMETER, InputRole.BUFFER, InputRole.CONSTANT)
 
 
+_WRONG_IN_MIXED_LAYOUTS = frozenset(
+    {"aten.native_group_norm_backward.default", "aten.fractional_max_pool2d_backward.default"}
+)
+"""Eager's kernels for processors take it that a gradient, an image and places in it lie alike: else they are wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpNode:
     """One node of an op graph.
@@ -131,6 +137,11 @@ class OpNode:
     def is_symbolic(self) -> bool:
         """Whether it computes only numbers: such nodes belong to no region, the stitched code computes them."""
         return not any(isinstance(meta, TensorMeta) for meta in self.outputs) and not self.tags
+
+    @property
+    def wants_traced_strides(self) -> bool:
+        """Whether its result in eager depends on the strides of its inputs."""
+        return OpTag.STRIDE_SENSITIVE in self.tags or self.op in _WRONG_IN_MIXED_LAYOUTS
 
     def references(self) -> tuple[str, ...]:
         """Names of the nodes whose values it reads, in argument order, repeats kept."""

@@ -39,8 +39,8 @@ from mixbackend.graph.aliases import ReturnedViews, returned_views
 from mixbackend.graph.describe import value_meta
 from mixbackend.graph.number_order import NumberOrder
 
-_READS_STRIDES = frozenset({OpTag.STRIDE_SENSITIVE, OpTag.HIGHER_ORDER, OpTag.RANDOM, OpTag.MUTATES})
-"""Ops whose result depends on the strides of their input; random ops fill their result in memory order."""
+_READS_STRIDES = frozenset({OpTag.HIGHER_ORDER, OpTag.RANDOM, OpTag.MUTATES})
+"""Ops whose result may depend on the strides of their input; random ops fill their result in memory order."""
 
 _local_keys = itertools.count()
 
@@ -256,7 +256,10 @@ class _Cutter:
             region.id
             for region in plan.regions
             if region.backend in exact_input_backends
-            or any(self._graph.node_by_name[name].tags & _READS_STRIDES for name in region.nodes)
+            or any(
+                node.wants_traced_strides or node.tags & _READS_STRIDES
+                for node in map(self._graph.node_by_name.__getitem__, region.nodes)
+            )
         )
 
     def _piece(self, ordered: Iterable[str], inputs: Sequence[str], outputs: Sequence[str]) -> torch.fx.GraphModule:

@@ -46,10 +46,14 @@ _READS_STRIDES_BY_NAME = frozenset(
         "aten.view_as_real.default",
         "aten.view_as_complex.default",
         "aten._unsafe_view.default",
+        "aten.fractional_max_pool2d_backward.default",
     }
 )
 _ROW_MAJOR_BESIDE_PROCESSORS = frozenset({"aten.native_group_norm.default", "aten.native_group_norm_backward.default"})
 """Their kernels for GPUs refuse any other image, which fake ones do not tell; those for processors take both."""
+_GROUP_NORM_BACKWARD = aten.native_group_norm_backward.default
+"""For processors it takes a gradient and an image that lie alike (else it is wrong), and a channels-last image only if
+it computes a gradient of it (else it ends the process)."""
 _READS_SIZES = (aten.sym_size.int, aten.sym_numel.default)
 _FIXED = frozenset(OpTag) - {OpTag.VIEW, OpTag.MULTI_OUTPUT}
 _RESHAPES = (aten.reshape.default, aten.view.default)
@@ -123,7 +127,7 @@ class _Rewriter:
                 node.replace_input_with(image, self._channels_last(image, node))
             if not any(source in self._traced or source in self._images for source in node.all_input_nodes):
                 continue
-            if _is_free(describe_op(node)) and self._propagate(node):
+            if _is_free(describe_op(node)) and _is_taken(node) and self._propagate(node):
                 continue
             if node.target in _IMAGES:
                 raise RelayoutError(f"{node.target} %{node.name}")
@@ -240,6 +244,14 @@ def _is_free(node: OpNode) -> bool:
     if node.op in _ROW_MAJOR_BESIDE_PROCESSORS and not _on_processor(node):
         return False
     return node.op in _FREE_BY_NAME or (node.op.startswith("aten.") and op_class_of(node.op) in _FREE_CLASSES)
+
+
+def _is_taken(node: torch.fx.Node) -> bool:
+    """Whether an op is right on images that lie as its inputs do."""
+    if node.target is not _GROUP_NORM_BACKWARD:
+        return True
+    gradient, image = (is_channels_last(value_meta(source.meta["val"])) for source in node.args[:2])  # type: ignore
+    return gradient == image and (not image or node.args[-1][0] is True)  # type: ignore[index]
 
 
 def _on_processor(node: OpNode) -> bool:

@@ -294,6 +294,32 @@ def test_number_of_conversions(case: str, conversions: int) -> None:
     assert relaid.conversions == len(clones[0]) - len(clones[1]) == conversions
 
 
+@pytest.mark.parametrize(
+    ("of_image", "of_convolution", "channels_last"), [(True, False, False), (False, True, False), (True, True, True)]
+)
+def test_group_norm_of_images_and_gradients(of_image: bool, of_convolution: bool, channels_last: bool) -> None:
+    """Eager's kernel is wrong where a gradient lies otherwise than its image, and ends the process where it computes no
+    gradient of a channels-last image."""
+
+    def convolved(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+        return aten.convolution(image, kernel, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    def backward(image: torch.Tensor, kernel: torch.Tensor, gradient: torch.Tensor, *saved: torch.Tensor) -> Any:
+        gradient = convolved(image, kernel + 1) if of_convolution else gradient
+        mask = [of_image, True, True]
+        return aten.native_group_norm_backward(gradient, convolved(image, kernel), *saved, 2, 8, 64, 2, mask)[1:]
+
+    shapes = (2, 3, 8, 8), (8, 3, 3, 3), (2, 8, 8, 8), (2, 2), (2, 2), (8,)
+    inputs = [torch.rand(shape) for shape in shapes]
+    module, _ = trace_graph(backward, inputs)
+    relaid = channels_last_copy(module)
+    assert relaid is not None
+    (node,) = relaid.module.graph.find_nodes(op="call_function", target=aten.native_group_norm_backward.default)
+    assert [item.meta["val"].is_contiguous() for item in node.args[:2]] == [not channels_last] * 2
+    for mine, expected in zip(relaid.module(*inputs), module(*inputs), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_models_that_are_channels_last_already_need_nothing(make_mixture: Any, loopback: Any) -> None:
     model = Residual().eval().to(memory_format=torch.channels_last)
     image = torch.randn(SHAPE).contiguous(memory_format=torch.channels_last)

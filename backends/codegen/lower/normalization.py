@@ -122,7 +122,8 @@ def group_norm(
 
     result = lowering.map(grouped.sizes, lowering.output_dtype, value)
     # Eager has a kernel of its own for such images, which adds.
-    adds = lowering.view is not None and is_channels_last(lowering.view.tensor("input"))
+    image = None if lowering.view is None else lowering.view.tensor("input")
+    adds = image is not None and is_channels_last(image)
     center = mean_by_adding(lowering, found, grouped, axes) if adds else mean_by_distances(lowering, found)
     return (
         view.reshape(lowering, result, input.sizes),
