@@ -1,8 +1,8 @@
 """Many programs, in worker processes, into a file that can be resumed.
 
 Place: between the command line and ``worker``. Input: seeds and settings, a results file. Output: rows.
-Invariants: one row per program and setting; a crash or a hang costs one program, whose row says so; what is in the
-file is not run again.
+Invariants: one row per program and setting; a crash or a hang costs one program, whose row says so (a crash of eager
+alone is torch's); what is in the file is not run again.
 """
 
 from __future__ import annotations
@@ -68,10 +68,12 @@ def rows_of(path: Path) -> list[Row]:
     return rows
 
 
-def _stack(cache: str) -> str:
-    """Where a process was when it crashed, innermost first."""
-    path = Path(cache) / "crash.txt"
-    return path.read_text(encoding="utf-8")[:3000] if path.exists() else ""
+def _crash(answer: Row, cache: Path) -> Row:
+    """A crash, with where the process was, innermost first; torch's where eager alone ran."""
+    stack, eager_alone = cache / "crash.txt", cache / "eager.txt"
+    told = stack.read_text(encoding="utf-8")[:3000] if stack.exists() else ""
+    status = "torch" if eager_alone.exists() else answer["status"]
+    return {**answer, "status": status, "detail": f"{answer['detail']}\n{told}"}
 
 
 class Campaign:
@@ -138,10 +140,10 @@ class Campaign:
                 else:
                     answer = worker.tell(task.__dict__, wait)
                 served += 1
-                if answer["status"] == "crash":
-                    answer = {**answer, "detail": f"{answer['detail']}\n{_stack(cache)}"}
+                lost = answer["status"] in ("crash", "timeout", "out_of_memory")
+                answer = _crash(answer, Path(cache)) if answer["status"] == "crash" else answer
                 self._keep({"seed": task.seed, "setting": task.setting, "longest": task.longest, **answer})
-                if served >= self._per_worker or answer["status"] in ("crash", "timeout", "out_of_memory"):
+                if served >= self._per_worker or lost:
                     worker.close()
                     worker = None
         finally:

@@ -6,6 +6,7 @@ Place: started by ``campaign``; a crash or a hang here costs only one program. I
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import json
@@ -13,7 +14,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from mixbackend.host.processes import Answer, begin_answering
 
 CRASH = "crash.txt"
 """In the cache folder: where a process was when it crashed."""
+EAGER = "eager.txt"
+"""In the cache folder as long as eager alone runs a program: a crash is then torch's."""
 _FINDINGS_KEPT = 8
 
 
@@ -35,7 +38,8 @@ def row(request: Mapping[str, Any]) -> dict[str, Any]:
     """Judge one program, and shrink it if it fails."""
     seed, setting = int(request["seed"]), str(request["setting"])
     begin = time.monotonic()
-    program = valid_program(seed, int(request["longest"]))
+    with _eager_alone():
+        program = valid_program(seed, int(request["longest"]))
     verdict = judge(program, setting, seed)
     told = _told(program, verdict) | {"seed": seed, "setting": setting, "seconds": round(time.monotonic() - begin, 3)}
     if verdict.status == "ours" and request.get("shrink_s"):
@@ -49,6 +53,20 @@ def row(request: Mapping[str, Any]) -> dict[str, Any]:
         told["script"] = script(program, configuration(setting, seed), heading, live=setting == "live")
         told["program"] = program.to_dict()
     return told
+
+
+@contextlib.contextmanager
+def _eager_alone() -> Iterator[None]:
+    mark = _cache() / EAGER
+    mark.touch()
+    try:
+        yield
+    finally:
+        mark.unlink()
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", "."))
 
 
 def _told(program: Program, verdict: Verdict) -> dict[str, Any]:
@@ -86,8 +104,8 @@ def main() -> None:
     line, send = begin_answering()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     quiet()
-    where = Path(os.environ.get("XDG_CACHE_HOME", ".")) / CRASH
-    with where.open("w", encoding="utf-8") as stack:
+    (_cache() / EAGER).unlink(missing_ok=True)
+    with (_cache() / CRASH).open("w", encoding="utf-8") as stack:
         faulthandler.enable(stack, all_threads=False)
         _serve(line, send)
 

@@ -117,6 +117,13 @@ def test_a_campaign_is_resumed_and_a_lost_process_costs_one_program(tmp_path: Pa
     assert "programs" in text(summarise(rows))
 
 
+def test_a_crash_of_eager_alone_is_torchs(tmp_path: Path) -> None:
+    """The gradient of group norm's weights, of a channels-last image that wants none itself, as far as torch 2.13."""
+    (row,) = Campaign([Task(3026836, "codegen")], tmp_path / "rows.jsonl").run()
+    assert row["status"] in ("torch", "pass"), row
+    assert ("Segmentation fault" in row.get("detail", "")) is (row["status"] == "torch")
+
+
 def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows.jsonl"
     row = {"seed": 0, "setting": "default", "status": "ours", "findings": [{"kind": "value", "label": "output 0"}]}
