@@ -20,6 +20,7 @@ def made(monkeypatch):
 
     monkeypatch.setattr(recorded, "cuda_graph_recorded", record)
     monkeypatch.setattr(recorded, "obstacle_of", lambda *_: "")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(cuda_graphs, "device_of", lambda graph: 0)
     return found
 
