@@ -21,6 +21,7 @@ import torch.distributed as distributed
 import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import mixbackend
@@ -42,15 +43,17 @@ class Block(nn.Module):
 
 
 class Exchanging(nn.Module):
-    """Three collectives, with a product before each."""
+    """A sum, and unless it is all that the group can do with tensors of GPUs a gather and a scatter, after products."""
 
-    def __init__(self, group: distributed.ProcessGroup, width: int = 256) -> None:
+    def __init__(self, group: distributed.ProcessGroup, sums_only: bool, width: int = 256) -> None:
         super().__init__()
-        self.group = group
+        self.group, self.sums_only = group, sums_only
         self.first, self.second, self.third = (nn.Linear(width, width) for _ in range(3))
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         value = functional.all_reduce(self.first(value).tanh(), "sum", self.group)
+        if self.sums_only:
+            return self.second(value).relu()
         value = functional.all_gather_tensor(self.second(value).tanh(), 0, self.group)
         return functional.reduce_scatter_tensor(self.third(value), "sum", 0, self.group).relu()
 
@@ -74,13 +77,12 @@ def models(kind: str, device: torch.device) -> tuple[nn.Module, nn.Module]:
     if kind in ("functional", "gloo"):
         group = distributed.group.WORLD if kind == "functional" else distributed.new_group(backend="gloo")
         assert group is not None
-        model: nn.Module = Exchanging(group).to(device)
-        twin = Exchanging(group).to(device)
+        model, twin = (Exchanging(group, kind == "gloo").to(device) for _ in range(2))
         twin.load_state_dict(model.state_dict())
         return model, twin
-    model = nn.Sequential(*(Block() for _ in range(3))).to(device)
+    blocks = nn.Sequential(*(Block() for _ in range(3))).to(device)
     mesh = init_device_mesh("cuda", (2,))
-    both = model, copy.deepcopy(model)
+    both = blocks, copy.deepcopy(blocks)
     for each in both:
         for block in each:
             parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -90,17 +92,22 @@ def models(kind: str, device: torch.device) -> tuple[nn.Module, nn.Module]:
 def move(model: nn.Module) -> None:
     """Equal weights in other memory."""
     for parameter in model.parameters():
-        local = getattr(parameter.data, "_local_tensor", None)
-        if local is None:
-            parameter.data = parameter.data.clone()
+        before = local(parameter).data_ptr()
+        if isinstance(parameter.data, DTensor):
+            parameter._local_tensor = local(parameter).clone()  # type: ignore[attr-defined]
         else:
-            parameter.data._local_tensor = local.clone()
+            parameter.data = parameter.data.clone()
+        assert local(parameter).data_ptr() != before
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that this rank has."""
+    return (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def gradients(model: nn.Module) -> list[torch.Tensor]:
     """Of this rank."""
-    found = [parameter.grad for parameter in model.parameters()]
-    return [grad.to_local() if hasattr(grad, "to_local") else grad for grad in found]
+    return [local(parameter.grad) for parameter in model.parameters()]
 
 
 def train(kind: str, rank: int, model: nn.Module, run: nn.Module, twin: nn.Module, device: torch.device) -> None:
