@@ -229,11 +229,11 @@ def test_warned_at_most() -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_retyped() -> None:
+def test_restated() -> None:
     with compat.fresh_fake_mode():
         value = torch.empty(2, 3)
-    assert compat.retyped(value, {0: torch.float32}) is value
-    assert compat.retyped(value, {0: torch.bfloat16}).dtype is torch.bfloat16
+    assert compat.restated(value, {0: torch.float32}) is value
+    assert compat.restated(value, {0: torch.bfloat16}).dtype is torch.bfloat16
 
 
 def test_has_fast_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,8 @@ from mixbackend.contracts.torch_compat.operators import (
 from mixbackend.contracts.torch_compat.precision import Precision, ask_precision, precision_asked
 from mixbackend.contracts.torch_compat.proxies import Trace
 from mixbackend.contracts.torch_compat.ranks import default_store
-from mixbackend.contracts.torch_compat.result_types import MISSTATED, eager_types, retyped
+from mixbackend.contracts.torch_compat.result_strides import MISLAID
+from mixbackend.contracts.torch_compat.result_types import MISSTATED, eager_types, restated
 from mixbackend.contracts.torch_compat.symbols import (
     SymbolFacts,
     assumptions,
@@ -121,6 +122,7 @@ from mixbackend.contracts.torch_compat.tracing import (
 from mixbackend.contracts.torch_compat.watching import EveryOperator, dynamo_anew
 
 __all__ = [
+    "MISLAID",
     "MISSTATED",
     "RECOMPUTATION_POLICY",
     "EveryOperator",
@@ -194,9 +196,9 @@ __all__ = [
     "record_without_other_ranks",
     "recorded_random_state",
     "rerun_fake",
+    "restated",
     "results_replaced",
     "returns_nothing",
-    "retyped",
     "saved_positions",
     "schema_arguments",
     "set_versions",

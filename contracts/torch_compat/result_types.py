@@ -1,7 +1,8 @@
 """Result types that torch states wrongly: what eager's kernels return where fake tensors tell something else.
 
-Place: a part of the door; see ``contracts.torch_compat``.
-Input: an operator and the values it is called with. Output: the dtypes of its results, by number.
+Place: a part of the door, above ``result_strides``; see ``contracts.torch_compat``.
+Input: an operator and the values it is called with. Output: the dtypes of its results, by number; results that are
+stated as eager gives them, strides included.
 torch's fake tensors and decompositions of normalisations (seen in torch 2.13) give saved statistics on the processor
 the type of what is normalised; the kernels keep them in float32 where the parameters are float32 and the rest is
 narrower, as under autocast. New running statistics are stated as float32; the kernels keep the type of the old ones.
@@ -15,9 +16,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
+
+from mixbackend.contracts.torch_compat.result_strides import MISLAID, eager_strides
 
 aten = torch.ops.aten
 
@@ -106,31 +110,52 @@ def _by_name(operator: Any, arguments: Any, keywords: Any) -> dict[str, Any]:
     return {**dict(zip(names, arguments, strict=False)), **keywords}
 
 
-def with_eager_types(operator: Any, arguments: Any, keywords: Any, result: Any) -> Any:
-    """A fake result with the types that eager gives; the very result where torch states them rightly."""
+def as_eager_gives(operator: Any, arguments: Any, keywords: Any, result: Any) -> Any:
+    """A fake result with the types and strides that eager gives; the very result where torch states them rightly."""
     types = eager_types(operator, arguments, keywords)
-    return retyped(result, types) if types else result
+    result = restated(result, types) if types else result
+    if operator not in MISLAID:
+        return result
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    strides = eager_strides(operator, _by_name(operator, arguments, keywords), first)
+    return result if strides is None else restated(result, {}, {0: strides})
 
 
-def retyped(result: Any, types: Mapping[int, torch.dtype]) -> Any:
-    """A fake result, one tensor or several, with other types; shapes, strides and devices stay."""
+def restated(
+    result: Any, types: Mapping[int, torch.dtype], strides: Mapping[int, tuple[Any, ...]] = MappingProxyType({})
+) -> Any:
+    """A fake result, one tensor or several, with other types and strides by number; shapes and devices stay."""
     several = isinstance(result, (tuple, list))
     items = list(result) if several else [result]
-    wrong = [
-        place
-        for place, dtype in types.items()
-        if place < len(items) and isinstance(items[place], torch.Tensor) and items[place].dtype != dtype
-    ]
-    for place in wrong:
-        items[place] = _retyped_tensor(items[place], types[place])
-    if not wrong:
+    changed = False
+    for place, item in enumerate(items):
+        if not isinstance(item, torch.Tensor):
+            continue
+        form = types.get(place, item.dtype), strides.get(place, item.stride())
+        if form[0] != item.dtype or not _lies_so(item, form[1]):
+            items[place], changed = _restated_tensor(item, *form), True
+    if not changed:
         return result
     return type(result)(items) if several else items[0]
 
 
-def _retyped_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
+def _lies_so(value: torch.Tensor, strides: tuple[Any, ...]) -> bool:
+    """Whether strides are a tensor's own where they mean something; nothing is guarded."""
+    if all(isinstance(size, int) for size in value.shape) and not value.numel():
+        return True
+    triples = zip(value.shape, value.stride(), strides, strict=True)
+    return all((isinstance(size, int) and size == 1) or _equal(own, other) for size, own, other in triples)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, int) or isinstance(right, int):
+        return isinstance(left, int) and isinstance(right, int) and left == right
+    return bool(left.node.expr == right.node.expr)
+
+
+def _restated_tensor(value: Any, dtype: torch.dtype, strides: tuple[Any, ...]) -> torch.Tensor:
     with value.fake_mode:
-        return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=value.device)
+        return torch.empty_strided(value.shape, strides, dtype=dtype, device=value.device)
 
 
 def with_eager_decompositions(table: Mapping[Any, Any]) -> dict[Any, Any]:

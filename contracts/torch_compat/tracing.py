@@ -13,7 +13,7 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from mixbackend.contracts.torch_compat.result_types import with_eager_types
+from mixbackend.contracts.torch_compat.result_types import as_eager_gives
 
 
 def without_dispatch_modes() -> Any:
@@ -92,7 +92,7 @@ def rerun_fake(target: Any, arguments: Any, keywords: Any, like: Any = None) -> 
     quiet = contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
     given, named = fake
     with without_dispatch_modes(), torch.no_grad(), torch._C._DisableAutocast(), quiet, mode:
-        return with_eager_types(target, given, named, target(*given, **named))
+        return as_eager_gives(target, given, named, target(*given, **named))
 
 
 def is_fake(value: object) -> bool:

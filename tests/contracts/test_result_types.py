@@ -15,7 +15,7 @@ from mixbackend.contracts.torch_compat import (
     eager_types,
     fresh_fake_mode,
     rerun_fake,
-    retyped,
+    restated,
     tracing_apart,
 )
 
@@ -123,11 +123,11 @@ def test_statistics_on_other_devices_are_stated_rightly():
     }
 
 
-def test_retyped_leaves_what_is_right():
+def test_restated_leaves_what_is_right():
     with fresh_fake_mode():
         pair = (torch.empty(3, 4), torch.empty_strided((4, 2), (1, 4), dtype=torch.bfloat16))
-    assert retyped(pair, {0: torch.float32, 7: torch.float64}) is pair
-    first, second = retyped(pair, {1: torch.float32})
+    assert restated(pair, {0: torch.float32, 7: torch.float64}) is pair
+    first, second = restated(pair, {1: torch.float32})
     assert first is pair[0]
     assert (second.dtype, tuple(second.shape), second.stride()) == (torch.float32, (4, 2), (1, 4))
 
