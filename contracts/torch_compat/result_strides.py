@@ -1,8 +1,7 @@
 """Strides of results that torch states wrongly: how eager's kernels lay out what fake tensors lay out otherwise.
 
 Place: a part of the door; see ``contracts.torch_compat``.
-Input: an operator, the fake values it is called with and the result that torch states. Output: the strides of the first
-result.
+Input: an operator, the fake values it is called with and the results that torch states. Output: their strides in eager.
 torch's fake tensors (seen in 2.11 and 2.13) run decompositions in Python for these operators: of several steps the last
 one has the word about strides, or none of the operands. Eager's kernels ask one iterator over all operands, or fill
 memory of their own. What an iterator answers is taken from operators of two and one operands that are stated rightly.
@@ -13,7 +12,7 @@ Non-goals: operators that are decomposed wherever graphs are captured (``float_p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +78,7 @@ _RULES: Mapping[Any, _Rule] = {
     aten.hardtanh_backward.default: _BY_GRADIENT,
     aten.leaky_relu_backward.default: _iterated("self", "grad_output"),
     aten.logit_backward.default: _BY_GRADIENT,
+    aten.native_dropout_backward.default: _iterated("grad_output", "mask"),
     aten.softplus_backward.default: _BY_GRADIENT,
     aten.threshold_backward.default: _iterated("self", "grad_output"),
     aten.binary_cross_entropy_backward.default: _like("self"),
@@ -94,14 +94,13 @@ MISLAID = frozenset(_RULES)
 """Operators whose results torch may lay out wrongly."""
 
 
-def eager_strides(operator: Any, given: Given, stated: torch.Tensor) -> tuple[Any, ...] | None:
-    """Strides of an operator's first result as eager's kernel gives them; ``None`` where there is no rule.
+def eager_strides(operator: Any, given: Given, stated: Sequence[Any]) -> dict[int, tuple[Any, ...]]:
+    """Strides of an operator's results, by number, as eager's kernel gives them; empty where there is no rule.
 
     Called in the mode of the fake values, without guards.
     """
     rule = _RULES.get(operator)
     if rule is None:
-        return None
-    laid = rule(given, stated)
-    # An operand may have fewer elements than the result: those of the same number alone tell its strides.
-    return tuple(laid.stride()) if laid.shape == stated.shape else None
+        return {}
+    laid = rule(given, stated[0])
+    return {place: tuple(laid.stride()) for place, item in enumerate(stated) if item.shape == laid.shape}

@@ -116,9 +116,8 @@ def as_eager_gives(operator: Any, arguments: Any, keywords: Any, result: Any) ->
     result = restated(result, types) if types else result
     if operator not in MISLAID:
         return result
-    first = result[0] if isinstance(result, (tuple, list)) else result
-    strides = eager_strides(operator, _by_name(operator, arguments, keywords), first)
-    return result if strides is None else restated(result, {}, {0: strides})
+    items = result if isinstance(result, (tuple, list)) else (result,)
+    return restated(result, {}, eager_strides(operator, _by_name(operator, arguments, keywords), items))
 
 
 def restated(
