@@ -121,7 +121,7 @@ class WideInterpreter(LoopInterpreter):
 
     def _gelu(self, node: torch.fx.Node) -> Any:
         """As torch defines it. Far below 0, eager sums 1 and what is nearly -1, and keeps no digit of the difference,
-        in float64 either: the exact value is right there, and eager as far off as the sum is rounded."""
+        in float64 either: the exact value is right there, and eager as far off as what it adds to 1 is rounded."""
         arguments, keywords = self._operands(node, lambda value, source: _widen(value))
         value: torch.Tensor = arguments[0]
         if keywords.get("approximate", "none") == "tanh":
@@ -131,7 +131,7 @@ class WideInterpreter(LoopInterpreter):
         dtype = _floating_type(node)
         if self._rounding is not None and dtype is not None:
             # 16 bits are computed in 32.
-            twice = self._rounding.off(twice, torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2)
+            twice = self._rounding(twice - 1, torch.promote_types(dtype, torch.float32)) + 1
         return value * twice * 0.5
 
     def _summed(self, node: torch.fx.Node, exact: Any) -> Any:

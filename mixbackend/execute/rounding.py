@@ -42,12 +42,10 @@ class RandomRounding:
         eps = limits.eps * (_COARSER if dtype is torch.float64 else 1)
         unit = torch.ldexp(torch.full_like(value, eps), torch.frexp(value).exponent - 1)
         unit.clamp_(min=eps * limits.smallest_normal)
-        rounded = torch.floor(value / unit + self._draws(value)) * unit
+        steps = value / unit
+        below = torch.floor(steps)
+        rounded = (below + (self._draws(value) < steps - below)) * unit
         return torch.where(torch.isfinite(rounded), rounded, value)
-
-    def off(self, value: torch.Tensor, by: float) -> torch.Tensor:
-        """A value off by up to so much, whatever its own size: what is left of larger numbers that cancel."""
-        return value + (self._draws(value) * 2 - 1) * by
 
     def moved(self, value: torch.Tensor, dtype: torch.dtype, terms: float) -> torch.Tensor:
         """A float64 value, moved so that its sums are as far off as they are if so many terms are added one by one.

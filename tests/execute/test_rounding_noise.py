@@ -133,3 +133,16 @@ def test_an_exact_gelu_far_below_zero_is_right(dtype):
     assert check_region(region, [value], [eager[0]], BUDGET).right
     unit = torch.finfo(dtype).eps * 7.3
     assert not check_region(region, [value], [(exact + 20 * unit).to(dtype)], BUDGET).right
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("far", [-9.0, -7.0])
+def test_a_gelu_that_eager_has_right_is_no_farther_off_for_its_sum(dtype, far):
+    """What eager adds to 1 is -1 in its type here, and so is the number next to it: nothing is rounded."""
+    value = torch.tensor([far, far], dtype=dtype) * (1.3 if dtype is torch.float64 else 1)
+    region = trace_region(functional.gelu, [value])
+    eager = eager_result(region, [value])
+    unit = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
+    assert not eager[0].any()
+    assert check_region(region, [value], eager, BUDGET).right
+    assert check_region(region, [value], [value * unit / 2], BUDGET).deviation is not None
