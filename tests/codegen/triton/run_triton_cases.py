@@ -1,16 +1,10 @@
-"""Runs the table of ``triton_cases`` and prints one JSON line per case, type and way: ``interpreter`` or ``gpu``.
-
-A program of its own, since Triton's interpreter has to be chosen before Triton is imported. ``tight`` makes blocks hold
-so little that rows of the table are walked in pieces, and computed again.
-"""
+"""Cases of ``triton_cases`` held against eager: asked by ``triton_answers`` under the interpreter, and on a GPU."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,35 +21,30 @@ BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 """What the backend promises."""
 
 
-def main(way: str, tight: bool, only: list[str]) -> None:
-    """Run all cases, or those that are named."""
-    backend = _backend(way)
-    if tight:
-        _tighten()
-    for name, case in CASES.items():
-        for dtype in case.dtypes if not only or name in only else ():
-            started = time.perf_counter()
-            try:
-                answer = run_case(backend, name, dtype, "cuda" if way == "gpu" else "cpu")
-            except Exception as error:  # reported as the case's result
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            line = {"case": name, "dtype": str(dtype), "tight": tight, "seconds": time.perf_counter() - started}
-            print(json.dumps({**line, **answer}), flush=True)
-
-
-def _backend(way: str) -> CodegenBackend:
-    if way == "gpu":
-        return CodegenBackend()
+def answer(name: str, dtype: str, tight: bool = False) -> dict[str, Any]:
+    """``run_case`` by the interpreter; ``tight`` walks rows in pieces, because blocks hold so little."""
     from triton_interpreter import InterpretedTarget
 
-    return CodegenBackend(InterpretedTarget())
+    (kind,) = [kind for kind in CASES[name].dtypes if str(kind) == dtype]
+    if not tight:
+        return run_case(CodegenBackend(InterpretedTarget()), name, kind, "cpu")
+    with _tightened():
+        return run_case(CodegenBackend(InterpretedTarget()), name, kind, "cpu")
 
 
-def _tighten() -> None:
+@contextmanager
+def _tightened() -> Iterator[None]:
     from mixbackend.backends.codegen.targets.triton import plan, target
 
-    target.BLOCKS = replace(target.BLOCKS, resident=32)
-    plan.RESIDENT, plan.ONCE, plan.PIECE, plan.COLUMN_PIECE, plan.COLUMNS, plan.FEW = 32, 32, 16, 8, 4, 1
+    limits = {"RESIDENT": 32, "ONCE": 32, "PIECE": 16, "COLUMN_PIECE": 8, "COLUMNS": 4, "FEW": 1}
+    usual, blocks = {name: getattr(plan, name) for name in limits}, target.BLOCKS
+    target.BLOCKS = replace(blocks, resident=32)
+    vars(plan).update(limits)
+    try:
+        yield
+    finally:
+        target.BLOCKS = blocks
+        vars(plan).update(usual)
 
 
 def run_case(backend: CodegenBackend, name: str, dtype: torch.dtype, device: str) -> dict[str, Any]:
@@ -93,10 +82,3 @@ def _arguments(region: Region, inputs: list[torch.Tensor]) -> list[Any]:
         inputs[int(place[1])] if isinstance(item.meta, TensorMeta) and place else item.meta.hint
         for item, place in zip(region.inputs, places, strict=True)
     ]
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "interpreter":
-        os.environ["TRITON_INTERPRET"] = "1"
-    torch.set_num_threads(1)
-    main(sys.argv[1], "tight" in sys.argv[2:], [item for item in sys.argv[2:] if item != "tight"])

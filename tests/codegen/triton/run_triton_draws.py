@@ -1,13 +1,10 @@
-"""Runs regions that draw random numbers by Triton's interpreter, and prints one JSON line for each: what differs from
-the interpreter of stages. A program of its own, as ``run_triton_cases`` is.
-"""
+"""Regions that draw random numbers, asked by ``triton_answers``: what differs from the interpreter of stages."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
@@ -37,8 +34,8 @@ DRAWS: dict[str, tuple[Function, tuple[int, ...], torch.dtype]] = {
 }
 
 
-def main() -> None:
-    """All of them."""
+def answer(name: str) -> dict[str, Any]:
+    """One of them."""
     from triton_interpreter import DrawingTarget
 
     from mixbackend.backends.codegen import runner
@@ -48,26 +45,21 @@ def main() -> None:
     from mixbackend.graph.trace import trace_region
 
     asked: list[int] = []
-    runner.take_random_state = lambda device, amount: asked.append(amount) or STATE
     backend = CodegenBackend(DrawingTarget())
-    for name, (function, shape, dtype) in DRAWS.items():
-        torch.manual_seed(1)
-        x = torch.randn(shape).to(dtype)
-        region = trace_region(function, [x])
-        refused = [str(view.op) for view in region.views if "Unsupported" in str(backend.judge(view))]
-        graph = lower_region(region, DrawingTarget.THREADS)
-        expected = interpret_stages(graph, [x, *STATE])
+    function, shape, dtype = DRAWS[name]
+    torch.manual_seed(1)
+    x = torch.randn(shape).to(dtype)
+    region = trace_region(function, [x])
+    refused = [str(view.op) for view in region.views if "Unsupported" in str(backend.judge(view))]
+    graph = lower_region(region, DrawingTarget.THREADS)
+    expected = interpret_stages(graph, [x, *STATE])
+    with mock.patch.object(runner, "take_random_state", lambda device, amount: asked.append(amount) or STATE):
         compiled = backend.compile(region)
-        wrong = []
-        for place, (mine, theirs) in enumerate(zip(compiled.run([x]), expected, strict=True)):
-            apart = 0.0 if mine.dtype == torch.bool or name == "numbers" else 3e-3
-            near = torch.allclose(mine.float(), theirs.float(), atol=apart, rtol=apart)
-            wrong += [] if near else [place]
-        line = {"name": name, "refused": refused, "wrong": wrong, "asked": asked[-1], "draws": int(graph.draws)}
-        print(json.dumps({**line, "together": "uniform_of_fours" in compiled.source}), flush=True)
-
-
-if __name__ == "__main__":
-    os.environ["TRITON_INTERPRET"] = "1"
-    torch.set_num_threads(1)
-    main()
+        results = compiled.run([x])
+    wrong = []
+    for place, (mine, theirs) in enumerate(zip(results, expected, strict=True)):
+        apart = 0.0 if mine.dtype == torch.bool or name == "numbers" else 3e-3
+        near = torch.allclose(mine.float(), theirs.float(), atol=apart, rtol=apart)
+        wrong += [] if near else [place]
+    line = {"refused": refused, "wrong": wrong, "asked": asked[-1], "draws": int(graph.draws)}
+    return {**line, "together": "uniform_of_fours" in compiled.source}

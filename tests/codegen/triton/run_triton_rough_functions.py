@@ -1,13 +1,10 @@
-"""Runs the functions for results of 16 bits by Triton's interpreter, and prints how far they are off: a JSON line each.
+"""How far the functions for results of 16 bits are off, asked by ``triton_answers``.
 
-A program of its own, as ``run_triton_cases`` is. Distances are relative ones from float64, over all float16 numbers
-and a dense row of float32 numbers.
+Distances are relative ones from float64, over all float16 numbers and a dense row of float32 numbers.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +26,8 @@ def arguments() -> torch.Tensor:
     return torch.cat([halves, dense])
 
 
-def main() -> None:
-    """All of them."""
+def answer(name: str) -> dict[str, Any]:
+    """One of them."""
     from triton_interpreter import library
 
     from mixbackend.backends.codegen.ir.scalar import Local, apply
@@ -39,8 +36,9 @@ def main() -> None:
 
     assert library
     x = arguments()
+    op, meaning, least = FUNCTIONS[name]
 
-    def evaluated(op: str, given: torch.Tensor) -> torch.Tensor:
+    def evaluated(given: torch.Tensor) -> torch.Tensor:
         node: Any = apply(op, Local(torch.float32, "x"))
         text = f"tl.store(b + tl.arange(0, {len(given)}), {operation(node, ['x'])})"
         body = f"@triton.jit\ndef {FUNCTION}(a, b):\n    x = tl.load(a + tl.arange(0, {len(given)}))\n    {text}\n"
@@ -48,21 +46,12 @@ def main() -> None:
         function_of(body)[(1,)](given, result)
         return result
 
-    for name, (op, meaning, least) in FUNCTIONS.items():
-        exact, found = meaning(x.double()), evaluated(op, x)
-        apart, counts = (found.double() - exact).abs(), x >= least
-        special = torch.tensor([*SPECIAL, 0.0])
-        line = {
-            "name": name,
-            "relative": (apart / exact)[counts].nan_to_num(0.0).max().item(),
-            "absolute_below": apart[x < least].max().item(),
-            "nan": bool(torch.equal(found.isnan(), x.isnan())),
-            "special": evaluated(op, special)[:-1].tolist(),
-        }
-        print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    os.environ["TRITON_INTERPRET"] = "1"
-    torch.set_num_threads(1)
-    main()
+    exact, found = meaning(x.double()), evaluated(x)
+    apart, counts = (found.double() - exact).abs(), x >= least
+    special = torch.tensor([*SPECIAL, 0.0])
+    return {
+        "relative": (apart / exact)[counts].nan_to_num(0.0).max().item(),
+        "absolute_below": apart[x < least].max().item(),
+        "nan": bool(torch.equal(found.isnan(), x.isnan())),
+        "special": evaluated(special)[:-1].tolist(),
+    }

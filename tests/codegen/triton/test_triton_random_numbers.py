@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from run_triton_draws import DRAWS, residual
-from triton_answers import answers_of
+from triton_answers import Answers
 from triton_programs import HARDWARE, SETTINGS, backend
 
 from mixbackend.backends.codegen.backend import CodegenBackend
@@ -24,19 +23,13 @@ AMPERE = Architecture("cuda", "80", 32)
 TOGETHER = {"fours", "eights", "eights_in_rows", "fours_in_rows", "several_turns"}
 
 
-@lru_cache(maxsize=1)
-def results() -> Mapping[str, dict[str, Any]]:
-    """Answers of the program, by name."""
-    return {line["name"]: line for line in answers_of("run_triton_draws.py")}
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DRAWS)
-def test_numbers_are_those_of_the_streams(name: str) -> None:
-    answer = results()[name]
-    assert answer["refused"] == [] and answer["wrong"] == []
-    assert answer["asked"] == answer["draws"] > 0
-    assert answer["together"] or name not in TOGETHER
+def test_numbers_are_those_of_the_streams(answer: Answers, name: str) -> None:
+    found = answer("run_triton_draws", name)
+    assert found["refused"] == [] and found["wrong"] == []
+    assert found["asked"] == found["draws"] > 0
+    assert found["together"] or name not in TOGETHER
 
 
 def _texts(name: str) -> Any:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
-from triton_answers import answers_of
+from triton_answers import Answers
 from triton_programs import SETTINGS, backend
 
 from mixbackend.backends.codegen.backend import CodegenBackend
@@ -32,24 +29,18 @@ FORMULAS = {
 }
 
 
-@lru_cache(maxsize=1)
-def results() -> Mapping[str, dict[str, Any]]:
-    return {line["name"]: line for line in answers_of("run_triton_rough_functions.py", timeout_s=120)}
-
-
 @pytest.mark.parametrize(("name", "relative", "below"), [("normal", 9e-6, 1e-10), ("sigmoid", 9e-6, 1e-37)])
-def test_results_of_16_bits_hide_what_they_are_off_by(name: str, relative: float, below: float) -> None:
-    answer = results()[name]
-    assert 0 < answer["relative"] <= relative and answer["absolute_below"] <= below
+def test_results_of_16_bits_hide_what_they_are_off_by(
+    answer: Answers, name: str, relative: float, below: float
+) -> None:
+    found = answer("run_triton_rough_functions", name)
+    assert 0 < found["relative"] <= relative and found["absolute_below"] <= below
     # An eighth of the least distance that rounding to float16 makes.
     assert relative < 2**-12 / 8
-
-
-def test_ends_and_nan_are_what_they_are_elsewhere() -> None:
-    for name in ("normal", "sigmoid"):
-        *ends, nan = results()[name]["special"]
-        assert ends == pytest.approx([0.0, 0.0, 0.5, 0.5, 1.0, 1.0], abs=5e-6) and math.isnan(nan)
-        assert ends[0] == 0 and ends[-1] == 1 and results()[name]["nan"]
+    # Ends and NaN are what they are elsewhere.
+    *ends, nan = found["special"]
+    assert ends == pytest.approx([0.0, 0.0, 0.5, 0.5, 1.0, 1.0], abs=5e-6) and math.isnan(nan)
+    assert ends[0] == 0 and ends[-1] == 1 and found["nan"]
 
 
 @pytest.mark.parametrize("name", FORMULAS)
