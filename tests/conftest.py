@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tiers import pytest_addoption, pytest_collection_modifyitems
+from tiers import pytest_addoption, pytest_collection_modifyitems, pytest_configure
 
 from mixbackend.benchmarks.idle_threads import make_threads_sleep
 
-__all__ = ["pytest_addoption", "pytest_collection_modifyitems"]
+__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Before torch is imported: threads that wait in loops would take the cores from the other worker's.

@@ -2,7 +2,7 @@
 
 Place: hooks that ``conftest`` takes over. A test that is marked ``smoke`` runs in all tiers, one that is marked
 ``nightly`` only there. Of a parametrised test that is marked ``sampled(n)``, ``test`` runs ``n`` cases, spread evenly
-over their order, and ``nightly`` all of them.
+over their order, and ``nightly`` all of them; ``draws`` is the same for examples of a property.
 Invariants: a tier runs the same tests everywhere and always; what is left out counts as deselected, not as passed.
 """
 
@@ -14,11 +14,22 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 TIERS = ("smoke", "test", "nightly")
+_chosen = ["test"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--tier``."""
     parser.addoption("--tier", choices=TIERS, default="test", help="which tests run (default: test)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before files are collected, which ask for ``draws`` while they are imported."""
+    _chosen[:] = [config.getoption("--tier")]
+
+
+def draws(by_day: int, by_night: int) -> int:
+    """So many examples does a property have in the tier that runs."""
+    return by_night if _chosen == ["nightly"] else by_day
 
 
 @pytest.hookimpl(tryfirst=True)

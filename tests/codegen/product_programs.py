@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from hypothesis import settings
 from region_arguments import arguments
+from tiers import draws
 from torch import Tensor
 
 from mixbackend.backends.codegen import CodegenBackend
@@ -28,10 +29,11 @@ CONSTANT = PlaceholderRole(InputRole.CONSTANT)
 BACKEND = CodegenBackend()
 
 
-def drawn(many: int, by_night: int) -> settings:
-    """How many examples a property has, by day and by night."""
+def drawn(by_day: int, by_night: int, new_by_night: int) -> settings:
+    """How many examples a property has, by tier: always the same ones; and new ones with ``MIXBACKEND_NIGHTLY=1``."""
     nightly = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
-    return settings(max_examples=by_night if nightly else many, derandomize=not nightly, deadline=None, database=None)
+    many = new_by_night if nightly else draws(by_day, by_night)
+    return settings(max_examples=many, derandomize=not nightly, deadline=None, database=None)
 
 
 def values(*sizes: int, seed: int = 0) -> Tensor:

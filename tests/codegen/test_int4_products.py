@@ -98,7 +98,7 @@ def kernels(region: Region) -> list[tuple[torch.dtype, float]]:
     return [(kernel.buffers[1].dtype, dict(kernel.options)["bits"]) for kernel in products]
 
 
-@drawn(30, 500)
+@drawn(10, 30, 500)
 @given(CASES)
 def test_products_of_all_sizes(case: Case) -> None:
     region = case.region()
@@ -109,7 +109,7 @@ def test_products_of_all_sizes(case: Case) -> None:
     case.hold(result)
 
 
-@drawn(8, 200)
+@drawn(3, 8, 200)
 @given(CASES)
 def test_compiled_products(case: Case) -> None:
     region = case.region()

@@ -198,13 +198,13 @@ def claimed(chain: Chain) -> tuple[Region, list[Any]]:
     return region, ordered
 
 
-@drawn(40, 1000)
+@drawn(15, 40, 1000)
 @given(chains())
 def test_chains_of_products_and_other_steps(chain: Chain) -> None:
     hold_interpreted(*claimed(chain))
 
 
-@drawn(3, 100)
+@drawn(2, 3, 100)
 @given(chains())
 def test_compiled_chains(chain: Chain) -> None:
     hold_compiled(*claimed(chain))

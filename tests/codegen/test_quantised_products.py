@@ -94,14 +94,14 @@ CASES = st.builds(
 )
 
 
-@drawn(40, 1000)
+@drawn(12, 40, 1000)
 @given(CASES)
 def test_products_of_all_sizes(case: Case) -> None:
     hold_interpreted(*case.region())
 
 
 @pytest.mark.nightly
-@drawn(8, 200)
+@drawn(8, 8, 200)
 @given(CASES)
 def test_compiled_products(case: Case) -> None:
     hold_compiled(*case.region())

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, reject, settings
 from random_functions import Input, RandomFunction, random_functions
+from tiers import draws
 from torch.fx.node import map_aggregate
 
 from mixbackend.backends.codegen.backend import CodegenBackend
@@ -39,10 +40,10 @@ TRAITS = TargetTraits(
 )
 
 
-def examples(count: int) -> Any:
-    """Settings for a property: few examples always the same, many new ones in nightly runs."""
+def examples(by_day: int, by_night: int) -> Any:
+    """Settings for a property: examples always the same, by tier, and many new ones with ``MIXBACKEND_NIGHTLY=1``."""
     return settings(
-        max_examples=count * 20 if NIGHTLY else count,
+        max_examples=by_night * 20 if NIGHTLY else draws(by_day, by_night),
         derandomize=not NIGHTLY,
         deadline=None,
         database=None,
@@ -151,19 +152,19 @@ def all_steps(drawn: RandomFunction, dynamic: bool) -> None:
 
 
 @given(drawn=random_functions())
-@examples(200)
+@examples(80, 200)
 def test_stages_and_kernels_of_random_functions_compute_what_eager_does(drawn: RandomFunction) -> None:
     all_steps(drawn, dynamic=False)
 
 
 @given(drawn=random_functions(steps=6, zero_sizes=False))
-@examples(60)
+@examples(25, 60)
 def test_the_same_with_symbolic_sizes(drawn: RandomFunction) -> None:
     all_steps(drawn, dynamic=True)
 
 
 @given(drawn=random_functions(), dynamic=st.booleans())
-@examples(16)
+@examples(8, 16)
 def test_compiled_random_functions_compute_what_eager_does(drawn: RandomFunction, dynamic: bool) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

@@ -31,7 +31,7 @@ def _described(traced: retrace.Retraced) -> list[Any]:
     return [*operations, *((value.shape, value.stride(), value.dtype) for value in traced.output_values())]
 
 
-@examples(25)
+@examples(10, 25)
 @given(random_functions())
 def test_copies_are_what_would_have_been_traced(drawn: RandomFunction) -> None:
     function, inputs = _twice(drawn)

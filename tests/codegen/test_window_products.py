@@ -294,13 +294,13 @@ def region_of(network: Network) -> tuple[Region, list[Any]]:
     return region, ordered
 
 
-@drawn(30, 1000)
+@drawn(12, 30, 1000)
 @given(networks())
 def test_networks(network: Network) -> None:
     hold_interpreted(*region_of(network))
 
 
-@drawn(3, 100)
+@drawn(2, 3, 100)
 @given(networks())
 def test_compiled_networks(network: Network) -> None:
     hold_compiled(*region_of(network))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import platform
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
+from printed_kernels import print_module
 
+from mixbackend.backends.codegen.ir.kernel import AnyKernel
 from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
 from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features, machine_features
@@ -52,6 +56,29 @@ def compiled(source: str, features: Features) -> ctypes.CDLL:
         file.write(compile_object(text, toolchain))
         file.flush()
         return ctypes.CDLL(file.name)
+
+
+class KernelsOnDemand:
+    """Printed kernels by name, each compiled when it is first asked for: a template takes a compiler a second.
+
+    Args:
+        features: of the processors they are for.
+        kernel: makes the one of a name.
+        folder: for their libraries.
+    """
+
+    def __init__(self, features: Features, kernel: Callable[[str], AnyKernel], folder: Path) -> None:
+        self.lanes = features.vector_bytes // 4
+        self._toolchain = Toolchain(find_compiler(), features, openmp=False, folder=folder)
+        self._kernel = kernel
+        self._found: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._found:
+            path = self._toolchain.folder / f"{name}.so"
+            path.write_bytes(compile_object(print_module([(name, self._kernel(name))]), self._toolchain))
+            self._found[name] = getattr(ctypes.CDLL(str(path)), name)
+        return self._found[name]
 
 
 def call(library: ctypes.CDLL, name: str, *arguments: torch.Tensor | int) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
-
 import pytest
 import sympy
 import torch
-from header_levels import level_name, levels
-from printed_kernels import print_module
+from header_levels import KernelsOnDemand, level_name, levels
 from team_calls import call_kernel
 
 from mixbackend.backends.codegen.interpret.templates import evaluate_template
 from mixbackend.backends.codegen.ir.kernel import BufferParameter, BufferView, TemplateKernel
-from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
-from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.target import CppTarget
 from mixbackend.backends.codegen.targets.cpp.templates import PRINTERS
 
@@ -61,18 +55,15 @@ def _kernel(dtype: torch.dtype, masked: bool, causal: bool) -> TemplateKernel:
 
 
 @pytest.fixture(scope="module", params=levels(), ids=level_name)
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder: Path = tmp_path_factory.mktemp("attention")
-    text = print_module([(name, _kernel(*parts)) for name, *parts in KERNELS])
-    path = folder / "attention.so"
-    path.write_bytes(compile_object(text, Toolchain(find_compiler(), request.param, openmp=False, folder=folder)))
-    return ctypes.CDLL(str(path))
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> KernelsOnDemand:
+    kernels = {name: _kernel(*parts) for name, *parts in KERNELS}
+    return KernelsOnDemand(request.param, kernels.__getitem__, tmp_path_factory.mktemp("attention"))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "dtype", "masked", "causal"), KERNELS)
 def test_results_are_those_of_float64(
-    library: ctypes.CDLL, name: str, dtype: torch.dtype, masked: bool, causal: bool
+    library: KernelsOnDemand, name: str, dtype: torch.dtype, masked: bool, causal: bool
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     for queries, keys, width in SIZES:
@@ -83,7 +74,7 @@ def test_results_are_those_of_float64(
         results = [torch.full((2, 3, queries, width), 7.0, dtype=dtype), torch.full((2, 3, queries), 7.0)]
         memory = [*operands, *results]
         sizes = [number for item in memory for number in (*item.shape, *item.stride(), 0)]
-        call_kernel(getattr(library, name), memory, sizes)
+        call_kernel(library[name], memory, sizes)
         exact = [item.double() for item in inputs]
         options = (("causal", causal), ("scale", SCALE), ("zeros", True))
         expected = evaluate_template("attention", (*exact, mask.double() if masked else None), options)
@@ -97,9 +88,9 @@ def test_the_target_prints_what_it_states() -> None:
     assert CppTarget().traits().templates == frozenset(PRINTERS)
 
 
-def test_no_keys_give_zeros(library: ctypes.CDLL) -> None:
+def test_no_keys_give_zeros(library: KernelsOnDemand) -> None:
     query, keys = torch.randn(2, 3, 20, 8), torch.randn(2, 3, 0, 8)
     results = [torch.full((2, 3, 20, 8), 7.0), torch.full((2, 3, 20), 7.0)]
     memory = [query, keys, keys, *results]
-    call_kernel(library.plain, memory, [number for item in memory for number in (*item.shape, *item.stride(), 0)])
+    call_kernel(library["plain"], memory, [number for item in memory for number in (*item.shape, *item.stride(), 0)])
     assert not any(result.any() for result in results)

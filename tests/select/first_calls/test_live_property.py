@@ -16,6 +16,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from stand_in_backends import Loopback, settle
+from tiers import draws
 from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
@@ -208,7 +209,7 @@ def any_winner(monkeypatch: pytest.MonkeyPatch) -> random.Random:
 
 @settings(
     derandomize=True,
-    max_examples=25,
+    max_examples=draws(10, 25),
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
