@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
+from mixbackend.calibrate import probing
 from mixbackend.contracts import (
     Availability,
     Backend,
@@ -121,6 +122,29 @@ def _rates(name: str) -> Any:
 def same_probes_on_every_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether half precision is probed depends on the processor; tests of that say so themselves."""
     monkeypatch.setattr(probes_module, "has_fast_bfloat16", lambda: False)
+
+
+_TRACED: dict[Any, Any] = {}
+_MEANING = (int, tuple, list, type(torch.ops.aten))
+"""What functions of probes close over: all of these are what their text says."""
+
+
+@pytest.fixture(autouse=True)
+def probes_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same thirty probes are compiled in nearly every test here, and tracing takes most of the time of that."""
+    trace = probing.trace_graph
+
+    def remembered(function: Callable[..., Any], values: Sequence[torch.Tensor], *, roles: Mapping[int, Any]) -> Any:
+        cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+        if not hasattr(function, "__code__") or not all(isinstance(item, _MEANING) for item in cells):
+            return trace(function, values, roles=roles)
+        layouts = tuple((value.dtype, value.shape, value.stride()) for value in values)
+        key = (function.__code__, repr(cells), layouts, repr(sorted(roles.items())))
+        if key not in _TRACED:
+            _TRACED[key] = trace(function, values, roles=roles)
+        return _TRACED[key]
+
+    monkeypatch.setattr(probing, "trace_graph", remembered)
 
 
 @pytest.fixture
