@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tiers import pytest_addoption, pytest_collection_modifyitems, pytest_configure
+from warm_processes import WarmProcesses
 
 from mixbackend.benchmarks.idle_threads import make_threads_sleep
 
@@ -41,6 +42,14 @@ def _no_traces_of_torch(_isolated_machine_state: None) -> None:
     """pytest listens to every logger that does not propagate, and for whoever listens to this one torch writes down
     all it does, with stacks: a twentieth of the time of tests that trace."""
     logging.getLogger("torch.__trace").propagate = True
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmProcesses]:
+    """Starts processes that have torch and mixbackend loaded."""
+    processes = WarmProcesses()
+    yield processes
+    processes.close()
 
 
 @pytest.fixture(autouse=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel
+from warm_processes import WarmProcesses
 
 import mixbackend
 from mixbackend.configuration import Config
@@ -94,12 +92,10 @@ print(backend.config.backends, backend.config.rules[0].prefer, backend.config.mi
 """
 
 
-def test_another_process_gets_the_same_configuration(tmp_path: Path) -> None:
+def test_another_process_gets_the_same_configuration(warm: WarmProcesses, tmp_path: Path) -> None:
     path = tmp_path / "backend.pickle"
     path.write_bytes(pickle.dumps(mixbackend.auto(RULES)))
-    ran = subprocess.run(
-        [sys.executable, "-c", _OTHER, str(path)], capture_output=True, text=True, env=os.environ, cwd=tmp_path
-    )
+    ran = warm.run(_OTHER, str(path), cwd=tmp_path)
     config = mixbackend.auto(RULES).config
     assert ran.stdout.strip() == f"{config.backends} {config.rules[0].prefer} {config.min_region}", ran.stderr
 
@@ -121,7 +117,7 @@ print(pickle.loads(data).config.backends)
 """
 
 
-def test_a_plugin_registered_by_hand_goes_by_its_name(tmp_path: Path) -> None:
+def test_a_plugin_registered_by_hand_goes_by_its_name(warm: WarmProcesses, tmp_path: Path) -> None:
     from mixbackend import registry
     from mixbackend.backends.eager import EagerBackend
 
@@ -133,7 +129,5 @@ def test_a_plugin_registered_by_hand_goes_by_its_name(tmp_path: Path) -> None:
         backend = mixbackend.auto({"backends": ["mine", "eager"]})
         path.write_bytes(pickle.dumps(backend))
         assert pickle.loads(path.read_bytes()) is backend
-    ran = subprocess.run(
-        [sys.executable, "-c", _PLUGIN, str(path)], capture_output=True, text=True, env=os.environ, cwd=tmp_path
-    )
+    ran = warm.run(_PLUGIN, str(path), cwd=tmp_path)
     assert ran.stdout.split("\n")[:2] == ["True", "('mine', 'eager')"], ran.stdout + ran.stderr

@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from warm_processes import WarmProcesses
 
 from mixbackend.benchmarks.idle_threads import without_decisions
 from mixbackend.host.openmp import loaded_runtimes
@@ -44,23 +47,29 @@ def idle_ticks():
 '''
 
 
-def run(program: str, **environment: str) -> str:
-    """What a process prints that has two threads and in which nobody decided how they wait."""
-    clean = {**without_decisions(os.environ), "OMP_NUM_THREADS": "2", **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", HELPERS + textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+@pytest.fixture(scope="module")
+def undecided() -> Iterator[WarmProcesses]:
+    """Starts processes that have two threads and in which nobody decided how they wait."""
+    processes = WarmProcesses({**without_decisions(os.environ), "OMP_NUM_THREADS": "2"})
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+def run(undecided: WarmProcesses) -> Callable[..., str]:
+    """What such a process prints."""
+
+    def printed(program: str, **environment: str) -> str:
+        clean = {**without_decisions(os.environ), "OMP_NUM_THREADS": "2", **environment}
+        done = undecided.run(HELPERS + textwrap.dedent(program), env=clean)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return printed
 
 
 @pytest.mark.alone
-def test_the_policy_does_it_for_mixed_pools_only() -> None:
+def test_the_policy_does_it_for_mixed_pools_only(run: Any) -> None:
     alone, mixed, after = run(
         """
         owner = Owner()
@@ -81,14 +90,17 @@ def test_the_policy_does_it_for_mixed_pools_only() -> None:
 
 @pytest.mark.alone
 def test_the_environment_makes_threads_sleep() -> None:
-    ticks, outcome = run(
+    variables = {**without_decisions(os.environ), "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
+    program = textwrap.dedent(
         """
         threads_module.cores = lambda: 2
         owner = Owner()
         print(idle_ticks(), sharing.use(owner, ["onnxruntime"]).outcome)
-        """,
-        OMP_WAIT_POLICY="PASSIVE",
-    ).split()
+        """
+    )
+    command = [sys.executable, "-c", HELPERS + program]
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=120, check=True)
+    ticks, outcome = done.stdout.split()
     assert int(ticks) <= 2 and outcome == "environment"
 
 
@@ -113,7 +125,7 @@ RESTING = """
 """
 
 
-def test_torchs_threads_rest_while_code_of_another_pool_runs_and_wait_as_always_before_and_after() -> None:
+def test_torchs_threads_rest_while_code_of_another_pool_runs_and_wait_as_always_before_and_after(run: Any) -> None:
     plain, parking, after, right = run(
         RESTING
         + """
@@ -129,7 +141,7 @@ def test_torchs_threads_rest_while_code_of_another_pool_runs_and_wait_as_always_
     assert right == "True"
 
 
-def test_threads_that_rested_work_again_whatever_the_code_did() -> None:
+def test_threads_that_rested_work_again_whatever_the_code_did(run: Any) -> None:
     printed = run(
         RESTING
         + """
@@ -164,7 +176,7 @@ def test_threads_that_rested_work_again_whatever_the_code_did() -> None:
     assert printed == "[] False"
 
 
-def test_forked_workers_and_the_end_of_the_process_do_not_hang() -> None:
+def test_forked_workers_and_the_end_of_the_process_do_not_hang(run: Any) -> None:
     printed = run(
         """
         threads_module.cores = lambda: 2
@@ -191,7 +203,7 @@ def test_forked_workers_and_the_end_of_the_process_do_not_hang() -> None:
     assert printed == "done"
 
 
-def test_generated_kernels_and_torch_share_one_runtime(tmp_path: Path) -> None:
+def test_generated_kernels_and_torch_share_one_runtime(run: Any, tmp_path: Path) -> None:
     """Two copies of a runtime would be two pools."""
     printed = run(
         """
@@ -238,7 +250,7 @@ TWO_MODELS = """
 """
 
 
-def test_two_models_in_two_threads_mix_pools_and_are_right(tmp_path: Path) -> None:
+def test_two_models_in_two_threads_mix_pools_and_are_right(run: Any, tmp_path: Path) -> None:
     printed = run(TWO_MODELS, CACHE=str(tmp_path / "cache"), XDG_CACHE_HOME=str(tmp_path), MIXBACKEND_CALIBRATE="0")
     assert printed == "[] False"
 

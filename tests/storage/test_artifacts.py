@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -14,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from warm_processes import WarmProcesses
 
 from mixbackend.contracts import StorageError
 from mixbackend.storage import ArtifactStore, StorageEvent, artifact_key, entry
@@ -246,27 +244,20 @@ print("done", flush=True)
 """
 
 
-def writer(folder: Path, rounds: int, max_bytes: float = 1e9) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _WRITER, str(folder), str(rounds), str(max_bytes)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def test_many_processes_write_the_same_keys(folder: Path) -> None:
+def test_many_processes_write_the_same_keys(warm: WarmProcesses, folder: Path) -> None:
     # A limit of four entries makes them evict one another's entries as well.
-    processes = [writer(folder, 60, max_bytes=4 * 64_048) for _ in range(3)]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    processes = [warm.start(_WRITER, str(folder), "60", str(4 * 64_048)) for _ in range(3)]
+    outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert all(output.endswith("done\n") for output in outputs)
 
 
-def test_a_killed_writer_leaves_no_broken_entry(folder: Path, events: list[StorageEvent]) -> None:
-    process = writer(folder, 1_000_000)
-    assert process.stdout is not None
+def test_a_killed_writer_leaves_no_broken_entry(warm: WarmProcesses, folder: Path, events: list[StorageEvent]) -> None:
+    process = warm.start(_WRITER, str(folder), "1000000", "1e9")
     process.stdout.readline()
     time.sleep(0.4)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
+    process.communicate()
     store = ArtifactStore(folder, report=events.append)
     found = [store.get(artifact_key(f"region {index}", "eager", "", "live", "cpu")) for index in range(7)]
     assert any(content is not None for content in found)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from warm_processes import WarmProcess, WarmProcesses
 
 from mixbackend.contracts import StorageError
 from mixbackend.storage import Database, StorageEvent
@@ -193,10 +194,9 @@ assert not [event for event in events if event.kind != "set-aside"], events
 """
 
 
-def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(path), name, str(count)], stdout=subprocess.PIPE, text=True
-    )
+@pytest.fixture
+def writer(warm: WarmProcesses, path: Path) -> Callable[[str, int], WarmProcess]:
+    return lambda name, count: warm.start(_WRITER, str(path), name, str(count))
 
 
 def count_verified(path: Path) -> int:
@@ -205,25 +205,23 @@ def count_verified(path: Path) -> int:
 
 
 @pytest.mark.parametrize("begin", ["missing", "damaged"])
-def test_many_processes_write_and_heal_one_file(path: Path, begin: str) -> None:
+def test_many_processes_write_and_heal_one_file(writer: Any, path: Path, begin: str) -> None:
     if begin == "damaged":
         path.write_bytes(b"this is no database" * 100)
-    processes = [writer(path, f"writer {index}", 150) for index in range(3)]
+    processes = [writer(f"writer {index}", 150) for index in range(3)]
     for process in processes:
-        process.communicate(timeout=120)
+        process.communicate()
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert count_verified(path) == 450
     assert len(list(path.parent.glob("*.set-aside-*"))) == (begin == "damaged")
 
 
-def test_a_killed_writer_leaves_a_sound_file(path: Path, events: list[StorageEvent]) -> None:
-    process = writer(path, "doomed", 10_000_000)
-    assert process.stdout is not None
+def test_a_killed_writer_leaves_a_sound_file(writer: Any, path: Path, events: list[StorageEvent]) -> None:
+    process = writer("doomed", 10_000_000)
     process.stdout.readline()
     time.sleep(0.4)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
+    process.communicate()
     database = Database(path, events.append)
     database.confirm("after", "eager", "1")
     assert database.confirmations("after", "eager", "1")
@@ -261,18 +259,22 @@ def test_a_deleted_folder_is_no_error(database: Database, folder: Path) -> None:
     database.confirm("region 2", "eager", "1")
 
 
-def test_what_is_done_alone_is_done_by_one_process_at_a_time(database: Database, path: Path) -> None:
+def test_what_is_done_alone_is_done_by_one_process_at_a_time(
+    warm: WarmProcesses, database: Database, path: Path
+) -> None:
     script = (
         "import sys; from pathlib import Path; from mixbackend.storage import Database\n"
+        "print('asks', flush=True)\n"
         "with Database(Path(sys.argv[1])).alone('work'): print('mine', flush=True)"
     )
     with database.alone("work"):
-        process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+        process = warm.start(script, str(path))
+        assert process.stdout.readline() == "asks\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=3)
+            process.wait(timeout=0.5)
         with database.alone("other work"):
             assert process.poll() is None
-    assert process.communicate(timeout=60)[0] == "mine\n"
+    assert process.communicate()[0] == "mine\n"
 
 
 def test_alone_goes_on_where_there_is_no_lock(folder: Path, events: list[StorageEvent]) -> None:

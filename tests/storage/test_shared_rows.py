@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from warm_processes import WarmProcesses
 
 from mixbackend.storage import ArtifactStore, Database, StorageEvent, artifact_key
 from mixbackend.storage.background_io import BackgroundQueue, finish, within_time
@@ -222,14 +223,11 @@ def test_answers_and_errors_come_through() -> None:
         within_time(0.05, lambda: time.sleep(1))
 
 
-def test_what_waits_is_written_before_the_process_ends(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
+def test_what_waits_is_written_before_the_process_ends(warm: WarmProcesses, tmp_path: Path) -> None:
     script = (
         "import sys; from mixbackend.storage import Database\n"
         "database = Database.open(sys.argv[1] + '/one', remote='file://' + sys.argv[1] + '/fleet')\n"
         "for number in range(20): database.set_decision(f'graph {number}', {}, device='cpu', fingerprints={})\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    assert warm.run(script, str(tmp_path)).returncode == 0
     assert len(files(tmp_path)) == 20
