@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mixbackend.backends.codegen.interpret.indices import Value, Values, evaluate_index
+from mixbackend.backends.codegen.ir.grammar import walk
 from mixbackend.backends.codegen.ir.scalar import (
     SCALAR_OPS,
     Apply,
@@ -24,7 +25,6 @@ from mixbackend.backends.codegen.ir.scalar import (
     Load,
     Local,
     Read,
-    walk,
 )
 from mixbackend.contracts import InputRangeError, IrError
 

@@ -14,11 +14,12 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.errors import Problems
+from mixbackend.backends.codegen.ir.grammar import bound_symbols_of, index_expressions_of, walk
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
+from mixbackend.backends.codegen.ir.kernel import Store
 from mixbackend.backends.codegen.ir.scalar import (
     SCALAR_OPS,
     Apply,
-    Bindings,
     Constant,
     Expr,
     IndexValue,
@@ -27,8 +28,8 @@ from mixbackend.backends.codegen.ir.scalar import (
     Read,
     compute_dtype,
     kind_of,
-    walk,
 )
+from mixbackend.backends.codegen.ir.stages import Scatter
 from mixbackend.backends.codegen.ir.text import type_text
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -85,9 +86,9 @@ def check_expression(root: Expr, scope: Scope) -> None:
             case IndexValue():
                 _check_index_value(node, scope)
             case Load() if scope.names is None:
-                _check_access(node.tensor, node.index, node, scope)
+                _check_access(node.tensor, node, scope)
             case Read() if scope.names is not None:
-                _check_access(node.buffer, (node.offset,), node, scope)
+                _check_access(node.buffer, node, scope)
             case Local() if scope.names is not None:
                 known = scope.names.get(node.name)
                 if scope.expect(known is not None, f"the local value {node.name} is not computed before its use"):
@@ -128,6 +129,22 @@ def check_index(expression: Any, scope: Scope, bound: Iterable[sympy.Symbol] = (
         scope.expect(is_known, f"{part} is no index expression")
 
 
+def check_kind(kind: str, table: Mapping[str, str], dtype: torch.dtype, scope: Scope) -> None:
+    """Check that there is such a fold, scan or update, for a compute type."""
+    if scope.expect(kind in table, f"there is no kind {kind}"):
+        scope.expect(kind_of(dtype) in table[kind], f"{kind} is not defined for {type_text(dtype)}")
+
+
+def check_fold(kind: str, value: Expr, results: int, scope: Scope) -> torch.dtype:
+    """Check what is folded, and how many results there are; returns their compute type."""
+    check_kind(kind, REDUCTION_KINDS, value.dtype, scope)
+    if kind == "dot":
+        check_product(value, scope)
+    wanted = 2 if kind == "welford" else 1
+    scope.expect(results == wanted, f"{kind} has {wanted} results, not {results}")
+    return torch.int64 if kind in ("argmax", "argmin") else value.dtype
+
+
 def check_product(value: Expr, scope: Scope) -> None:
     """Check that what a ``dot`` sums up is the product of two elements in memory."""
     factors = value.arguments if isinstance(value, Apply) and value.op == "mul" else ()
@@ -135,19 +152,16 @@ def check_product(value: Expr, scope: Scope) -> None:
     scope.expect(len(plain) == 2, "dot of something else than two elements in memory")
 
 
-def check_bindings(bindings: Bindings, scope: Scope) -> tuple[sympy.Symbol, ...]:
-    """Check bound symbols; returns them. What computes them is checked with the other expressions."""
-    symbols = tuple(symbol for symbol, _ in bindings)
-    for symbol, value in bindings:
+def check_place(node: Load | Read | Store | Scatter, scope: Scope) -> None:
+    """Check where something is read or written. What computes bound symbols is checked with the other expressions."""
+    symbols = bound_symbols_of(node)
+    for symbol, value in node.bindings:
         scope.expect(symbol not in scope.symbols | scope.numbers, f"{symbol} is bound, and has a value already")
         scope.expect(kind_of(value.dtype) == "i", f"{symbol} is bound to {type_text(value.dtype)}, no integer")
     scope.expect(len(set(symbols)) == len(symbols), "a symbol is bound twice")
-    return symbols
-
-
-def check_mask(mask: Expr | None, scope: Scope) -> None:
-    """Check the type of a mask."""
-    scope.expect(mask is None or mask.dtype == torch.bool, "a mask is not bool")
+    for expression in index_expressions_of(node):
+        check_index(expression, scope, symbols)
+    scope.expect(node.mask is None or node.mask.dtype == torch.bool, "a mask is not bool")
 
 
 def check_stored(value: torch.dtype, storage: torch.dtype, what: str, scope: Scope) -> None:
@@ -165,11 +179,8 @@ def _check_index_value(node: IndexValue, scope: Scope) -> None:
     scope.expect(node.dtype.is_floating_point, f"the floating number {node.expression} as {type_text(node.dtype)}")
 
 
-def _check_access(name: str, index: tuple[sympy.Expr, ...], node: Load | Read, scope: Scope) -> None:
-    bound = check_bindings(node.bindings, scope)
-    for expression in index:
-        check_index(expression, scope, bound)
-    check_mask(node.mask, scope)
+def _check_access(name: str, node: Load | Read, scope: Scope) -> None:
+    check_place(node, scope)
     if node.mask is not None:
         # 0 stands for the zero of every type.
         check_number(False if node.dtype == torch.bool and node.other == 0 else node.other, node.dtype, scope)
@@ -180,7 +191,8 @@ def _check_access(name: str, index: tuple[sympy.Expr, ...], node: Load | Read, s
     dtype, rank = known
     wanted = compute_dtype(dtype)
     scope.expect(node.dtype == wanted, f"{name} is read as {type_text(node.dtype)}, its values are {type_text(wanted)}")
-    scope.expect(len(index) == rank, f"{name} has {rank} dimensions, it is read with {len(index)}")
+    count = len(index_expressions_of(node))
+    scope.expect(count == rank, f"{name} has {rank} dimensions, it is read with {count}")
 
 
 def _check_apply(node: Apply, scope: Scope) -> None:

@@ -15,17 +15,17 @@ import torch
 
 from mixbackend.backends.codegen.ir.check_expressions import (
     MODE_KINDS,
-    REDUCTION_KINDS,
     SCAN_KINDS,
     Scope,
-    check_bindings,
     check_expression,
+    check_fold,
     check_index,
-    check_mask,
-    check_product,
+    check_kind,
+    check_place,
     check_stored,
 )
 from mixbackend.backends.codegen.ir.errors import Problems
+from mixbackend.backends.codegen.ir.grammar import expressions_of, walk
 from mixbackend.backends.codegen.ir.kernel import (
     Accumulate,
     BufferParameter,
@@ -38,9 +38,8 @@ from mixbackend.backends.codegen.ir.kernel import (
     Statement,
     Store,
 )
-from mixbackend.backends.codegen.ir.kernel_text import expressions_of_statement
-from mixbackend.backends.codegen.ir.scalar import Read, kind_of, walk
-from mixbackend.backends.codegen.ir.text import listing, type_text
+from mixbackend.backends.codegen.ir.scalar import Read
+from mixbackend.backends.codegen.ir.text import listing
 
 
 def check_kernel(kernel: Kernel) -> None:
@@ -142,7 +141,7 @@ class _KernelCheck:
         names: dict[str, torch.dtype],
         results: dict[str, torch.dtype],
     ) -> None:
-        for expression in expressions_of_statement(statement):
+        for expression in expressions_of(statement):
             check_expression(expression, scope)
             self._reads(expression, scope)
         dtype = statement.value.dtype
@@ -151,19 +150,14 @@ class _KernelCheck:
                 self._name(statement.name, dtype, scope, names, results)
             case Accumulate():
                 scope.expect(bool(nest.reduced), "a fold without reduced loops")
-                self._kind(statement.kind, REDUCTION_KINDS, dtype, scope)
-                if statement.kind == "dot":
-                    check_product(statement.value, scope)
-                count = 2 if statement.kind == "welford" else 1
-                scope.expect(len(statement.names) == count, f"{statement.kind} has {count} results")
-                result = torch.int64 if statement.kind in ("argmax", "argmin") else dtype
+                result = check_fold(statement.kind, statement.value, len(statement.names), scope)
                 for name in statement.names:
                     # Not among the names of the body: a fold has no value before it is finished.
                     self._name(name, result, scope, results, names)
             case Carry():
                 ordered = sum(loop.mode == "ordered" for loop in nest.loops)
                 scope.expect(ordered == 1 and not nest.reduced, "a carry needs one ordered loop, and nothing reduced")
-                self._kind(statement.kind, SCAN_KINDS, dtype, scope)
+                check_kind(statement.kind, SCAN_KINDS, dtype, scope)
                 self._name(statement.name, dtype, scope, names, results)
             case Store():
                 self._store(statement, scope)
@@ -180,24 +174,18 @@ class _KernelCheck:
         scope.expect(is_new, f"the name {name} is used twice")
         names[name] = dtype
 
-    def _kind(self, kind: str, table: dict[str, str], dtype: torch.dtype, scope: Scope) -> None:
-        if scope.expect(kind in table, f"there is no kind {kind}"):
-            scope.expect(kind_of(dtype) in table[kind], f"{kind} is not defined for {type_text(dtype)}")
-
     def _reads(self, expression: Any, scope: Scope) -> None:
         for node in walk(expression):
             if isinstance(node, Read):
                 scope.expect(node.buffer not in self._empty, f"{node.buffer} is read before this kernel wrote it")
 
     def _store(self, statement: Store, scope: Scope) -> None:
-        bound = check_bindings(statement.bindings, scope)
-        check_index(statement.offset, scope, bound)
-        check_mask(statement.mask, scope)
+        check_place(statement, scope)
         name = statement.buffer
         if not scope.expect(name in self._memory, f"there is no buffer {name}"):
             return
         check_stored(statement.value.dtype, self._memory[name][0], name, scope)
-        self._kind(statement.mode, MODE_KINDS, statement.value.dtype, scope)
+        check_kind(statement.mode, MODE_KINDS, statement.value.dtype, scope)
         scope.expect(self._access.get(name) != "read", f"{name} is written, and declared as read")
         scope.expect(not (statement.atomic and name in self._scratch), f"an atomic store to the scratch {name}")
         fresh = name in self._empty and statement.mode != "set"

@@ -17,8 +17,9 @@ from mixbackend.backends.codegen.ir.check_kernels import check_kernel
 from mixbackend.backends.codegen.ir.check_stages import check_outputs, input_symbols
 from mixbackend.backends.codegen.ir.check_templates import check_template_kernel
 from mixbackend.backends.codegen.ir.errors import Problems
-from mixbackend.backends.codegen.ir.kernel import BufferParameter, TemplateKernel, tells
+from mixbackend.backends.codegen.ir.kernel import BufferParameter, TemplateKernel
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
+from mixbackend.backends.codegen.ir.scalar import is_checked
 from mixbackend.backends.codegen.ir.stages import AliasOutput, StridedInput
 from mixbackend.backends.codegen.ir.text import listing, type_text
 
@@ -108,7 +109,9 @@ class _ProgramCheck:
         writing = False
         for call in self._program.calls:
             writing = writing or call.writes(written)
-            self._problems.expect(not (writing and tells(call.kernel)), "tells after inputs are written into", call)
+            self._problems.expect(
+                not (writing and is_checked(call.kernel)), "tells after inputs are written into", call
+            )
 
     def _buffer(self, parameter: BufferParameter, name: str, call: KernelCall) -> None:
         expect = self._problems.expect

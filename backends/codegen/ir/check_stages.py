@@ -15,19 +15,19 @@ import torch
 
 from mixbackend.backends.codegen.ir.check_expressions import (
     MODE_KINDS,
-    REDUCTION_KINDS,
     SCAN_KINDS,
     Scope,
-    check_bindings,
     check_expression,
+    check_fold,
     check_index,
-    check_mask,
-    check_product,
+    check_kind,
+    check_place,
     check_stored,
 )
 from mixbackend.backends.codegen.ir.check_templates import check_template
 from mixbackend.backends.codegen.ir.errors import Problems
-from mixbackend.backends.codegen.ir.scalar import Load, kind_of, walk
+from mixbackend.backends.codegen.ir.grammar import expressions_of, loops_of, walk
+from mixbackend.backends.codegen.ir.scalar import Load
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
     Concatenate,
@@ -43,11 +43,9 @@ from mixbackend.backends.codegen.ir.stages import (
     StridedInput,
     Template,
     TensorType,
-    expressions_of,
-    is_product,
     targets_of,
 )
-from mixbackend.backends.codegen.ir.text import listing, type_text
+from mixbackend.backends.codegen.ir.text import listing
 
 
 def check_stages(graph: StageGraph) -> None:
@@ -155,7 +153,7 @@ class _GraphCheck:
             same = item is None or type_ is None or item.type.dtype == type_.dtype
             self._problems.expect(same, f"{output.destination} is of another type", output)
             for stage in self._graph.stages[makers.get(output.tensor, -1) + 1 :]:
-                loads = (node for node in walk(*expressions_of(stage)) if isinstance(node, Load))
+                loads = (node for node in walk(stage) if isinstance(node, Load))
                 late = any(load.tensor == output.destination for load in loads)
                 self._problems.expect(not late, f"{output.destination} is read after it was written into", stage)
 
@@ -179,7 +177,7 @@ class _GraphCheck:
                 scope = self._scope(stage, stage.loops)
                 self._loops(stage, stage.loops)
                 check_expression(stage.value, scope)
-                self._kind(stage, stage.kind, SCAN_KINDS, stage.value.dtype)
+                check_kind(stage.kind, SCAN_KINDS, stage.value.dtype, scope)
                 scope.expect(0 <= stage.axis < len(stage.loops), f"there is no loop {stage.axis}")
                 self._target(stage, stage.target, stage.loops, stage.value.dtype)
             case Scatter():
@@ -193,11 +191,6 @@ class _GraphCheck:
             self._problems.expect(is_new, f"the index {loop.index} is used twice", stage)
             self._indices.add(loop.index)
             check_index(loop.size, self._scope(stage))
-
-    def _kind(self, stage: Stage, kind: str, table: dict[str, str], dtype: torch.dtype) -> None:
-        if self._problems.expect(kind in table, f"there is no kind {kind}", stage):
-            fits = kind_of(dtype) in table[kind]
-            self._problems.expect(fits, f"{kind} is not defined for {type_text(dtype)}", stage)
 
     def _target(self, stage: Stage, name: str, loops: Sequence[Loop], dtype: torch.dtype) -> None:
         """Check the declared type of a target against the loops and the value it is computed with."""
@@ -228,37 +221,28 @@ class _GraphCheck:
         scope.expect(not differ(start, size), f"the parts fill {start} of {size}")
 
     def _reduce(self, stage: Reduce) -> None:
-        self._loops(stage, (*stage.loops, *stage.reduced))
-        scope = self._scope(stage, (*stage.loops, *stage.reduced))
+        self._loops(stage, loops_of(stage))
+        scope = self._scope(stage, loops_of(stage))
         check_expression(stage.value, scope)
-        self._kind(stage, stage.kind, REDUCTION_KINDS, stage.value.dtype)
-        if is_product(stage):
-            check_product(stage.value, scope)
-        results = 2 if stage.kind == "welford" else 1
-        scope.expect(len(stage.targets) == results, f"{stage.kind} has {results} results, not {len(stage.targets)}")
-        dtype = torch.int64 if stage.kind in ("argmax", "argmin") else stage.value.dtype
+        dtype = check_fold(stage.kind, stage.value, len(stage.targets), scope)
         for name in targets_of(stage):
             self._target(stage, name, stage.loops, dtype)
 
     def _scatter(self, stage: Scatter) -> None:
-        self._loops(stage, (*stage.target_loops, *stage.loops))
+        self._loops(stage, loops_of(stage))
         check_expression(stage.base, self._scope(stage, stage.target_loops))
         scope = self._scope(stage, stage.loops)
-        mask = () if stage.mask is None else (stage.mask,)
-        for value in (stage.value, *mask, *(value for _, value in stage.bindings)):
+        for value in expressions_of(stage)[1:]:
             check_expression(value, scope)
-        bound = check_bindings(stage.bindings, scope)
-        check_mask(stage.mask, scope)
-        for expression in stage.destination:
-            check_index(expression, scope, bound)
+        check_place(stage, scope)
         rank = len(stage.target_loops)
         scope.expect(len(stage.destination) == rank, f"{stage.target} has {rank} dimensions, it is written with others")
-        self._kind(stage, stage.mode, MODE_KINDS, stage.value.dtype)
+        check_kind(stage.mode, MODE_KINDS, stage.value.dtype, scope)
         for value in (stage.base, stage.value):
             self._target(stage, stage.target, stage.target_loops, value.dtype)
 
     def _template(self, stage: Template) -> None:
-        loops = [loop for item in (*stage.operands, *stage.results) if item is not None for loop in item.loops]
+        loops = loops_of(stage)
         self._loops(stage, loops)
         check_template(stage, self._scope(stage, loops))
         for result in stage.results:

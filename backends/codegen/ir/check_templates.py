@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from mixbackend.backends.codegen.ir.check_expressions import Scope, check_expression, check_index
 from mixbackend.backends.codegen.ir.errors import Problems
+from mixbackend.backends.codegen.ir.grammar import walk
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Local, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Local
 from mixbackend.backends.codegen.ir.stages import Loop, Operand, Template
 from mixbackend.backends.codegen.ir.templates import RESULT, TEMPLATES, TemplateForm, is_place, linear, other
 from mixbackend.backends.codegen.ir.text import listing

@@ -27,8 +27,9 @@ from typing import Literal, Union
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import Iteration
 from mixbackend.backends.codegen.ir.printed import Printed
-from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, is_checked
+from mixbackend.backends.codegen.ir.scalar import Bindings, Expr
 from mixbackend.backends.codegen.ir.stages import ReductionKind, ScanKind, WriteMode
 
 LoopMode = Literal["serial", "parallel", "vector", "ordered", "unrolled"]
@@ -37,7 +38,7 @@ LoopMode = Literal["serial", "parallel", "vector", "ordered", "unrolled"]
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLoop(Printed):
+class KernelLoop(Printed, Iteration):
     """One loop of a kernel: an index, its number of values, and how it runs."""
 
     index: sympy.Symbol
@@ -201,18 +202,3 @@ class TemplateKernel(Printed):
 
 
 AnyKernel = Union[Kernel, TemplateKernel]
-
-
-def roots_of(statement: Statement) -> tuple[Expr, ...]:
-    """Every expression of a statement: its value, mask and bound values."""
-    if not isinstance(statement, Store):
-        return (statement.value,)
-    mask = () if statement.mask is None else (statement.mask,)
-    return (statement.value, *mask, *(value for _, value in statement.bindings))
-
-
-def tells(kernel: AnyKernel) -> bool:
-    """Whether a kernel may tell that a value was ``corrected``."""
-    nests = kernel.nests if isinstance(kernel, Kernel) else ()
-    statements = (item for nest in nests for item in (*nest.body, *nest.finish))
-    return any(is_checked(*roots_of(statement)) for statement in statements)

@@ -9,8 +9,9 @@ Non-goals: reading text back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from mixbackend.backends.codegen.ir.grammar import expressions_of
 from mixbackend.backends.codegen.ir.kernel import (
     Accumulate,
     AnyKernel,
@@ -28,19 +29,14 @@ from mixbackend.backends.codegen.ir.kernel import (
 )
 from mixbackend.backends.codegen.ir.printed import text_of
 from mixbackend.backends.codegen.ir.program import KernelCall, OutputBuffer, Program, WorkspaceBuffer
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Load, Local, Read
+from mixbackend.backends.codegen.ir.scalar import Expr
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
-    Concatenate,
     GraphOutput,
-    Map,
     NumberInput,
-    Reduce,
-    Scan,
-    Scatter,
+    Stage,
     StageGraph,
     StridedInput,
-    Template,
     TensorType,
 )
 from mixbackend.backends.codegen.ir.text import (
@@ -69,17 +65,9 @@ def loops_text(loops: Sequence[KernelLoop]) -> str:
     return f"[{', '.join(map(loop_text, loops))}]"
 
 
-def expressions_of_statement(statement: Statement) -> tuple[Expr, ...]:
-    """Every scalar expression of a statement, bound values and mask included."""
-    if not isinstance(statement, Store):
-        return (statement.value,)
-    mask = () if statement.mask is None else (statement.mask,)
-    return (statement.value, *mask, *(value for _, value in statement.bindings))
-
-
 def statement_text(statement: Statement) -> str:
     """A statement, one line per named part."""
-    texts = ExpressionTexts(expressions_of_statement(statement))
+    texts = ExpressionTexts(expressions_of(statement))
     value = texts(statement.value)
     match statement:
         case Let():
@@ -203,8 +191,8 @@ def _indented(blocks: Iterable[str]) -> list[str]:
 
 
 _TEXTS: tuple[tuple[tuple[type, ...], Callable[[Any], str]], ...] = (
-    ((Constant, IndexValue, Load, Read, Local, Apply), expression_text),
-    ((Map, Concatenate, Reduce, Scan, Scatter, Template), stage_text),
+    (get_args(Expr), expression_text),
+    (get_args(Stage), stage_text),
     ((TensorType,), tensor_type_text),
     ((StridedInput, NumberInput), input_text),
     ((GraphOutput, AliasOutput), output_text),
@@ -212,9 +200,9 @@ _TEXTS: tuple[tuple[tuple[type, ...], Callable[[Any], str]], ...] = (
     ((KernelLoop,), loop_text),
     ((BufferParameter,), buffer_text),
     ((Scratch,), scratch_text),
-    ((Let, Store, Accumulate, Carry), statement_text),
+    (get_args(Statement), statement_text),
     ((Nest,), nest_text),
-    ((Kernel, TemplateKernel), any_kernel_text),
+    (get_args(AnyKernel), any_kernel_text),
     ((BufferView,), view_text),
     ((OutputBuffer,), output_buffer_text),
     ((WorkspaceBuffer,), workspace_text),

@@ -14,8 +14,9 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.call_table import CallTable, TabledCall
-from mixbackend.backends.codegen.ir.kernel import AnyKernel, tells
+from mixbackend.backends.codegen.ir.kernel import AnyKernel
 from mixbackend.backends.codegen.ir.printed import Printed
+from mixbackend.backends.codegen.ir.scalar import is_checked
 from mixbackend.backends.codegen.ir.stages import AliasOutput, NumberInput, StridedInput
 
 
@@ -145,7 +146,7 @@ class Program(Printed):
     def _telling(self) -> int | None:
         """See ``CallTable.telling``."""
         launches = self.launches
-        if not any(tells(call.kernel) for together in launches for call in together):
+        if not is_checked(*self.kernels):
             return None
         written = frozenset(self.written)
         writing = (place for place, together in enumerate(launches) if any(call.writes(written) for call in together))

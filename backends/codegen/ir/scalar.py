@@ -9,13 +9,14 @@ Non-goals: memory layout; ``Load`` names an element of a tensor by its index, ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeGuard, Union
+from typing import Any, TypeGuard, Union
 
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import Value, walk
 from mixbackend.backends.codegen.ir.philox import uniform
 from mixbackend.backends.codegen.ir.printed import Printed
 
@@ -27,8 +28,20 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in _HALF else dtype
 
 
+def _infix(op: str) -> Callable[[Any, Term], Expr]:
+    return lambda own, other: call(op, own, other)
+
+
+def _prefix(op: str) -> Callable[[Any], Expr]:
+    return lambda own: call(op, own)
+
+
+def _infix_reflected(op: str) -> Callable[[Any, Term], Expr]:
+    return lambda own, other: call(op, other, own)
+
+
 @dataclass(frozen=True)
-class _Node(Printed):
+class _Node(Printed, Value):
     dtype: torch.dtype
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
@@ -38,6 +51,15 @@ class _Node(Printed):
 
     def __hash__(self) -> int:
         return self._hash
+
+    # Operators are those of SCALAR_OPS, between expressions and with plain numbers on either side; "==" compares nodes.
+    __add__, __radd__ = _infix("add"), _infix_reflected("add")
+    __sub__, __rsub__ = _infix("sub"), _infix_reflected("sub")
+    __mul__, __rmul__ = _infix("mul"), _infix_reflected("mul")
+    __truediv__, __rtruediv__ = _infix("div"), _infix_reflected("div")
+    __and__, __or__ = _infix("and"), _infix("or")
+    __lt__, __le__, __gt__, __ge__ = _infix("lt"), _infix("le"), _infix("gt"), _infix("ge")
+    __neg__ = _prefix("neg")
 
 
 @dataclass(frozen=True)
@@ -127,6 +149,7 @@ class Apply(_Node):
 
 
 Expr = Union[Constant, IndexValue, Load, Read, Local, Apply]
+Term = Union[Expr, int, float, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +289,27 @@ def apply(op: str, *arguments: Expr, dtype: torch.dtype | None = None) -> Expr:
     return Apply(dtype, op, arguments)
 
 
-def is_checked(*roots: Expr) -> bool:
-    """Whether something in these expressions may be told to be out of range."""
-    return any(isinstance(node, Apply) and node.op == "corrected" for node in walk(*roots))
+def call(op: str, *terms: Term) -> Expr:
+    """A scalar operator on expressions and numbers, at least one of them an expression."""
+    dtype = next(term.dtype for term in reversed(terms) if not isinstance(term, (int, float)))
+    return apply(op, *(lifted(term, dtype) for term in terms))
+
+
+def lifted(term: Term, dtype: torch.dtype) -> Expr:
+    """A plain number as a constant of a compute type; an expression as it is."""
+    if not isinstance(term, (int, float)):
+        return term
+    return Constant(dtype, float(term) if dtype.is_floating_point else term)
+
+
+def is_checked(*wholes: Any) -> bool:
+    """Whether something in these nodes may be told to be out of range."""
+    return any(isinstance(node, Apply) and node.op == "corrected" for node in walk(*wholes))
+
+
+def cost_of(*wholes: Any) -> float:
+    """Cycles per vector of all operators in these nodes, see ``ScalarOp.cost``."""
+    return sum(SCALAR_OPS[node.op].cost for node in walk(*wholes) if isinstance(node, Apply))
 
 
 def needed(bindings: Bindings, index: Iterable[sympy.Expr]) -> Bindings:
@@ -290,29 +331,3 @@ def are_checked_in(bindings: Bindings, value: Expr) -> bool:
 def is_element(value: Expr) -> TypeGuard[Load]:
     """Whether a value is an element of a tensor, read in any case and at an index that no value decides."""
     return isinstance(value, Load) and value.mask is None and not value.bindings
-
-
-def children(expression: Expr) -> tuple[Expr, ...]:
-    """Direct parts of an expression: arguments, mask and bound values."""
-    if isinstance(expression, Apply):
-        return expression.arguments
-    if isinstance(expression, (Load, Read)):
-        bound = tuple(value for _, value in expression.bindings)
-        return bound if expression.mask is None else (*bound, expression.mask)
-    return ()
-
-
-def walk(*roots: Expr) -> Iterator[Expr]:
-    """All distinct nodes below the roots, parts before wholes, in a fixed order."""
-    seen: set[Expr] = set()
-    pending: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
-    while pending:
-        node, ready = pending.pop()
-        if node in seen:
-            continue
-        if ready:
-            seen.add(node)
-            yield node
-            continue
-        pending.append((node, True))
-        pending.extend((part, False) for part in reversed(children(node)))

@@ -15,6 +15,7 @@ from typing import Literal, TypeGuard, Union
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import Iteration
 from mixbackend.backends.codegen.ir.printed import Printed
 from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, Load
 
@@ -34,7 +35,7 @@ SEED, OFFSET = "random.seed", "random.offset"
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Iteration):
     """An index and the number of its values."""
 
     index: sympy.Symbol
@@ -306,16 +307,9 @@ def targets_of(stage: Stage) -> tuple[str, ...]:
     return (stage.target,)
 
 
-def expressions_of(stage: Stage) -> tuple[Expr, ...]:
-    """Every scalar expression of a stage, bound values and masks included."""
-    if isinstance(stage, Concatenate):
-        return tuple(part.value for part in stage.parts)
-    if isinstance(stage, Scatter):
-        mask = () if stage.mask is None else (stage.mask,)
-        return (stage.base, stage.value, *mask, *(value for _, value in stage.bindings))
-    if isinstance(stage, Template):
-        return tuple(operand.value for operand in stage.operands if operand is not None)
-    return (stage.value,)
+def target_loops_of(stage: LoopStage) -> tuple[Loop, ...]:
+    """Loops over all elements of a stage's targets, one per dimension."""
+    return stage.target_loops if isinstance(stage, Scatter) else stage.loops
 
 
 def is_product(stage: Stage) -> TypeGuard[Reduce]:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import all_index_expressions
 from mixbackend.backends.codegen.ir.indices import FloorDiv
 from mixbackend.backends.codegen.ir.products import NARROW
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Load, apply, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, apply
 from mixbackend.backends.codegen.ir.stages import Loop
 
 NIBBLES = 16
@@ -126,8 +127,8 @@ class _Reader:
 
 def _combined(op: str, inner: _Affine, other: Expr) -> _Affine:
     if op in ("add", "sub"):
-        other = apply("neg", other) if op == "sub" else other
-        return _Affine(inner.code, inner.scale, other if inner.offset is None else apply("add", inner.offset, other))
+        other = -other if op == "sub" else other
+        return _Affine(inner.code, inner.scale, other if inner.offset is None else inner.offset + other)
     scale = other if inner.scale is _ONE and op == "mul" else apply(op, inner.scale, other)
     return _Affine(inner.code, scale, None if inner.offset is None else apply(op, inner.offset, other))
 
@@ -135,21 +136,15 @@ def _combined(op: str, inner: _Affine, other: Expr) -> _Affine:
 def _without_groups(value: Expr, term: sympy.Symbol) -> list[sympy.Expr]:
     """Index expressions of a value, with numbers of groups of terms as symbols of their own."""
     groups = sympy.Symbol("group", integer=True, nonnegative=True)
-    places = [part for node in walk(value) for part in _indices(node)]
+    places = list(all_index_expressions(value))
     numbers = {item: groups for part in places for item in part.atoms(FloorDiv) if item.args[0] == term}
     return [part.xreplace(numbers) for part in places]
-
-
-def _indices(node: Expr) -> tuple[sympy.Expr, ...]:
-    if isinstance(node, Load):
-        return node.index
-    return (node.expression,) if isinstance(node, IndexValue) else ()
 
 
 def _group(found: _Affine, term: Loop) -> int | None:
     """Terms of a group: ``None`` where scales and offsets have different ones."""
     parts = [found.scale, *([] if found.offset is None else [found.offset])]
-    places = [part for value in parts for node in walk(value) for part in _indices(node)]
+    places = list(all_index_expressions(*parts))
     divisors = {item.args[1] for part in places for item in part.atoms(FloorDiv) if item.args[0] == term.index}
     if not divisors:
         return int(term.size)

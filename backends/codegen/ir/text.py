@@ -14,18 +14,8 @@ from typing import Any
 
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import (
-    Apply,
-    Bindings,
-    Constant,
-    Expr,
-    IndexValue,
-    Load,
-    Local,
-    Read,
-    children,
-    walk,
-)
+from mixbackend.backends.codegen.ir.grammar import expressions_of, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Bindings, Constant, Expr, IndexValue, Load, Local, Read
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
     Concatenate,
@@ -40,7 +30,6 @@ from mixbackend.backends.codegen.ir.stages import (
     StridedInput,
     Template,
     TensorType,
-    expressions_of,
     targets_of,
 )
 
@@ -79,7 +68,7 @@ class ExpressionTexts:
     def __init__(self, roots: Sequence[Expr]) -> None:
         self.lines: list[str] = []
         self._texts: dict[Expr, str] = {}
-        uses = Counter(part for node in walk(*roots) for part in children(node))
+        uses = Counter(part for node in walk(*roots) for part in expressions_of(node))
         uses.update(roots)
         for node in walk(*roots):
             text = self._inner(node)
@@ -175,7 +164,7 @@ def _stage_lines(stage: Stage, texts: ExpressionTexts) -> list[str]:
                 "nothing" if item is None else f"{listing(item.loops)} from {texts(item.value)}"
                 for item in stage.operands
             ]
-            finish = [] if stage.finish is None else [f"finish {expression_text(stage.finish)}"]
+            finish = [] if stage.finish is None else [f"finish {texts(stage.finish)}"]
             return [f"template {stage.name}({options_text(stage.options)})", *operands, *finish, *results]
 
 

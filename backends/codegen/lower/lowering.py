@@ -15,16 +15,15 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import all_index_expressions
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.scalar import (
     Bindings,
     Expr,
-    IndexValue,
     Load,
     OperandTypeError,
     apply,
     compute_dtype,
-    walk,
 )
 from mixbackend.backends.codegen.ir.stages import (
     OFFSET,
@@ -445,8 +444,4 @@ def _indices(loops: Sequence[Loop]) -> Index:
 
 def _symbols_in(value: Expr) -> set[sympy.Symbol]:
     """Symbols of all indices in an expression."""
-    found: set[sympy.Symbol] = set()
-    for node in walk(value):
-        parts = node.index if isinstance(node, Load) else (node.expression,) if isinstance(node, IndexValue) else ()
-        found.update(symbol for part in parts for symbol in part.free_symbols)
-    return found
+    return {symbol for part in all_index_expressions(value) for symbol in part.free_symbols}

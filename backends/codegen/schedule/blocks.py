@@ -17,28 +17,21 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of, rewrite, walk
 from mixbackend.backends.codegen.ir.indices import flatten
 from mixbackend.backends.codegen.ir.kernel import Carry, Kernel, KernelLoop, Let, Nest, Store
-from mixbackend.backends.codegen.ir.scalar import Expr, Local, Read, walk
+from mixbackend.backends.codegen.ir.scalar import Expr, Local, Read
 from mixbackend.backends.codegen.ir.stages import Scatter, Stage, Template
 from mixbackend.backends.codegen.schedule.build import share
 from mixbackend.backends.codegen.schedule.collapse import collapse_loops, drop_single_points
-from mixbackend.backends.codegen.schedule.draft import (
-    Draft,
-    accesses_of,
-    at_indices,
-    has_carry,
-    inner_loops,
-    map_statement,
-    nest_accesses,
-)
+from mixbackend.backends.codegen.schedule.draft import Draft, accesses_of, has_carry, nest_accesses
 from mixbackend.backends.codegen.schedule.finished import collect_strides, kernel_of
 from mixbackend.backends.codegen.schedule.forward import drop_unused, forward_values
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.schedule.loop_order import order_nest, order_outer
 from mixbackend.backends.codegen.schedule.nests import merge_nests
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.rewrite import with_indices
 from mixbackend.backends.codegen.schedule.statements import draft_of
 from mixbackend.backends.codegen.schedule.tiles import raise_loops
 from mixbackend.backends.codegen.targets.target import Blocks, TargetTraits
@@ -85,7 +78,7 @@ def _finished(draft: Draft, traits: TargetTraits, written: frozenset[str]) -> Ke
 
 def is_resident(draft: Draft, blocks: Blocks) -> bool:
     """Whether all rows that a block walks are of a known size that registers hold."""
-    rows = [sympy.Mul(*(loop.extent for loop in inner_loops(nest))) for nest in draft.nests]
+    rows = [sympy.Mul(*(loop.extent for loop in loops_of(nest))) for nest in draft.nests]
     columns = blocks.least_columns if are_strided(draft.outer, draft.nests) else 1
     return all(row.is_Integer and int(row) * columns <= blocks.resident for row in rows)
 
@@ -153,7 +146,7 @@ def are_strided(outer_loops: Sequence[KernelLoop], nests: Sequence[Nest]) -> boo
     outer = {loop.index: loop.extent for loop in outer_loops}
     votes: dict[int, int] = {}
     for nest in nests:
-        inner = {loop.index: loop.extent for loop in inner_loops(nest)}
+        inner = {loop.index: loop.extent for loop in loops_of(nest)}
         for access in nest_accesses(nest):
             used = access.offset.free_symbols & (inner.keys() | outer.keys())
             if not used & inner.keys() or not used & outer.keys():
@@ -173,7 +166,7 @@ def _extent(size: sympy.Expr) -> int:
 
 
 def _position(nest: Nest) -> sympy.Expr:
-    loops = inner_loops(nest)
+    loops = loops_of(nest)
     return flatten((loop.index for loop in loops), (loop.extent for loop in loops))
 
 
@@ -185,8 +178,8 @@ def _is_met_at_its_points(draft: Draft, name: str) -> bool:
         return False
     if all(access.offset == 0 for _, access in touched):
         # Once per outer point: after a fold, or where there is no row.
-        return writers[0].finish != () or not inner_loops(writers[0])
-    rows = {tuple(loop.extent for loop in inner_loops(nest)) for nest, _ in touched}
+        return writers[0].finish != () or not loops_of(writers[0])
+    rows = {tuple(loop.extent for loop in loops_of(nest)) for nest, _ in touched}
     return len(rows) == 1 and all(access.offset == _position(nest) for nest, access in touched)
 
 
@@ -220,7 +213,7 @@ def _without(draft: Draft, name: str, overwritten: frozenset[str]) -> Draft | No
         return None
     nests = []
     for nest in draft.nests:
-        made = nest if nest is maker else _recomputing(nest, name, value, inner_loops(maker))
+        made = nest if nest is maker else _recomputing(nest, name, value, loops_of(maker))
         if made is None:
             return None
         nests.append(made)
@@ -247,15 +240,14 @@ def _recomputing(nest: Nest, name: str, value: Expr, loops: tuple[KernelLoop, ..
     reads = [item for item in accesses_of((*nest.body, *nest.finish)) if item.buffer == name]
     if not reads:
         return nest
-    own = inner_loops(nest)
+    own = loops_of(nest)
     same = [loop.extent for loop in own] == [loop.extent for loop in loops]
     if not same or any(item.offset != _position(nest) for item in reads):
         return None
     moved = {old.index: new.index for old, new in zip(loops, own, strict=True)}
-    (let,) = at_indices((Let("%again", value),), moved, {})
+    again = with_indices(value, moved, {})
 
     def node(item: Expr) -> Expr:
-        return let.value if isinstance(item, Read) and item.buffer == name else item
+        return again if isinstance(item, Read) and item.buffer == name else item
 
-    body = tuple(map_statement(item, lambda root: rewrite(root, node)) for item in nest.body)
-    return replace(nest, body=body)
+    return replace(nest, body=tuple(rewrite(item, node) for item in nest.body))

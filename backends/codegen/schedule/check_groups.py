@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     GraphOutput,
@@ -21,7 +22,7 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.group import Group
-from mixbackend.backends.codegen.schedule.rewrite import loads_of, loops_of
+from mixbackend.backends.codegen.schedule.rewrite import loads_of
 from mixbackend.contracts import IrError
 
 

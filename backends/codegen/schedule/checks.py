@@ -21,8 +21,9 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import expressions_of, loops_of, rewrite, walk
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Load, is_checked, needed, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Load, is_checked, needed
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     Loop,
@@ -33,16 +34,15 @@ from mixbackend.backends.codegen.ir.stages import (
     StageGraph,
     Template,
     TensorType,
-    expressions_of,
+    targets_of,
 )
 from mixbackend.backends.codegen.schedule.one_term import symbols_of
-from mixbackend.backends.codegen.schedule.reindex import renamed
-from mixbackend.backends.codegen.schedule.rewrite import loops_of, map_stage, rewrite
+from mixbackend.backends.codegen.schedule.rewrite import renamed
 
 
 def tells(stage: Stage) -> bool:
     """Whether a stage may tell that something is out of range."""
-    return not isinstance(stage, Template) and is_checked(*expressions_of(stage))
+    return not isinstance(stage, Template) and is_checked(stage)
 
 
 def without_checks(graph: StageGraph) -> StageGraph:
@@ -74,7 +74,7 @@ def checked_first(graph: StageGraph) -> StageGraph:
             if check in done:
                 continue
             done.add(check)
-            name = f"{_name(stage)}.checked{number}"
+            name = f"{targets_of(stage)[0]}.checked{number}"
             types[name] = TensorType((), check.dtype)
             stages.append(_folded(name, check, loops, symbols, stage.origins))
         stages.append(unchecked(stage))
@@ -83,20 +83,13 @@ def checked_first(graph: StageGraph) -> StageGraph:
 
 def unchecked(stage: Stage) -> Stage:
     """The stage that tells nothing."""
-    return map_stage(stage, lambda value: rewrite(value, _silent)) if tells(stage) else stage
+    return rewrite(stage, _silent) if tells(stage) else stage
 
 
 def _silent(node: Expr) -> Expr:
     if isinstance(node, Load) and node.bindings:
         return replace(node, bindings=needed(node.bindings, node.index))
     return node.arguments[0] if isinstance(node, Apply) and node.op == "corrected" else node
-
-
-def _name(stage: Stage) -> str:
-    if isinstance(stage, Reduce):
-        return next(target for target in stage.targets if target is not None)
-    assert not isinstance(stage, Template), "templates check nothing"
-    return stage.target
 
 
 def _checks(stage: Stage) -> Iterator[tuple[Expr, tuple[Loop, ...]]]:

@@ -18,15 +18,10 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import all_index_expressions
 from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest
-from mixbackend.backends.codegen.schedule.draft import (
-    Draft,
-    coefficient,
-    folds_positions,
-    index_values_of,
-    nest_accesses,
-    nest_at,
-)
+from mixbackend.backends.codegen.schedule.draft import Draft, coefficient, folds_positions
+from mixbackend.backends.codegen.schedule.rewrite import with_indices
 
 Loops = tuple[KernelLoop, ...]
 ZERO = sympy.Integer(0)
@@ -36,7 +31,7 @@ def drop_single_points(draft: Draft) -> Draft:
     """Remove loops of one value; a reduction keeps one loop."""
     outer = tuple(loop for loop in draft.outer if loop.extent != 1)
     gone = [loop.index for loop in draft.outer if loop.extent == 1]
-    nests = tuple(_drop_inner(nest_at(nest, dict.fromkeys(gone, ZERO), {})) for nest in draft.nests)
+    nests = tuple(_drop_inner(with_indices(nest, dict.fromkeys(gone, ZERO), {})) for nest in draft.nests)
     return replace(draft, outer=outer, nests=nests)
 
 
@@ -45,7 +40,7 @@ def _drop_inner(nest: Nest) -> Nest:
     reduced = tuple(loop for loop in nest.reduced if loop.extent != 1) or nest.reduced[:1]
     kept = {loop.index for loop in (*loops, *reduced)}
     gone = [loop.index for loop in (*nest.loops, *nest.reduced) if loop.index not in kept]
-    return nest_at(replace(nest, loops=loops, reduced=reduced), dict.fromkeys(gone, ZERO), {})
+    return with_indices(replace(nest, loops=loops, reduced=reduced), dict.fromkeys(gone, ZERO), {})
 
 
 def collapse_loops(draft: Draft) -> Draft:
@@ -58,19 +53,19 @@ def collapse_outer(draft: Draft) -> Draft:
     tiled = {
         symbol for nest in draft.nests for loop in (*nest.loops, *nest.reduced) for symbol in loop.extent.free_symbols
     }
-    uses = [use for nest in draft.nests for use in _uses(nest)]
+    uses = list(all_index_expressions(*draft.nests))
 
     def mergeable(first: KernelLoop, second: KernelLoop) -> bool:
         return not {first.index, second.index} & tiled and _walks_as_one(first, second, uses)
 
     outer, gone = _merge(draft.outer, mergeable, any_order=True)
-    nests = tuple(nest_at(nest, dict.fromkeys(gone, ZERO), {}) for nest in draft.nests) if gone else draft.nests
+    nests = tuple(with_indices(nest, dict.fromkeys(gone, ZERO), {}) for nest in draft.nests) if gone else draft.nests
     return replace(draft, outer=outer, nests=nests)
 
 
 def collapse_nest(nest: Nest) -> Nest:
     """Merge the loops of one nest."""
-    uses = list(_uses(nest))
+    uses = list(all_index_expressions(nest))
 
     def mergeable(first: KernelLoop, second: KernelLoop) -> bool:
         return first.mode == second.mode and _walks_as_one(first, second, uses)
@@ -80,7 +75,7 @@ def collapse_nest(nest: Nest) -> Nest:
     reduced, also_gone = _merge(nest.reduced, mergeable, any_order=not folds_positions(nest))
     if not gone and not also_gone:
         return nest
-    return nest_at(replace(nest, loops=loops, reduced=reduced), dict.fromkeys([*gone, *also_gone], ZERO), {})
+    return with_indices(replace(nest, loops=loops, reduced=reduced), dict.fromkeys([*gone, *also_gone], ZERO), {})
 
 
 def _merge(
@@ -104,12 +99,6 @@ def _merge(
 
 def _pairs(loops: Sequence[KernelLoop], any_order: bool) -> Iterator[tuple[KernelLoop, KernelLoop]]:
     return itertools.permutations(loops, 2) if any_order else itertools.pairwise(loops)
-
-
-def _uses(nest: Nest) -> Iterator[sympy.Expr]:
-    """Every index expression of a nest: offsets (of what bound values read as well) and indices computed with."""
-    yield from (access.offset for access in nest_accesses(nest))
-    yield from index_values_of(nest)
 
 
 def _walks_as_one(first: KernelLoop, second: KernelLoop, uses: Sequence[sympy.Expr]) -> bool:

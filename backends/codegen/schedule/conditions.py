@@ -11,10 +11,9 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import rewrite
 from mixbackend.backends.codegen.ir.kernel import Statement
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Read, apply
-from mixbackend.backends.codegen.schedule.draft import map_statement
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Read
 
 
 def parts_of(mask: Expr | None) -> Iterator[Expr]:
@@ -51,11 +50,11 @@ def without(statement: Statement, conditions: Iterable[Expr]) -> Statement:
         left = [part for part in parts_of(item.mask) if part not in known]
         return replace(item, mask=_all(left))
 
-    return map_statement(statement, lambda root: rewrite(root, node))
+    return rewrite(statement, node)
 
 
 def _all(conditions: Iterable[Expr]) -> Expr | None:
     result: Expr | None = None
     for condition in conditions:
-        result = condition if result is None else apply("and", result, condition)
+        result = condition if result is None else result & condition
     return result

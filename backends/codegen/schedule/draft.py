@@ -7,27 +7,17 @@ are expanded sums, so that strides can be read off them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.indices import Ranges, substitute
-from mixbackend.backends.codegen.ir.kernel import (
-    Accumulate,
-    Carry,
-    KernelLoop,
-    Let,
-    Nest,
-    Scratch,
-    Statement,
-    Store,
-    roots_of,
-)
-from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Read, walk
+from mixbackend.backends.codegen.ir.grammar import bound_symbols_of, index_expressions_of, rewrite, walk
+from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, Nest, Scratch, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Read
 from mixbackend.backends.codegen.schedule.hints import Hints, points
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
 
 Indices = Mapping[sympy.Symbol, sympy.Expr]
 
@@ -89,11 +79,6 @@ def coefficient(expression: sympy.Expr, index: sympy.Symbol) -> sympy.Expr | Non
     return total
 
 
-def inner_loops(nest: Nest) -> tuple[KernelLoop, ...]:
-    """All loops of a nest."""
-    return (*nest.loops, *nest.reduced)
-
-
 def largest_extent(loop: KernelLoop) -> sympy.Expr:
     """The extent of a loop where it is longest: a tile at outer index 0. Sizes are positive, indices are not."""
     return _largest(loop.extent)
@@ -116,82 +101,31 @@ def points_of(loops: Iterable[KernelLoop], hints: Hints) -> int:
     return points((largest_extent(loop) for loop in loops), hints)
 
 
-def map_statement(
-    statement: Statement,
-    function: Callable[[Expr], Expr],
-    offset: Callable[[sympy.Expr], sympy.Expr] = lambda offset: offset,
-) -> Statement:
-    """The statement with every expression, and the offset of a store, replaced."""
-    if not isinstance(statement, Store):
-        return replace(statement, value=function(statement.value))
-    return replace(
-        statement,
-        offset=offset(statement.offset),
-        value=function(statement.value),
-        mask=None if statement.mask is None else function(statement.mask),
-        bindings=tuple((symbol, function(value)) for symbol, value in statement.bindings),
-    )
-
-
 def on_buffers(nest: Nest, names: Mapping[str, str]) -> Nest:
     """The nest with what it reads and stores in buffers of other names; those without a new one keep theirs."""
 
-    def node(item: Expr) -> Expr:
-        return replace(item, buffer=names[item.buffer]) if isinstance(item, Read) and item.buffer in names else item
+    def moved(item: Any) -> Any:
+        is_there = isinstance(item, (Read, Store)) and item.buffer in names
+        return replace(item, buffer=names[item.buffer]) if is_there else item
 
-    def moved(statement: Statement) -> Statement:
-        statement = map_statement(statement, lambda root: rewrite(root, node))
-        if isinstance(statement, Store) and statement.buffer in names:
-            return replace(statement, buffer=names[statement.buffer])
-        return statement
-
+    nest = rewrite(nest, moved)
     return replace(nest, body=tuple(map(moved, nest.body)), finish=tuple(map(moved, nest.finish)))
 
 
-def at_indices(statements: Iterable[Statement], values: Indices, ranges: Ranges) -> tuple[Statement, ...]:
-    """Statements with loop indices replaced.
-
-    Args:
-        values: what each index becomes.
-        ranges: of the indices in them.
-    """
-
-    def moved(expression: sympy.Expr) -> sympy.Expr:
-        return substitute(expression, values, ranges)
-
-    def node(item: Expr) -> Expr:
-        if isinstance(item, IndexValue):
-            return replace(item, expression=moved(item.expression))
-        if isinstance(item, Read):
-            return replace(item, offset=moved(item.offset))
-        return item
-
-    return tuple(map_statement(statement, lambda root: rewrite(root, node), moved) for statement in statements)
-
-
-def nest_at(nest: Nest, values: Indices, ranges: Ranges) -> Nest:
-    """The nest with indices replaced in its statements."""
-    return replace(nest, body=at_indices(nest.body, values, ranges), finish=at_indices(nest.finish, values, ranges))
-
-
-def indices_of(*roots: Expr) -> frozenset[sympy.Symbol]:
-    """Every symbol that the expressions depend on, bound symbols left out."""
-    used: set[sympy.Symbol] = set()
-    bound: set[sympy.Symbol] = set()
-    for node in walk(*roots):
-        if isinstance(node, IndexValue):
-            used |= node.expression.free_symbols
-        elif isinstance(node, Read):
-            used |= node.offset.free_symbols
-            bound |= {symbol for symbol, _ in node.bindings}
-    return frozenset(used - bound)
+def indices_of(*wholes: Any) -> frozenset[sympy.Symbol]:
+    """Every symbol that the index expressions of some nodes depend on, bound symbols left out."""
+    if not wholes:
+        return frozenset()
+    nodes = (*wholes, *walk(*wholes))
+    used = {symbol for node in nodes for part in index_expressions_of(node) for symbol in part.free_symbols}
+    return frozenset(used).difference(*map(bound_symbols_of, nodes))
 
 
 def accesses_of(statements: Iterable[Statement], finish: bool = False) -> tuple[Access, ...]:
     """Every distinct touch of memory, in order."""
     found: dict[Access, None] = {}
     for statement in statements:
-        for node in walk(*roots_of(statement)):
+        for node in walk(statement):
             if isinstance(node, Read):
                 dynamic = indices_of(*(value for _, value in node.bindings))
                 found[Access(node.buffer, node.offset, False, dynamic, finish)] = None
@@ -204,12 +138,6 @@ def accesses_of(statements: Iterable[Statement], finish: bool = False) -> tuple[
 def nest_accesses(nest: Nest) -> tuple[Access, ...]:
     """Every distinct touch of memory of a nest."""
     return (*accesses_of(nest.body), *accesses_of(nest.finish, finish=True))
-
-
-def index_values_of(nest: Nest) -> tuple[sympy.Expr, ...]:
-    """Index expressions that are computed with."""
-    roots = [root for statement in (*nest.body, *nest.finish) for root in roots_of(statement)]
-    return tuple(node.expression for node in walk(*roots) if isinstance(node, IndexValue))
 
 
 def folds_positions(nest: Nest) -> bool:

@@ -15,14 +15,23 @@ from dataclasses import dataclass, field, replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import (
+    T,
+    bound_symbols_of,
+    loops_of,
+    map_bound_symbols,
+    map_loops,
+    reindex,
+    rewrite,
+    walk,
+)
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.kernel import AnyKernel, TemplateKernel
-from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, walk
-from mixbackend.backends.codegen.ir.stages import Loop, Scatter, Stage, Template, expressions_of, targets_of
+from mixbackend.backends.codegen.ir.scalar import Expr, Load
+from mixbackend.backends.codegen.ir.stages import Loop, Stage, targets_of
 from mixbackend.backends.codegen.schedule.draft import on_buffers
 from mixbackend.backends.codegen.schedule.group import Group, Layout
-from mixbackend.backends.codegen.schedule.reindex import with_loops
-from mixbackend.backends.codegen.schedule.rewrite import loops_of, map_stage, rename_targets, rewrite
+from mixbackend.backends.codegen.schedule.rewrite import rename_targets
 from mixbackend.backends.codegen.schedule.templates import renamed_buffers
 
 Build = Callable[[Group, Mapping[str, Layout], Collection[str]], "tuple[AnyKernel, ...]"]
@@ -96,13 +105,10 @@ class _Names:
         for stage in group.stages:
             for loop in loops_of(stage):
                 seen(loop.index)
-            for node in walk(*expressions_of(stage)):
+            for node in (*walk(stage), stage):
                 if isinstance(node, Load):
                     tensors.setdefault(node.tensor, f"%g{len(tensors)}")
-                    for symbol, _ in node.bindings:
-                        seen(symbol)
-            if isinstance(stage, Scatter):
-                for symbol, _ in stage.bindings:
+                for symbol in bound_symbols_of(node):
                     seen(symbol)
             for target in targets_of(stage):
                 tensors.setdefault(target, f"%g{len(tensors)}")
@@ -114,25 +120,16 @@ class _Names:
         return Group(self._loops(group.outer), tuple(map(self._stage, group.stages)), private)
 
     def _stage(self, stage: Stage) -> Stage:
-        stage = map_stage(stage, lambda value: rewrite(value, self._node))
-        stage = with_loops(rename_targets(stage, self.tensors), self._loops)
-        if isinstance(stage, Scatter):
-            bindings = tuple((self.symbols[symbol], value) for symbol, value in stage.bindings)
-            stage = replace(stage, destination=tuple(map(self._index, stage.destination)), bindings=bindings)
-        if isinstance(stage, Template):
-            results = tuple(replace(item, index=tuple(map(self._index, item.index))) for item in stage.results)
-            stage = replace(stage, results=results)
+        stage = self._bound(rewrite(reindex(stage, self._index), self._node))
+        stage = map_loops(rename_targets(stage, self.tensors), self._loops)
         return replace(stage, origins=())
 
     def _node(self, node: Expr) -> Expr:
-        if isinstance(node, IndexValue):
-            return replace(node, expression=self._index(node.expression))
-        if not isinstance(node, Load):
-            return node
-        bindings = tuple((self.symbols[symbol], value) for symbol, value in node.bindings)
-        return replace(
-            node, tensor=self.tensors[node.tensor], index=tuple(map(self._index, node.index)), bindings=bindings
-        )
+        node = self._bound(node)
+        return replace(node, tensor=self.tensors[node.tensor]) if isinstance(node, Load) else node
+
+    def _bound(self, node: T) -> T:
+        return map_bound_symbols(node, lambda symbol: self.symbols[symbol])
 
     def _index(self, expression: sympy.Expr) -> sympy.Expr:
         return expression.xreplace(self.symbols)

@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.ir.stages import Loop
 from mixbackend.backends.codegen.schedule.alignment import Cluster
 from mixbackend.backends.codegen.schedule.fusion_cost import Surroundings, is_private, slice_bytes
 from mixbackend.backends.codegen.schedule.group import Group
-from mixbackend.backends.codegen.schedule.reindex import renamed
+from mixbackend.backends.codegen.schedule.rewrite import renamed
 
 
 def in_order(clusters: Iterable[Cluster], before: Iterable[tuple[Cluster, Cluster]] = ()) -> Iterator[Cluster]:

@@ -13,24 +13,17 @@ from dataclasses import replace
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import loops_of, reindex
 from mixbackend.backends.codegen.ir.indices import FloorDiv
-from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel, Nest, Statement, Store, roots_of
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, IndexValue, Read, walk
-from mixbackend.backends.codegen.schedule.draft import (
-    Draft,
-    accesses_of,
-    inner_loops,
-    largest_extent,
-    map_statement,
-    nest_accesses,
-)
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.ir.kernel import BufferParameter, Kernel, Nest
+from mixbackend.backends.codegen.ir.scalar import cost_of
+from mixbackend.backends.codegen.schedule.draft import Draft, accesses_of, indices_of, largest_extent, nest_accesses
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 
 def collect_strides(draft: Draft) -> Draft:
     """Write every index once in an offset, times its whole stride: ``i*a + i*b`` is ``i*(a + b)``."""
-    loops = [*draft.outer, *(loop for nest in draft.nests for loop in inner_loops(nest))]
+    loops = [*draft.outer, *(loop for nest in draft.nests for loop in loops_of(nest))]
     indices = frozenset(loop.index for loop in loops)
 
     def collected(offset: sympy.Expr) -> sympy.Expr:
@@ -40,16 +33,7 @@ def collect_strides(draft: Draft) -> Draft:
             strides[index] = strides.get(index, sympy.Integer(0)) + stride
         return sympy.Add(*(stride * index for index, stride in strides.items()))
 
-    def node(item: Expr) -> Expr:
-        return replace(item, offset=collected(item.offset)) if isinstance(item, Read) else item
-
-    def changed(item: Statement) -> Statement:
-        return map_statement(item, lambda root: rewrite(root, node), collected)
-
-    def nest(item: Nest) -> Nest:
-        return replace(item, body=tuple(map(changed, item.body)), finish=tuple(map(changed, item.finish)))
-
-    return replace(draft, nests=tuple(map(nest, draft.nests)))
+    return replace(draft, nests=tuple(reindex(nest, collected) for nest in draft.nests))
 
 
 def kernel_of(draft: Draft, traits: TargetTraits) -> Kernel:
@@ -82,26 +66,12 @@ def _buffers(draft: Draft) -> tuple[BufferParameter, ...]:
     )
 
 
-def _symbols(draft: Draft) -> set[sympy.Symbol]:
+def _symbols(draft: Draft) -> frozenset[sympy.Symbol]:
     """Sizes and numbers: every symbol that is neither a loop index nor bound."""
-    loops = [*draft.outer, *(loop for nest in draft.nests for loop in inner_loops(nest))]
+    loops = [*draft.outer, *(loop for nest in draft.nests for loop in loops_of(nest))]
     expressions = [loop.extent for loop in loops] + [item.elements for item in draft.scratch]
-    own = {loop.index for loop in loops}
-    for nest in draft.nests:
-        for item in (*nest.body, *nest.finish):
-            if isinstance(item, Store):
-                expressions.append(item.offset)
-                own |= {symbol for symbol, _ in item.bindings}
-            for node in walk(*roots_of(item)):
-                expressions += _positions(node)
-                own |= {symbol for symbol, _ in node.bindings} if isinstance(node, Read) else set()
-    return {symbol for item in expressions for symbol in item.free_symbols} - own
-
-
-def _positions(node: Expr) -> list[sympy.Expr]:
-    if isinstance(node, Read):
-        return [node.offset]
-    return [node.expression] if isinstance(node, IndexValue) else []
+    used = indices_of(*draft.nests).union(*(item.free_symbols for item in expressions))
+    return used.difference(loop.index for loop in loops)
 
 
 def work_of(draft: Draft, traits: TargetTraits) -> sympy.Expr:
@@ -109,7 +79,7 @@ def work_of(draft: Draft, traits: TargetTraits) -> sympy.Expr:
     outer = sympy.Mul(*map(largest_extent, draft.outer))
     total = sympy.Integer(0)
     for nest in draft.nests:
-        points = sympy.Mul(*map(largest_extent, inner_loops(nest)))
+        points = sympy.Mul(*map(largest_extent, loops_of(nest)))
         total += outer * points * _instructions(nest, draft.dtypes)
     lanes = max(traits.vector_bytes // 4, 1)
     return FloorDiv(sympy.expand(total) + lanes - 1, sympy.Integer(lanes))
@@ -118,5 +88,4 @@ def work_of(draft: Draft, traits: TargetTraits) -> sympy.Expr:
 def _instructions(nest: Nest, dtypes: Mapping[str, torch.dtype]) -> int:
     """Of one vector of points; as many times more where there is no vector is left out: it is rough."""
     touched = sum(max(dtypes[access.buffer].itemsize // 4, 1) for access in accesses_of(nest.body))
-    roots = [root for item in nest.body for root in roots_of(item)]
-    return int(touched + sum(SCALAR_OPS[node.op].cost for node in walk(*roots) if isinstance(node, Apply)))
+    return int(touched + cost_of(*nest.body))

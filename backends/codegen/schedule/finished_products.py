@@ -20,8 +20,9 @@ from dataclasses import replace
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import rewrite, walk
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, Local, is_element, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, Local, is_element
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Loop,
@@ -37,7 +38,7 @@ from mixbackend.backends.codegen.ir.stages import (
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import RESULT, is_packed_product, is_place, other
-from mixbackend.backends.codegen.schedule.rewrite import loads_of, readers_of, rewrite
+from mixbackend.backends.codegen.schedule.rewrite import loads_of, readers_of
 
 MAXIMUM_OTHERS = 4
 """Matrices that are read beside a product: each has a pointer and four strides."""

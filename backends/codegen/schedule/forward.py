@@ -17,10 +17,10 @@ from dataclasses import replace
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import Accumulate, Let, Nest, Statement, Store, roots_of
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, Local, Read, apply, walk
-from mixbackend.backends.codegen.schedule.draft import Draft, map_statement
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.ir.grammar import rewrite, walk
+from mixbackend.backends.codegen.ir.kernel import Accumulate, Let, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, Local, Read, apply
+from mixbackend.backends.codegen.schedule.draft import Draft
 
 _ROUNDING = {torch.float16: "round_float16", torch.bfloat16: "round_bfloat16"}
 
@@ -40,7 +40,7 @@ def forward_values(draft: Draft) -> Draft:
 def drop_unused(draft: Draft) -> Draft:
     """Remove scratch that is never read, and what was computed for it alone."""
     while True:
-        read = {node.buffer for node in _nodes(draft.nests) if isinstance(node, Read)}
+        read = {node.buffer for node in walk(*draft.nests) if isinstance(node, Read)}
         unread = draft.scratch_names - read
         nests = tuple(nest for nest in (_without(nest, unread) for nest in draft.nests) if nest.body or nest.finish)
         if nests == draft.nests and not unread:
@@ -77,8 +77,7 @@ def _forward(statements: Iterable[Statement], draft: Draft, names: Iterator[str]
 
 
 def _read_positions(statements: Iterable[Statement]) -> set[Position]:
-    nodes = (node for item in statements for node in walk(*roots_of(item)))
-    return {(node.buffer, node.offset) for node in nodes if isinstance(node, Read) and _is_static(node)}
+    return {(node.buffer, node.offset) for node in walk(*statements) if isinstance(node, Read) and _is_static(node)}
 
 
 def _is_static(node: Expr) -> bool:
@@ -86,7 +85,7 @@ def _is_static(node: Expr) -> bool:
 
 
 def _with_known(statement: Statement, known: dict[Position, Expr]) -> Statement:
-    return map_statement(statement, lambda root: rewrite(root, lambda node: _known_value(node, known)))
+    return rewrite(statement, lambda node: _known_value(node, known))
 
 
 def _known_value(node: Expr, known: dict[Position, Expr]) -> Expr:
@@ -105,14 +104,10 @@ def _rounded(value: Expr, dtype: torch.dtype) -> Expr:
 # -- what nobody reads --------------------------------------------------------------------------------------------
 
 
-def _nodes(nests: Iterable[Nest]) -> Iterator[Expr]:
-    return walk(*(root for nest in nests for item in (*nest.body, *nest.finish) for root in roots_of(item)))
-
-
 def _without(nest: Nest, unread: frozenset[str]) -> Nest:
     """The nest without stores into unread scratch and without names that nothing uses."""
     kept = [item for item in (*nest.body, *nest.finish) if not (isinstance(item, Store) and item.buffer in unread)]
-    used = {node.name for item in kept for node in walk(*roots_of(item)) if isinstance(node, Local)}
+    used = {node.name for node in walk(*kept) if isinstance(node, Local)}
 
     def stays(item: Statement) -> bool:
         if isinstance(item, Store):

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of
 from mixbackend.backends.codegen.ir.stages import Reduce, Stage
 from mixbackend.backends.codegen.schedule.alignment import Cluster, OuterLoop
 from mixbackend.backends.codegen.schedule.hints import Hints, points
-from mixbackend.backends.codegen.schedule.rewrite import loops_of
 from mixbackend.backends.codegen.schedule.stage_facts import Access, StageFacts
 from mixbackend.backends.codegen.targets.target import TargetTraits
 

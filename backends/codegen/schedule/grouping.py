@@ -15,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from mixbackend.backends.codegen.ir.grammar import loops_of
 from mixbackend.backends.codegen.ir.program import Refusal
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
@@ -41,7 +42,6 @@ from mixbackend.backends.codegen.schedule.fusion_cost import Cost, Surroundings,
 from mixbackend.backends.codegen.schedule.group import Group, Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.layout import choose_layouts
-from mixbackend.backends.codegen.schedule.rewrite import loops_of
 from mixbackend.backends.codegen.schedule.stage_facts import StageFacts, gather_facts
 from mixbackend.backends.codegen.schedule.write_inputs import readers_before_writers
 from mixbackend.backends.codegen.targets.target import TargetTraits

@@ -16,10 +16,11 @@ from dataclasses import replace
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import rewrite, walk
 from mixbackend.backends.codegen.ir.indices import Ranges, substitute
-from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, apply, walk
+from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, apply
 from mixbackend.backends.codegen.ir.stages import Concatenate, Loop, Map, Part, Stage, StageGraph
-from mixbackend.backends.codegen.schedule.rewrite import ranges_of, rewrite
+from mixbackend.backends.codegen.schedule.rewrite import ranges_of
 
 MOST_PARTS = 8
 MOST_NODES = 64
@@ -42,7 +43,7 @@ def _joined(stage: Stage, ranges: Ranges) -> Stage:
     *others, last = stage.parts
     value = _where_it_is(last, axis, ranges, first=not others, last=True)
     for number, part in reversed(list(enumerate(others))):
-        inside = apply("lt", place, IndexValue(torch.int64, sympy.expand(part.start + part.size)))
+        inside = place < IndexValue(torch.int64, sympy.expand(part.start + part.size))
         mine = _where_it_is(part, axis, ranges, first=number == 0, last=False)
         value = apply("where", inside, mine, value, dtype=value.dtype)
     return Map(stage.target, stage.loops, value, stage.origins)
@@ -51,9 +52,9 @@ def _joined(stage: Stage, ranges: Ranges) -> Stage:
 def _where_it_is(part: Part, axis: Loop, ranges: Ranges, first: bool, last: bool) -> Expr:
     """The value of a part over the whole axis; what it loads is masked off outside."""
     place = IndexValue(torch.int64, axis.index)
-    after = apply("ge", place, IndexValue(torch.int64, part.start))
-    before = apply("lt", place, IndexValue(torch.int64, sympy.expand(part.start + part.size)))
-    mask = None if first and last else before if first else after if last else apply("and", after, before)
+    after = place >= IndexValue(torch.int64, part.start)
+    before = place < IndexValue(torch.int64, sympy.expand(part.start + part.size))
+    mask = None if first and last else before if first else after if last else after & before
     moved = {axis.index: axis.index - part.start}
 
     def node(item: Expr) -> Expr:
@@ -62,7 +63,7 @@ def _where_it_is(part: Part, axis: Loop, ranges: Ranges, first: bool, last: bool
         if not isinstance(item, Load):
             return item
         index = tuple(substitute(expression, moved, ranges) for expression in item.index)
-        both = item.mask if mask is None else mask if item.mask is None else apply("and", mask, item.mask)
+        both = item.mask if mask is None else mask if item.mask is None else mask & item.mask
         return replace(item, index=index, mask=both)
 
     return rewrite(part.value, node)

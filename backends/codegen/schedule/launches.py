@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of, walk
 from mixbackend.backends.codegen.ir.kernel import Accumulate, AnyKernel, Kernel
-from mixbackend.backends.codegen.ir.scalar import Read, walk
-from mixbackend.backends.codegen.schedule.draft import inner_loops
+from mixbackend.backends.codegen.ir.scalar import Read
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import points
 
@@ -93,7 +93,7 @@ def _kind(kernel: AnyKernel, layouts: Mapping[str, Layout]) -> sympy.Expr | None
         return None
     if any(symbol for loop in kernel.outer for symbol in loop.extent.free_symbols):
         return None
-    if any(inner_loops(nest) for nest in kernel.nests):
+    if any(loops_of(nest) for nest in kernel.nests):
         return _terms_of_row(kernel)
     sizes = [layouts[item.name].type for item in kernel.buffers]
     small = sum(points(item.sizes, {}) * item.dtype.itemsize for item in sizes) <= LARGEST

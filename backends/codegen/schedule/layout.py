@@ -16,11 +16,11 @@ import sympy
 
 from mixbackend.backends.codegen.ir.stages import (
     Map,
-    Scatter,
     Stage,
     StageGraph,
     Template,
     given_strides,
+    target_loops_of,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import is_packed_product
@@ -85,7 +85,7 @@ class _Chooser:
             return list(range(len(stage.loops)))
         if isinstance(stage, Template):
             return _order_of_product(stage) if is_packed_product(stage) else None
-        loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
+        loops = target_loops_of(stage)
         dimension = {loop.index: place for place, loop in enumerate(loops) if loop.size != 1}
         seen = []
         for load in loads_of(stage):
@@ -116,7 +116,7 @@ class _Chooser:
             target = targets_of(stage)[0]
             if target not in self._strides:
                 continue
-            loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
+            loops = target_loops_of(stage)
             stride_of = dict(zip((loop.index for loop in loops), self._strides[target], strict=True))
             for load in loads_of(stage):
                 if load.tensor == name:

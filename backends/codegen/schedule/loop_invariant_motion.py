@@ -18,19 +18,12 @@ from dataclasses import dataclass, field, replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import expressions_of, loops_of, map_expressions, rewrite, walk
 from mixbackend.backends.codegen.ir.indices import flatten
-from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Scratch, Store, roots_of
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Local, Read, children, walk
-from mixbackend.backends.codegen.schedule.draft import (
-    Draft,
-    indices_of,
-    inner_loops,
-    largest_extent,
-    map_statement,
-    points_of,
-)
+from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Scratch, Store
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Local, Read
+from mixbackend.backends.codegen.schedule.draft import Draft, indices_of, largest_extent, points_of
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
 
 LEAST_COST = 4.0
 """Cost of an expression (see ``ScalarOp.cost``) from which it is worth memory of its own: a division."""
@@ -75,9 +68,9 @@ class _Hoister:
 
     def run(self) -> Nest:
         """The nest with reads of what was moved before it."""
-        if not inner_loops(self.nest):
+        if not loops_of(self.nest):
             return self.nest
-        roots = [root for item in self.nest.body for root in roots_of(item)]
+        roots = [root for item in self.nest.body for root in expressions_of(item)]
         found = dict.fromkeys(node for root in roots for node in self._outermost(root))
         replaced: dict[Expr, Expr] = {}
 
@@ -91,7 +84,7 @@ class _Hoister:
                 replaced[smaller] = self._moved(smaller)
         if not replaced:
             return self.nest
-        return replace(self.nest, body=tuple(map_statement(item, exchanged) for item in self.nest.body))
+        return replace(self.nest, body=tuple(map_expressions(item, exchanged) for item in self.nest.body))
 
     def before(self) -> list[Nest]:
         """Nests that compute what was moved; those of fewer loops first, for they are read by the others."""
@@ -105,7 +98,7 @@ class _Hoister:
             if self._can_go(node):
                 yield node
                 continue
-            fresh = [part for part in children(node) if part not in seen]
+            fresh = [part for part in expressions_of(node) if part not in seen]
             seen.update(fresh)
             pending.extend(fresh)
 
@@ -118,7 +111,7 @@ class _Hoister:
 
     def _pays(self, node: Apply) -> bool:
         stay = self._loops(node)
-        others = [loop for loop in inner_loops(self.nest) if loop not in stay]
+        others = [loop for loop in loops_of(self.nest) if loop not in stay]
         if points_of(others, self.hints) < LEAST_REPEATS:
             return False
         elements = sympy.Mul(*map(largest_extent, stay))
@@ -131,7 +124,7 @@ class _Hoister:
 
     def _loops(self, node: Expr) -> tuple[KernelLoop, ...]:
         used = indices_of(node)
-        return tuple(loop for loop in inner_loops(self.nest) if loop.index in used)
+        return tuple(loop for loop in loops_of(self.nest) if loop.index in used)
 
     def _moved(self, node: Expr) -> Expr:
         """Compute a node in a nest before, and read it."""

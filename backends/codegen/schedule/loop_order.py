@@ -13,13 +13,7 @@ from dataclasses import replace
 import sympy
 
 from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest
-from mixbackend.backends.codegen.schedule.draft import (
-    Access,
-    Draft,
-    folds_positions,
-    has_carry,
-    nest_accesses,
-)
+from mixbackend.backends.codegen.schedule.draft import Access, Draft, folds_positions, has_carry, nest_accesses
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate
 
 Loops = tuple[KernelLoop, ...]

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of
 from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Store
 from mixbackend.backends.codegen.schedule.draft import (
     Access,
@@ -27,10 +28,9 @@ from mixbackend.backends.codegen.schedule.draft import (
     accesses_of,
     folds_positions,
     has_carry,
-    inner_loops,
     nest_accesses,
-    nest_at,
 )
+from mixbackend.backends.codegen.schedule.rewrite import with_indices
 
 Pairs = dict[sympy.Symbol, sympy.Symbol]
 
@@ -133,7 +133,7 @@ def _map_before_reduction(first: Nest, second: Nest) -> Nest | None:
     def fits(moved: Nest) -> bool:
         return _bodies_fit(moved, second)
 
-    best = _best(second, first, _matchings(first.loops, inner_loops(second)), fits)
+    best = _best(second, first, _matchings(first.loops, loops_of(second)), fits)
     return None if best is None else replace(second, body=(*best.body, *second.body))
 
 
@@ -151,7 +151,7 @@ def _bodies_fit(first: Nest, second: Nest) -> bool:
 def _matchings_of_kinds(source: Nest, target: Nest) -> Iterator[Pairs]:
     """Indices of ``source`` onto those of ``target``: kept onto kept, reduced onto reduced where both reduce."""
     if not source.reduced:
-        yield from _matchings(source.loops, inner_loops(target))
+        yield from _matchings(source.loops, loops_of(target))
         return
     in_order = folds_positions(source) or folds_positions(target)
     for kept in _matchings(source.loops, target.loops):
@@ -185,7 +185,7 @@ def _best(stays: Nest, moves: Nest, matchings: Iterator[Pairs], fits: Callable[[
     for pairs in matchings:
         moved = _renamed(moves, pairs)
         score = _sharing(stays, moved)
-        gains = score > 0 or not inner_loops(moves)
+        gains = score > 0 or not loops_of(moves)
         if gains and score > best_score and fits(moved):
             best, best_score = moved, score
     return best
@@ -195,7 +195,7 @@ def _renamed(nest: Nest, pairs: Pairs) -> Nest:
     changed = {old: new for old, new in pairs.items() if old != new}
     if not changed:
         return nest
-    moved = nest_at(nest, changed, {})
+    moved = with_indices(nest, changed, {})
     return replace(moved, loops=_renamed_loops(nest.loops, changed), reduced=_renamed_loops(nest.reduced, changed))
 
 
@@ -208,7 +208,7 @@ def _sharing(first: Nest, second: Nest) -> int:
     known: dict[str, list[sympy.Expr]] = {}
     for access in nest_accesses(first):
         known.setdefault(access.buffer, []).append(access.offset)
-    loops = {loop.index for loop in inner_loops(second)}
+    loops = {loop.index for loop in loops_of(second)}
     score = 0
     for access in nest_accesses(second):
         offsets = known.get(access.buffer, ())

@@ -18,7 +18,8 @@ from functools import reduce
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Load, apply, walk
+from mixbackend.backends.codegen.ir.grammar import index_expressions_of, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, apply
 from mixbackend.backends.codegen.ir.stages import Map, Reduce
 
 _INTEGERS = (torch.int64, torch.int32)
@@ -43,11 +44,11 @@ def only_term(stage: Reduce) -> Map | None:
         return None
     label = labels[0]
     inside = (
-        apply("ge", label, Constant(label.dtype, 0)),
-        apply("lt", label, IndexValue(label.dtype, sympy.sympify(loop.size))),
+        label >= Constant(label.dtype, 0),
+        label < IndexValue(label.dtype, sympy.sympify(loop.size)),
         *(apply("eq", label, other) for other in labels[1:]),
     )
-    met = reduce(lambda first, second: apply("and", first, second), (*inside, *others))
+    met = reduce(lambda first, second: first & second, (*inside, *others))
     return Map(stage.targets[0], stage.loops, apply("where", met, term, otherwise), stage.origins)
 
 
@@ -76,8 +77,4 @@ def _varies(value: Expr, index: sympy.Symbol) -> bool:
 
 def symbols_of(node: Expr) -> frozenset[sympy.Symbol]:
     """Symbols in the index of an access, or in the value of an index, without those of its parts."""
-    if isinstance(node, IndexValue):
-        return frozenset(node.expression.free_symbols)
-    if isinstance(node, Load):
-        return frozenset().union(*(part.free_symbols for part in node.index))
-    return frozenset()
+    return frozenset().union(*(part.free_symbols for part in index_expressions_of(node)))

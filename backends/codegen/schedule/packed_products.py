@@ -28,9 +28,10 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import rewrite
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, floor_div, index_symbol, modulo, substitute
 from mixbackend.backends.codegen.ir.products import COLUMN, NARROW, MatrixProduct, matrix_product
-from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, apply, compute_dtype, is_element
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr, IndexValue, Load, compute_dtype, is_element
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     GraphOutput,
@@ -48,7 +49,7 @@ from mixbackend.backends.codegen.ir.stages import (
 from mixbackend.backends.codegen.ir.templates import PRODUCT, PRODUCT_DIMENSIONS, is_place
 from mixbackend.backends.codegen.schedule.panels import panel_columns
 from mixbackend.backends.codegen.schedule.panels_of_weights import WeightPanels, weight_of
-from mixbackend.backends.codegen.schedule.rewrite import map_stage, ranges_of, readers_of, rewrite, with_indices
+from mixbackend.backends.codegen.schedule.rewrite import ranges_of, readers_of, with_indices
 from mixbackend.backends.codegen.schedule.split_points import divides, quotient
 
 
@@ -189,7 +190,7 @@ class _Packer:
             places = (floor_div(row, rows, self._ranges), modulo(row, rows, self._ranges), column)
             return replace(node, index=places)
 
-        return map_stage(stage, lambda value: rewrite(value, once))
+        return rewrite(stage, once)
 
     def _apart(self, product: MatrixProduct) -> _Apart | None:
         """Batches and rows in which the left matrix lies in memory, where a reshape made its rows of them."""
@@ -256,7 +257,7 @@ class _Packer:
         value = replace(right, index=tuple(substitute(part, turned, self._ranges) for part in right.index))
         if (column.size % lane.size) == 0:
             return value
-        inside = apply("lt", IndexValue(torch.int64, place), IndexValue(torch.int64, column.size))
+        inside = IndexValue(torch.int64, place) < IndexValue(torch.int64, column.size)
         return replace(value, mask=inside)
 
     def _leaves_changed(self, target: str, product: MatrixProduct) -> bool:

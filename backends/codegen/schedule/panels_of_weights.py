@@ -15,12 +15,13 @@ from dataclasses import replace
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import rewrite, walk
 from mixbackend.backends.codegen.ir.indices import Ranges
 from mixbackend.backends.codegen.ir.products import MatrixProduct
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, Load, apply, walk
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, Load, apply
 from mixbackend.backends.codegen.ir.stages import Concatenate, Loop, Map, Stage
 from mixbackend.backends.codegen.ir.stored_weights import NIBBLES, WORD_TERMS, StoredWeight, stored_weight
-from mixbackend.backends.codegen.schedule.rewrite import inlined, rewrite, with_indices
+from mixbackend.backends.codegen.schedule.rewrite import inlined, with_indices
 
 
 def weight_of(product: MatrixProduct, makers: Mapping[str, Stage], ranges: Ranges) -> StoredWeight | None:
@@ -56,9 +57,9 @@ def _of_parts(stage: Concatenate, load: Load, ranges: Ranges) -> Expr:
     for part in stage.parts:
         first, last = (IndexValue(torch.int64, item) for item in (part.start, part.start + part.size))
         here = IndexValue(torch.int64, place)
-        inside = apply("and", apply("ge", here, first), apply("lt", here, last))
+        inside = (here >= first) & (here < last)
         index = (*load.index[: stage.axis], place - part.start, *load.index[stage.axis + 1 :])
-        mask = inside if load.mask is None else apply("and", load.mask, inside)
+        mask = inside if load.mask is None else load.mask & inside
         value = inlined(part.value, stage.loops, replace(load, index=index, mask=mask), ranges)
         made = apply("where", inside, value, made, dtype=load.dtype)
     return made
@@ -106,12 +107,12 @@ class WeightPanels:
         panel, row, lane = (loop.index for loop in loops)
         if self.bits == 8:
             return self._at(self._converted(self._weight.code, self._weight.dtype), panel, row, lane)
-        code = apply("sub", self._converted(self._weight.code, torch.int32), _integer(self._weight.lowest))
+        code = self._converted(self._weight.code, torch.int32) - _integer(self._weight.lowest)
         word: Expr | None = None
         for number in range(WORD_TERMS):
             part = self._at(code, panel, row * WORD_TERMS + number, lane)
             part = apply("shift_left", part, _integer(4 * number)) if number else part
-            word = part if word is None else apply("or", word, part)
+            word = part if word is None else word | part
         assert word is not None
         return word
 
@@ -124,8 +125,8 @@ class WeightPanels:
         weight, middle = self._weight, self._weight.lowest + NIBBLES // 2
         offset = weight.offset
         if self.bits == 4 and middle != 0:
-            moved = apply("mul", Constant(torch.float32, float(middle)), weight.scale)
-            offset = moved if offset is None else apply("add", offset, moved)
+            moved = Constant(torch.float32, float(middle)) * weight.scale
+            offset = moved if offset is None else offset + moved
         return None if offset is None else self._of_group(offset, loops)
 
     def _of_group(self, value: Expr, loops: Sequence[Loop]) -> Expr:
@@ -152,11 +153,11 @@ def _integer(value: int) -> Constant:
 
 def _read_below(value: Expr, place: sympy.Expr, size: sympy.Expr) -> Expr:
     """A value that reads nothing where a place is beyond a size."""
-    inside = apply("lt", IndexValue(torch.int64, place), IndexValue(torch.int64, size))
+    inside = IndexValue(torch.int64, place) < IndexValue(torch.int64, size)
 
     def once(node: Expr) -> Expr:
         if not isinstance(node, Load):
             return node
-        return replace(node, mask=inside if node.mask is None else apply("and", node.mask, inside))
+        return replace(node, mask=inside if node.mask is None else node.mask & inside)
 
     return rewrite(value, once)

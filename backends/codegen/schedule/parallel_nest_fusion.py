@@ -18,12 +18,14 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Store
 from mixbackend.backends.codegen.schedule.collapse import collapse_nest
-from mixbackend.backends.codegen.schedule.draft import Draft, inner_loops, nest_accesses, nest_at, points_of
+from mixbackend.backends.codegen.schedule.draft import Draft, nest_accesses, points_of
 from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.schedule.loop_order import by_step
+from mixbackend.backends.codegen.schedule.rewrite import with_indices
 from mixbackend.backends.codegen.schedule.tiles import GRAIN, POINTS_PER_WORKER, Move, moved_inside, tile_count
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -46,7 +48,7 @@ def fuse_flat_nests(draft: Draft) -> Draft:
 def fuse_parallel_nests(draft: Draft, traits: TargetTraits, hints: Hints) -> Draft:
     """Cut the loop with the largest step of every nest, if that is what gives the target enough to do at once."""
     wanted = POINTS_PER_WORKER * traits.parallel_width
-    total = sum(points_of(inner_loops(nest), hints) for nest in draft.nests)
+    total = sum(points_of(loops_of(nest), hints) for nest in draft.nests)
     missing = -(-wanted // max(points_of(draft.outer, hints), 1))
     count = min(missing, total // GRAIN)
     if count < 2 or not _is_independent(draft):
@@ -87,5 +89,5 @@ def _cut(nest: Nest, pieces: KernelLoop, hints: Hints) -> Nest:
     inner = KernelLoop(index_symbol(f"{loop.index.name}_in"), extent)
     values = {loop.index: width * pieces.index + inner.index}
     ranges = {pieces.index: pieces.extent, inner.index: width}
-    moved = nest_at(nest, values, ranges)
+    moved = with_indices(nest, values, ranges)
     return replace(moved, loops=tuple(inner if item is loop else item for item in nest.loops))

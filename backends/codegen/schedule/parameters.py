@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import rewrite
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
 from mixbackend.backends.codegen.ir.kernel import (
     Accumulate,
@@ -29,7 +30,6 @@ from mixbackend.backends.codegen.ir.kernel import (
     Store,
 )
 from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Local, Read, compute_dtype
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
 
 LARGEST_CONSTANT = 8
 """Integers up to this stay in the code: strides of windows, lengths of small loops."""

@@ -14,91 +14,29 @@ from dataclasses import replace
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import T, loops_of, map_loops, reindex, rewrite, walk
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, Ranges, substitute
-from mixbackend.backends.codegen.ir.scalar import (
-    Apply,
-    Bindings,
-    Constant,
-    Expr,
-    IndexValue,
-    Load,
-    Read,
-    apply,
-    needed,
-    walk,
-)
-from mixbackend.backends.codegen.ir.stages import (
-    Concatenate,
-    Loop,
-    Operand,
-    Part,
-    Reduce,
-    Scatter,
-    Stage,
-    Template,
-    expressions_of,
-)
-
-NodeRewrite = Callable[[Expr], Expr]
+from mixbackend.backends.codegen.ir.scalar import Apply, Bindings, Constant, Expr, IndexValue, Load, apply, needed
+from mixbackend.backends.codegen.ir.stages import Loop, Reduce, Stage, Template
 
 
-def rewrite(root: Expr, function: NodeRewrite) -> Expr:
-    """Rebuild an expression from its parts upwards; ``function`` sees each node with its parts already rewritten."""
-    done: dict[Expr, Expr] = {}
-    for node in walk(root):
-        done[node] = function(_with_parts(node, done))
-    return done[root]
+def with_indices(whole: T, indices: Mapping[sympy.Symbol, sympy.Expr], ranges: Ranges) -> T:
+    """A node with loop indices replaced in its index expressions and those of its values; its loops stay.
+
+    Args:
+        ranges: of the indices that come in.
+    """
+    return reindex(whole, lambda expression: substitute(expression, indices, ranges))
 
 
-def with_indices(value: Expr, indices: Mapping[sympy.Symbol, sympy.Expr], ranges: Ranges) -> Expr:
-    """The value with loop indices replaced; ranges are of the symbols that come in."""
-
-    def moved(node: Expr) -> Expr:
-        if isinstance(node, IndexValue):
-            return replace(node, expression=substitute(node.expression, indices, ranges))
-        if isinstance(node, Load):
-            return replace(node, index=tuple(substitute(part, indices, ranges) for part in node.index))
-        return node
-
-    return rewrite(value, moved)
-
-
-def _with_parts(node: Expr, done: Mapping[Expr, Expr]) -> Expr:
-    if isinstance(node, Apply):
-        parts = tuple(done[part] for part in node.arguments)
-        return node if parts == node.arguments else replace(node, arguments=parts)
-    if isinstance(node, (Load, Read)) and (node.bindings or node.mask is not None):
-        bindings = tuple((symbol, done[value]) for symbol, value in node.bindings)
-        mask = None if node.mask is None else done[node.mask]
-        return replace(node, bindings=bindings, mask=mask)
-    return node
-
-
-def map_stage(stage: Stage, function: Callable[[Expr], Expr]) -> Stage:
-    """The stage with every expression replaced."""
-    if isinstance(stage, Concatenate):
-        parts = tuple(Part(part.size, part.start, function(part.value)) for part in stage.parts)
-        return replace(stage, parts=parts)
-    if isinstance(stage, Scatter):
-        return replace(
-            stage,
-            base=function(stage.base),
-            value=function(stage.value),
-            mask=None if stage.mask is None else function(stage.mask),
-            bindings=tuple((symbol, function(value)) for symbol, value in stage.bindings),
-        )
-    if isinstance(stage, Template):
-        return replace(stage, operands=tuple(map_operand(item, function) for item in stage.operands))
-    return replace(stage, value=function(stage.value))
-
-
-def map_operand(operand: Operand | None, function: Callable[[Expr], Expr]) -> Operand | None:
-    """An operand with its value replaced by another place in memory."""
-    if operand is None:
-        return None
-    value = function(operand.value)
-    assert isinstance(value, Load), f"an operand became {value}"
-    return replace(operand, value=value)
+def renamed(whole: T, names: Mapping[sympy.Symbol, sympy.Symbol]) -> T:
+    """A stage or a nest with loop indices renamed: in loops and in expressions."""
+    if all(old == new for old, new in names.items()):
+        return whole
+    return map_loops(
+        with_indices(whole, names, {}),
+        lambda loops: tuple(replace(loop, index=names.get(loop.index, loop.index)) for loop in loops),
+    )
 
 
 def rename_targets(stage: Stage, names: Mapping[str, str]) -> Stage:
@@ -122,29 +60,18 @@ def rename_tensors(stage: Stage, names: Mapping[str, str]) -> Stage:
     stage = rename_targets(stage, names)
     if not any(load.tensor in names for load in loads_of(stage)):
         return stage
-    return map_stage(stage, lambda value: rewrite(value, once))
+    return rewrite(stage, once)
 
 
 @functools.lru_cache(maxsize=4096)
 def loads_of(stage: Stage) -> tuple[Load, ...]:
     """Every distinct access of a stage, in a fixed order. Kept while a graph is scheduled: each pass asks again."""
-    return tuple(node for node in walk(*expressions_of(stage)) if isinstance(node, Load))
+    return tuple(node for node in walk(stage) if isinstance(node, Load))
 
 
 def readers_of(stages: Iterable[Stage]) -> Counter[str]:
     """How many stages read each tensor."""
     return Counter(name for stage in stages for name in {load.tensor for load in loads_of(stage)})
-
-
-def loops_of(stage: Stage) -> tuple[Loop, ...]:
-    """Every loop of a stage: kept, reduced, and those of a scatter's target."""
-    if isinstance(stage, Reduce):
-        return (*stage.loops, *stage.reduced)
-    if isinstance(stage, Scatter):
-        return (*stage.target_loops, *stage.loops)
-    if isinstance(stage, Template):
-        return tuple(loop for item in (*stage.operands, *stage.results) if item is not None for loop in item.loops)
-    return stage.loops
 
 
 def ranges_of(stages: tuple[Stage, ...]) -> dict[sympy.Symbol, sympy.Expr]:
@@ -197,7 +124,7 @@ def inlined(value: Expr, loops: tuple[Loop, ...], load: Load, ranges: Ranges) ->
 def _both(first: Expr | None, second: Expr | None) -> Expr | None:
     if first is None or second is None or first == second:
         return first if second is None else second
-    return apply("and", first, second)
+    return first & second
 
 
 def _index_value(expression: sympy.Expr, dtype: torch.dtype, bindings: Bindings) -> Expr:

@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mixbackend.backends.codegen.ir.kernel import Let, Statement, Store, roots_of
-from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Local, Read, children, walk
-from mixbackend.backends.codegen.schedule.draft import map_statement
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.ir.grammar import expressions_of, map_expressions, rewrite, walk
+from mixbackend.backends.codegen.ir.kernel import Let, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Local, Read
 
 
 def share_common(statements: Iterable[Statement], fresh: Callable[[], str]) -> tuple[Statement, ...]:
@@ -33,14 +32,12 @@ def share_common(statements: Iterable[Statement], fresh: Callable[[], str]) -> t
 
 def _shared_nodes(statements: tuple[Statement, ...]) -> frozenset[Expr]:
     """Nodes with several uses that stay what they are throughout."""
-    roots = [root for item in statements for root in roots_of(item)]
-    uses: Counter[Expr] = Counter(roots)
-    for node in walk(*roots):
-        uses.update(children(node))
+    nodes = list(walk(*statements))
+    uses = Counter(part for node in (*statements, *nodes) for part in expressions_of(node))
     stored = {item.buffer for item in statements if isinstance(item, Store)}
     changing: set[Expr] = set()
-    for node in walk(*roots):
-        if (isinstance(node, Read) and node.buffer in stored) or not changing.isdisjoint(children(node)):
+    for node in nodes:
+        if (isinstance(node, Read) and node.buffer in stored) or not changing.isdisjoint(expressions_of(node)):
             changing.add(node)
     return frozenset(
         node for node, count in uses.items() if count > 1 and isinstance(node, (Apply, Read)) and node not in changing
@@ -61,13 +58,13 @@ class _Sharer:
         """Name a shared node before the first statement that uses it."""
         for item in statements:
             own = item.value if isinstance(item, Let) else None
-            for node in walk(*roots_of(item)):
+            for node in walk(item):
                 if node in self.shared and node not in self.done and node != own:
                     self._name(node, self.fresh())
             if isinstance(item, Let) and own in self.shared and own not in self.done:
                 self._name(item.value, item.name)
             else:
-                self.result.append(map_statement(item, self._with_names))
+                self.result.append(map_expressions(item, self._with_names))
         return tuple(self.result)
 
     def _name(self, node: Expr, name: str) -> None:

@@ -16,19 +16,10 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import expressions_of, loops_of, rewrite, walk
 from mixbackend.backends.codegen.ir.indices import index_symbol
 from mixbackend.backends.codegen.ir.program import Refusal
-from mixbackend.backends.codegen.ir.scalar import (
-    SCALAR_OPS,
-    Apply,
-    Expr,
-    Load,
-    are_checked_in,
-    children,
-    is_checked,
-    is_element,
-    walk,
-)
+from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, Load, are_checked_in, is_checked, is_element
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Loop,
@@ -41,7 +32,6 @@ from mixbackend.backends.codegen.ir.stages import (
     StageGraph,
     Template,
     destinations,
-    expressions_of,
     is_product,
     targets_of,
 )
@@ -51,16 +41,7 @@ from mixbackend.backends.codegen.schedule.finished_products import is_plain, pla
 from mixbackend.backends.codegen.schedule.fusion_cost import are_two_passes
 from mixbackend.backends.codegen.schedule.hints import Hints, points
 from mixbackend.backends.codegen.schedule.one_term import only_term, symbols_of
-from mixbackend.backends.codegen.schedule.rewrite import (
-    inlined,
-    loads_of,
-    loops_of,
-    map_stage,
-    ranges_of,
-    rename_tensors,
-    renamed_bindings,
-    rewrite,
-)
+from mixbackend.backends.codegen.schedule.rewrite import inlined, loads_of, ranges_of, rename_tensors, renamed_bindings
 from mixbackend.backends.codegen.schedule.write_through import write_through
 
 CHEAP = 6.0
@@ -183,7 +164,7 @@ class _Inliner:
         if is_product(stage):
             return self._product(stage)
         copies: dict[Load, Expr] = {}
-        count = sum(1 for _ in walk(*expressions_of(stage)))
+        count = sum(1 for _ in walk(stage))
 
         def replaced(node: Expr) -> Expr:
             nonlocal count
@@ -202,7 +183,7 @@ class _Inliner:
                 copies[node] = copy
             return copies[node]
 
-        result = map_stage(stage, lambda value: rewrite(value, replaced))
+        result = rewrite(stage, replaced)
         if isinstance(result, Reduce):
             result = only_term(result) or result
         if isinstance(result, Map) and not result.apart:
@@ -344,7 +325,7 @@ def _cost(source: Map) -> tuple[float, int]:
     varying: set[Expr] = set()
     cost, loads = 0.0, 0
     for node in walk(source.value):
-        if indices & symbols_of(node) or any(part in varying for part in children(node)):
+        if indices & symbols_of(node) or any(part in varying for part in expressions_of(node)):
             varying.add(node)
         if isinstance(node, Apply) and node in varying:
             cost += SCALAR_OPS[node.op].cost

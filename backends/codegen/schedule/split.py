@@ -18,15 +18,9 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import walk
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import (
-    Constant,
-    Expr,
-    IndexValue,
-    Load,
-    apply,
-    walk,
-)
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, Load
 from mixbackend.backends.codegen.ir.stages import Loop, Map, Reduce, Stage, StageGraph, TensorType
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
@@ -211,8 +205,8 @@ def _combine(
     third = pieces()
     sums = Reduce((within,), fresh[0], third, "sum", piece(names[1], third, fresh[0]), stage.origins)
     at = tuple(loop.index for loop in fresh[1])
-    scaled = apply("mul", _count(count, dtype), Load(dtype, between, at))
-    total = Map(squares, fresh[1], apply("add", Load(dtype, within, at), scaled), stage.origins)
+    scaled = _count(count, dtype) * Load(dtype, between, at)
+    total = Map(squares, fresh[1], Load(dtype, within, at) + scaled, stage.origins)
     return [means, sums, total]
 
 

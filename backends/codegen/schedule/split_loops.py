@@ -15,8 +15,15 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import (
+    index_expressions_of,
+    loops_of,
+    map_loops,
+    rewrite,
+    walk,
+)
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, unflatten
-from mixbackend.backends.codegen.ir.scalar import Expr, IndexValue, Load, walk
+from mixbackend.backends.codegen.ir.scalar import Expr, Load
 from mixbackend.backends.codegen.ir.stages import (
     AliasOutput,
     Concatenate,
@@ -29,11 +36,10 @@ from mixbackend.backends.codegen.ir.stages import (
     StageGraph,
     Template,
     TensorType,
-    expressions_of,
+    target_loops_of,
     targets_of,
 )
-from mixbackend.backends.codegen.schedule.reindex import Index, reindexed, with_loops
-from mixbackend.backends.codegen.schedule.rewrite import loads_of, loops_of, ranges_of
+from mixbackend.backends.codegen.schedule.rewrite import loads_of, ranges_of, with_indices
 from mixbackend.backends.codegen.schedule.split_points import (
     Points,
     digit_symbols,
@@ -77,14 +83,8 @@ def divisions(graph: StageGraph) -> int:
 def _divisions_of(stage: Stage) -> int:
     if isinstance(stage, Template):
         return 0
-    indices = (part for node in walk(*expressions_of(stage)) for part in _indices(node))
+    indices = (part for node in walk(stage) for part in index_expressions_of(node))
     return sum(part.has(FloorDiv, Modulo) for part in indices)
-
-
-def _indices(node: Expr) -> tuple[sympy.Expr, ...]:
-    if isinstance(node, Load):
-        return node.index
-    return (node.expression,) if isinstance(node, IndexValue) else ()
 
 
 class _Splitter:
@@ -112,21 +112,20 @@ class _Splitter:
         for stage in self._graph.stages:
             if isinstance(stage, Template):
                 continue
-            loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
-            points = tuple(self._points.get(loop.index, ()) for loop in loops)
+            points = tuple(self._points.get(loop.index, ()) for loop in target_loops_of(stage))
             if any(points):
                 found.update((name, points) for name in targets_of(stage))
         return found
 
     def _stage(self, stage: Stage) -> Stage:
         used = {loop.index: self._values[loop.index] for loop in loops_of(stage) if loop.index in self._values}
-        result = reindexed(stage, used, self._ranges, self._place)
+        result = rewrite(with_indices(stage, used, self._ranges), self._placed)
         if isinstance(result, Scatter):
             result = replace(result, destination=self._place(result.target, result.destination))
         if isinstance(result, (Scan, Concatenate)):
             before = self._loops(result.loops[: result.axis])
             result = replace(result, axis=len(before))
-        return with_loops(result, self._loops)
+        return map_loops(result, self._loops)
 
     def _loops(self, loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
         made: list[Loop] = []
@@ -138,7 +137,10 @@ class _Splitter:
             made.extend(map(Loop, digit_symbols(loop.index, chosen), digits(loop.size, chosen)))
         return tuple(made)
 
-    def _place(self, tensor: str, index: Index) -> Index:
+    def _placed(self, node: Expr) -> Expr:
+        return replace(node, index=self._place(node.tensor, node.index)) if isinstance(node, Load) else node
+
+    def _place(self, tensor: str, index: tuple[sympy.Expr, ...]) -> tuple[sympy.Expr, ...]:
         """The index of an element after the tensor's dimensions were split."""
         if tensor not in self._dimensions:
             return index

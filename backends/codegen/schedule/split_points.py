@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import index_expressions_of, loops_of, walk
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, Ranges, substitute, unflatten
-from mixbackend.backends.codegen.ir.scalar import IndexValue, Load, walk
+from mixbackend.backends.codegen.ir.scalar import Load
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     Scan,
@@ -30,11 +31,11 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     Template,
-    expressions_of,
+    target_loops_of,
     targets_of,
 )
 from mixbackend.backends.codegen.ir.templates import is_packed_product
-from mixbackend.backends.codegen.schedule.rewrite import loops_of, ranges_of
+from mixbackend.backends.codegen.schedule.rewrite import ranges_of
 
 Points = tuple[sympy.Expr, ...]
 
@@ -134,8 +135,8 @@ def _survey(graph: StageGraph) -> _Loops:
         if isinstance(stage, Template):
             # Its targets stay as they are: nobody asks for loops of theirs.
             continue
-        kept = stage.target_loops if isinstance(stage, Scatter) else stage.loops
-        definer.update((name, tuple(loop.index for loop in kept)) for name in targets_of(stage))
+        kept = tuple(loop.index for loop in target_loops_of(stage))
+        definer.update((name, kept) for name in targets_of(stage))
     fixed = {same[symbol] for symbol in fixed}
     return _Loops(ranges, same, frozenset(fixed), tuple(accesses), tuple(divided))
 
@@ -148,11 +149,9 @@ def _is_summed(stage: Stage, index: sympy.Expr) -> bool:
 
 def _indices(stage: Stage) -> Iterator[tuple[sympy.Expr, str | None, int]]:
     """Every index expression of a stage, with the tensor and dimension that is read there, if one is."""
-    for node in walk(*expressions_of(stage)):
-        if isinstance(node, Load):
-            yield from ((part, node.tensor, place) for place, part in enumerate(node.index))
-        if isinstance(node, IndexValue):
-            yield node.expression, None, 0
+    for node in walk(stage):
+        tensor = node.tensor if isinstance(node, Load) else None
+        yield from ((part, tensor, place) for place, part in enumerate(index_expressions_of(node)))
     if isinstance(stage, Scatter):
         yield from ((part, None, 0) for part in stage.destination)
 

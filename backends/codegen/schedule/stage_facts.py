@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Load, walk
+from mixbackend.backends.codegen.ir.grammar import loops_of, walk
+from mixbackend.backends.codegen.ir.scalar import Load, cost_of
 from mixbackend.backends.codegen.ir.stages import (
     Concatenate,
     Loop,
@@ -23,13 +24,12 @@ from mixbackend.backends.codegen.ir.stages import (
     Scatter,
     Stage,
     Template,
-    expressions_of,
+    target_loops_of,
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.group import Layout
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate, points
-from mixbackend.backends.codegen.schedule.reindex import renamed
-from mixbackend.backends.codegen.schedule.rewrite import loops_of
+from mixbackend.backends.codegen.schedule.rewrite import renamed
 
 IndexLoops = tuple[sympy.Symbol | None, ...]
 """For each dimension of a tensor the loop that is its index; ``None`` where the index is anything else."""
@@ -89,7 +89,7 @@ def gather_facts(number: int, stage: Stage, layouts: Mapping[str, Layout], hints
     if isinstance(stage, Scatter):
         stage = renamed(stage, {stage.target_loops[place].index: loop.index for loop, place in kept})
     extents = {loop.index: estimate(loop.size, hints) for loop in loops_of(stage)}
-    loads = [node for node in walk(*expressions_of(stage)) if isinstance(node, Load)]
+    loads = [node for node in walk(stage) if isinstance(node, Load)]
     read = [_access(load, extents, layouts[load.tensor], hints) for load in loads]
     stores = [Load(torch.float32, name, index) for name, index in _written(stage)]
     accesses = (*read, *(_access(store, extents, layouts[store.tensor], hints) for store in stores))
@@ -114,16 +114,14 @@ def _work(stage: Stage, extents: Mapping[sympy.Symbol, int]) -> float:
     """Cycles of all points together, one at a time; a template is a kernel whatever it costs."""
     if isinstance(stage, Template):
         return 0.0
-    cost = sum(SCALAR_OPS[node.op].cost for node in walk(*expressions_of(stage)) if isinstance(node, Apply))
-    return (cost + 1.0) * math.prod(extents.values())
+    return (cost_of(stage) + 1.0) * math.prod(extents.values())
 
 
 def _written(stage: Stage) -> list[tuple[str, tuple[sympy.Expr, ...]]]:
     """Every target with the index at which it is written."""
     if isinstance(stage, Template):
         return [(result.target, result.index) for result in stage.results if result.target is not None]
-    loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
-    return [(name, tuple(loop.index for loop in loops)) for name in targets_of(stage)]
+    return [(name, tuple(loop.index for loop in target_loops_of(stage))) for name in targets_of(stage)]
 
 
 def _kept_loops(stage: Stage, layouts: Mapping[str, Layout]) -> list[tuple[Loop, int]]:

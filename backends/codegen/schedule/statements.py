@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import rewrite
 from mixbackend.backends.codegen.ir.indices import flatten, index_symbol, without_digits
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, LoopMode, Nest, Scratch, Store
 from mixbackend.backends.codegen.ir.scalar import Expr, Load, Local, Read, needed
@@ -28,11 +29,12 @@ from mixbackend.backends.codegen.ir.stages import (
     Scatter,
     Stage,
     Template,
+    target_loops_of,
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.draft import Draft
 from mixbackend.backends.codegen.schedule.group import Group, Layout
-from mixbackend.backends.codegen.schedule.rewrite import rewrite, with_indices
+from mixbackend.backends.codegen.schedule.rewrite import with_indices
 
 ONE = sympy.Integer(1)
 
@@ -68,7 +70,7 @@ def _written_once(stage: LoopStage, private: frozenset[str], layouts: Mapping[st
         ValueError: the stage's targets differ in that, or it writes at places of its own.
     """
     strides = [layouts[target].strides for target in targets_of(stage) if target not in private]
-    kept = stage.target_loops if isinstance(stage, Scatter) else stage.loops
+    kept = target_loops_of(stage)
     single = [loop for place, loop in enumerate(kept) if loop.size != 1 and any(item[place] == 0 for item in strides)]
     if not single:
         return stage
@@ -132,7 +134,7 @@ class _Writer:
     # -- memory ---------------------------------------------------------------------------------------------------
 
     def _describe(self, stage: LoopStage, target: str) -> _Private:
-        loops = stage.target_loops if isinstance(stage, Scatter) else stage.loops
+        loops = target_loops_of(stage)
         outer = tuple(loop.index if loop.index in self._outer else None for loop in loops)
         return _Private(self._layouts[target].type.dtype, tuple(loop.size for loop in loops), outer)
 

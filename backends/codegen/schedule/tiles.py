@@ -19,20 +19,13 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of, rewrite
 from mixbackend.backends.codegen.ir.indices import FloorDiv, index_symbol
 from mixbackend.backends.codegen.ir.kernel import KernelLoop, Nest, Scratch, Statement, Store
 from mixbackend.backends.codegen.ir.scalar import Expr, Read
-from mixbackend.backends.codegen.schedule.draft import (
-    Access,
-    Draft,
-    inner_loops,
-    map_statement,
-    nest_accesses,
-    nest_at,
-    points_of,
-)
+from mixbackend.backends.codegen.schedule.draft import Access, Draft, nest_accesses, points_of
 from mixbackend.backends.codegen.schedule.hints import Hints, estimate
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.rewrite import with_indices
 from mixbackend.backends.codegen.schedule.vectorize import LARGEST_UNROLLED, Costs
 from mixbackend.backends.codegen.schedule.window_unrolling import sliding_loop
 from mixbackend.backends.codegen.targets.target import TargetTraits
@@ -172,7 +165,7 @@ class _Choice:
 
     def _width(self, loop: KernelLoop) -> int:
         """Values of the vector loop to have in one tile."""
-        inside = max(sum(points_of(inner_loops(nest), self._hints) for nest in self._draft.nests), 1)
+        inside = max(sum(points_of(loops_of(nest), self._hints) for nest in self._draft.nests), 1)
         total = points_of(self._draft.outer, self._hints)
         balanced = max(total // self._wanted, 1)
         if inside == 1:
@@ -207,7 +200,7 @@ class _Choice:
     def _transposed(self, vector: KernelLoop) -> KernelLoop | None:
         """Another outer loop along which some access is contiguous that jumps along the vector."""
         nests = self._draft.nests
-        if self._draft.scratch or any(inner_loops(nest) for nest in nests) or not self._is_long(vector):
+        if self._draft.scratch or any(loops_of(nest) for nest in nests) or not self._is_long(vector):
             return None
         accesses = [access for nest in nests for access in nest_accesses(nest)]
         jumping = [access for access in accesses if access.stride(vector.index) not in (None, 0, 1)]
@@ -235,7 +228,7 @@ class _Choice:
         runs = [access for access in nest_accesses(nest) if access.stride(vector.index) == 1]
         near = {access: self._nearest(access, others) for access in runs}
         written = next((loop for access, loop in near.items() if access.write), None)
-        if inner_loops(nest) or written is None or None in near.values():
+        if loops_of(nest) or written is None or None in near.values():
             return []
         crossed = (loop for access, loop in near.items() if loop is not written and self._leaves_page(access, written))
         other = next(crossed, None)
@@ -273,7 +266,7 @@ class _Choice:
         """Loops that join the vector inside until an outer point is large, innermost first."""
         taken = {move.loop.index for move in moves}
         left = [loop for loop in self._draft.outer if loop.index not in taken]
-        points_each = max(sum(points_of(inner_loops(nest), self._hints) for nest in self._draft.nests), 1)
+        points_each = max(sum(points_of(loops_of(nest), self._hints) for nest in self._draft.nests), 1)
         inside = points_each
         for move in moves:
             inside *= min(points_of((move.loop,), self._hints), move.tile or GRAIN)
@@ -327,7 +320,7 @@ def moved_inside(draft: Draft, move: Move) -> Draft:
     inner = KernelLoop(index_symbol(f"{loop.index.name}_in"), tile_extent(loop.extent, tile, tiles.index))
     values = {loop.index: tile * tiles.index + inner.index}
     ranges = {tiles.index: tiles.extent, inner.index: tile}
-    nests = tuple(nest_at(nest, values, ranges) for nest in draft.nests)
+    nests = tuple(with_indices(nest, values, ranges) for nest in draft.nests)
     outer = tuple(tiles if item is loop else item for item in draft.outer)
     return _with_inner(replace(draft, outer=outer, nests=nests), inner, tile, move.contiguous)
 
@@ -357,7 +350,7 @@ def _with_inner(draft: Draft, loop: KernelLoop, width: sympy.Expr, contiguous: b
         return replace(item, offset=place(item.buffer, item.offset)) if isinstance(item, Read) else item
 
     def statement(item: Statement) -> Statement:
-        item = map_statement(item, lambda root: rewrite(root, node))
+        item = rewrite(item, node)
         return replace(item, offset=place(item.buffer, item.offset)) if isinstance(item, Store) else item
 
     def nest(item: Nest) -> Nest:

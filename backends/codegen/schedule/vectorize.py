@@ -14,15 +14,10 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, LoopMode, Nest, Statement, roots_of
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, walk
-from mixbackend.backends.codegen.schedule.draft import (
-    Access,
-    accesses_of,
-    folds_positions,
-    inner_loops,
-    points_of,
-)
+from mixbackend.backends.codegen.ir.grammar import loops_of
+from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, LoopMode, Nest, Statement
+from mixbackend.backends.codegen.ir.scalar import cost_of
+from mixbackend.backends.codegen.schedule.draft import Access, accesses_of, folds_positions, points_of
 from mixbackend.backends.codegen.schedule.hints import Hints
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -93,8 +88,7 @@ class Costs:
     def _statements(self, statements: Iterable[Statement], vector: KernelLoop | None) -> float:
         statements = tuple(statements)
         total = sum(self._access(access, vector) for access in accesses_of(statements))
-        roots = [root for item in statements for root in roots_of(item)]
-        operations = sum(SCALAR_OPS[node.op].cost for node in walk(*roots) if isinstance(node, Apply))
+        operations = cost_of(*statements)
         if vector is None:
             return (total + operations) * self.lanes
         return (total + operations) * self._filling(vector)
@@ -145,7 +139,7 @@ def with_vector(nest: Nest, costs: Costs) -> Nest:
 
 def vector_of(nest: Nest) -> sympy.Symbol | None:
     """Index of the loop marked as the vector."""
-    return next((loop.index for loop in inner_loops(nest) if loop.mode == "vector"), None)
+    return next((loop.index for loop in loops_of(nest) if loop.mode == "vector"), None)
 
 
 def _is_near(nest: Nest, vector: KernelLoop | None) -> bool:

@@ -23,21 +23,13 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import rewrite, walk
 from mixbackend.backends.codegen.ir.indices import FloorDiv, index_symbol
-from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, Let, Nest, Statement, Store, roots_of
-from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Local, Read, walk
+from mixbackend.backends.codegen.ir.kernel import Accumulate, KernelLoop, Let, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Apply, Expr, Local, Read
 from mixbackend.backends.codegen.schedule.conditions import comparison, parts_of, without
-from mixbackend.backends.codegen.schedule.draft import (
-    Access,
-    Draft,
-    accesses_of,
-    at_indices,
-    coefficient,
-    local_names,
-    map_statement,
-    nest_at,
-)
-from mixbackend.backends.codegen.schedule.rewrite import rewrite
+from mixbackend.backends.codegen.schedule.draft import Access, Draft, accesses_of, coefficient, local_names
+from mixbackend.backends.codegen.schedule.rewrite import with_indices
 from mixbackend.backends.codegen.schedule.vectorize import vector_of
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -179,7 +171,7 @@ def _narrowed(nest: Nest, loop: KernelLoop, bounds: dict[Expr, _Bounds]) -> Nest
     stop = sympy.Min(loop.extent, *(bound.stop for bound in bounds.values()))
     inner = KernelLoop(index_symbol(f"{loop.index.name}_row"), sympy.Max(zero, stop - start))
     nest = replace(nest, body=tuple(without(item, bounds.keys()) for item in nest.body))
-    moved = nest_at(nest, {loop.index: start + inner.index}, {inner.index: loop.extent})
+    moved = with_indices(nest, {loop.index: start + inner.index}, {inner.index: loop.extent})
     return replace(moved, reduced=tuple(inner if item is loop else item for item in nest.reduced))
 
 
@@ -205,7 +197,9 @@ def _stripped(nest: Nest, slide: KernelLoop, outer: tuple[KernelLoop, ...], wide
     ]
     if not _is_multiple(slide.extent, width):
         rest = KernelLoop(index_symbol(f"{slide.index.name}_rest"), slide.extent - width * strips.extent)
-        moved = nest_at(nest, {slide.index: width * strips.extent + rest.index}, {rest.index: sympy.Integer(width)})
+        moved = with_indices(
+            nest, {slide.index: width * strips.extent + rest.index}, {rest.index: sympy.Integer(width)}
+        )
         made.append(replace(moved, loops=tuple(rest if loop is slide else loop for loop in nest.loops)))
     return made
 
@@ -239,19 +233,19 @@ def _copied(nest: Nest, slide: KernelLoop, strips: KernelLoop, place: _Place, wi
 
     def statement(item: Statement) -> Statement:
         item = without(item, _certain(item, slide, place, width, number))
-        item = map_statement(item, lambda root: rewrite(root, named))
+        item = rewrite(item, named)
         if isinstance(item, Accumulate):
             return replace(item, names=tuple(names[name] for name in item.names))
         return replace(item, name=names[item.name]) if isinstance(item, Let) else item
 
     values, ranges = {slide.index: width * strips.index + number}, {strips.index: strips.extent}
-    body, finish = (at_indices(map(statement, part), values, ranges) for part in (nest.body, nest.finish))
-    return replace(nest, body=body, finish=finish)
+    body, finish = (tuple(map(statement, part)) for part in (nest.body, nest.finish))
+    return with_indices(replace(nest, body=body, finish=finish), values, ranges)
 
 
 def _certain(statement: Statement, slide: KernelLoop, place: _Place, width: int, number: int) -> list[Expr]:
     """Conditions of a statement that always hold for the ``number``-th window of a strip."""
-    masks = {node.mask for root in roots_of(statement) for node in walk(root) if isinstance(node, Read) and node.mask}
+    masks = {node.mask for node in walk(statement) if isinstance(node, Read) and node.mask}
     conditions = dict.fromkeys(part for mask in masks for part in parts_of(mask))
     return [item for item in conditions if _holds(item, slide, place, width, number)]
 

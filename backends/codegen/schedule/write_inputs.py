@@ -16,8 +16,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
+from mixbackend.backends.codegen.ir.grammar import expressions_of, walk
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import Expr, Load, walk
+from mixbackend.backends.codegen.ir.scalar import Expr, Load
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Loop,
@@ -26,7 +27,6 @@ from mixbackend.backends.codegen.ir.stages import (
     Stage,
     StageGraph,
     destinations,
-    expressions_of,
     targets_of,
 )
 from mixbackend.backends.codegen.schedule.checks import checked_first, tells

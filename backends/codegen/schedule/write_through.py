@@ -14,8 +14,9 @@ from dataclasses import replace
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import walk
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo
-from mixbackend.backends.codegen.ir.scalar import Load, walk
+from mixbackend.backends.codegen.ir.scalar import Load
 from mixbackend.backends.codegen.ir.stages import (
     GraphOutput,
     Loop,
@@ -25,7 +26,6 @@ from mixbackend.backends.codegen.ir.stages import (
     StageGraph,
     Template,
     destinations,
-    expressions_of,
 )
 from mixbackend.backends.codegen.ir.templates import is_packed_product
 
@@ -35,9 +35,7 @@ def write_through(graph: StageGraph) -> StageGraph:
     results = {result.target: result for stage in graph.stages for result in _results(stage)}
     if not results:
         return graph
-    reads = Counter(
-        node.tensor for stage in graph.stages for node in walk(*expressions_of(stage)) if isinstance(node, Load)
-    )
+    reads = Counter(node.tensor for stage in graph.stages for node in walk(stage) if isinstance(node, Load))
     types = dict(graph.types)
     leaving = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     moved: dict[str, Result] = {}

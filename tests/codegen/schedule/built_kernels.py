@@ -17,7 +17,7 @@ from mixbackend.backends.codegen.ir.stages import GraphOutput, Scatter, StageGra
 from mixbackend.backends.codegen.schedule.assemble import assemble
 from mixbackend.backends.codegen.schedule.build import build_kernel
 from mixbackend.backends.codegen.schedule.group import Group, Layout
-from mixbackend.backends.codegen.schedule.reindex import renamed
+from mixbackend.backends.codegen.schedule.rewrite import renamed
 
 Sizes = Mapping[sympy.Symbol, int]
 

@@ -10,7 +10,7 @@ from mixbackend.backends.codegen.ir.stages import Loop, StageGraph, targets_of
 from mixbackend.backends.codegen.schedule.check_groups import check_groups
 from mixbackend.backends.codegen.schedule.group import Group
 from mixbackend.backends.codegen.schedule.grouping import choose_layouts, group_stages
-from mixbackend.backends.codegen.schedule.reindex import renamed
+from mixbackend.backends.codegen.schedule.rewrite import renamed
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
 from mixbackend.contracts import IrError
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Let, Nest, Statement, Store
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Expr, IndexValue, Local, Read, walk
+from mixbackend.backends.codegen.ir.grammar import index_expressions_of, walk
+from mixbackend.backends.codegen.ir.kernel import Accumulate, Carry, KernelLoop, Nest, Statement, Store
+from mixbackend.backends.codegen.ir.scalar import Expr, Local, Read, cost_of
 from mixbackend.backends.codegen.targets.cpp.accumulators import needs_blocks
 from mixbackend.backends.codegen.targets.cpp.indices import LARGEST_LANES, lane_step
 from mixbackend.backends.codegen.targets.cpp.memory import Memory
@@ -106,8 +107,7 @@ def _contiguous_order(nest: Nest, vector: sympy.Symbol | None) -> KernelLoop | N
     if not carries or nest.reduced or any(item.kind == "logsumexp" for item in carries):
         return None
     (ordered,) = (loop for loop in nest.loops if loop.mode == "ordered")
-    roots = [root for item in nest.body for root in (item.value, *_parts_of_store(item))]
-    touched = [node for node in walk(*roots) if isinstance(node, Read)]
+    touched = [node for node in walk(*nest.body) if isinstance(node, Read)]
     stores = [item for item in nest.body if isinstance(item, Store)]
     accesses: tuple[Read | Store, ...] = (*touched, *stores)
     bound = any(item.bindings for item in accesses)
@@ -131,8 +131,7 @@ def _turn(nest: Nest, vector: sympy.Symbol | None, memory: Memory) -> Turn | Non
     """The loop along which most reads are contiguous that lanes would gather one by one."""
     if vector is None or nest.reduced or _has_carry(nest):
         return None
-    roots = [root for item in nest.body for root in (item.value, *_parts_of_store(item))]
-    reads = [node for node in walk(*roots) if isinstance(node, Read) and _can_turn(node, vector, memory)]
+    reads = [node for node in walk(*nest.body) if isinstance(node, Read) and _can_turn(node, vector, memory)]
     best: Turn | None = None
     for loop in nest.loops:
         if loop.mode != "serial" or any(other.extent.has(loop.index) for other in nest.loops):
@@ -211,14 +210,9 @@ def _can_store(store: Store, vector: sympy.Symbol) -> bool:
 
 
 def _may_vary(value: Expr, vector: sympy.Symbol) -> bool:
-    for node in walk(value):
-        if isinstance(node, Local):
-            return True
-        if isinstance(node, IndexValue) and node.expression.has(vector):
-            return True
-        if isinstance(node, Read) and node.offset.has(vector):
-            return True
-    return False
+    return any(
+        isinstance(node, Local) or any(part.has(vector) for part in index_expressions_of(node)) for node in walk(value)
+    )
 
 
 def _has_carry(nest: Nest) -> bool:
@@ -226,23 +220,9 @@ def _has_carry(nest: Nest) -> bool:
 
 
 def _cost(statements: Iterable[Statement]) -> float:
-    roots: list[Expr] = []
-    folds = 0.0
-    for item in statements:
-        roots.append(item.value)
-        roots += _parts_of_store(item)
-        folds += _FOLD_COSTS.get(item.kind, 1.0) if isinstance(item, Accumulate) else 1.0
-    nodes = list(walk(*roots))
-    work = sum(SCALAR_OPS[node.op].cost for node in nodes if isinstance(node, Apply))
-    return folds + work + sum(1.0 for node in nodes if isinstance(node, Read))
+    statements = tuple(statements)
+    folds = sum(_FOLD_COSTS.get(item.kind, 1.0) if isinstance(item, Accumulate) else 1.0 for item in statements)
+    return folds + cost_of(*statements) + sum(1.0 for node in walk(*statements) if isinstance(node, Read))
 
 
 _FOLD_COSTS: Mapping[str, float] = {"welford": 6.0, "argmax": 6.0, "argmin": 6.0}
-
-
-def _parts_of_store(statement: Statement) -> list[Expr]:
-    if not isinstance(statement, Store):
-        assert isinstance(statement, (Let, Accumulate, Carry))
-        return []
-    mask = [] if statement.mask is None else [statement.mask]
-    return [*mask, *(value for _, value in statement.bindings)]

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, KernelLoop, Nest, Store, TemplateKernel, tells
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, KernelLoop, Nest, Store, TemplateKernel
+from mixbackend.backends.codegen.ir.scalar import is_checked
 from mixbackend.backends.codegen.targets.cpp.indices import index_text
 from mixbackend.backends.codegen.targets.cpp.literals import ARGUMENTS, STORAGE, function_head
 from mixbackend.backends.codegen.targets.cpp.nests import nest_lines
@@ -35,7 +36,7 @@ def print_kernel(kernel: Kernel, name: str) -> str:
     inside = nests[0] if len(nests) == 1 else [line for lines in nests for line in ("{", *_indented(lines), "}")]
     for loop in reversed(others):
         inside = _loop(loop, inside)
-    told = ["Told told(*team);"] if tells(kernel) else []
+    told = ["Told told(*team);"] if is_checked(kernel) else []
     head = [*_parameters(kernel), *_memory(kernel), *told]
     whole = function_head(name)
     if not parallel:
@@ -116,7 +117,7 @@ def _count(parallel: Sequence[KernelLoop]) -> list[str]:
 
 def _shared(kernel: Kernel, name: str) -> list[str]:
     points = _text(sympy.Mul(*(loop.extent for loop in _parallel(kernel))))
-    team = "team, " if tells(kernel) else ""
+    team = "team, " if is_checked(kernel) else ""
     call = f"{name}_points(buffers, parameters, numbers, {team}first, last);"
     return [
         *_parameters(kernel)[: len(kernel.parameters)],

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import walk
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
-from mixbackend.backends.codegen.ir.scalar import SCALAR_OPS, Apply, Constant, Expr, Local, walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Local, cost_of
 from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT, RESULT, other
 from mixbackend.backends.codegen.targets.cpp.literals import STORAGE, function_head, literal
 from mixbackend.backends.codegen.targets.cpp.scopes import INDENT
@@ -74,7 +75,7 @@ def _product(kernel: TemplateKernel) -> tuple[str, list[str]]:
     width = f"{int(options['width'])} / lanes"
     if kernel.finish is None:
         return "product.hpp", [given, f"return multiply<{width}>(*team, given);"]
-    cost = sum(SCALAR_OPS[node.op].cost for node in walk(kernel.finish) if isinstance(node, Apply))
+    cost = cost_of(kernel.finish)
     brief = literal(cost <= BRIEF, torch.bool)
     function = [
         "[](Vec<float> result, auto other) {",

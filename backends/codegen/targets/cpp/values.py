@@ -13,16 +13,8 @@ from collections.abc import Mapping
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import (
-    Apply,
-    Bindings,
-    Constant,
-    Expr,
-    IndexValue,
-    Local,
-    Read,
-    walk,
-)
+from mixbackend.backends.codegen.ir.grammar import walk
+from mixbackend.backends.codegen.ir.scalar import Apply, Bindings, Constant, Expr, IndexValue, Local, Read
 from mixbackend.backends.codegen.targets.cpp.literals import conversion_type, literal, wraps
 from mixbackend.backends.codegen.targets.cpp.memory import Memory, read
 from mixbackend.backends.codegen.targets.cpp.points import PointPrinter

@@ -23,9 +23,10 @@ from typing import Literal
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import loops_of
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
 from mixbackend.backends.codegen.schedule.blocks import are_strided
-from mixbackend.backends.codegen.schedule.draft import has_carry, inner_loops, nest_accesses
+from mixbackend.backends.codegen.schedule.draft import has_carry, nest_accesses
 from mixbackend.backends.codegen.targets.triton.limits import LEAST_COLUMNS, RESIDENT, Settings
 from mixbackend.backends.codegen.targets.triton.products import Product, Tile, find_product, tiles_of
 from mixbackend.backends.codegen.targets.triton.traffic import Traffic, traffic_of, transposed_loops
@@ -115,7 +116,7 @@ def make_plan(kernel: Kernel, settings: Settings, wide: bool) -> Plan:
     if product is not None:
         return _tiled(kernel, product, tiles_of(product, kernel, settings)[0], settings, wide)
     units = settings.units
-    rows = [_length(nest) for nest in kernel.nests if inner_loops(nest)]
+    rows = [_length(nest) for nest in kernel.nests if loops_of(nest)]
     points = _number(sympy.Mul(*(loop.extent for loop in kernel.outer)))
     if not rows:
         return _pointwise(kernel, points, units, wide)
@@ -134,7 +135,7 @@ def make_plans_together(kernels: Sequence[Kernel], settings: Settings, wide: Seq
         wide: as in ``make_plan``, for each kernel.
     """
     plans = [
-        make_plan(kernel, settings, indices) if any(map(inner_loops, kernel.nests)) else _beside(kernel, indices)
+        make_plan(kernel, settings, indices) if any(map(loops_of, kernel.nests)) else _beside(kernel, indices)
         for kernel, indices in zip(kernels, wide, strict=True)
     ]
     warps = max(plan.warps for plan in plans)
@@ -200,7 +201,7 @@ def _pointwise(kernel: Kernel, points: int | None, units: int, wide: bool) -> Pl
 
 def _by_points(kernel: Kernel, points: int | None, units: int, wide: bool) -> Plan:
     block = _spread(256, points, units, least=32)
-    walks = tuple(Walk("points", 1) if inner_loops(nest) else None for nest in kernel.nests)
+    walks = tuple(Walk("points", 1) if loops_of(nest) else None for nest in kernel.nests)
     return Plan((Side(kernel.outer, block),), (), walks, max(1, block // 64), wide)
 
 
@@ -260,7 +261,7 @@ def _warps(area: int, packed: int) -> int:
 
 
 def _walk(nest: Nest, whole: bool, length: int) -> Walk | None:
-    if not inner_loops(nest):
+    if not loops_of(nest):
         return None
     row = _length(nest)
     return Walk("whole", _power(row)) if whole and row is not None else Walk("pieces", length)
@@ -275,7 +276,7 @@ def _number(size: sympy.Expr) -> int | None:
 
 
 def _length(nest: Nest) -> int | None:
-    return _number(sympy.Mul(*(loop.extent for loop in inner_loops(nest))))
+    return _number(sympy.Mul(*(loop.extent for loop in loops_of(nest))))
 
 
 def _power(size: int | None) -> int:

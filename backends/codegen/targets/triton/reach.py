@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of, walk
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, Ranges, upper_bound
-from mixbackend.backends.codegen.ir.kernel import Kernel, Nest, roots_of
-from mixbackend.backends.codegen.ir.scalar import IndexValue, walk
-from mixbackend.backends.codegen.schedule.draft import inner_loops, nest_accesses
+from mixbackend.backends.codegen.ir.kernel import Kernel, Nest
+from mixbackend.backends.codegen.ir.scalar import IndexValue
+from mixbackend.backends.codegen.schedule.draft import nest_accesses
 from mixbackend.backends.codegen.targets.triton.limits import LARGEST_INDEX
 
 Bounds = tuple[sympy.Expr, ...]
@@ -26,7 +27,7 @@ def reach_of(kernel: Kernel) -> Bounds | None:
     """What no index, no value of one, no number of points and no parameter exceeds; ``None`` where nobody can say."""
     bounds: list[sympy.Expr | None] = [*kernel.parameters, sympy.Mul(*(loop.extent for loop in kernel.outer))]
     for nest in kernel.nests:
-        loops = inner_loops(nest)
+        loops = loops_of(nest)
         ranges = {loop.index: loop.extent for loop in (*kernel.outer, *loops)}
         bounds.append(sympy.Mul(*(loop.extent for loop in loops)))
         bounds += [_highest(access.offset, ranges) for access in nest_accesses(nest)]
@@ -46,7 +47,7 @@ def elements_of(kernel: Kernel) -> dict[str, sympy.Expr | None]:
     """For every buffer how many elements the kernel touches at most; ``None`` where only values tell."""
     found: dict[str, sympy.Expr | None] = {}
     for nest in kernel.nests:
-        ranges = {loop.index: loop.extent for loop in (*kernel.outer, *inner_loops(nest))}
+        ranges = {loop.index: loop.extent for loop in (*kernel.outer, *loops_of(nest))}
         for access in nest_accesses(nest):
             known = found.get(access.buffer, sympy.Integer(0))
             bound = access.offset.free_symbols - ranges.keys() - set(kernel.parameters)
@@ -70,8 +71,7 @@ def _highest(offset: sympy.Expr, ranges: Ranges) -> sympy.Expr | None:
 
 def _values(nest: Nest) -> Iterator[sympy.Expr]:
     """Indices that are computed with as numbers."""
-    roots = (root for item in (*nest.body, *nest.finish) for root in roots_of(item))
-    return (node.expression for node in walk(*roots) if isinstance(node, IndexValue))
+    return (node.expression for node in walk(nest) if isinstance(node, IndexValue))
 
 
 def _magnitude(value: sympy.Expr, ranges: Ranges) -> sympy.Expr:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import sympy
 
+from mixbackend.backends.codegen.ir.grammar import loops_of
 from mixbackend.backends.codegen.ir.indices import flatten
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
-from mixbackend.backends.codegen.schedule.draft import inner_loops
 from mixbackend.backends.codegen.targets.triton.indices import index_text
 from mixbackend.backends.codegen.targets.triton.plan import Plan, Walk
 
@@ -78,7 +78,7 @@ class Space:
 
     def row_of(self, nest: Nest) -> Axis | None:
         """The row of a nest."""
-        loops = inner_loops(nest)
+        loops = loops_of(nest)
         return self.axes[self._axis_of[loops[0].index]] if loops else None
 
     def axes_of(self, expression: sympy.Expr) -> Axes:
@@ -144,7 +144,7 @@ def make_space(kernel: Kernel, plan: Plan) -> Space:
         axes["y"] = Axis("y", plan.rest, 1, None)
     rows: dict[tuple[sympy.Symbol, ...], str] = {}
     for nest, walk in zip(kernel.nests, plan.walks, strict=True):
-        loops = inner_loops(nest)
+        loops = loops_of(nest)
         key = tuple(loop.index for loop in loops)
         if walk is None or key in rows:
             continue

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import sympy
 
-from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest, Statement, Store, roots_of
-from mixbackend.backends.codegen.ir.scalar import IndexValue, Read, walk
-from mixbackend.backends.codegen.schedule.draft import at_indices, inner_loops, nest_at
+from mixbackend.backends.codegen.ir.grammar import all_index_expressions, loops_of, map_loops
+from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
+from mixbackend.backends.codegen.schedule.rewrite import renamed, with_indices
 
 Values = Mapping[sympy.Symbol, sympy.Expr]
 
@@ -37,47 +37,23 @@ def _loop(loop: KernelLoop, values: Values) -> KernelLoop:
 
 
 def _nest(nest: Nest, values: Values) -> Nest:
-    return Nest(
-        tuple(_loop(loop, values) for loop in nest.loops),
-        tuple(_loop(loop, values) for loop in nest.reduced),
-        at_indices(nest.body, values, {}),
-        at_indices(nest.finish, values, {}),
-    )
+    return map_loops(with_indices(nest, values, {}), lambda loops: tuple(_loop(loop, values) for loop in loops))
 
 
 def _with_common_rows(nests: Sequence[Nest]) -> tuple[Nest, ...]:
     known: dict[tuple[sympy.Expr, ...], tuple[sympy.Symbol, ...]] = {}
     made = []
     for nest in nests:
-        loops = inner_loops(nest)
+        loops = loops_of(nest)
         own = tuple(loop.index for loop in loops)
         shared = known.setdefault(tuple(loop.extent for loop in loops), own)
-        names = {old: new for old, new in zip(own, shared, strict=True) if old != new}
-        made.append(_renamed(nest, names) if names else nest)
+        names = dict(zip(own, shared, strict=True))
+        made.append(renamed(nest, names))
     return tuple(made)
 
 
-def _renamed(nest: Nest, names: Mapping[sympy.Symbol, sympy.Symbol]) -> Nest:
-    def loops(items: tuple[KernelLoop, ...]) -> tuple[KernelLoop, ...]:
-        return tuple(replace(item, index=names.get(item.index, item.index)) for item in items)
-
-    return replace(nest_at(nest, names, {}), loops=loops(nest.loops), reduced=loops(nest.reduced))
-
-
 def _symbols(outer: Sequence[KernelLoop], nests: Sequence[Nest]) -> set[sympy.Symbol]:
-    loops = [*outer, *(loop for nest in nests for loop in inner_loops(nest))]
+    loops = [*outer, *(loop for nest in nests for loop in loops_of(nest))]
     expressions = [loop.extent for loop in loops]
-    for nest in nests:
-        for statement in (*nest.body, *nest.finish):
-            expressions += _expressions(statement)
+    expressions += all_index_expressions(*nests)
     return {symbol for expression in expressions for symbol in expression.free_symbols}
-
-
-def _expressions(statement: Statement) -> list[sympy.Expr]:
-    found = [statement.offset] if isinstance(statement, Store) else []
-    for node in walk(*roots_of(statement)):
-        if isinstance(node, Read):
-            found.append(node.offset)
-        elif isinstance(node, IndexValue):
-            found.append(node.expression)
-    return found

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from mixbackend.backends.codegen.call_table import CallTable
-from mixbackend.backends.codegen.ir.scalar import Apply, walk
-from mixbackend.backends.codegen.ir.stages import Scatter, Stage, expressions_of, is_product
+from mixbackend.backends.codegen.ir.grammar import walk
+from mixbackend.backends.codegen.ir.scalar import Apply
+from mixbackend.backends.codegen.ir.stages import Scatter, Stage, is_product
 from mixbackend.backends.codegen.targets.target import Blocks, CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.backends.codegen.targets.triton.availability import triton_availability
 from mixbackend.backends.codegen.targets.triton.compiler import Architecture, Binary, compile_texts
@@ -120,7 +121,7 @@ class TritonTarget(Target):
         """Operators without text, sums over windows, and updates that may meet where hardware cannot combine them."""
         if is_product(stage) and len(stage.reduced) > 1:
             return "no products of windows"
-        for node in walk(*expressions_of(stage)):
+        for node in walk(stage):
             if isinstance(node, Apply) and not has_operator(node):
                 return f"no {node.op} of {node.arguments[-1].dtype}"
         if not isinstance(stage, Scatter) or stage.mode == "set":

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mixbackend.backends.codegen.ir.grammar import loops_of
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
-from mixbackend.backends.codegen.schedule.draft import Access, inner_loops, nest_accesses
+from mixbackend.backends.codegen.schedule.draft import Access, nest_accesses
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def traffic_of(kernel: Kernel) -> Traffic:
 
 
 def _moves_along_row(access: Access, nest: Nest) -> bool:
-    loops = inner_loops(nest)
+    loops = loops_of(nest)
     return not loops or not access.offset.free_symbols.isdisjoint(loop.index for loop in loops)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import sympy
 import torch
 
+from mixbackend.backends.codegen.ir.grammar import walk
 from mixbackend.backends.codegen.ir.kernel import Kernel
 from mixbackend.backends.codegen.ir.scalar import (
     Apply,
@@ -23,7 +24,6 @@ from mixbackend.backends.codegen.ir.scalar import (
     Local,
     Read,
     compute_dtype,
-    walk,
 )
 from mixbackend.backends.codegen.targets.triton.dtypes import NAMES, literal
 from mixbackend.backends.codegen.targets.triton.lines import Lines, Value
