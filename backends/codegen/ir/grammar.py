@@ -78,7 +78,9 @@ def map_loops(node: T, function: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -
 def walk(*wholes: Any) -> Iterator[Any]:
     """All distinct values in some nodes, themselves included, parts before wholes, in a fixed order."""
     shapes = _VALUES
-    roots = [part for whole in wholes for part in ((whole,) if isinstance(whole, Value) else expressions_of(whole))]
+    roots: list[Any] = []
+    for whole in wholes:
+        roots.extend((whole,) if isinstance(whole, Value) else expressions_of(whole))
     seen: set[Any] = set()
     pending = [(root, False) for root in reversed(roots)]
     while pending:

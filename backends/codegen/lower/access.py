@@ -86,7 +86,7 @@ def run_time_index(
         raise RefusedError(code, f"an indexed dimension of size {size} is or may be empty: no index is in range")
     value, zero = lowering.cast(value, torch.int64), integer(0)
     if wrap:
-        value = apply("where", apply("lt", value, zero), apply("add", value, integer(size)), value)
+        value = apply("where", value < zero, value + integer(size), value)
     inside = apply("maximum", apply("minimum", value, integer(size - 1)), zero)
     symbol = lowering.bound_symbol(size)
     return symbol, ((symbol, corrected(inside, value, wanted) if checked else inside),)
@@ -127,9 +127,9 @@ def conditions_inside(position: Any, size: Any, least: Any, most: Any) -> tuple[
     """
     conditions = []
     if not sympy.sympify(least).is_nonnegative:
-        conditions.append(apply("ge", integer(position), integer(0)))
+        conditions.append(integer(position) >= integer(0))
     if not sympy.expand(sympy.sympify(size) - most).is_positive:
-        conditions.append(apply("lt", integer(position), integer(size)))
+        conditions.append(integer(position) < integer(size))
     return tuple(conditions)
 
 
@@ -137,7 +137,7 @@ def all_of(conditions: Iterable[Expr]) -> Expr | None:
     """Conjunction; ``None`` if nothing has to hold."""
     result: Expr | None = None
     for condition in conditions:
-        result = condition if result is None else apply("and", result, condition)
+        result = condition if result is None else result & condition
     return result
 
 
@@ -145,7 +145,7 @@ def added(values: Sequence[Expr]) -> Expr:
     """Sum of values, from left to right."""
     result = values[0]
     for value in values[1:]:
-        result = apply("add", result, value)
+        result = result + value
     return result
 
 

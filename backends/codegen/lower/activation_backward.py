@@ -8,30 +8,13 @@ to the side it belongs to in eager, and a NaN does what it does in eager's vecto
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 
 from mixbackend.backends.codegen.ir.scalar import Expr, apply, compute_dtype
 from mixbackend.backends.codegen.lower.activation import GELU_CUBIC, GELU_SCALE
-from mixbackend.backends.codegen.lower.broadcast import pointwise, read, refuse_undecided
-from mixbackend.backends.codegen.lower.formula import (
-    add,
-    at_least,
-    at_most,
-    both,
-    div,
-    either,
-    exp,
-    greater,
-    is_short,
-    less,
-    logistic,
-    mul,
-    neg,
-    sub,
-    where,
-)
+from mixbackend.backends.codegen.lower.broadcast import formula_rule, pointwise, read, refuse_undecided
+from mixbackend.backends.codegen.lower.formula import exp, is_short, logistic, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Number, convert, rounded_constant
 from mixbackend.backends.codegen.lower.rules import rule
@@ -42,69 +25,58 @@ _ONE_SIXTH = 0.16666667163372039794921875
 """A sixth in float32, which is what eager multiplies with in every type."""
 
 
-def _gradient(function: Callable[..., Expr], *, rounded: bool = False) -> Callable[..., Tensor]:
-    """A rule for a formula of the op's arguments, all tensors or numbers."""
-
-    def lower(lowering: Lowering, **operands: Tensor | Number) -> Tensor:
-        return pointwise(lowering, tuple(operands.values()), lowering.output_dtype, function, rounded=rounded)
-
-    return lower
-
-
+@formula_rule("aten.sigmoid_backward.default")
 def _sigmoid(grad: Expr, result: Expr) -> Expr:
-    return mul(mul(grad, sub(1.0, result)), result)
+    return grad * (1.0 - result) * result
 
 
+@formula_rule("aten.tanh_backward.default")
 def _tanh(grad: Expr, result: Expr) -> Expr:
-    return mul(grad, sub(1.0, mul(result, result)))
+    return grad * (1.0 - result * result)
 
 
+@formula_rule("aten.threshold_backward.default")
 def _threshold(grad: Expr, x: Expr, limit: Expr) -> Expr:
-    return where(at_most(x, limit), 0 if not grad.dtype.is_floating_point else 0.0, grad)
+    return where(x <= limit, 0 if not grad.dtype.is_floating_point else 0.0, grad)
 
 
+@formula_rule("aten.hardswish_backward.default")
 def _hardswish(grad: Expr, x: Expr) -> Expr:
-    middle = mul(grad, add(div(x, 3.0), 0.5))
-    return where(at_most(x, -3.0), 0.0, where(at_least(x, 3.0), grad, middle))
+    middle = grad * (x / 3.0 + 0.5)
+    return where(x <= -3.0, 0.0, where(x >= 3.0, grad, middle))
 
 
+@formula_rule("aten.hardsigmoid_backward.default")
 def _hardsigmoid(grad: Expr, x: Expr) -> Expr:
-    return where(both(greater(x, -3.0), less(x, 3.0)), mul(grad, _ONE_SIXTH), 0.0)
+    return where((x > -3.0) & (x < 3.0), grad * _ONE_SIXTH, 0.0)
 
 
+@formula_rule("aten.hardtanh_backward.default")
 def _hardtanh(grad: Expr, x: Expr, low: Expr, high: Expr) -> Expr:
-    return where(both(greater(x, low), less(x, high)), grad, 0.0)
+    return where((x > low) & (x < high), grad, 0.0)
 
 
+@formula_rule("aten.hardshrink_backward.default", "aten.softshrink_backward.default", rounded=True)
 def _shrink(grad: Expr, x: Expr, limit: Expr) -> Expr:
-    return where(either(less(x, neg(limit)), greater(x, limit)), grad, 0.0)
+    return where((x < -limit) | (x > limit), grad, 0.0)
 
 
+@formula_rule("aten.softplus_backward.default")
 def _softplus(grad: Expr, x: Expr, beta: Expr, limit: Expr) -> Expr:
-    scaled = mul(x, beta)
+    scaled = x * beta
     grown = exp(scaled)
-    return where(greater(scaled, limit), grad, div(mul(grad, grown), add(grown, 1.0)))
+    return where(scaled > limit, grad, grad * grown / (grown + 1.0))
 
 
+@formula_rule("aten.mish_backward.default")
 def _mish(grad: Expr, x: Expr) -> Expr:
     gate, curve = logistic(x), apply("tanh", apply("log1p", exp(x)))
-    return mul(grad, add(curve, mul(mul(x, gate), sub(1.0, mul(curve, curve)))))
+    return grad * (curve + x * gate * (1.0 - curve * curve))
 
 
+@formula_rule("aten.native_dropout_backward.default")
 def _dropout(grad: Expr, mask: Expr, scale: Expr) -> Expr:
-    return mul(grad, mul(mask, scale))
-
-
-rule("aten.sigmoid_backward.default")(_gradient(_sigmoid))
-rule("aten.tanh_backward.default")(_gradient(_tanh))
-rule("aten.threshold_backward.default")(_gradient(_threshold))
-rule("aten.hardswish_backward.default")(_gradient(_hardswish))
-rule("aten.hardsigmoid_backward.default")(_gradient(_hardsigmoid))
-rule("aten.hardtanh_backward.default")(_gradient(_hardtanh))
-rule("aten.hardshrink_backward.default", "aten.softshrink_backward.default")(_gradient(_shrink, rounded=True))
-rule("aten.softplus_backward.default")(_gradient(_softplus))
-rule("aten.mish_backward.default")(_gradient(_mish))
-rule("aten.native_dropout_backward.default")(_gradient(_dropout))
+    return grad * (mask * scale)
 
 
 @rule("aten.leaky_relu_backward.default")
@@ -116,7 +88,7 @@ def leaky_relu_backward(
         lowering,
         (grad_output, self, negative_slope),
         lowering.output_dtype,
-        lambda grad, x, slope: where(greater(x, 0.0), grad, mul(grad, slope)),
+        lambda grad, x, slope: where(x > 0.0, grad, grad * slope),
     )
 
 
@@ -133,12 +105,12 @@ def elu_backward(
     """From the input, or from the result of ``elu``."""
 
     def value(grad: Expr, x: Expr, alpha: Expr, scale: Expr, input_scale: Expr) -> Expr:
-        factor = mul(alpha, scale)
+        factor = alpha * scale
         if is_result:
-            negative = mul(mul(grad, input_scale), add(x, factor))
+            negative = grad * input_scale * (x + factor)
         else:
-            negative = mul(mul(mul(grad, input_scale), factor), exp(mul(x, input_scale)))
-        return where(greater(x, 0.0), mul(grad, scale), negative)
+            negative = grad * input_scale * factor * exp(x * input_scale)
+        return where(x > 0.0, grad * scale, negative)
 
     operands = (grad_output, self_or_result, alpha, scale, input_scale)
     return pointwise(lowering, operands, lowering.output_dtype, value)
@@ -150,7 +122,7 @@ def silu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor) -> Tens
 
     def value(grad: Expr, x: Expr) -> Expr:
         gate = logistic(x, lowering.output_dtype)
-        return mul(mul(grad, gate), add(1.0, mul(x, sub(1.0, gate))))
+        return grad * gate * (1.0 + x * (1.0 - gate))
 
     return pointwise(lowering, (grad_output, self), lowering.output_dtype, value)
 
@@ -164,26 +136,23 @@ def gelu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, approxi
 
 
 def _gelu(grad: Expr, x: Expr, dtype: torch.dtype) -> Expr:
-    if is_short(dtype):
-        cumulative = apply("rough_normal", x)
-    else:
-        cumulative = mul(0.5, add(1.0, apply("erf", mul(x, math.sqrt(0.5)))))
-    density = mul(exp(mul(mul(x, x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
-    return mul(grad, add(cumulative, mul(x, density)))
+    cumulative = apply("rough_normal", x) if is_short(dtype) else 0.5 * (1.0 + apply("erf", x * math.sqrt(0.5)))
+    density = exp(x * x * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
+    return grad * (cumulative + x * density)
 
 
 def _gelu_tanh(grad: Expr, x: Expr, dtype: torch.dtype) -> Expr:
     """With ``(1 + tanh(u)) / 2`` as the logistic function of ``2 u`` where results are short."""
-    square = mul(x, x)
-    inside = mul(GELU_SCALE, add(x, mul(GELU_CUBIC, mul(square, x))))
-    slope = mul(GELU_SCALE, add(1.0, mul(3.0 * GELU_CUBIC, square)))
+    square = x * x
+    inside = GELU_SCALE * (x + GELU_CUBIC * (square * x))
+    slope = GELU_SCALE * (1.0 + 3.0 * GELU_CUBIC * square)
     if is_short(dtype):
-        share = logistic(mul(inside, 2.0), dtype)
-        return mul(grad, add(share, mul(mul(mul(2.0, x), mul(share, sub(1.0, share))), slope)))
+        share = logistic(inside * 2.0, dtype)
+        return grad * (share + 2.0 * x * (share * (1.0 - share)) * slope)
     curve = apply("tanh", inside)
-    left, right = mul(0.5, x), add(1.0, curve)
-    by_curve = mul(mul(left, sub(1.0, mul(curve, curve))), slope)
-    return mul(grad, add(mul(0.5, right), by_curve))
+    left, right = 0.5 * x, 1.0 + curve
+    by_curve = left * (1.0 - curve * curve) * slope
+    return grad * (0.5 * right + by_curve)
 
 
 @rule("aten.log_sigmoid_backward.default")
@@ -191,9 +160,9 @@ def log_sigmoid_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, 
     """``grad (1 - sigmoid(x))``, from ``exp(-|x|)`` where the forward pass kept it."""
 
     def value(grad: Expr, x: Expr, *kept: Expr) -> Expr:
-        power = kept[0] if kept else exp(neg(apply("abs", x)))
-        share = div(power, add(1.0, power))
-        return mul(grad, where(less(x, 0.0), sub(1.0, share), share))
+        power = kept[0] if kept else exp(-apply("abs", x))
+        share = power / (1.0 + power)
+        return grad * where(x < 0.0, 1.0 - share, share)
 
     operands = (grad_output, self, buffer) if buffer.sizes == self.sizes else (grad_output, self)
     return pointwise(lowering, operands, lowering.output_dtype, value)
@@ -206,11 +175,11 @@ def logit_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, eps: N
     dtype = lowering.output_dtype
     unlimited = eps is None or (isinstance(eps, (int, float)) and eps < 0)
     low = rounded_constant(0.0 if eps is None or unlimited else eps, dtype)
-    high = convert(sub(1.0, low), compute_dtype(dtype), dtype)
+    high = convert(1.0 - low, compute_dtype(dtype), dtype)
 
     def value(grad: Expr, x: Expr) -> Expr:
-        inside = both(at_least(x, low), at_most(x, high))
-        return where(inside, div(grad, mul(x, sub(1.0, x))), math.nan if unlimited else 0.0)
+        inside = (x >= low) & (x <= high)
+        return where(inside, grad / (x * (1.0 - x)), math.nan if unlimited else 0.0)
 
     return pointwise(lowering, (grad_output, self), dtype, value)
 
@@ -223,11 +192,11 @@ def prelu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, weight
 
     def of_input(index: Index) -> Expr:
         grad, x, w = (read(operand, index, self.dtype) for operand in (grad_output, self, weight))
-        return where(greater(x, 0.0), grad, mul(w, grad))
+        return where(x > 0.0, grad, w * grad)
 
     def of_weight(index: Index) -> Expr:
         grad, x = read(grad_output, index, self.dtype), read(self, index, self.dtype)
-        return where(greater(x, 0.0), 0.0, mul(x, grad))
+        return where(x > 0.0, 0.0, x * grad)
 
     sizes = lowering.output_sizes
     return lowering.map(sizes, self.dtype, of_input), lowering.map(sizes, weight.dtype, of_weight)
@@ -241,10 +210,10 @@ def glu_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, dim: int
     first, second = slice_axis(self, axis, 0, half), slice_axis(self, axis, half, half)
 
     def of_first(index: Index) -> Expr:
-        return mul(logistic(read(second, index, self.dtype), self.dtype), read(grad_output, index, self.dtype))
+        return logistic(read(second, index, self.dtype), self.dtype) * read(grad_output, index, self.dtype)
 
     def of_second(index: Index) -> Expr:
         gate = logistic(read(second, index, self.dtype), self.dtype)
-        return mul(mul(mul(sub(1.0, gate), gate), read(grad_output, index, self.dtype)), read(first, index, self.dtype))
+        return (1.0 - gate) * gate * read(grad_output, index, self.dtype) * read(first, index, self.dtype)
 
     return lowering.concatenate(lowering.output_sizes, axis, [(half, of_first), (half, of_second)], self.dtype)

@@ -21,7 +21,6 @@ from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower import view
 from mixbackend.backends.codegen.lower.axes import axes_of, fold
 from mixbackend.backends.codegen.lower.broadcast import read
-from mixbackend.backends.codegen.lower.formula import add, mul
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -96,13 +95,13 @@ def _one_row(
 
     def term(index: Index, inner: Index) -> Expr:
         first = read(query, (*index[:2], zero, inner[0]), torch.float32)
-        return mul(first, read(key, (*index, inner[0]), torch.float32))
+        return first * read(key, (*index, inner[0]), torch.float32)
 
     (dots,) = lowering.reduce("sum", (*rows, key.sizes[2]), (width,), term, (torch.float32,))
 
     def score(index: Index) -> Expr:
-        own = mul(dots.at(index), number)
-        return own if mask is None else add(own, read(mask, (*index[:2], zero, index[2]), torch.float32))
+        own = dots.at(index) * number
+        return own if mask is None else own + read(mask, (*index[:2], zero, index[2]), torch.float32)
 
     scores = lowering.map(dots.sizes, torch.float32, score)
     keys = axes_of(scores, 2)
@@ -112,21 +111,21 @@ def _one_row(
     def exponential(index: Index) -> Expr:
         own = largest.at(keys.keep(index))
         finite = apply("where", apply("eq", own, lowest), Constant(torch.float32, 0.0), own)
-        return apply("exp", apply("sub", scores.at(index), finite))
+        return apply("exp", scores.at(index) - finite)
 
     shares = lowering.map(scores.sizes, torch.float32, exponential)
     (total,) = fold(lowering, "sum", keys, shares.at, (torch.float32,))
 
     def weighted(index: Index, inner: Index) -> Expr:
         own = read(value, (*index[:2], inner[0], index[2]), torch.float32)
-        return mul(shares.at((*index[:2], inner[0])), own)
+        return shares.at((*index[:2], inner[0])) * own
 
     (sums,) = lowering.reduce("sum", (*rows, value.sizes[3]), key.sizes[2:3], weighted, (torch.float32,))
 
     def output(index: Index) -> Expr:
         own, weight = sums.at((*index[:2], index[3])), total.at(index[:2])
         nothing = apply("eq", weight, Constant(torch.float32, 0.0))
-        return apply("where", nothing, Constant(torch.float32, 0.0), apply("div", own, weight))
+        return apply("where", nothing, Constant(torch.float32, 0.0), own / weight)
 
     return lowering.map((batch, heads, 1, value.sizes[3]), query.dtype, output)
 

@@ -16,7 +16,7 @@ from typing import Any
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue
 from mixbackend.backends.codegen.ir.stages import ReductionKind
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
 from mixbackend.backends.codegen.lower.promotion import as_stored
@@ -113,7 +113,7 @@ def _fold_of_one(kind: ReductionKind, value: ValueFunction) -> tuple[ValueFuncti
         return (lambda index: Constant(torch.int64, 0),)
     if kind == "welford":
         # Not a plain zero: the distance of an infinite value from itself is NaN.
-        return value, lambda index: apply("sub", value(index), value(index))
+        return value, lambda index: value(index) - value(index)
     return (value,)
 
 

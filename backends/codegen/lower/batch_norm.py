@@ -7,6 +7,9 @@ results, never updated in place. Inference uses the running statistics and retur
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import torch
 
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
@@ -26,114 +29,84 @@ from mixbackend.backends.codegen.lower.saved_statistics import (
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.backends.codegen.lower.variance import Moments, mean_by_adding, moments_of_rows, wide_accumulator
 
-Saved = tuple[Tensor, Tensor]
+
+@dataclass(frozen=True)
+class _Norm:
+    """What is normalised, and by what, under the ops' names of arguments."""
+
+    input: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    running_mean: Tensor | None = None
+    running_var: Tensor | None = None
+
+    @property
+    def running(self) -> tuple[Tensor, Tensor]:
+        """The running statistics.
+
+        Raises:
+            RefusedError: there are none.
+        """
+        if self.running_mean is None or self.running_var is None:
+            raise RefusedError("argument", "inference without running statistics")
+        return self.running_mean, self.running_var
 
 
 @rule("aten._native_batch_norm_legit_no_training.default")
-def batch_norm_inference(
-    lowering: Lowering,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, ...]:
+def batch_norm_inference(lowering: Lowering, momentum: float, **given: Any) -> tuple[Tensor, ...]:
     """Normalised by the running statistics."""
-    return _by_running(lowering, input, weight, bias, running_mean, running_var, eps)
+    return _by_running(lowering, _Norm(**given))
 
 
 @rule("aten._native_batch_norm_legit.no_stats")
-def batch_norm_without_running(
-    lowering: Lowering,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, ...]:
+def batch_norm_without_running(lowering: Lowering, training: bool, momentum: float, **given: Any) -> tuple[Tensor, ...]:
     """Normalised by the batch's own statistics; nothing runs along."""
     if not training:
         raise RefusedError("argument", "inference without running statistics")
-    return _by_batch(lowering, input, weight, bias, None, None, eps)[0]
+    return _by_batch(lowering, _Norm(**given))[0]
 
 
 @rule("aten._native_batch_norm_legit_functional.default")
-def batch_norm_functional(
-    lowering: Lowering,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, ...]:
+def batch_norm_functional(lowering: Lowering, training: bool, momentum: float, **given: Any) -> tuple[Tensor, ...]:
     """Either kind, with the new running statistics as results."""
+    norm = _Norm(**given)
     if not training:
-        check_announced(lowering, {3: running_mean.dtype, 4: running_var.dtype})
-        result = _by_running(lowering, input, weight, bias, running_mean, running_var, eps)
-        return (*result, as_announced(lowering, running_mean, 3), as_announced(lowering, running_var, 4))
-    result, found = _by_batch(lowering, input, weight, bias, running_mean, running_var, eps)
-    return (*result, *_updated(lowering, input, found, (running_mean, running_var), momentum, 3))
+        mean, variance = norm.running
+        check_announced(lowering, {3: mean.dtype, 4: variance.dtype})
+        result = _by_running(lowering, norm)
+        return (*result, as_announced(lowering, mean, 3), as_announced(lowering, variance, 4))
+    result, found = _by_batch(lowering, norm)
+    return (*result, *_updated(lowering, norm, found, momentum, 3))
 
 
 @rule("aten._batch_norm_with_update_functional.default")
-def batch_norm_with_update(
-    lowering: Lowering,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, ...]:
+def batch_norm_with_update(lowering: Lowering, momentum: float, **given: Any) -> tuple[Tensor, ...]:
     """The training kind; its reserve is empty on devices without a library that wants one."""
-    result, found = _by_batch(lowering, input, weight, bias, running_mean, running_var, eps, first_update=4)
+    norm = _Norm(**given)
+    result, found = _by_batch(lowering, norm, first_update=4)
     reserve = lowering.map((0,), torch.uint8, lambda index: Constant(torch.uint8, 0))
-    return (*result, reserve, *_updated(lowering, input, found, (running_mean, running_var), momentum, 4))
+    return (*result, reserve, *_updated(lowering, norm, found, momentum, 4))
 
 
 @rule("aten.native_batch_norm.default")
-def batch_norm(
-    lowering: Lowering,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, ...]:
+def batch_norm(lowering: Lowering, training: bool, momentum: float, **given: Any) -> tuple[Tensor, ...]:
     """Either kind, as far as no running statistics change."""
-    if training and running_mean is not None:
+    norm = _Norm(**given)
+    if not training:
+        return _by_running(lowering, norm)
+    if norm.running_mean is not None:
         raise RefusedError("effect", "updates its running statistics in place")
-    if training:
-        return _by_batch(lowering, input, weight, bias, None, None, eps)[0]
-    if running_mean is None or running_var is None:
-        raise RefusedError("argument", "inference without running statistics")
-    return _by_running(lowering, input, weight, bias, running_mean, running_var, eps)
+    return _by_batch(lowering, replace(norm, running_var=None))[0]
 
 
-def _by_running(
-    lowering: Lowering,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    check_floating(input, weight, bias, running_mean, running_var)
-    compute = input.compute
-    deviation = running_deviation(lowering, running_var, eps, compute)
+def _by_running(lowering: Lowering, norm: _Norm) -> tuple[Tensor, Tensor, Tensor]:
+    running_mean, running_var = norm.running
+    check_floating(norm.input, norm.weight, norm.bias, running_mean, running_var)
+    compute = norm.input.compute
+    deviation = running_deviation(lowering, running_var, norm.eps, compute)
     mean = in_type(lowering, running_mean, compute)
-    result = _normalized(lowering, input, weight, bias, mean, deviation)
+    result = _normalized(lowering, norm, mean, deviation)
     if announced(lowering, 1).shape != (0,):
         # On GPUs eager saves statistics that nobody computed, one per channel.
         return result, as_announced(lowering, mean, 1), as_announced(lowering, deviation, 2)
@@ -141,74 +114,56 @@ def _by_running(
     return result, as_announced(lowering, nothing, 1), as_announced(lowering, nothing, 2)
 
 
-def _by_batch(
-    lowering: Lowering,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    eps: float,
-    first_update: int = 3,
-) -> tuple[tuple[Tensor, Tensor, Tensor], Moments]:
+def _by_batch(lowering: Lowering, norm: _Norm, first_update: int = 3) -> tuple[tuple[Tensor, Tensor, Tensor], Moments]:
     """Result and saved statistics, and the moments in their wide type."""
-    check_floating(input, weight, bias, running_mean, running_var)
-    saved = statistic_dtype(input, (weight, bias, running_mean, running_var))
-    dtypes = {1: saved, 2: saved}
-    if running_mean is not None and running_var is not None:
-        dtypes |= {first_update: running_mean.dtype, first_update + 1: running_var.dtype}
-    check_announced(lowering, dtypes)
+    input, running = norm.input, (norm.running_mean, norm.running_var)
+    check_floating(input, norm.weight, norm.bias, *running)
+    saved = statistic_dtype(input, (norm.weight, norm.bias, *running))
+    updates = {first_update + place: item.dtype for place, item in enumerate(running) if item is not None}
+    check_announced(lowering, {1: saved, 2: saved} | updates)
     axes = channel_axes(input)
     require_values(lowering, input, axes, "input")
     found = moments_of_rows(lowering, input, axes, wide_accumulator(lowering, input.dtype))
     found = found._replace(mean=mean_by_adding(lowering, found, input, axes))
     mean = in_type(lowering, found.mean, input.compute)
-    deviation = reciprocal_deviation(lowering, found, axes.count, eps, input.compute)
-    result = _normalized(lowering, input, weight, bias, mean, deviation)
+    deviation = reciprocal_deviation(lowering, found, axes.count, norm.eps, input.compute)
+    result = _normalized(lowering, norm, mean, deviation)
     return (result, as_announced(lowering, mean, 1), as_announced(lowering, deviation, 2)), found
 
 
-def _normalized(
-    lowering: Lowering,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor,
-    deviation: Tensor,
-) -> Tensor:
+def _normalized(lowering: Lowering, norm: _Norm, mean: Tensor, deviation: Tensor) -> Tensor:
     """``(x - mean) * scale + bias``, where the scale of a channel is a small map of its own."""
-    axes, compute = channel_axes(input), input.compute
+    input, compute = norm.input, norm.input.compute
+    axes = channel_axes(input)
 
     def scale_of(channel: Index) -> Expr:
-        return scaled(lowering, weight, compute, deviation.at(channel), channel)
+        return scaled(lowering, norm.weight, compute, deviation.at(channel), channel)
 
-    scale = deviation if weight is None else lowering.map(deviation.sizes, compute, scale_of)
+    scale = deviation if norm.weight is None else lowering.map(deviation.sizes, compute, scale_of)
 
     def value(index: Index) -> Expr:
         channel = axes.keep(index)
-        centered = apply("sub", input.at(index), mean.at(channel))
-        return shifted(lowering, bias, compute, apply("mul", centered, scale.at(channel)), channel)
+        centered = input.at(index) - mean.at(channel)
+        return shifted(lowering, norm.bias, compute, centered * scale.at(channel), channel)
 
     return lowering.map(input.sizes, lowering.output_dtype, value)
 
 
-def _updated(
-    lowering: Lowering, input: Tensor, found: Moments, running: Saved, momentum: float, first: int
-) -> tuple[Tensor, ...]:
+def _updated(lowering: Lowering, norm: _Norm, found: Moments, momentum: float, first: int) -> tuple[Tensor, ...]:
     """New running mean and (unbiased) variance: ``momentum * new + (1 - momentum) * old``."""
-    wide = found.mean.dtype
+    wide, running = found.mean.dtype, norm.running
     fresh, stays = Constant(wide, float(momentum)), Constant(wide, 1.0 - float(momentum))
-    degrees = apply("sub", count_of(channel_axes(input).count, wide), Constant(wide, 1.0))
+    degrees = count_of(channel_axes(norm.input).count, wide) - Constant(wide, 1.0)
 
     def blended(value: Expr, old: Tensor, index: Index) -> Expr:
-        kept = apply("mul", lowering.cast(old.at(index), wide), stays)
-        return apply("add", apply("mul", value, fresh), kept)
+        kept = lowering.cast(old.at(index), wide) * stays
+        return value * fresh + kept
 
     def mean(index: Index) -> Expr:
         return blended(found.mean.at(index), running[0], index)
 
     def variance(index: Index) -> Expr:
-        return blended(apply("div", found.distances.at(index), degrees), running[1], index)
+        return blended(found.distances.at(index) / degrees, running[1], index)
 
     sizes = found.mean.sizes
     updates = (lowering.map(sizes, running[0].dtype, mean), lowering.map(sizes, running[1].dtype, variance))
@@ -220,7 +175,7 @@ def running_deviation(lowering: Lowering, variance: Tensor, eps: float, compute:
     epsilon = Constant(compute, float(eps))
 
     def value(index: Index) -> Expr:
-        return apply("rsqrt", apply("add", lowering.cast(variance.at(index), compute), epsilon))
+        return apply("rsqrt", lowering.cast(variance.at(index), compute) + epsilon)
 
     return lowering.map(variance.sizes, compute, value)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Expr, apply
+from mixbackend.backends.codegen.ir.scalar import Expr
 from mixbackend.backends.codegen.lower.axes import converted, count_of, fold
 from mixbackend.backends.codegen.lower.batch_norm import channel_axes, in_type, running_deviation
 from mixbackend.backends.codegen.lower.lowering import Lowering
@@ -48,10 +48,10 @@ def batch_norm_backward(
     grad = converted(lowering, grad_out, compute)
 
     def centered(index: Index) -> Expr:
-        return apply("sub", input.at(index), mean.at(axes.keep(index)))
+        return input.at(index) - mean.at(axes.keep(index))
 
     (total,) = fold(lowering, "sum", axes, grad, [compute])
-    projected = lambda index: apply("mul", grad(index), centered(index))  # noqa: E731 - one expression
+    projected = lambda index: grad(index) * centered(index)  # noqa: E731 - one expression
     (projection,) = fold(lowering, "sum", axes, projected, [compute])
     channels = _Channels(lowering, compute, weight, deviation, total, projection, count_of(axes.count, compute))
     slope, share = (channels.slope(), channels.share()) if train else (None, None)
@@ -60,9 +60,9 @@ def batch_norm_backward(
     def value(index: Index) -> Expr:
         channel, item = axes.keep(index), grad(index)
         if slope is not None and share is not None:
-            item = apply("sub", item, share.at(channel))
-            item = apply("sub", item, apply("mul", centered(index), slope.at(channel)))
-        return apply("mul", item, scale.at(channel))
+            item = item - share.at(channel)
+            item = item - centered(index) * slope.at(channel)
+        return item * scale.at(channel)
 
     gradient = lowering.map(input.sizes, lowering.output_dtype, value) if is_wanted(lowering, 0) else None
     return (
@@ -101,21 +101,21 @@ class _Channels:
 
     def share(self) -> Tensor:
         """The mean of the gradient."""
-        return self._map(lambda index: apply("div", self.total.at(index), self.count))
+        return self._map(lambda index: self.total.at(index) / self.count)
 
     def slope(self) -> Tensor:
         """What the gradient has in common with the input, per distance from the mean."""
 
         def value(index: Index) -> Expr:
             # One after the other: the square alone may be too large.
-            once = apply("mul", apply("div", self.projection.at(index), self.count), self.deviation.at(index))
-            return apply("mul", once, self.deviation.at(index))
+            once = self.projection.at(index) / self.count * self.deviation.at(index)
+            return once * self.deviation.at(index)
 
         return self._map(value)
 
     def along(self) -> Tensor:
         """The gradient of the weight."""
-        return self._map(lambda index: apply("mul", self.projection.at(index), self.deviation.at(index)))
+        return self._map(lambda index: self.projection.at(index) * self.deviation.at(index))
 
     def _map(self, value: Callable[[Index], Expr]) -> Tensor:
         return self.lowering.map(self.total.sizes, self.compute, value)

@@ -15,10 +15,11 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Expr
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Operand, constant, convert, rounded_constant
-from mixbackend.backends.codegen.lower.rules import RefusedError
+from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
 ZERO = sympy.Integer(0)
+Function = Callable[..., Expr]
 
 
 def broadcast_index(sizes: Index, index: Index) -> Index:
@@ -49,7 +50,7 @@ def pointwise(
     lowering: Lowering,
     operands: Sequence[Operand],
     dtype: torch.dtype,
-    function: Callable[..., Expr],
+    function: Function,
     *,
     rounded: bool = False,
 ) -> Tensor:
@@ -67,6 +68,23 @@ def pointwise(
         return function(*(read(operand, index, dtype, rounded=rounded) for operand in operands))
 
     return lowering.map(lowering.output_sizes, lowering.output_dtype, value)
+
+
+def formula_rule(*operators: str, rounded: bool = False) -> Callable[[Function], Function]:
+    """Decorator: a formula of an op's arguments, all tensors or numbers, in the type of its result, becomes its rule.
+
+    Args:
+        rounded: see ``read``.
+    """
+
+    def register(function: Function) -> Function:
+        def lower(lowering: Lowering, **operands: Operand) -> Tensor:
+            return pointwise(lowering, tuple(operands.values()), lowering.output_dtype, function, rounded=rounded)
+
+        rule(*operators)(lower)
+        return function
+
+    return register
 
 
 def refuse_undecided(lowering: Lowering, operands: Iterable[Operand], sizes: Index) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, call, compute_dtype
 from mixbackend.backends.codegen.lower.broadcast import pointwise, read, refuse_undecided
-from mixbackend.backends.codegen.lower.formula import call, equal, less, where
+from mixbackend.backends.codegen.lower.formula import equal, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Operand, as_stored, result_type
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -59,8 +59,8 @@ def sign_bit(lowering: Lowering, self: Tensor) -> Tensor:
     if self.dtype == torch.bool:
         return lowering.lazy(lowering.output_sizes, torch.bool, lambda index: Constant(torch.bool, False))
     if not self.dtype.is_floating_point:
-        return pointwise(lowering, (self,), self.dtype, lambda value: less(value, 0))
-    return pointwise(lowering, (self,), self.dtype, lambda value: less(call("copysign", 1.0, value), 0.0))
+        return pointwise(lowering, (self,), self.dtype, lambda value: value < 0)
+    return pointwise(lowering, (self,), self.dtype, lambda value: call("copysign", 1.0, value) < 0.0)
 
 
 # -- logic ------------------------------------------------------------------------------------------------------------

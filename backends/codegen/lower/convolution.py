@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy
 
-from mixbackend.backends.codegen.ir.scalar import Expr, apply, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Expr, compute_dtype
 from mixbackend.backends.codegen.lower.access import added, addressable
 from mixbackend.backends.codegen.lower.formula import is_short
 from mixbackend.backends.codegen.lower.image_products import image_product
@@ -62,7 +62,7 @@ def convolution(
     total = _total(lowering, source, turned, axes)
 
     def value(index: Index) -> Expr:
-        return total.at(index) if bias is None else apply("add", total.at(index), bias.at((index[1],)))
+        return total.at(index) if bias is None else total.at(index) + bias.at((index[1],))
 
     return lowering.map(sizes, input.dtype, value)
 
@@ -76,7 +76,7 @@ def _total(lowering: Lowering, source: Tensor, turned: Tensor, axes: Sequence[St
 
     def product(index: Index, place: Sequence[Any]) -> Expr:
         element = window_element(lowering, source, axes, index, place, 0)
-        return apply("mul", element, turned.at((*place, index[1])))
+        return element * turned.at((*place, index[1]))
 
     def terms(index: Index, place: Sequence[Any]) -> Expr:
         if row is None:

@@ -12,24 +12,11 @@ from collections.abc import Callable
 
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
-from mixbackend.backends.codegen.lower.broadcast import pointwise
-from mixbackend.backends.codegen.lower.formula import (
-    add,
-    both,
-    call,
-    div,
-    equal,
-    greater,
-    less,
-    logistic,
-    mul,
-    neg,
-    sub,
-    where,
-)
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, call
+from mixbackend.backends.codegen.lower.broadcast import formula_rule, pointwise
+from mixbackend.backends.codegen.lower.formula import equal, logistic, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.promotion import Number, Operand, constant
+from mixbackend.backends.codegen.lower.promotion import Number, constant
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Tensor
 
@@ -85,62 +72,61 @@ for _name, _kinds, _operator in (
 # -- compositions -----------------------------------------------------------------------------------------------------
 
 
-def _composition(function: Callable[..., Expr]) -> Callable[..., Tensor]:
-    """A rule for a floating formula of the op's tensors."""
-
-    def lower(lowering: Lowering, **operands: Operand) -> Tensor:
-        return pointwise(lowering, tuple(operands.values()), lowering.output_dtype, function, rounded=True)
-
-    return lower
-
-
+@formula_rule("aten.hypot.default", rounded=True)
 def _hypotenuse(left: Expr, right: Expr) -> Expr:
     """Scaled by the longer side, so that squares neither overflow nor vanish; an infinite side wins over NaN."""
     left, right = apply("abs", left), apply("abs", right)
     longer, shorter = apply("maximum", left, right), apply("minimum", left, right)
-    ratio = div(shorter, longer)
-    length = mul(longer, apply("sqrt", add(1.0, mul(ratio, ratio))))
-    infinite = apply("or", equal(left, math.inf), equal(right, math.inf))
+    ratio = shorter / longer
+    length = longer * apply("sqrt", 1.0 + ratio * ratio)
+    infinite = equal(left, math.inf) | equal(right, math.inf)
     return where(infinite, math.inf, where(equal(longer, 0.0), longer, length))
 
 
+@formula_rule("aten.logaddexp.default", rounded=True)
 def _log_add_exp(left: Expr, right: Expr) -> Expr:
     larger = apply("maximum", left, right)
-    distance = apply("abs", sub(left, right))
-    same_infinity = both(equal(left, right), equal(apply("abs", left), math.inf))
-    return where(same_infinity, left, add(larger, apply("log1p", apply("exp", neg(distance)))))
+    distance = apply("abs", left - right)
+    same_infinity = equal(left, right) & equal(apply("abs", left), math.inf)
+    return where(same_infinity, left, larger + apply("log1p", apply("exp", -distance)))
 
 
+@formula_rule("aten.logaddexp2.default", rounded=True)
 def _log_add_exp2(left: Expr, right: Expr) -> Expr:
     larger = apply("maximum", left, right)
-    distance = apply("abs", sub(left, right))
-    same_infinity = both(equal(left, right), equal(apply("abs", left), math.inf))
-    grown = mul(apply("log1p", apply("exp2", neg(distance))), 1.0 / math.log(2.0))
-    return where(same_infinity, left, add(larger, grown))
+    distance = apply("abs", left - right)
+    same_infinity = equal(left, right) & equal(apply("abs", left), math.inf)
+    grown = apply("log1p", apply("exp2", -distance)) * (1.0 / math.log(2.0))
+    return where(same_infinity, left, larger + grown)
 
 
+@formula_rule("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", rounded=True)
 def _times_log(factor: Expr, value: Expr, logarithm: str = "log") -> Expr:
-    product = where(equal(factor, 0.0), 0.0, mul(factor, apply(logarithm, value)))
+    product = where(equal(factor, 0.0), 0.0, factor * apply(logarithm, value))
     return where(call("isnan", value), math.nan, product)
 
 
+@formula_rule("aten.special_entr.default", rounded=True)
 def _entropy(value: Expr) -> Expr:
-    inside = where(greater(value, 0.0), neg(mul(value, apply("log", value))), where(equal(value, 0.0), 0.0, value))
-    return where(less(value, 0.0), -math.inf, inside)
+    inside = where(value > 0.0, -(value * apply("log", value)), where(equal(value, 0.0), 0.0, value))
+    return where(value < 0.0, -math.inf, inside)
 
 
+@formula_rule("aten.sinc.default", rounded=True)
 def _sine_cardinal(value: Expr) -> Expr:
-    product = mul(value, math.pi)
-    return where(equal(value, 0.0), 1.0, div(apply("sin", product), product))
+    product = value * math.pi
+    return where(equal(value, 0.0), 1.0, apply("sin", product) / product)
 
 
+@formula_rule("aten.angle.default", rounded=True)
 def _angle(value: Expr) -> Expr:
-    return where(call("isnan", value), value, where(less(value, 0.0), math.pi, Constant(value.dtype, 0.0)))
+    return where(call("isnan", value), value, where(value < 0.0, math.pi, Constant(value.dtype, 0.0)))
 
 
+@formula_rule("aten.heaviside.default", rounded=True)
 def _heaviside(value: Expr, middle: Expr) -> Expr:
     one, zero = (Constant(value.dtype, number) for number in _one_and_zero(value.dtype))
-    return where(call("eq", value, zero), middle, where(call("gt", value, zero), one, zero))
+    return where(call("eq", value, zero), middle, where(value > zero, one, zero))
 
 
 def _one_and_zero(dtype: torch.dtype) -> tuple[float | int | bool, float | int | bool]:
@@ -149,20 +135,15 @@ def _one_and_zero(dtype: torch.dtype) -> tuple[float | int | bool, float | int |
     return (1.0, 0.0) if dtype.is_floating_point else (1, 0)
 
 
-rule("aten.hypot.default")(_composition(_hypotenuse))
-rule("aten.logaddexp.default")(_composition(_log_add_exp))
-rule("aten.logaddexp2.default")(_composition(_log_add_exp2))
-rule("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other")(_composition(_times_log))
-rule("aten.special_xlog1py.default", "aten.special_xlog1py.self_scalar", "aten.special_xlog1py.other_scalar")(
-    _composition(lambda factor, value: _times_log(factor, value, "log1p"))
-)
-rule("aten.special_entr.default")(_composition(_entropy))
-rule("aten.sinc.default")(_composition(_sine_cardinal))
-rule("aten.angle.default")(_composition(_angle))
-rule("aten.heaviside.default")(_composition(_heaviside))
-rule("aten.frac.default")(_composition(lambda value: sub(value, apply("trunc", value))))
-rule("aten.deg2rad.default")(_composition(lambda value: mul(value, math.pi / 180.0)))
-rule("aten.rad2deg.default")(_composition(lambda value: mul(value, 180.0 / math.pi)))
+formula_rule(
+    "aten.special_xlog1py.default",
+    "aten.special_xlog1py.self_scalar",
+    "aten.special_xlog1py.other_scalar",
+    rounded=True,
+)(lambda factor, value: _times_log(factor, value, "log1p"))
+formula_rule("aten.frac.default", rounded=True)(lambda value: value - apply("trunc", value))
+formula_rule("aten.deg2rad.default", rounded=True)(lambda value: value * (math.pi / 180.0))
+formula_rule("aten.rad2deg.default", rounded=True)(lambda value: value * (180.0 / math.pi))
 
 
 @rule("aten.logit.default")
@@ -171,10 +152,10 @@ def log_odds(lowering: Lowering, self: Tensor, eps: Number | None) -> Tensor:
 
     def value(probability: Expr) -> Expr:
         if eps is not None:
-            low, high = constant(eps, lowering.output_dtype), sub(1.0, constant(eps, lowering.output_dtype))
-            above = where(greater(probability, high), high, probability)
-            probability = where(less(probability, low), low, above)
-        return apply("log", div(probability, sub(1.0, probability)))
+            low, high = constant(eps, lowering.output_dtype), 1.0 - constant(eps, lowering.output_dtype)
+            above = where(probability > high, high, probability)
+            probability = where(probability < low, low, above)
+        return apply("log", probability / (1.0 - probability))
 
     return pointwise(lowering, (self,), lowering.output_dtype, value)
 
@@ -191,7 +172,7 @@ def round_decimals(lowering: Lowering, self: Tensor, decimals: int) -> Tensor:
 
     def value(value: Expr) -> Expr:
         if decimals >= 0:
-            return div(apply("round", mul(value, scale)), scale)
-        return mul(apply("round", div(value, scale)), scale)
+            return apply("round", value * scale) / scale
+        return apply("round", value / scale) * scale
 
     return pointwise(lowering, (self,), dtype, value)

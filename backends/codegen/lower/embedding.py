@@ -61,7 +61,7 @@ def embedding_dense_backward(
         given = lowering.cast(indices.at(index[: indices.rank]), torch.int64)
         ((_, inside),) = row_at(index)[1]
         is_inside = apply("eq", given, inside)
-        return is_inside if padding_idx < 0 else apply("and", is_inside, apply("ne", given, integer(padding_idx)))
+        return is_inside if padding_idx < 0 else is_inside & apply("ne", given, integer(padding_idx))
 
     return scattered(
         lowering,

@@ -13,9 +13,9 @@ from typing import Any
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, call
 from mixbackend.backends.codegen.lower.broadcast import read
-from mixbackend.backends.codegen.lower.formula import add, at_most, equal, less, mul, sub, where
+from mixbackend.backends.codegen.lower.formula import equal, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Number, Operand, constant, convert, rounded_constant
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -77,8 +77,8 @@ def arange(lowering: Lowering, end: Number, start: Number = 0, step: Number = 1,
     wide = torch.float64
 
     def value(index: Index) -> Expr:
-        place = mul(IndexValue(wide, index[0]), constant(step, wide))
-        return convert(add(constant(start, wide), place), wide, dtype)
+        place = IndexValue(wide, index[0]) * constant(step, wide)
+        return convert(constant(start, wide) + place, wide, dtype)
 
     return lowering.lazy(lowering.output_sizes, dtype, value)
 
@@ -112,13 +112,13 @@ def linspace(lowering: Lowering, start: Number, end: Number, steps: Any, **optio
     first, last = (constant(number, wide) for number in (start, end))
     if count == 1:
         return lowering.lazy(lowering.output_sizes, dtype, lambda index: convert(first, wide, dtype))
-    distance = apply("div", sub(last, first), Constant(wide, float(max(int(count) - 1, 1))))
+    distance = (last - first) / Constant(wide, float(max(int(count) - 1, 1)))
 
     def value(index: Index) -> Expr:
         place = IndexValue(wide, index[0])
-        from_start = add(first, mul(distance, place))
-        from_end = sub(last, mul(distance, sub(float(int(count) - 1), place)))
-        return convert(where(less(place, float(int(count) // 2)), from_start, from_end), wide, dtype)
+        from_start = first + distance * place
+        from_end = last - distance * (float(int(count) - 1) - place)
+        return convert(where(place < float(int(count) // 2), from_start, from_end), wide, dtype)
 
     return lowering.lazy(lowering.output_sizes, dtype, value)
 
@@ -143,7 +143,7 @@ def _triangle(lowering: Lowering, tensor: Tensor, diagonal: Any, lower: bool) ->
 
     def value(index: Index) -> Expr:
         distance = IndexValue(torch.int64, index[-1] - index[-2] - diagonal)
-        kept = at_most(distance, 0) if lower else at_most(0, distance)
+        kept = distance <= 0 if lower else call("le", 0, distance)
         return where(kept, tensor.at(index), zero)
 
     return lowering.map(tensor.sizes, tensor.dtype, value)

@@ -17,7 +17,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.scalar import Expr, compute_dtype
 from mixbackend.backends.codegen.lower.broadcast import read
-from mixbackend.backends.codegen.lower.formula import add, is_short, mul
+from mixbackend.backends.codegen.lower.formula import is_short
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.products import in_memory
 from mixbackend.backends.codegen.lower.rules import RefusedError
@@ -48,14 +48,14 @@ def image_product(
 
     def value(index: Index, inner: Index) -> Expr:
         pixel = tuple(place * step for place, step in zip(index[2:], steps, strict=True))
-        return mul(image.at((index[0], inner[0], *pixel)), weight.at((index[1], inner[0], *point)))
+        return image.at((index[0], inner[0], *pixel)) * weight.at((index[1], inner[0], *point))
 
     sizes, wide = lowering.output_sizes, compute_dtype(image.dtype)
     stored = image.dtype if bias is None else wide
     (made,) = lowering.reduce("dot", sizes, image.sizes[1:2], value, (stored,))
     if bias is None:
         return made
-    return lowering.map(sizes, lowering.output_dtype, lambda index: add(made.at(index), read(bias, (index[1],), wide)))
+    return lowering.map(sizes, lowering.output_dtype, lambda index: made.at(index) + read(bias, (index[1],), wide))
 
 
 def check_channels(image: Tensor, weight: Tensor) -> None:

@@ -150,7 +150,7 @@ def _put_where(
         places = (*index[:start], sympy.Integer(0), *index[end:])
         new = convert(values.at(broadcast_index(values.sizes, places)), values.dtype, tensor.dtype)
         old = tensor.at(index)
-        new = apply("add", old, new) if accumulate else new
+        new = old + new if accumulate else new
         return apply("where", mask.at(index[start:end]), new, old)
 
     if accumulate and tensor.dtype == torch.bool:
@@ -236,7 +236,7 @@ def masked_scatter(lowering: Lowering, self: Tensor, mask: Tensor, source: Tenso
         raise RefusedError("argument", "an empty source")
 
     def value(index: Index) -> Expr:
-        position = apply("sub", order.at(index), integer(1))
+        position = order.at(index) - integer(1)
         condition = whole.at(index)
         symbol, bindings = run_time_index(lowering, position, flat.sizes[0], wrap=False, wanted=condition)
         new = load(flat, (symbol,), bindings)

@@ -19,7 +19,6 @@ import torch
 from mixbackend.backends.codegen.ir.indices import floor_div, modulo
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply
 from mixbackend.backends.codegen.lower import view
-from mixbackend.backends.codegen.lower.formula import add, mul
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.products import sums_of_products
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -70,13 +69,13 @@ def int4_product(lowering: Lowering, self: Tensor, mat2: Tensor, **groups: Any) 
         byte = stored.at((floor_div(column, block, lowering.ranges), term, lane))
         shift = IndexValue(torch.int64, floor_div(place, half_block, lowering.ranges) * _BITS)
         wide = [apply("to_dtype", part, dtype=torch.int32) for part in (byte, shift)]
-        code = apply("and", apply("shift_right", *wide), Constant(torch.int32, _MASK))
+        code = apply("shift_right", *wide) & Constant(torch.int32, _MASK)
         number = floor_div(term, sympy.Integer(group), lowering.ranges)
         scale, zero = (
             lowering.cast(scales.at((number, column, sympy.Integer(part))), torch.float32) for part in range(2)
         )
-        code = apply("sub", code, Constant(torch.int32, _MIDDLE))
-        return add(mul(apply("to_dtype", code, dtype=torch.float32), scale), zero)
+        code = code - Constant(torch.int32, _MIDDLE)
+        return apply("to_dtype", code, dtype=torch.float32) * scale + zero
 
     right = lowering.map((terms, columns), torch.float32, weight)
     return sums_of_products(lowering, self, right, self.dtype)

@@ -51,7 +51,7 @@ def nll_loss(
     def loss_at(index: Index) -> Expr:
         def of(symbol: object, bindings: tuple) -> Expr:
             item = lowering.cast(load(source, _with_class(index, place, symbol), bindings), compute)
-            return apply("neg", apply("mul", weight_at(symbol, bindings), item) if factors is not None else item)
+            return -(weight_at(symbol, bindings) * item if factors is not None else item)
 
         return at_class(index, of)
 
@@ -62,7 +62,7 @@ def nll_loss(
     axes = axes_of(target, None)
     (total,) = fold(lowering, "sum", axes, loss_at, [compute])
     (mass,) = fold(lowering, "sum", axes, lambda index: at_class(index, weight_at), [compute])
-    function = (lambda index: apply("div", total.at(index), mass.at(index))) if reduction == MEAN else total.at
+    function = (lambda index: total.at(index) / mass.at(index)) if reduction == MEAN else total.at
     return lowering.map((), dtype, function), lowering.map((), weight_dtype, mass.at)
 
 
@@ -86,12 +86,12 @@ def nll_loss_backward(
         truth = target.at((*index[:place], *index[place + 1 :]))
         is_class = apply("eq", truth, IndexValue(torch.int64, index[place]))
         sample = (*index[:place], *index[place + 1 :]) if reduction == NONE else ()
-        gradient = apply("neg", read(grad_output, sample, compute))
+        gradient = -read(grad_output, sample, compute)
         if weight is not None:
-            gradient = apply("mul", gradient, lowering.cast(weight.at((index[place],)), compute))
+            gradient = gradient * lowering.cast(weight.at((index[place],)), compute)
         if reduction == MEAN:
-            gradient = apply("div", gradient, lowering.cast(total_weight.at(()), compute))
-        counted = apply("and", is_class, _is_counted(truth, ignore_index))
+            gradient = gradient / lowering.cast(total_weight.at(()), compute)
+        counted = is_class & _is_counted(truth, ignore_index)
         return apply("where", counted, gradient, zero)
 
     return lowering.map(self.sizes, lowering.output_dtype, value)

@@ -8,6 +8,7 @@ divides the sum once; over nothing it is NaN.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import sympy
@@ -16,6 +17,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, compute_dtype
 from mixbackend.backends.codegen.lower.axes import axes_of, count_of, fold
 from mixbackend.backends.codegen.lower.broadcast import broadcast_sizes, read
+from mixbackend.backends.codegen.lower.formula import clamped, exp, where
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
 from mixbackend.backends.codegen.lower.promotion import result_type
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -28,108 +30,76 @@ NONE, MEAN, SUM = 0, 1, 2
 # -- distances ----------------------------------------------------------------------------------------------------
 
 
-@rule("aten.mse_loss.default")
-def mse_loss(lowering: Lowering, self: Tensor, target: Tensor, reduction: int) -> Tensor:
-    """``(x - y)^2``."""
+def _distance_rules(name: str, value: Callable[..., Expr], slope: Callable[..., Expr]) -> None:
+    """Rules of a loss and its gradient.
 
-    def value(first: Expr, second: Expr) -> Expr:
-        difference = apply("sub", first, second)
-        return apply("mul", difference, difference)
+    Args:
+        value: of a point: of input, target and the op's own numbers.
+        slope: its derivative by the input.
+    """
 
-    return _reduced(lowering, reduction, value, self, target)
+    def forward(lowering: Lowering, self: Tensor, target: Tensor, reduction: int, **own: float) -> Tensor:
+        return _reduced(lowering, reduction, partial(value, **own), self, target)
 
+    def backward(
+        lowering: Lowering, grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, **own: float
+    ) -> Tensor:
+        return _gradient(lowering, reduction, partial(slope, **own), grad_output, self, target)
 
-@rule("aten.mse_loss_backward.default")
-def mse_loss_backward(lowering: Lowering, grad_output: Tensor, self: Tensor, target: Tensor, reduction: int) -> Tensor:
-    """``2 (x - y)``."""
-
-    def slope(first: Expr, second: Expr) -> Expr:
-        difference = apply("sub", first, second)
-        return apply("add", difference, difference)
-
-    return _gradient(lowering, reduction, slope, grad_output, self, target)
+    rule(f"aten.{name}.default")(forward)
+    rule(f"aten.{name}_backward.default")(backward)
 
 
-@rule("aten.smooth_l1_loss.default")
-def smooth_l1_loss(lowering: Lowering, self: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+def _square(x: Expr, y: Expr) -> Expr:
+    return (x - y) * (x - y)
+
+
+def _square_slope(x: Expr, y: Expr) -> Expr:
+    return (x - y) + (x - y)
+
+
+def _smooth_distance(x: Expr, y: Expr, beta: float) -> Expr:
     """A parabola of width ``beta``, then the distance."""
-
-    def value(first: Expr, second: Expr) -> Expr:
-        distance = apply("abs", apply("sub", first, second))
-        if beta == 0:
-            return distance
-        width, half = _constants(distance, beta, 0.5)
-        inside = apply("div", apply("mul", half, apply("mul", distance, distance)), width)
-        outside = apply("sub", distance, apply("mul", half, width))
-        return apply("where", apply("lt", distance, width), inside, outside)
-
-    return _reduced(lowering, reduction, value, self, target)
+    distance = apply("abs", x - y)
+    if beta == 0:
+        return distance
+    width, half = _constants(distance, beta, 0.5)
+    inside = half * (distance * distance) / width
+    return where(distance < width, inside, distance - half * width)
 
 
-@rule("aten.smooth_l1_loss_backward.default")
-def smooth_l1_loss_backward(
-    lowering: Lowering, grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, beta: float
-) -> Tensor:
+def _smooth_slope(x: Expr, y: Expr, beta: float) -> Expr:
     """The distance over ``beta``, at most 1 either way."""
-
-    def slope(first: Expr, second: Expr) -> Expr:
-        difference = apply("sub", first, second)
-        width, one = _constants(difference, beta, 1.0)
-        above = apply("where", apply("ge", difference, width), one, apply("div", difference, width))
-        # Compared in this order for the sake of beta = 0, where an exact hit counts as below.
-        return apply("where", apply("le", difference, apply("neg", width)), apply("neg", one), above)
-
-    return _gradient(lowering, reduction, slope, grad_output, self, target)
+    difference = x - y
+    width, one = _constants(difference, beta, 1.0)
+    above = where(difference >= width, one, difference / width)
+    # Compared in this order for the sake of beta = 0, where an exact hit counts as below.
+    return where(difference <= -width, -one, above)
 
 
-@rule("aten.huber_loss.default")
-def huber_loss(lowering: Lowering, self: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
+def _huber(x: Expr, y: Expr, delta: float) -> Expr:
     """A parabola up to the distance ``delta``, then its tangent."""
-
-    def value(first: Expr, second: Expr) -> Expr:
-        distance = apply("abs", apply("sub", first, second))
-        width, half = _constants(distance, delta, 0.5)
-        inside = apply("mul", half, apply("mul", distance, distance))
-        outside = apply("mul", width, apply("sub", distance, apply("mul", half, width)))
-        return apply("where", apply("le", distance, width), inside, outside)
-
-    return _reduced(lowering, reduction, value, self, target)
+    distance = apply("abs", x - y)
+    width, half = _constants(distance, delta, 0.5)
+    return where(distance <= width, half * (distance * distance), width * (distance - half * width))
 
 
-@rule("aten.huber_loss_backward.default")
-def huber_loss_backward(
-    lowering: Lowering, grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, delta: float
-) -> Tensor:
-    """The distance, at most ``delta`` either way."""
-
-    def slope(first: Expr, second: Expr) -> Expr:
-        difference = apply("sub", first, second)
-        lowest, highest = _constants(difference, -delta, delta)
-        return apply("minimum", apply("maximum", difference, lowest), highest)
-
-    return _gradient(lowering, reduction, slope, grad_output, self, target)
+def _huber_slope(x: Expr, y: Expr, delta: float) -> Expr:
+    return clamped(x - y, -delta, delta)
 
 
-@rule("aten.soft_margin_loss.default")
-def soft_margin_loss(lowering: Lowering, self: Tensor, target: Tensor, reduction: int) -> Tensor:
-    """``log(1 + exp(-x y))``."""
-
-    def value(first: Expr, second: Expr) -> Expr:
-        return apply("log1p", apply("exp", apply("neg", apply("mul", first, second))))
-
-    return _reduced(lowering, reduction, value, self, target)
+def _soft_margin(x: Expr, y: Expr) -> Expr:
+    return apply("log1p", exp(-(x * y)))
 
 
-@rule("aten.soft_margin_loss_backward.default")
-def soft_margin_loss_backward(
-    lowering: Lowering, grad_output: Tensor, self: Tensor, target: Tensor, reduction: int
-) -> Tensor:
-    """``-y / (1 + exp(x y))``."""
+def _soft_margin_slope(x: Expr, y: Expr) -> Expr:
+    return -(y * apply("sigmoid", -(x * y)))
 
-    def slope(first: Expr, second: Expr) -> Expr:
-        return apply("neg", apply("mul", second, apply("sigmoid", apply("neg", apply("mul", first, second)))))
 
-    return _gradient(lowering, reduction, slope, grad_output, self, target)
+_distance_rules("mse_loss", _square, _square_slope)
+_distance_rules("smooth_l1_loss", _smooth_distance, _smooth_slope)
+_distance_rules("huber_loss", _huber, _huber_slope)
+_distance_rules("soft_margin_loss", _soft_margin, _soft_margin_slope)
 
 
 # -- cross entropy of probabilities -------------------------------------------------------------------------------
@@ -144,8 +114,8 @@ def binary_cross_entropy(
     def value(probability: Expr, truth: Expr, *factor: Expr) -> Expr:
         one, lowest = _constants(probability, 1.0, -100.0)
         positive = apply("maximum", apply("log", probability), lowest)
-        negative = apply("maximum", apply("log1p", apply("neg", probability)), lowest)
-        loss = apply("sub", apply("mul", apply("sub", truth, one), negative), apply("mul", truth, positive))
+        negative = apply("maximum", apply("log1p", -probability), lowest)
+        loss = (truth - one) * negative - truth * positive
         return _weighted(loss, factor)
 
     return _reduced(lowering, reduction, value, self, target, *_given(weight))
@@ -159,8 +129,8 @@ def binary_cross_entropy_backward(
 
     def slope(probability: Expr, truth: Expr, *factor: Expr) -> Expr:
         one, least = _constants(probability, 1.0, 1e-12)
-        spread = apply("mul", apply("sub", one, probability), probability)
-        return _weighted(apply("div", apply("sub", probability, truth), apply("maximum", spread, least)), factor)
+        spread = (one - probability) * probability
+        return _weighted((probability - truth) / apply("maximum", spread, least), factor)
 
     return _gradient(lowering, reduction, slope, grad_output, self, target, *_given(weight))
 
@@ -179,12 +149,12 @@ def binary_cross_entropy_with_logits(
     def value(logit: Expr, truth: Expr, *factors: Expr) -> Expr:
         one, zero = _constants(logit, 1.0, 0.0)
         # log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|)): nothing overflows.
-        tail = apply("log1p", apply("exp", apply("neg", apply("abs", logit))))
-        logarithm = apply("sub", apply("minimum", logit, zero), tail)
+        tail = apply("log1p", apply("exp", -apply("abs", logit)))
+        logarithm = apply("minimum", logit, zero) - tail
         if pos_weight is not None:
-            extra = apply("mul", apply("sub", factors[-1], one), truth)
-            logarithm = apply("mul", apply("add", extra, one), logarithm)
-        loss = apply("sub", apply("mul", apply("sub", one, truth), logit), logarithm)
+            extra = (factors[-1] - one) * truth
+            logarithm = (extra + one) * logarithm
+        loss = (one - truth) * logit - logarithm
         return _weighted(loss, factors[:1] if weight is not None else ())
 
     return _reduced(lowering, reduction, value, self, target, *_given(weight, pos_weight))
@@ -206,7 +176,7 @@ def reduce_loss(lowering: Lowering, reduction: int, sizes: Index, value: ValueFu
     count = count_of(axes.count, compute)
 
     def result(index: Index) -> Expr:
-        return apply("div", total.at(index), count) if reduction == MEAN else total.at(index)
+        return total.at(index) / count if reduction == MEAN else total.at(index)
 
     return lowering.map((), dtype, result)
 
@@ -234,8 +204,8 @@ def _gradient(
         grad = read(grad_output, index, compute)
         inner = slope(*(read(operand, index, compute) for operand in operands))
         if reduction == MEAN:
-            inner = apply("div", inner, count)
-        return apply("mul", inner, grad)
+            inner = inner / count
+        return inner * grad
 
     return lowering.map(sizes, lowering.output_dtype, value)
 
@@ -256,7 +226,7 @@ def _given(*tensors: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def _weighted(value: Expr, factor: tuple[Expr, ...]) -> Expr:
-    return apply("mul", value, factor[0]) if factor else value
+    return value * factor[0] if factor else value
 
 
 def _constants(like: Expr, *values: Any) -> tuple[Expr, ...]:

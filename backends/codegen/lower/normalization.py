@@ -53,8 +53,8 @@ def layer_norm(
 
     def value(index: Index) -> Expr:
         row, inner = axes.keep(index), index[len(axes.kept) :]
-        centered = apply("sub", input.at(index), found.mean.at(row))
-        normalized = apply("mul", centered, deviation.at(row))
+        centered = input.at(index) - found.mean.at(row)
+        normalized = centered * deviation.at(row)
         return shifted(lowering, bias, compute, scaled(lowering, weight, compute, normalized, inner), inner)
 
     result = lowering.map(input.sizes, lowering.output_dtype, value)
@@ -76,18 +76,18 @@ def rms_norm(
     check_floating(input, weight)
     axes, compute = last_axes(input, len(normalized_shape)), input.compute
     require_values(lowering, input, axes, "input")
-    square = lambda index: apply("mul", input.at(index), input.at(index))  # noqa: E731 - one expression
+    square = lambda index: input.at(index) * input.at(index)  # noqa: E731 - one expression
     (total,) = fold(lowering, "sum", axes, square, [compute])
     epsilon = Constant(compute, torch.finfo(compute).eps if eps is None else float(eps))
     count = count_of(axes.count, compute)
 
     def reciprocal(index: Index) -> Expr:
-        return apply("rsqrt", apply("add", apply("div", total.at(index), count), epsilon))
+        return apply("rsqrt", total.at(index) / count + epsilon)
 
     root = lowering.map(axes.kept_sizes, compute, reciprocal)
 
     def value(index: Index) -> Expr:
-        normalized = apply("mul", input.at(index), root.at(axes.keep(index)))
+        normalized = input.at(index) * root.at(axes.keep(index))
         return scaled(lowering, weight, compute, normalized, index[len(axes.kept) :])
 
     result = lowering.map(input.sizes, lowering.output_dtype, value)
@@ -116,8 +116,8 @@ def group_norm(
 
     def value(index: Index) -> Expr:
         row, channel = index[:2], (channel_of(grouped, index),)
-        centered = apply("sub", grouped.at(index), found.mean.at(row))
-        normalized = apply("mul", centered, deviation.at(row))
+        centered = grouped.at(index) - found.mean.at(row)
+        normalized = centered * deviation.at(row)
         return shifted(lowering, bias, compute, scaled(lowering, weight, compute, normalized, channel), channel)
 
     result = lowering.map(grouped.sizes, lowering.output_dtype, value)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Expr, apply
+from mixbackend.backends.codegen.ir.scalar import Expr
 from mixbackend.backends.codegen.lower import view
 from mixbackend.backends.codegen.lower.axes import Axes, converted, count_of, fold
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
@@ -50,14 +50,14 @@ def layer_norm_backward(
 
     def normalized(index: Index) -> Expr:
         row = axes.keep(index)
-        return apply("mul", apply("sub", input.at(index), center(row)), deviation(row))
+        return (input.at(index) - center(row)) * deviation(row)
 
     def weighted(index: Index) -> Expr:
         return scaled(lowering, weight, compute, grad(index), index[leading:])
 
     gradient = _of_input(lowering, axes, compute, weighted, normalized, deviation) if is_wanted(lowering, 0) else None
     rows = Axes(input.sizes, axes.kept)
-    along = lambda index: apply("mul", grad(index), normalized(index))  # noqa: E731 - one expression
+    along = lambda index: grad(index) * normalized(index)  # noqa: E731 - one expression
     return gradient, _of_parameter(lowering, 1, rows, along, compute), _of_parameter(lowering, 2, rows, grad, compute)
 
 
@@ -78,7 +78,7 @@ def rms_norm_backward(
     root = _of_row(lowering, rstd, axes, compute)
 
     def normalized(index: Index) -> Expr:
-        return apply("mul", input.at(index), root(axes.keep(index)))
+        return input.at(index) * root(axes.keep(index))
 
     def weighted(index: Index) -> Expr:
         return scaled(lowering, weight, compute, grad(index), index[leading:])
@@ -86,7 +86,7 @@ def rms_norm_backward(
     gradient = None
     if is_wanted(lowering, 0):
         gradient = _of_input(lowering, axes, compute, weighted, normalized, root, centered=False)
-    along = lambda index: apply("mul", grad(index), normalized(index))  # noqa: E731 - one expression
+    along = lambda index: grad(index) * normalized(index)  # noqa: E731 - one expression
     return gradient, _of_parameter(lowering, 1, Axes(input.sizes, axes.kept), along, compute)
 
 
@@ -114,10 +114,10 @@ def group_norm_backward(
     center, deviation = (converted(lowering, saved, compute) for saved in (mean, rstd))
 
     def normalized(index: Index) -> Expr:
-        return apply("mul", apply("sub", values.at(index), center(index[:2])), deviation(index[:2]))
+        return (values.at(index) - center(index[:2])) * deviation(index[:2])
 
     (total,) = fold(lowering, "sum", space, grad, [compute])
-    along = lambda index: apply("mul", grad(index), normalized(index))  # noqa: E731 - one expression
+    along = lambda index: grad(index) * normalized(index)  # noqa: E731 - one expression
     (projection,) = fold(lowering, "sum", space, along, [compute])
 
     def weighted(index: Index, value: Expr) -> Expr:
@@ -135,9 +135,9 @@ def group_norm_backward(
     def value(index: Index) -> Expr:
         if members == 1:
             return _of_single(weighted(index, grad(index)), deviation(index[:2]))
-        means = [apply("div", part.at(index[:2]), count) for part in sums]
-        rest = apply("add", means[0], apply("mul", normalized(index), means[1]))
-        return apply("mul", apply("sub", weighted(index, grad(index)), rest), deviation(index[:2]))
+        means = [part.at(index[:2]) / count for part in sums]
+        rest = means[0] + normalized(index) * means[1]
+        return (weighted(index, grad(index)) - rest) * deviation(index[:2])
 
     gradient = None
     if is_wanted(lowering, 0):
@@ -156,7 +156,7 @@ def _of_input(
     centered: bool = True,
 ) -> Tensor:
     """Gradient of the input: one or two folds per row, then one map."""
-    along = lambda index: apply("mul", weighted(index), normalized(index))  # noqa: E731 - one expression
+    along = lambda index: weighted(index) * normalized(index)  # noqa: E731 - one expression
     (projection,) = fold(lowering, "sum", axes, along, [compute])
     total = fold(lowering, "sum", axes, weighted, [compute])[0] if centered else None
     count = count_of(axes.count, compute)
@@ -165,17 +165,17 @@ def _of_input(
         row = axes.keep(index)
         if centered and axes.count == 1:
             return _of_single(weighted(index), deviation(row))
-        rest = apply("mul", normalized(index), apply("div", projection.at(row), count))
+        rest = normalized(index) * (projection.at(row) / count)
         if total is not None:
-            rest = apply("add", rest, apply("div", total.at(row), count))
-        return apply("mul", apply("sub", weighted(index), rest), deviation(row))
+            rest = rest + total.at(row) / count
+        return (weighted(index) - rest) * deviation(row)
 
     return lowering.map(axes.sizes, lowering.output_dtype, value)
 
 
 def _of_single(weighted: Expr, deviation: Expr) -> Expr:
     """Gradient of a value that was normalised alone: no plain zero, since infinite ones give NaN."""
-    return apply("mul", apply("sub", weighted, weighted), deviation)
+    return (weighted - weighted) * deviation
 
 
 def _of_parameter(

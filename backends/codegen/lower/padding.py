@@ -126,7 +126,7 @@ def _images(
 
 
 def _at_least(value: sympy.Expr, bound: int) -> tuple[Expr, ...]:
-    return (apply("ge", integer(value), integer(bound)),)
+    return (integer(value) >= integer(bound),)
 
 
 # -- repeated borders -----------------------------------------------------------------------------------------------

@@ -9,23 +9,15 @@ digits in ``+ - * /`` and are rounded elsewhere, as in eager.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply, call
 from mixbackend.backends.codegen.lower.access import corrected
 from mixbackend.backends.codegen.lower.broadcast import pointwise
-from mixbackend.backends.codegen.lower.formula import (
-    add,
-    call,
-    div,
-    equal,
-    less,
-    mul,
-    sub,
-    where,
-)
+from mixbackend.backends.codegen.lower.formula import equal, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import Number, Operand, constant
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -53,7 +45,7 @@ def add_scaled(lowering: Lowering, self: Operand, other: Operand, alpha: Number)
 def subtract_scaled(lowering: Lowering, self: Operand, other: Operand, alpha: Number) -> Tensor:
     """``self - alpha * other``"""
     dtype = lowering.output_dtype
-    return pointwise(lowering, (self, other), dtype, lambda a, b: sub(a, _scaled(b, alpha, dtype)))
+    return pointwise(lowering, (self, other), dtype, lambda a, b: a - _scaled(b, alpha, dtype))
 
 
 @rule("aten.rsub.Tensor", "aten.rsub.Scalar")
@@ -74,18 +66,14 @@ def add_product(lowering: Lowering, self: Tensor, tensor1: Tensor, tensor2: Tens
     """``self + value * tensor1 * tensor2``"""
     dtype = lowering.output_dtype
     _need_numeric(dtype)
-    return pointwise(
-        lowering, (self, tensor1, tensor2), dtype, lambda a, b, c: add(a, mul(_scaled(b, value, dtype), c))
-    )
+    return pointwise(lowering, (self, tensor1, tensor2), dtype, lambda a, b, c: a + _scaled(b, value, dtype) * c)
 
 
 @rule("aten.addcdiv.default")
 def add_quotient(lowering: Lowering, self: Tensor, tensor1: Tensor, tensor2: Tensor, value: Number) -> Tensor:
     """``self + value * tensor1 / tensor2``"""
     dtype = lowering.output_dtype
-    return pointwise(
-        lowering, (self, tensor1, tensor2), dtype, lambda a, b, c: add(a, div(_scaled(b, value, dtype), c))
-    )
+    return pointwise(lowering, (self, tensor1, tensor2), dtype, lambda a, b, c: a + _scaled(b, value, dtype) / c)
 
 
 def _need_numeric(dtype: torch.dtype) -> None:
@@ -98,10 +86,10 @@ def interpolate(lowering: Lowering, self: Tensor, end: Tensor, weight: Operand) 
     """From the nearer end, so that both ends are met exactly."""
 
     def value(start: Expr, end: Expr, weight: Expr) -> Expr:
-        distance = sub(end, start)
-        near_start = add(start, mul(weight, distance))
-        near_end = sub(end, mul(distance, sub(1.0, weight)))
-        return where(less(apply("abs", weight), 0.5), near_start, near_end)
+        distance = end - start
+        near_start = start + weight * distance
+        near_end = end - distance * (1.0 - weight)
+        return where(apply("abs", weight) < 0.5, near_start, near_end)
 
     return pointwise(lowering, (self, end, weight), lowering.output_dtype, value)
 
@@ -112,7 +100,7 @@ def interpolate(lowering: Lowering, self: Tensor, end: Tensor, weight: Operand) 
 @rule("aten.div.Tensor", "aten.div.Scalar")
 def divide(lowering: Lowering, self: Operand, other: Operand) -> Tensor:
     """True division."""
-    return pointwise(lowering, (self, other), lowering.output_dtype, div)
+    return pointwise(lowering, (self, other), lowering.output_dtype, operator.truediv)
 
 
 @rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -124,7 +112,7 @@ def divide_rounding(lowering: Lowering, self: Operand, other: Operand, rounding_
         return divide_down(lowering, self, other)
     dtype = lowering.output_dtype
     if dtype.is_floating_point:
-        return pointwise(lowering, (self, other), dtype, lambda a, b: apply("trunc", div(a, b)))
+        return pointwise(lowering, (self, other), dtype, lambda a, b: apply("trunc", a / b))
     return pointwise(lowering, (self, other), dtype, lambda a, b: apply("trunc_div", a, _divisor(b)))
 
 
@@ -168,15 +156,15 @@ rule("aten.maximum.default")(_rounded_binary("maximum"))
 
 _POWERS: dict[float, Callable[[Expr], Expr]] = {
     1: lambda value: value,
-    2: lambda value: mul(value, value),
-    3: lambda value: mul(mul(value, value), value),
+    2: lambda value: value * value,
+    3: lambda value: value * value * value,
 }
 _FLOAT_POWERS: dict[float, Callable[[Expr], Expr]] = {
-    4: lambda value: mul(mul(value, value), mul(value, value)),
+    4: lambda value: value * value * (value * value),
     0.5: lambda value: apply("sqrt", value),
     -0.5: lambda value: apply("rsqrt", value),
     -1: lambda value: apply("reciprocal", value),
-    -2: lambda value: apply("reciprocal", mul(value, value)),
+    -2: lambda value: apply("reciprocal", value * value),
 }
 
 

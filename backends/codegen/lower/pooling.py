@@ -155,7 +155,7 @@ def _located_unrolled(lowering: Lowering, values: Tensor, axes: Sequence[Windows
             new = element(index, taps)
             chosen = apply("where", _replaces(new, best), distance(taps), chosen)
             best = apply("maximum", best, new)
-        return apply("add", integer(_start(lowering, axes, windows)), lowering.cast(chosen, torch.int64))
+        return integer(_start(lowering, axes, windows)) + lowering.cast(chosen, torch.int64)
 
     return lowering.map(values.sizes, torch.int64, value)
 
@@ -179,8 +179,8 @@ def _index_value(expression: sympy.Expr, dtype: torch.dtype) -> Expr:
 
 def _replaces(new: Expr, best: Expr) -> Expr:
     """Whether eager goes on with a new element: a larger one, and every NaN."""
-    larger = apply("gt", new, best)
-    return apply("or", larger, apply("isnan", new)) if new.dtype.is_floating_point else larger
+    larger = new > best
+    return larger | apply("isnan", new) if new.dtype.is_floating_point else larger
 
 
 def _located(lowering: Lowering, values: Tensor, axes: Sequence[Windows], element: _Element) -> Tensor:
@@ -207,7 +207,7 @@ def _located(lowering: Lowering, values: Tensor, axes: Sequence[Windows], elemen
     plane = tuple(axis.size for axis in axes)
 
     def value(index: Index) -> Expr:
-        order = apply("sub", integer(number - 1), chosen.at(index))
+        order = integer(number - 1) - chosen.at(index)
         if is_float:
             order = apply("where", apply("isnan", values.at(index)), chosen.at(index), order)
         result = integer(_start(lowering, axes, index[len(index) - len(axes) :]))
@@ -215,7 +215,7 @@ def _located(lowering: Lowering, values: Tensor, axes: Sequence[Windows], elemen
             tap = apply("floor_div", order, integer(sympy.prod(taps[place + 1 :])))
             tap = apply("remainder", tap, integer(taps[place])) if place > 0 else tap
             step = getattr(axis, "dilation", 1) * sympy.prod(plane[place + 1 :])
-            result = apply("add", result, apply("mul", tap, integer(step)))
+            result = result + tap * integer(step)
         return result
 
     return lowering.map(values.sizes, torch.int64, value)

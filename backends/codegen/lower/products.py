@@ -15,7 +15,6 @@ import torch
 
 from mixbackend.backends.codegen.ir.scalar import Expr, is_element
 from mixbackend.backends.codegen.lower.broadcast import read, refuse_undecided
-from mixbackend.backends.codegen.lower.formula import add, mul
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -37,7 +36,7 @@ def sums_of_products(lowering: Lowering, left: Tensor, right: Tensor, dtype: tor
     def value(index: Index, inner: Index) -> Expr:
         first = (*index[: rank - 1], inner[0])
         second = (*index[: rank - 2], inner[0], index[rank - 1])
-        return mul(left.at(first), right.at(second))
+        return left.at(first) * right.at(second)
 
     sizes = (*left.sizes[:-1], right.sizes[-1])
     (made,) = lowering.reduce("dot", sizes, left.sizes[-1:], value, (dtype,))
@@ -95,11 +94,11 @@ def _added(lowering: Lowering, bias: Tensor, left: Tensor, right: Tensor, beta: 
 
     def value(index: Index) -> Expr:
         result = made.at(index)
-        result = result if alpha == 1 else mul(result, float(alpha))
+        result = result if alpha == 1 else result * float(alpha)
         if beta == 0:
             # What the bias holds does not matter then, not even NaN.
             return result
         own = read(bias, index, torch.float32)
-        return add(own if beta == 1 else mul(own, float(beta)), result)
+        return (own if beta == 1 else own * float(beta)) + result
 
     return lowering.map(lowering.output_sizes, lowering.output_dtype, value)

@@ -20,7 +20,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.indices import FloorDiv, flatten
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, Load, apply
-from mixbackend.backends.codegen.lower.formula import add, equal, less, mul, where
+from mixbackend.backends.codegen.lower.formula import equal, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import convert, rounded_constant
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -49,7 +49,7 @@ def _draw(lowering: Lowering, vector: int) -> Draw:
     before = lowering.draws
     lowering.draws = before + _AT_ONCE * (FloorDiv(count - 1, _AT_ONCE * threads) + 1)
     seed, offset = (Load(torch.int64, item.name, (sympy.Integer(0),)) for item in lowering.random_state)
-    start = add(offset, IndexValue(torch.int64, before))
+    start = offset + IndexValue(torch.int64, before)
 
     def at(index: Index) -> Expr:
         place = IndexValue(torch.int64, flatten(index, sizes))
@@ -107,12 +107,12 @@ def native_dropout(lowering: Lowering, input: Tensor, p: float, train: bool | No
     draw = _draw(lowering, _vector(lowering, input))
     kept = _single(1.0 - p)
     scale = _single(1.0 / kept)
-    mask = lowering.map(input.sizes, torch.bool, lambda index: less(draw(index), kept))
+    mask = lowering.map(input.sizes, torch.bool, lambda index: draw(index) < kept)
 
     def value(index: Index) -> Expr:
         # Infinities that are dropped become NaN, as in eager.
         factor = apply("to_dtype", mask.at(index), dtype=torch.float32)
-        return mul(mul(input.at(index), factor), scale)
+        return input.at(index) * factor * scale
 
     return lowering.map(input.sizes, input.dtype, value), mask
 
@@ -174,4 +174,4 @@ def bernoulli(lowering: Lowering, self: Tensor, p: float, generator: Any = None)
         raise RefusedError("argument", f"trials with the probability {p}, which only the run knows")
     draw, dtype, limit = _draw(lowering, 1), lowering.output_dtype, _single(p)
     one = rounded_constant(1, dtype)
-    return lowering.map(lowering.output_sizes, dtype, lambda index: where(less(draw(index), limit), one, 0))
+    return lowering.map(lowering.output_sizes, dtype, lambda index: where(draw(index) < limit, one, 0))

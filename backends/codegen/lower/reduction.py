@@ -71,7 +71,7 @@ def mean(lowering: Lowering, self: Tensor, dim: Dimensions = None, keepdim: bool
     axes, compute = axes_of(self, dim), compute_dtype(lowering.output_dtype)
     (total,) = fold(lowering, "sum", axes, converted(lowering, self, compute), [compute])
     count = count_of(axes.count, compute)
-    quotient = lowering.map(axes.kept_sizes, lowering.output_dtype, lambda index: apply("div", total.at(index), count))
+    quotient = lowering.map(axes.kept_sizes, lowering.output_dtype, lambda index: total.at(index) / count)
     return with_dimensions(lowering, quotient, axes, keepdim)
 
 
@@ -243,7 +243,7 @@ def _power(order: float, compute: torch.dtype) -> Callable[[Expr], Expr]:
     if order == 1:
         return lambda value: apply("abs", value)
     if order == 2:
-        return lambda value: apply("mul", value, value)
+        return lambda value: value * value
     return lambda value: apply("pow", apply("abs", value), Constant(compute, order))
 
 

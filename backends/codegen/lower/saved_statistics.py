@@ -29,8 +29,8 @@ def reciprocal_deviation(
     number, epsilon = count_of(count, wide), Constant(wide, float(eps))
 
     def value(index: Index) -> Expr:
-        variance = apply("div", moments.distances.at(index), number)
-        return apply("rsqrt", apply("add", variance, epsilon))
+        variance = moments.distances.at(index) / number
+        return apply("rsqrt", variance + epsilon)
 
     return lowering.map(moments.mean.sizes, dtype, value)
 
@@ -91,9 +91,9 @@ def check_floating(*tensors: Tensor | None) -> None:
 
 def scaled(lowering: Lowering, parameter: Tensor | None, dtype: torch.dtype, value: Expr, index: Index) -> Expr:
     """A value times a weight, if there is one."""
-    return value if parameter is None else apply("mul", value, lowering.cast(parameter.at(index), dtype))
+    return value if parameter is None else value * lowering.cast(parameter.at(index), dtype)
 
 
 def shifted(lowering: Lowering, parameter: Tensor | None, dtype: torch.dtype, value: Expr, index: Index) -> Expr:
     """A value plus a bias, if there is one."""
-    return value if parameter is None else apply("add", value, lowering.cast(parameter.at(index), dtype))
+    return value if parameter is None else value + lowering.cast(parameter.at(index), dtype)

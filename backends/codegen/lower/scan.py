@@ -78,7 +78,7 @@ def _extreme(lowering: Lowering, kind: ScanKind, reaches: str, tensor: Tensor, d
         item = value(index)
         is_extreme = apply(reaches, item, extremes.at(index))
         if item.dtype.is_floating_point:
-            is_extreme = apply("or", is_extreme, apply("isnan", item))
+            is_extreme = is_extreme | apply("isnan", item)
         return apply("where", is_extreme, IndexValue(torch.int64, index[axis]), Constant(torch.int64, 0))
 
     positions = lowering.scan("max", tensor.sizes, axis, position, torch.int64)

@@ -223,7 +223,7 @@ def _mean(
     def base(index: Index) -> Expr:
         if include_self:
             return target.at(index)
-        return apply("where", apply("gt", count.at(index), zero), identity("add", compute), target.at(index))
+        return apply("where", count.at(index) > zero, identity("add", compute), target.at(index))
 
     total = lowering.scatter(sizes, compute, base, updates, destination, value, "add")
 
@@ -260,7 +260,7 @@ def index_add(lowering: Lowering, self: Tensor, dim: int, index: Tensor, source:
     factor = constant(alpha, target.dtype)
 
     def scaled(position: Index) -> Expr:
-        return value(position) if alpha == 1 else apply("mul", value(position), factor)
+        return value(position) if alpha == 1 else value(position) * factor
 
     result = scattered(lowering, target.sizes, target.dtype, target.at, updates.sizes, destination, scaled, "add")
     return _as_declared(lowering, result)

@@ -57,7 +57,7 @@ def log_softmax(
     logarithm = lowering.map(pieces.axes.kept_sizes, pieces.compute, lambda index: apply("log", pieces.total.at(index)))
 
     def value(index: Index) -> Expr:
-        return apply("sub", pieces.shifted(index), logarithm.at(pieces.axes.keep(index)))
+        return pieces.shifted(index) - logarithm.at(pieces.axes.keep(index))
 
     return lowering.map(self.sizes, lowering.output_dtype, value)
 
@@ -76,12 +76,12 @@ class _Exponentials:
 
     def shifted(self, index: Index) -> Expr:
         """Distance of a value from the largest."""
-        return apply("sub", self._value(index), self.largest.at(self.axes.keep(index)))
+        return self._value(index) - self.largest.at(self.axes.keep(index))
 
     def quotient(self, index: Index) -> Expr:
         """Share of a value in the sum, which is at least 1: its reciprocal is taken once per row."""
         reciprocal = apply("reciprocal", self.total.at(self.axes.keep(index)))
-        return apply("mul", self._exponentials.at(index), reciprocal)
+        return self._exponentials.at(index) * reciprocal
 
     def _exponential(self, index: Index) -> Expr:
         return apply("exp", self.shifted(index))
@@ -103,11 +103,11 @@ def softmax_backward(
 ) -> Tensor:
     """``(grad - sum(grad * output)) * output``."""
     axes, grad, share = _backward_operands(lowering, grad_output, output, dim)
-    weighted = lambda index: apply("mul", grad(index), share(index))  # noqa: E731 - one expression
+    weighted = lambda index: grad(index) * share(index)  # noqa: E731 - one expression
     (total,) = fold(lowering, "sum", axes, weighted, [compute_dtype(lowering.output_dtype)])
 
     def value(index: Index) -> Expr:
-        return apply("mul", apply("sub", grad(index), total.at(axes.keep(index))), share(index))
+        return (grad(index) - total.at(axes.keep(index))) * share(index)
 
     return lowering.map(output.sizes, lowering.output_dtype, value)
 
@@ -122,7 +122,7 @@ def log_softmax_backward(
 
     def value(index: Index) -> Expr:
         share = apply("exp", logarithm(index))
-        return apply("sub", grad(index), apply("mul", share, total.at(axes.keep(index))))
+        return grad(index) - share * total.at(axes.keep(index))
 
     return lowering.map(output.sizes, lowering.output_dtype, value)
 
@@ -149,12 +149,12 @@ def logsumexp(lowering: Lowering, self: Tensor, dim: Dimensions, keepdim: bool =
     finite = _finite_or_zero(lowering, largest)
 
     def exponential(index: Index) -> Expr:
-        return apply("exp", apply("sub", value(index), finite.at(axes.keep(index))))
+        return apply("exp", value(index) - finite.at(axes.keep(index)))
 
     (total,) = fold(lowering, "sum", axes, exponential, [compute])
 
     def result(index: Index) -> Expr:
-        return apply("add", apply("log", total.at(index)), finite.at(index))
+        return apply("log", total.at(index)) + finite.at(index)
 
     return with_dimensions(lowering, lowering.map(axes.kept_sizes, dtype, result), axes, keepdim)
 

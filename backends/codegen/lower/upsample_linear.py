@@ -63,7 +63,7 @@ class _Axis:
         """What an element of the result is made of along this dimension."""
         position = self._position(lowering, index)
         whole = apply("minimum", apply("floor", position), self._constant(float(self.source - 1)))
-        fraction = apply("sub", position, whole)
+        fraction = position - whole
         fraction = apply("minimum", apply("maximum", fraction, self._constant(0.0)), self._constant(1.0))
         start = lowering.cast(whole, torch.int64)
         offsets, weights = (
@@ -71,7 +71,7 @@ class _Axis:
         )
         taps = []
         for offset, weight in zip(offsets, weights, strict=True):
-            place = apply("add", start, integer(offset)) if offset else start
+            place = start + integer(offset) if offset else start
             taps.append((*run_time_index(lowering, place, self.source, wrap=False, checked=False), weight))
         return taps
 
@@ -79,12 +79,12 @@ class _Axis:
         """Where the element lies in the source, in elements."""
         place, ratio = IndexValue(self.dtype, index), self._constant(self._ratio())
         if self.align_corners:
-            return apply("mul", place, ratio)
+            return place * ratio
         if self.source == self.result and not self.is_cubic:
             # Eager takes equal sizes as such, whatever the scale says.
             return place
         half = self._constant(0.5)
-        position = apply("sub", apply("mul", ratio, apply("add", place, half)), half)
+        position = ratio * (place + half) - half
         return position if self.is_cubic else apply("maximum", position, self._constant(0.0))
 
     def _ratio(self) -> float:
@@ -100,31 +100,31 @@ class _Axis:
         return (torch.tensor(source, dtype=self.dtype) / torch.tensor(result, dtype=self.dtype)).item()
 
     def _linear(self, fraction: Expr) -> list[Expr]:
-        return [apply("sub", self._constant(1.0), fraction), fraction]
+        return [self._constant(1.0) - fraction, fraction]
 
     def _cubic(self, fraction: Expr) -> list[Expr]:
         """Weights of the convolution kernel of Keys."""
         one = self._constant(1.0)
-        rest = apply("sub", one, fraction)
+        rest = one - fraction
         return [
-            self._outer(apply("add", fraction, one)),
+            self._outer(fraction + one),
             self._inner(fraction),
             self._inner(rest),
-            self._outer(apply("add", rest, one)),
+            self._outer(rest + one),
         ]
 
     def _inner(self, distance: Expr) -> Expr:
         """``((a + 2) x - (a + 3)) x^2 + 1`` for distances up to 1."""
-        slope = apply("mul", self._constant(_SHARPNESS + 2.0), distance)
-        bent = apply("sub", slope, self._constant(_SHARPNESS + 3.0))
-        return apply("add", apply("mul", apply("mul", bent, distance), distance), self._constant(1.0))
+        slope = self._constant(_SHARPNESS + 2.0) * distance
+        bent = slope - self._constant(_SHARPNESS + 3.0)
+        return bent * distance * distance + self._constant(1.0)
 
     def _outer(self, distance: Expr) -> Expr:
         """``((a x - 5 a) x + 8 a) x - 4 a`` for distances from 1 to 2."""
-        value = apply("mul", self._constant(_SHARPNESS), distance)
-        value = apply("sub", value, self._constant(5.0 * _SHARPNESS))
-        value = apply("add", apply("mul", value, distance), self._constant(8.0 * _SHARPNESS))
-        return apply("sub", apply("mul", value, distance), self._constant(4.0 * _SHARPNESS))
+        value = self._constant(_SHARPNESS) * distance
+        value = value - self._constant(5.0 * _SHARPNESS)
+        value = value * distance + self._constant(8.0 * _SHARPNESS)
+        return value * distance - self._constant(4.0 * _SHARPNESS)
 
     def _constant(self, value: float) -> Expr:
         return Constant(self.dtype, value)
@@ -225,7 +225,7 @@ def _interpolated(
     if not taps:
         return load(source, (*place, *rest), bindings)
     terms = [
-        apply("mul", weight, _interpolated(source, (*place, position), (*bindings, *binding), taps[1:], rest))
+        weight * _interpolated(source, (*place, position), (*bindings, *binding), taps[1:], rest)
         for position, binding, weight in taps[0]
     ]
     return added(terms)
@@ -266,7 +266,7 @@ def upsample_backward(
     def share(index: Index) -> Expr:
         value = grad_output.at(index[:rank])
         for place in range(len(axes)):
-            value = apply("mul", value, chosen(index, place)[2])
+            value = value * chosen(index, place)[2]
         return value
 
     zero = Constant(grad_output.compute, 0.0)

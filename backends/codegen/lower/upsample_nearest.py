@@ -52,8 +52,8 @@ class _Axis:
         if self.factor is not None:
             return floor_div(index, self.factor, lowering.ranges), ()
         wide = torch.float32
-        moved = apply("add", IndexValue(wide, index), Constant(wide, self.shift))
-        position = apply("floor", apply("mul", moved, Constant(wide, self.ratio)))
+        moved = IndexValue(wide, index) + Constant(wide, self.shift)
+        position = apply("floor", moved * Constant(wide, self.ratio))
         return run_time_index(lowering, lowering.cast(position, torch.int64), self.source, wrap=False, checked=False)
 
 

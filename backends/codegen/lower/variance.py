@@ -13,7 +13,7 @@ from typing import NamedTuple
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply, call, compute_dtype
 from mixbackend.backends.codegen.lower.axes import (
     Axes,
     axes_of,
@@ -23,7 +23,7 @@ from mixbackend.backends.codegen.lower.axes import (
     require_values,
     with_dimensions,
 )
-from mixbackend.backends.codegen.lower.formula import call, equal, mul, where
+from mixbackend.backends.codegen.lower.formula import equal, where
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
 from mixbackend.backends.codegen.lower.reduction import Dimensions
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
@@ -59,8 +59,8 @@ def moments_of_rows(lowering: Lowering, tensor: Tensor, axes: Axes, accumulator:
     mean = lowering.map(axes.kept_sizes, accumulator, _shared(total, axes))
 
     def square(index: Index) -> Expr:
-        distance = apply("sub", value(index), mean.at(axes.keep(index)))
-        return apply("mul", distance, distance)
+        distance = value(index) - mean.at(axes.keep(index))
+        return distance * distance
 
     return Moments(mean, *fold(lowering, "sum", axes, square, [accumulator]))
 
@@ -73,7 +73,7 @@ def _is_read_once(lowering: Lowering, tensor: Tensor, axes: Axes) -> bool:
 def _shared(total: Tensor, axes: Axes) -> ValueFunction:
     """A sum over its number of values."""
     count = count_of(axes.count, total.dtype)
-    return lambda index: apply("div", total.at(index), count)
+    return lambda index: total.at(index) / count
 
 
 def mean_by_adding(lowering: Lowering, found: Moments, tensor: Tensor, axes: Axes) -> Tensor:
@@ -98,7 +98,7 @@ def _mean_one_by_one(lowering: Lowering, found: Moments, tensor: Tensor, axes: A
     def last(index: Index) -> Expr:
         behind = sympy.Add(*(axes.sizes[place] - 1 - index[place] for place in axes.folded))
         is_last = equal(IndexValue(torch.int64, behind), 0)
-        return where(is_last, own(index), mul(own(index), 0.0))
+        return where(is_last, own(index), own(index) * 0.0)
 
     (alone,) = fold(lowering, "sum", axes, last if axes.folded else own, [accumulator])
     return _where_finite(lowering, found, alone.at)
@@ -122,79 +122,40 @@ def wide_accumulator(lowering: Lowering, dtype: torch.dtype) -> torch.dtype:
     return compute_dtype(dtype)
 
 
-@rule("aten.var.correction")
-def var(
+@rule("aten.var.correction", "aten.std.correction", "aten.var_mean.correction", "aten.std_mean.correction")
+def spread(
     lowering: Lowering,
     self: Tensor,
     dim: Dimensions = None,
     correction: float | None = None,
     keepdim: bool = False,
-) -> Tensor:
-    """Variance."""
-    return _spread(lowering, self, dim, correction, keepdim, root=False)[0]
-
-
-@rule("aten.std.correction")
-def std(
-    lowering: Lowering,
-    self: Tensor,
-    dim: Dimensions = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Tensor:
-    """Standard deviation."""
-    return _spread(lowering, self, dim, correction, keepdim, root=True)[0]
-
-
-@rule("aten.var_mean.correction")
-def var_mean(
-    lowering: Lowering,
-    self: Tensor,
-    dim: Dimensions = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Variance and mean."""
-    return _spread(lowering, self, dim, correction, keepdim, root=False)
-
-
-@rule("aten.std_mean.correction")
-def std_mean(
-    lowering: Lowering,
-    self: Tensor,
-    dim: Dimensions = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Standard deviation and mean."""
-    return _spread(lowering, self, dim, correction, keepdim, root=True)
-
-
-def _spread(
-    lowering: Lowering, tensor: Tensor, dim: Dimensions, correction: float | None, keepdim: bool, root: bool
-) -> tuple[Tensor, Tensor]:
-    """Variance or its root, and the mean."""
-    if not tensor.dtype.is_floating_point:
-        raise RefusedError("dtype", f"variance of {tensor.dtype}")
-    axes, freedom = axes_of(tensor, dim), 1.0 if correction is None else float(correction)
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Variance or standard deviation, alone or with the mean."""
+    assert lowering.view is not None
+    name = lowering.view.op
+    if not self.dtype.is_floating_point:
+        raise RefusedError("dtype", f"variance of {self.dtype}")
+    axes, freedom = axes_of(self, dim), 1.0 if correction is None else float(correction)
     if freedom < 0:
         # Over nothing torch says NaN, the division here 0 / -correction = 0.
-        require_values(lowering, tensor, axes)
-    accumulator, dtype = wide_accumulator(lowering, tensor.dtype), lowering.output_dtype
-    found = moments(lowering, tensor, axes, accumulator)
+        require_values(lowering, self, axes)
+    accumulator, dtype = wide_accumulator(lowering, self.dtype), lowering.output_dtype
+    found = moments(lowering, self, axes, accumulator)
 
     def value(index: tuple) -> Expr:
-        variance = apply("div", found.distances.at(index), _degrees(axes, freedom, accumulator))
-        return apply("sqrt", variance) if root else variance
+        variance = found.distances.at(index) / _degrees(axes, freedom, accumulator)
+        return apply("sqrt", variance) if "std" in name else variance
 
-    spread = lowering.map(axes.kept_sizes, dtype, value)
-    center = lowering.map(axes.kept_sizes, dtype, _mean_one_by_one(lowering, found, tensor, axes).at)
-    return with_dimensions(lowering, spread, axes, keepdim), with_dimensions(lowering, center, axes, keepdim)
+    result = lowering.map(axes.kept_sizes, dtype, value)
+    if "mean" not in name:
+        return with_dimensions(lowering, result, axes, keepdim)
+    center = lowering.map(axes.kept_sizes, dtype, _mean_one_by_one(lowering, found, self, axes).at)
+    return with_dimensions(lowering, result, axes, keepdim), with_dimensions(lowering, center, axes, keepdim)
 
 
 def _degrees(axes: Axes, correction: float, dtype: torch.dtype) -> Expr:
     """``max(count - correction, 0)``."""
     if axes.count.is_Integer:
         return Constant(dtype, max(float(axes.count) - correction, 0.0))
-    difference = apply("sub", count_of(axes.count, dtype), Constant(dtype, correction))
+    difference = count_of(axes.count, dtype) - Constant(dtype, correction)
     return apply("maximum", difference, Constant(dtype, 0.0))

@@ -62,9 +62,9 @@ def _replaced_slice(
         distance = sympy.expand(index[axis] - first)
         conditions = []
         if first != 0:
-            conditions.append(apply("ge", integer(distance), integer(0)))
+            conditions.append(integer(distance) >= integer(0))
         if sympy.expand(first + length * step - sizes[axis]) != 0 or step != 1:
-            conditions.append(apply("lt", integer(distance), integer(length * step)))
+            conditions.append(integer(distance) < integer(length * step))
         if step != 1:
             conditions.append(apply("eq", integer(modulo(distance, step, lowering.ranges)), integer(0)))
         place = floor_div(distance, step, lowering.ranges)

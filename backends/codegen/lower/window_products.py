@@ -21,7 +21,6 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr
 from mixbackend.backends.codegen.ir.templates import is_place
 from mixbackend.backends.codegen.lower.broadcast import read
-from mixbackend.backends.codegen.lower.formula import add, mul
 from mixbackend.backends.codegen.lower.image_products import check_channels
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.padding import framed
@@ -50,13 +49,13 @@ def window_product(
         taps, channel = inner[:rank], inner[rank]
         places = zip(axes, index[2:], taps, strict=True)
         window = tuple(place * axis.stride + tap * axis.dilation for axis, place, tap in places)
-        return mul(padded.at((index[0], channel, *window)), weight.at((index[1], channel, *taps)))
+        return padded.at((index[0], channel, *window)) * weight.at((index[1], channel, *taps))
 
     sizes = lowering.output_sizes
     (made,) = lowering.reduce("dot", sizes, (*weight.sizes[2:], weight.sizes[1]), value, (torch.float32,))
     if bias is None:
         return made
-    return lowering.map(sizes, image.dtype, lambda index: add(made.at(index), read(bias, (index[1],), image.dtype)))
+    return lowering.map(sizes, image.dtype, lambda index: made.at(index) + read(bias, (index[1],), image.dtype))
 
 
 def _check(image: Tensor, weight: Tensor, bias: Tensor | None) -> None:

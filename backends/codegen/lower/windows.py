@@ -170,7 +170,7 @@ def _share(size: Any, count: Any, part: Any, tap: Any, ranges: Ranges) -> Place:
     always = tap + 1 if isinstance(tap, int) else _longest_share(size, count)
     if sympy.expand(length - always).is_nonnegative:
         return start + tap, ()
-    return start + tap, (apply("lt", integer(tap), integer(length)),)
+    return start + tap, (integer(tap) < integer(length),)
 
 
 def _longest_share(size: Any, count: Any) -> Any:

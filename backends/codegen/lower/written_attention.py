@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import substitute
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, apply, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, compute_dtype
 from mixbackend.backends.codegen.ir.stages import Map
 from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower import view as views
@@ -163,6 +163,6 @@ def _mask(lowering: Lowering, form: _Form, sizes: Index) -> Tensor | None:
 
     def total(index: Index) -> Expr:
         first, second = (mask.at(index) for mask in masks)
-        return apply("add", first, second)
+        return first + second
 
     return lowering.lazy(sizes, masks[0].dtype, total)

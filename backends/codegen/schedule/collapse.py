@@ -53,7 +53,7 @@ def collapse_outer(draft: Draft) -> Draft:
     tiled = {
         symbol for nest in draft.nests for loop in (*nest.loops, *nest.reduced) for symbol in loop.extent.free_symbols
     }
-    uses = list(all_index_expressions(*draft.nests))
+    uses = list(dict.fromkeys(all_index_expressions(*draft.nests)))
 
     def mergeable(first: KernelLoop, second: KernelLoop) -> bool:
         return not {first.index, second.index} & tiled and _walks_as_one(first, second, uses)
@@ -65,7 +65,7 @@ def collapse_outer(draft: Draft) -> Draft:
 
 def collapse_nest(nest: Nest) -> Nest:
     """Merge the loops of one nest."""
-    uses = list(all_index_expressions(nest))
+    uses = list(dict.fromkeys(all_index_expressions(nest)))
 
     def mergeable(first: KernelLoop, second: KernelLoop) -> bool:
         return first.mode == second.mode and _walks_as_one(first, second, uses)
