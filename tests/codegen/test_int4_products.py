@@ -184,7 +184,6 @@ class Layer(nn.Module):
 def test_models(form: str, zeros: bool, rows: int) -> None:
     """What the whole mixture makes of them: one region, near float64, that keeps no codes as bytes."""
     model = Layer(form, 200, 192, 32, zeros).eval()
-    torch._dynamo.reset()
     backend = mixbackend.auto()
     compiled, x = torch.compile(model, backend=backend), values(rows, 192)
     with torch.no_grad():

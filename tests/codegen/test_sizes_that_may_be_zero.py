@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,13 +17,6 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "summed": lambda x, n: torch.arange(n % 5).repeat(3).roll(1).sum() + x,
     "turned and padded": lambda x, n: functional.pad(x.new_ones(3, n % 5, 3).cumsum(1).mT.reshape(-1), (20, 21)),
 }
-
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.sampled(4)

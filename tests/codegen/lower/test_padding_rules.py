@@ -94,7 +94,6 @@ def test_sizes_that_are_differences_of_sizes(mode: str, amounts: tuple[int, int]
         half = value.chunk(2, -1)[-1] * 1
         return torch.nn.functional.pad(half, amounts, mode=mode)
 
-    torch._dynamo.reset()
     backend = mixbackend.auto({"backends": ["codegen", "eager"]})
     compiled = torch.compile(function, backend=backend, dynamic=True)
     for columns in (9, 8, 7):
