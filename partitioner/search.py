@@ -46,9 +46,9 @@ class Labelling:
     search: str
 
 
-def find_labels(problem: Problem, exact_values: frozenset[int] = frozenset()) -> Labelling:
+def find_labels(problem: Problem) -> Labelling:
     """Least labelling of the lower bound."""
-    return Labeller(problem).find(exact_values)
+    return Labeller(problem).find()
 
 
 class Orders:

@@ -7,7 +7,6 @@ what copies between an accelerator and the processor take.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from mixbackend.calibrate.timing import Call, Clock, time_calls
+from mixbackend.calibrate.timing import Call, time_calls
 from mixbackend.contracts import DeviceModel
 from mixbackend.cost.device_priors import NO_TRANSFER, TENSOR_FLOAT, prior_device
 from mixbackend.host.devices import device_name
@@ -31,14 +30,14 @@ _GPU_COPY_BYTES = tuple(1 << power for power in (20, 22, 23, 24, 25, 26, 29))
 _IN_CACHE_BYTES = 1 << 20
 
 
-def measure_device(device_type: str, clock: Clock = time.perf_counter) -> tuple[DeviceModel, bool]:
+def measure_device(device_type: str) -> tuple[DeviceModel, bool]:
     """Measure a device; call it outside of any tracing.
 
     Returns:
         The device, and whether the timings agree: if not, the machine was busy, and it should be measured again later.
     """
     place = torch.device(device_type)
-    timer = _DeviceTimer(place, clock)
+    timer = _DeviceTimer(place)
     amounts = _COPY_BYTES if place.type == "cpu" else _GPU_COPY_BYTES
     in_cache, large, cache_bytes = bandwidths(place, timer, amounts)
     peaks = _peaks(place, timer)
@@ -82,13 +81,12 @@ class Timer(Protocol):
 class _DeviceTimer:
     """Times on one device and remembers whether all timings agreed."""
 
-    def __init__(self, place: torch.device, clock: Clock) -> None:
+    def __init__(self, place: torch.device) -> None:
         self.settled = True
         self._synchronize = synchronizer(place.type)
-        self._clock = clock
 
     def __call__(self, seconds_each: float, *calls: Call, replayed: bool = True) -> list[float]:
-        timings = time_calls(calls, seconds_each, self._synchronize, self._clock, replayed)
+        timings = time_calls(calls, seconds_each, self._synchronize, replayed=replayed)
         self.settled = self.settled and all(timing.settled for timing in timings)
         return [timing.seconds for timing in timings]
 

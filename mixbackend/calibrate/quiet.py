@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import torch
 
-from mixbackend.calibrate.timing import Clock
 from mixbackend.host.load import machine_is_busy
 
 _SECONDS = 0.5
@@ -22,7 +21,7 @@ _LARGEST_SPREAD = 1.25
 """Of the median over the lower decile."""
 
 
-def why_busy(clock: Clock = time.perf_counter) -> str:
+def why_busy() -> str:
     """Why measuring would be disturbed; empty if it would not."""
     if machine_is_busy():
         return "more programs want to run than there are cores, by the load of the last minute"
@@ -32,7 +31,7 @@ def why_busy(clock: Clock = time.perf_counter) -> str:
         ("a loop on one core", _turns),
         ("a product on all threads", lambda: torch.mm(value, value, out=out)),
     ):
-        spread = _spread(call, clock)
+        spread = _spread(call)
         if spread > _LARGEST_SPREAD:
             return f"{name} takes {spread:.2f} times as long at one time as at another"
     return ""
@@ -43,13 +42,13 @@ def _turns() -> None:
         pass
 
 
-def _spread(call: Callable[[], object], clock: Clock) -> float:
+def _spread(call: Callable[[], object]) -> float:
     call()
     samples: list[float] = []
-    end = clock() + _SECONDS
-    while not samples or clock() < end:
-        begin = clock()
+    end = time.perf_counter() + _SECONDS
+    while not samples or time.perf_counter() < end:
+        begin = time.perf_counter()
         call()
-        samples.append(clock() - begin)
+        samples.append(time.perf_counter() - begin)
     low = sorted(samples)[len(samples) // 10]
     return statistics.median(samples) / max(low, 1e-9)

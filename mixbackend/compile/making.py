@@ -28,13 +28,13 @@ class ReenteredError(Exception):
 class Making(Future[None], Generic[Value]):
     """Stands in a cell while a thread makes its value; false, as an empty cell is.
 
-    Args:
+    Attributes:
         before: what the cell held, which may run meanwhile; ``None`` if nothing.
     """
 
-    def __init__(self, before: Value | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.before = before
+        self.before: Value | None = None
         self._maker, self._forks = threading.get_ident(), forks.count()
 
     def __bool__(self) -> Literal[False]:

@@ -32,10 +32,8 @@ def as_in_training(run: Callable[[], Any]) -> Callable[[], Any]:
     return call
 
 
-def timed_calls(
-    run: Callable[[], Any], seconds: float, before: Callable[[], None] = lambda: None, least: int = LEAST_CALLS
-) -> list[float]:
-    """Seconds of each call until so many have passed, ``least`` of them at least.
+def timed_calls(run: Callable[[], Any], seconds: float, before: Callable[[], None] = lambda: None) -> list[float]:
+    """Seconds of each call until so many have passed, ``LEAST_CALLS`` of them at least.
 
     What is called before each is not part of what it takes. Calls lie ``GAP_S`` apart: threads that wait for work by
     spinning stop after a while, and a library whose own do so looks quicker where one call follows right after the
@@ -43,7 +41,7 @@ def timed_calls(
     """
     taken: list[float] = []
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(taken) < least:
+    while time.perf_counter() < end or len(taken) < LEAST_CALLS:
         before()
         _work_in_python(GAP_S)
         start = time.perf_counter()
