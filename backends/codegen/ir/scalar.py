@@ -302,6 +302,28 @@ def lifted(term: Term, dtype: torch.dtype) -> Expr:
     return Constant(dtype, float(term) if dtype.is_floating_point else term)
 
 
+def cast(value: Expr, dtype: torch.dtype) -> Expr:
+    """Convert to a compute type, as torch converts."""
+    return value if value.dtype == dtype else apply("to_dtype", value, dtype=dtype)
+
+
+ROUNDING = {torch.float16: "round_float16", torch.bfloat16: "round_bfloat16"}
+"""Operators that leave the digits which memory of a type keeps."""
+
+
+def as_stored(value: Expr, dtype: torch.dtype) -> Expr:
+    """A value with the digits that memory of its type would keep, for decisions that a digit more would change."""
+    return apply(ROUNDING[dtype], value) if dtype in ROUNDING else value
+
+
+def all_of(conditions: Iterable[Expr]) -> Expr | None:
+    """Conjunction; ``None`` if nothing has to hold."""
+    result: Expr | None = None
+    for condition in conditions:
+        result = condition if result is None else result & condition
+    return result
+
+
 def is_checked(*wholes: Any) -> bool:
     """Whether something in these nodes may be told to be out of range."""
     return any(isinstance(node, Apply) and node.op == "corrected" for node in walk(*wholes))

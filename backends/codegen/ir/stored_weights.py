@@ -18,7 +18,7 @@ import torch
 from mixbackend.backends.codegen.ir.grammar import all_index_expressions
 from mixbackend.backends.codegen.ir.indices import FloorDiv
 from mixbackend.backends.codegen.ir.products import NARROW
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, apply
+from mixbackend.backends.codegen.ir.scalar import ROUNDING, Apply, Constant, Expr, Load, apply
 from mixbackend.backends.codegen.ir.stages import Loop
 
 NIBBLES = 16
@@ -26,7 +26,6 @@ NIBBLES = 16
 WORD_TERMS = 8
 """Codes of 4 bits that lie in 32."""
 _ONE = Constant(torch.float32, 1.0)
-_ROUNDINGS = frozenset({"round_bfloat16", "round_float16"})
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class _Reader:
             return None
         if value.op == "to_dtype" and not value.arguments[0].dtype.is_floating_point:
             return _Affine(value.arguments[0], _ONE, None)
-        if value.op in _ROUNDINGS or value.op == "to_dtype":
+        if value.op in ROUNDING.values() or value.op == "to_dtype":
             return self.affine(value.arguments[0])
         if value.op not in ("add", "sub", "mul", "div") or len(value.arguments) != 2:
             return None

@@ -8,7 +8,7 @@ into range instead, never memory that is not ours, and is ``corrected``: targets
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -131,14 +131,6 @@ def conditions_inside(position: Any, size: Any, least: Any, most: Any) -> tuple[
     if not sympy.expand(sympy.sympify(size) - most).is_positive:
         conditions.append(integer(position) < integer(size))
     return tuple(conditions)
-
-
-def all_of(conditions: Iterable[Expr]) -> Expr | None:
-    """Conjunction; ``None`` if nothing has to hold."""
-    result: Expr | None = None
-    for condition in conditions:
-        result = condition if result is None else result & condition
-    return result
 
 
 def added(values: Sequence[Expr]) -> Expr:

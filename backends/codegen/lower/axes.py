@@ -16,10 +16,9 @@ from typing import Any
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, as_stored
 from mixbackend.backends.codegen.ir.stages import ReductionKind
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction
-from mixbackend.backends.codegen.lower.promotion import as_stored
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 from mixbackend.contracts import TensorMeta

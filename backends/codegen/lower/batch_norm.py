@@ -105,7 +105,7 @@ def _by_running(lowering: Lowering, norm: _Norm) -> tuple[Tensor, Tensor, Tensor
     check_floating(norm.input, norm.weight, norm.bias, running_mean, running_var)
     compute = norm.input.compute
     deviation = running_deviation(lowering, running_var, norm.eps, compute)
-    mean = in_type(lowering, running_mean, compute)
+    mean = lowering.in_type(running_mean, compute)
     result = _normalized(lowering, norm, mean, deviation)
     if announced(lowering, 1).shape != (0,):
         # On GPUs eager saves statistics that nobody computed, one per channel.
@@ -125,7 +125,7 @@ def _by_batch(lowering: Lowering, norm: _Norm, first_update: int = 3) -> tuple[t
     require_values(lowering, input, axes, "input")
     found = moments_of_rows(lowering, input, axes, wide_accumulator(lowering, input.dtype))
     found = found._replace(mean=mean_by_adding(lowering, found, input, axes))
-    mean = in_type(lowering, found.mean, input.compute)
+    mean = lowering.in_type(found.mean, input.compute)
     deviation = reciprocal_deviation(lowering, found, axes.count, norm.eps, input.compute)
     result = _normalized(lowering, norm, mean, deviation)
     return (result, as_announced(lowering, mean, 1), as_announced(lowering, deviation, 2)), found
@@ -178,10 +178,6 @@ def running_deviation(lowering: Lowering, variance: Tensor, eps: float, compute:
         return apply("rsqrt", lowering.cast(variance.at(index), compute) + epsilon)
 
     return lowering.map(variance.sizes, compute, value)
-
-
-def in_type(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor if tensor.dtype == dtype else lowering.map(tensor.sizes, dtype, tensor.at)
 
 
 def channel_axes(tensor: Tensor) -> Axes:

@@ -14,7 +14,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.scalar import Expr
 from mixbackend.backends.codegen.lower.axes import converted, count_of, fold
-from mixbackend.backends.codegen.lower.batch_norm import channel_axes, in_type, running_deviation
+from mixbackend.backends.codegen.lower.batch_norm import channel_axes, running_deviation
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.saved_statistics import as_announced, check_floating, is_wanted, scaled
@@ -134,5 +134,5 @@ def _statistics_of_backward(
     if mean is None or spread is None:
         raise RefusedError("argument", "no statistics to go back by")
     if train:
-        return in_type(lowering, mean, compute), in_type(lowering, spread, compute)
-    return in_type(lowering, mean, compute), running_deviation(lowering, spread, eps, compute)
+        return lowering.in_type(mean, compute), lowering.in_type(spread, compute)
+    return lowering.in_type(mean, compute), running_deviation(lowering, spread, eps, compute)

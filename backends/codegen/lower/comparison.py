@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, call, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, as_stored, call, compute_dtype
 from mixbackend.backends.codegen.lower.broadcast import pointwise, read, refuse_undecided
 from mixbackend.backends.codegen.lower.formula import equal, where
 from mixbackend.backends.codegen.lower.lowering import Lowering
-from mixbackend.backends.codegen.lower.promotion import Operand, as_stored, result_type
+from mixbackend.backends.codegen.lower.promotion import Operand, result_type
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 

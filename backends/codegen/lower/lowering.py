@@ -17,14 +17,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.grammar import all_index_expressions
 from mixbackend.backends.codegen.ir.indices import index_symbol
-from mixbackend.backends.codegen.ir.scalar import (
-    Bindings,
-    Expr,
-    Load,
-    OperandTypeError,
-    apply,
-    compute_dtype,
-)
+from mixbackend.backends.codegen.ir.scalar import Bindings, Expr, Load, OperandTypeError, cast, compute_dtype
 from mixbackend.backends.codegen.ir.stages import (
     OFFSET,
     SEED,
@@ -416,7 +409,11 @@ class Lowering:
 
     def cast(self, value: Expr, dtype: torch.dtype) -> Expr:
         """Convert to a compute type, as torch converts."""
-        return value if value.dtype == dtype else apply("to_dtype", value, dtype=dtype)
+        return cast(value, dtype)
+
+    def in_type(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The tensor, stored in another type if it has one."""
+        return tensor if tensor.dtype == dtype else self.map(tensor.sizes, dtype, tensor.at)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import sympy
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
-from mixbackend.backends.codegen.lower.access import added, addressable, all_of, conditions_inside, integer, load
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, all_of, apply
+from mixbackend.backends.codegen.lower.access import added, addressable, conditions_inside, integer, load
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.promotion import rounded_constant
 from mixbackend.backends.codegen.lower.rules import rule

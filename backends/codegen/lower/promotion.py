@@ -13,7 +13,15 @@ from typing import Literal, Union
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, apply, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import (
+    ROUNDING,
+    Constant,
+    Expr,
+    IndexValue,
+    as_stored,
+    cast,
+    compute_dtype,
+)
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Tensor
 
@@ -22,7 +30,6 @@ Number = Union[int, float, bool, sympy.Expr]
 Operand = Union[Tensor, Number]
 
 _Kind = Literal["tensor", "scalar tensor", "number"]
-_ROUNDING = {torch.float16: "round_float16", torch.bfloat16: "round_bfloat16"}
 _EXACT_IN_HALF = {
     torch.float16: frozenset({torch.float16, torch.bool, torch.int8, torch.uint8}),
     torch.bfloat16: frozenset({torch.bfloat16, torch.bool, torch.int8, torch.uint8}),
@@ -97,15 +104,8 @@ def convert(value: Expr, source: torch.dtype, target: torch.dtype) -> Expr:
     wide = compute_dtype(target)
     if not wide.is_floating_point:
         value = as_stored(value, source)
-    converted = value if value.dtype == wide else apply("to_dtype", value, dtype=wide)
-    if target not in _ROUNDING or source in _EXACT_IN_HALF[target]:
-        return converted
-    return apply(_ROUNDING[target], converted)
-
-
-def as_stored(value: Expr, dtype: torch.dtype) -> Expr:
-    """A value with the digits that memory of its type would keep, for decisions that a digit more would change."""
-    return apply(_ROUNDING[dtype], value) if dtype in _ROUNDING else value
+    converted = cast(value, wide)
+    return converted if source in _EXACT_IN_HALF.get(target, ()) else as_stored(converted, target)
 
 
 def constant(value: Number, dtype: torch.dtype) -> Expr:
@@ -132,10 +132,9 @@ def constant(value: Number, dtype: torch.dtype) -> Expr:
 
 def rounded_constant(value: Number, dtype: torch.dtype) -> Expr:
     """A number as a tensor of ``dtype`` holds it: rounded to 16 bits too."""
-    if dtype in _ROUNDING and isinstance(value, (int, float)):
+    if dtype in ROUNDING and isinstance(value, (int, float)):
         return Constant(torch.float32, _rounded(float(value), dtype))
-    expression = constant(value, dtype)
-    return apply(_ROUNDING[dtype], expression) if dtype in _ROUNDING else expression
+    return as_stored(constant(value, dtype), dtype)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -37,8 +37,7 @@ def reciprocal_deviation(
 
 def as_announced(lowering: Lowering, tensor: Tensor, place: int) -> Tensor:
     """A statistic in the type that the op's output of that number has."""
-    dtype = announced(lowering, place).dtype
-    return tensor if tensor.dtype == dtype else lowering.map(tensor.sizes, dtype, tensor.at)
+    return lowering.in_type(tensor, announced(lowering, place).dtype)
 
 
 def announced(lowering: Lowering, place: int) -> TensorMeta:

@@ -58,7 +58,7 @@ def _accumulated(lowering: Lowering, kind: ScanKind, tensor: Tensor, dim: int) -
     if tensor.rank == 0:
         return lowering.map((), dtype, value)
     result = lowering.scan(kind, tensor.sizes, dim % tensor.rank, value, accumulator)
-    return result if accumulator == dtype else lowering.map(tensor.sizes, dtype, result.at)
+    return lowering.in_type(result, dtype)
 
 
 def _extreme(lowering: Lowering, kind: ScanKind, reaches: str, tensor: Tensor, dim: int) -> tuple[Tensor, Tensor]:
@@ -82,8 +82,4 @@ def _extreme(lowering: Lowering, kind: ScanKind, reaches: str, tensor: Tensor, d
         return apply("where", is_extreme, IndexValue(torch.int64, index[axis]), Constant(torch.int64, 0))
 
     positions = lowering.scan("max", tensor.sizes, axis, position, torch.int64)
-    return _as(lowering, extremes, tensor.dtype), positions
-
-
-def _as(lowering: Lowering, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor if tensor.dtype == dtype else lowering.map(tensor.sizes, dtype, tensor.at)
+    return lowering.in_type(extremes, tensor.dtype), positions

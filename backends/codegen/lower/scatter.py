@@ -61,8 +61,7 @@ def scattered(
     """
     _check_arithmetic(dtype, mode)
     wide = compute_dtype(dtype) if mode in ("add", "mul") else dtype
-    result = lowering.scatter(sizes, wide, base, updates, destination, value, mode, mask)
-    return result if wide == dtype else lowering.map(sizes, dtype, result.at)
+    return lowering.in_type(lowering.scatter(sizes, wide, base, updates, destination, value, mode, mask), dtype)
 
 
 def _check_arithmetic(dtype: torch.dtype, mode: WriteMode) -> None:

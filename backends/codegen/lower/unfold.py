@@ -14,8 +14,8 @@ from typing import Any
 import sympy
 
 from mixbackend.backends.codegen.ir.indices import flatten, floor_div, modulo, unflatten
-from mixbackend.backends.codegen.ir.scalar import Expr, apply
-from mixbackend.backends.codegen.lower.access import addressable, all_of, conditions_inside, integer, load
+from mixbackend.backends.codegen.ir.scalar import Expr, all_of, apply
+from mixbackend.backends.codegen.lower.access import addressable, conditions_inside, integer, load
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.pooling import strided_windows
 from mixbackend.backends.codegen.lower.rules import RefusedError, rule

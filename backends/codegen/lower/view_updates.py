@@ -13,8 +13,8 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import floor_div, modulo
-from mixbackend.backends.codegen.ir.scalar import Expr, apply
-from mixbackend.backends.codegen.lower.access import addressable, all_of, integer, load
+from mixbackend.backends.codegen.ir.scalar import Expr, all_of, apply
+from mixbackend.backends.codegen.lower.access import addressable, integer, load
 from mixbackend.backends.codegen.lower.broadcast import broadcast_index
 from mixbackend.backends.codegen.lower.formula import where
 from mixbackend.backends.codegen.lower.lowering import Lowering, ValueFunction

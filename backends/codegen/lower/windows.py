@@ -19,8 +19,8 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.indices import Ranges, floor_div
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, compute_dtype
-from mixbackend.backends.codegen.lower.access import all_of, conditions_inside, integer
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, all_of, apply, compute_dtype
+from mixbackend.backends.codegen.lower.access import conditions_inside, integer
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 

@@ -13,7 +13,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.grammar import rewrite
 from mixbackend.backends.codegen.ir.kernel import Statement
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Read
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, IndexValue, Read, all_of
 
 
 def parts_of(mask: Expr | None) -> Iterator[Expr]:
@@ -48,13 +48,6 @@ def without(statement: Statement, conditions: Iterable[Expr]) -> Statement:
         if not isinstance(item, Read) or item.mask is None:
             return item
         left = [part for part in parts_of(item.mask) if part not in known]
-        return replace(item, mask=_all(left))
+        return replace(item, mask=all_of(left))
 
     return rewrite(statement, node)
-
-
-def _all(conditions: Iterable[Expr]) -> Expr | None:
-    result: Expr | None = None
-    for condition in conditions:
-        result = condition if result is None else result & condition
-    return result

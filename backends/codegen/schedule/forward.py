@@ -15,14 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import sympy
-import torch
 
 from mixbackend.backends.codegen.ir.grammar import rewrite, walk
 from mixbackend.backends.codegen.ir.kernel import Accumulate, Let, Nest, Statement, Store
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, Local, Read, apply
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, Local, Read, apply, as_stored
 from mixbackend.backends.codegen.schedule.draft import Draft
-
-_ROUNDING = {torch.float16: "round_float16", torch.bfloat16: "round_bfloat16"}
 
 Position = tuple[str, sympy.Expr]
 
@@ -65,7 +62,7 @@ def _forward(statements: Iterable[Statement], draft: Draft, names: Iterator[str]
         known = {position: value for position, value in known.items() if position[0] != statement.buffer}
         position = (statement.buffer, statement.offset)
         if position in later and statement.mode == "set" and statement.mask is None and not statement.bindings:
-            value = _rounded(statement.value, draft.dtypes[statement.buffer])
+            value = as_stored(statement.value, draft.dtypes[statement.buffer])
             if not isinstance(value, (Local, Constant)):
                 name = next(names)
                 result.append(Let(name, value))
@@ -95,10 +92,6 @@ def _known_value(node: Expr, known: dict[Position, Expr]) -> Expr:
     if node.mask is None:
         return value
     return apply("where", node.mask, value, Constant(value.dtype, node.other), dtype=value.dtype)
-
-
-def _rounded(value: Expr, dtype: torch.dtype) -> Expr:
-    return apply(_ROUNDING[dtype], value) if dtype in _ROUNDING else value
 
 
 # -- what nobody reads --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from mixbackend.backends.codegen.ir.grammar import rewrite, walk
 from mixbackend.backends.codegen.ir.indices import Ranges
 from mixbackend.backends.codegen.ir.products import MatrixProduct
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, Load, apply
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, IndexValue, Load, apply, cast
 from mixbackend.backends.codegen.ir.stages import Concatenate, Loop, Map, Stage
 from mixbackend.backends.codegen.ir.stored_weights import NIBBLES, WORD_TERMS, StoredWeight, stored_weight
 from mixbackend.backends.codegen.schedule.rewrite import inlined, with_indices
@@ -106,8 +106,8 @@ class WeightPanels:
         """What lies at a place of the packed matrix."""
         panel, row, lane = (loop.index for loop in loops)
         if self.bits == 8:
-            return self._at(self._converted(self._weight.code, self._weight.dtype), panel, row, lane)
-        code = self._converted(self._weight.code, torch.int32) - _integer(self._weight.lowest)
+            return self._at(cast(self._weight.code, self._weight.dtype), panel, row, lane)
+        code = cast(self._weight.code, torch.int32) - _integer(self._weight.lowest)
         word: Expr | None = None
         for number in range(WORD_TERMS):
             part = self._at(code, panel, row * WORD_TERMS + number, lane)
@@ -142,9 +142,6 @@ class WeightPanels:
             if loop.size % together != 0:
                 moved = _read_below(moved, place, loop.size)
         return moved
-
-    def _converted(self, code: Expr, dtype: torch.dtype) -> Expr:
-        return code if code.dtype == dtype else apply("to_dtype", code, dtype=dtype)
 
 
 def _integer(value: int) -> Constant:

@@ -16,7 +16,7 @@ import torch
 
 from mixbackend.backends.codegen.ir.grammar import T, loops_of, map_loops, reindex, rewrite, walk
 from mixbackend.backends.codegen.ir.indices import FloorDiv, Modulo, Ranges, substitute
-from mixbackend.backends.codegen.ir.scalar import Apply, Bindings, Constant, Expr, IndexValue, Load, apply, needed
+from mixbackend.backends.codegen.ir.scalar import Apply, Bindings, Constant, Expr, IndexValue, Load, apply, cast, needed
 from mixbackend.backends.codegen.ir.stages import Loop, Reduce, Stage, Template
 
 
@@ -133,7 +133,7 @@ def _index_value(expression: sympy.Expr, dtype: torch.dtype, bindings: Bindings)
     if not bound:
         return IndexValue(dtype, expression)
     value = _arithmetic(expression, bound)
-    return value if dtype == value.dtype else apply("to_dtype", value, dtype=dtype)
+    return cast(value, dtype)
 
 
 _INTEGER_OPS = {FloorDiv: "floor_div", Modulo: "remainder", sympy.Add: "add", sympy.Mul: "mul"}
@@ -144,8 +144,7 @@ def _arithmetic(expression: sympy.Expr, bound: Mapping[sympy.Symbol, Expr]) -> E
     if not expression.free_symbols & bound.keys():
         return IndexValue(torch.int64, expression)
     if expression.is_Symbol:
-        value = bound[expression]
-        return value if value.dtype == torch.int64 else apply("to_dtype", value, dtype=torch.int64)
+        return cast(bound[expression], torch.int64)
     parts = [_arithmetic(part, bound) for part in expression.args]
     result = parts[0]
     for part in parts[1:]:

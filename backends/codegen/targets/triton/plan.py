@@ -24,6 +24,7 @@ import sympy
 import torch
 
 from mixbackend.backends.codegen.ir.grammar import loops_of
+from mixbackend.backends.codegen.ir.indices import FloorDiv
 from mixbackend.backends.codegen.ir.kernel import Kernel, KernelLoop, Nest
 from mixbackend.backends.codegen.schedule.blocks import are_strided
 from mixbackend.backends.codegen.schedule.draft import has_carry, nest_accesses
@@ -80,6 +81,12 @@ class Side:
 
     loops: tuple[KernelLoop, ...]
     block: int
+
+    @property
+    def blocks(self) -> sympy.Expr:
+        """Number of blocks along it."""
+        extent = sympy.Mul(*(loop.extent for loop in self.loops))
+        return FloorDiv(extent + self.block - 1, sympy.Integer(self.block))
 
 
 @dataclass(frozen=True)

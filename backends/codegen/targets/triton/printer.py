@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sympy
 
-from mixbackend.backends.codegen.ir.indices import FloorDiv
 from mixbackend.backends.codegen.ir.kernel import Kernel
 from mixbackend.backends.codegen.targets.triton.dtypes import POINTERS
 from mixbackend.backends.codegen.targets.triton.indices import index_text
 from mixbackend.backends.codegen.targets.triton.lines import Lines
 from mixbackend.backends.codegen.targets.triton.nests import NestPrinter
-from mixbackend.backends.codegen.targets.triton.plan import Plan, Side
+from mixbackend.backends.codegen.targets.triton.plan import Plan
 from mixbackend.backends.codegen.targets.triton.product_printer import product_lines
 from mixbackend.backends.codegen.targets.triton.products import as_sums, find_product
 from mixbackend.backends.codegen.targets.triton.space import Space, make_space
@@ -61,12 +60,7 @@ def _lines(kernel: Kernel, plan: Plan, block: str = "tl.program_id(0)") -> Lines
 
 def block_count(plan: Plan) -> sympy.Expr:
     """Number of blocks, over the kernel's parameters."""
-    return sympy.Mul(*map(_blocks_along, plan.sides), *(loop.extent for loop in plan.rest))
-
-
-def _blocks_along(side: Side) -> sympy.Expr:
-    extent = sympy.Mul(*(loop.extent for loop in side.loops))
-    return FloorDiv(extent + side.block - 1, sympy.Integer(side.block))
+    return sympy.Mul(*(side.blocks for side in plan.sides), *(loop.extent for loop in plan.rest))
 
 
 def _outer_points(space: Space, plan: Plan, lines: Lines, block: str) -> None:
@@ -76,7 +70,7 @@ def _outer_points(space: Space, plan: Plan, lines: Lines, block: str) -> None:
     for number, name in reversed(list(enumerate(names))):
         axis = space.axes[name]
         is_last = number == 0 and not plan.rest
-        count = index_text(_blocks_along(plan.sides[number]), {})
+        count = index_text(plan.sides[number].blocks, {})
         place = rest if is_last else f"({rest} % {count})"
         rest = f"({rest} // {count})"
         lines.add(f"{name} = {place} * {axis.block} + {space.arange(axis)}")

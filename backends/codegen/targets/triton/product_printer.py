@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.indices import FloorDiv
 from mixbackend.backends.codegen.ir.kernel import Kernel
 from mixbackend.backends.codegen.ir.scalar import Read
 from mixbackend.backends.codegen.targets.triton.lines import Lines, Value
 from mixbackend.backends.codegen.targets.triton.nests import NestPrinter
-from mixbackend.backends.codegen.targets.triton.plan import Plan, Side
+from mixbackend.backends.codegen.targets.triton.plan import Plan
 from mixbackend.backends.codegen.targets.triton.products import TOGETHER, Product
 from mixbackend.backends.codegen.targets.triton.space import Axis, Space
 from mixbackend.backends.codegen.targets.triton.values import ValuePrinter
@@ -52,7 +50,7 @@ def _space(plan: Plan, *axes: Axis) -> Space:
 
 def _place(plan: Plan, space: Space, lines: Lines) -> None:
     """Lines that give a block its tile: a few rows of tiles together, column by column."""
-    rows, columns = (space.text(_tiles(side)) for side in plan.sides)
+    rows, columns = (space.text(side.blocks) for side in plan.sides)
     lines.add("place = tl.program_id(0)" + (".to(tl.int64)" if plan.wide else ""))
     if plan.rest:
         lines.add(f"y = place // ({rows} * {columns})")
@@ -66,11 +64,6 @@ def _place(plan: Plan, space: Space, lines: Lines) -> None:
         axis = space.axes[name]
         lines.add(f"{name} = {tile} * {axis.block} + {space.arange(axis)}")
         _inside(space, axis, lines)
-
-
-def _tiles(side: Side) -> sympy.Expr:
-    extent = sympy.Mul(*(loop.extent for loop in side.loops))
-    return FloorDiv(extent + side.block - 1, sympy.Integer(side.block))
 
 
 def _inside(space: Space, axis: Axis, lines: Lines) -> None:
