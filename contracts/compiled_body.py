@@ -16,7 +16,7 @@ import sympy
 import torch
 import torch.fx
 
-from mixbackend.contracts.torch_compat import graph_module_of, is_higher_order, symbolic_expression
+from mixbackend.contracts.torch_compat import graph_module_of, is_higher_order, size_expression
 
 
 class CompiledBody(torch.nn.Module):
@@ -94,12 +94,8 @@ def traced_layout(value: object) -> Layout | None:
     steps, step = [], sympy.Integer(1)
     for size in reversed(value.shape):
         steps.append(step)
-        step = step * _expression(size)
-    return "row-major" if [_expression(step) for step in value.stride()] == steps[::-1] else None
-
-
-def _expression(size: int | torch.SymInt) -> sympy.Expr:
-    return symbolic_expression(size) if isinstance(size, torch.SymInt) else sympy.Integer(size)
+        step = step * size_expression(size)
+    return "row-major" if [size_expression(step) for step in value.stride()] == steps[::-1] else None
 
 
 def _laid(value: torch.Tensor, layout: Layout) -> torch.Tensor:

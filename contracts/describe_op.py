@@ -165,7 +165,7 @@ def _whole(name: str, value: Argument, length: int | None, before: Mapping[str, 
 
 def _argument(value: Any) -> Argument:
     if isinstance(value, torch.fx.Node):
-        return Opaque(str(value.target)) if _is_subgraph(value) else NodeRef(value.name)
+        return Opaque(str(value.target)) if is_subgraph(value) else NodeRef(value.name)
     if isinstance(value, (tuple, list)):
         return tuple(_argument(item) for item in value)
     if isinstance(value, torch.SymInt):
@@ -176,7 +176,8 @@ def _argument(value: Any) -> Argument:
     return Opaque(type(value).__name__)
 
 
-def _is_subgraph(node: torch.fx.Node) -> bool:
+def is_subgraph(node: torch.fx.Node) -> bool:
+    """Whether a node is a graph that an operator of higher order takes."""
     return node.op == "get_attr" and not isinstance(node.meta.get("val"), torch.Tensor)
 
 

@@ -71,8 +71,8 @@ _BATCHED = frozenset({"bmm", "baddbmm"})
 def rate_row(view: OpView) -> str:
     """The row of the rate tables that an op belongs to."""
     if view.op_class == "matmul":
-        known = _is_constant(view, _RIGHT_OPERAND.get(_base(view), ""))
-        batched = _base(view) in _BATCHED
+        known = _is_constant(view, _RIGHT_OPERAND.get(base_name(view), ""))
+        batched = base_name(view) in _BATCHED
         single = _has_one_row(view)
         plain = batched or single
         shapes = {} if plain else {UNALIGNED: _is_unaligned(view), DEEP: _is_deep(view), TURNED: _is_turned(view)}
@@ -82,7 +82,7 @@ def rate_row(view: OpView) -> str:
             GROUPED: _in_small_groups(view),
             CHANNELS_LAST: _has_channels_last_image(view),
             POINT: _is_point(view),
-            GRADIENT: _base(view) == "convolution_backward" and _is_on_processor(view),
+            GRADIENT: base_name(view) == "convolution_backward" and _is_on_processor(view),
             CONSTANT: _is_constant(view, "weight"),
         }
         return _joined("convolution", holds)
@@ -135,13 +135,14 @@ def _joined(op_class: str, holds: dict[str, bool]) -> str:
     return "/".join([op_class, *(qualifier for qualifier in QUALIFIERS if holds.get(qualifier, False))])
 
 
-def _base(view: OpView) -> str:
+def base_name(view: OpView) -> str:
+    """Name of an operator without its library and overload."""
     return view.op.split(".")[1] if "." in view.op else view.op
 
 
 def _has_one_row(view: OpView) -> bool:
     """Whether a product has one row; that of vectors alone is not meant."""
-    name = _LEFT_OPERAND.get(_base(view), "")
+    name = _LEFT_OPERAND.get(base_name(view), "")
     left = view.tensor(name) if view.has_argument(name) else None
     return left is not None and left.rank >= 2 and all(hint_of(size) == 1 for size in left.shape[:-1])
 
@@ -154,17 +155,17 @@ def _has_one_query(view: OpView) -> bool:
 
 def _is_deep(view: OpView) -> bool:
     """Whether a product on an accelerator is a deep one; those of a processor's few cores are all alike."""
-    name = _RIGHT_OPERAND.get(_base(view), "")
+    name = _RIGHT_OPERAND.get(base_name(view), "")
     right = view.tensor(name) if view.has_argument(name) else None
     result = view.output_tensors[0] if view.output_tensors else None
     if right is None or result is None or right.rank != 2 or result.device.type == "cpu":
         return False
-    terms = hint_of(right.shape[1] if _base(view) == "linear" else right.shape[0])
+    terms = hint_of(right.shape[1] if base_name(view) == "linear" else right.shape[0])
     return terms * terms >= DEEP_FACTOR**2 * result.elements()
 
 
 def _is_turned(view: OpView) -> bool:
-    name = _LEFT_OPERAND.get(_base(view), "")
+    name = _LEFT_OPERAND.get(base_name(view), "")
     left = view.tensor(name) if view.has_argument(name) else None
     if left is None or left.rank != 2 or not _is_on_processor(view):
         return False

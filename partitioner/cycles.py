@@ -112,7 +112,7 @@ def short_cycles(size: int, links: Sequence[tuple[int, int]]) -> list[tuple[int,
     leader = list(range(size))
     cycles: list[tuple[int, ...]] = []
     for first, second in links:
-        first_leader, second_leader = _find(leader, first), _find(leader, second)
+        first_leader, second_leader = leader_of(leader, first), leader_of(leader, second)
         if first_leader == second_leader:
             path = _shortest_path(near, second, first)
             if path is not None:
@@ -123,7 +123,8 @@ def short_cycles(size: int, links: Sequence[tuple[int, int]]) -> list[tuple[int,
     return cycles
 
 
-def _find(leader: list[int], item: int) -> int:
+def leader_of(leader: list[int], item: int) -> int:
+    """The first of the set that an item is in; shortens the way to it."""
     while leader[item] != item:
         leader[item] = leader[leader[item]]
         item = leader[item]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from mixbackend.partitioner.cycles import leader_of
 from mixbackend.partitioner.energy import Placement, true_energy
 from mixbackend.partitioner.problem import Problem
 from mixbackend.partitioner.quotient import Quotient
@@ -66,17 +67,10 @@ def _groups(problem: Problem, labels: Sequence[int]) -> list[int]:
 
 def _joined(size: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
     leader = list(range(size))
-
-    def find(item: int) -> int:
-        while leader[item] != item:
-            leader[item] = leader[leader[item]]
-            item = leader[item]
-        return item
-
     for first, second in pairs:
-        a, b = find(first), find(second)
+        a, b = leader_of(leader, first), leader_of(leader, second)
         leader[max(a, b)] = min(a, b)
-    return [find(item) for item in range(size)]
+    return [leader_of(leader, item) for item in range(size)]
 
 
 def _tangled(problem: Problem, components: Sequence[int]) -> dict[int, int]:

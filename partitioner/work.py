@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from mixbackend.contracts import OpTag, OpView, TensorMeta, hint_of
+from mixbackend.contracts.rate_rows import base_name
 
 _LEFT_OPERAND = {
     "mm": "self",
@@ -116,10 +117,6 @@ def stored_bytes(meta: TensorMeta) -> int:
 # --- counts by class -------------------------------------------------------------------------------------------------
 
 
-def _base(view: OpView) -> str:
-    return view.op.split(".")[1] if "." in view.op else view.op
-
-
 def _tensor(view: OpView, name: str) -> TensorMeta | None:
     return view.tensor(name) if view.has_argument(name) else None
 
@@ -137,10 +134,10 @@ def _one_per_element(view: OpView) -> float:
 
 
 def _matmul(view: OpView) -> float:
-    left = _tensor(view, _LEFT_OPERAND.get(_base(view), ""))
+    left = _tensor(view, _LEFT_OPERAND.get(base_name(view), ""))
     if left is None or not left.shape:
         return _one_per_element(view)
-    terms = hint_of(left.shape[-1]) * (hint_of(left.shape[0]) if _base(view) == "addbmm" else 1)
+    terms = hint_of(left.shape[-1]) * (hint_of(left.shape[0]) if base_name(view) == "addbmm" else 1)
     return 2.0 * terms * _output_elements(view)
 
 
@@ -149,7 +146,7 @@ def _convolution(view: OpView) -> float:
     if weight is None or not weight.elements():
         return _one_per_element(view)
     transposed = view.has_argument("transposed") and view.argument("transposed") is True
-    backward = _base(view) == "convolution_backward"
+    backward = base_name(view) == "convolution_backward"
     near = _tensor(view, "input")
     far = _tensor(view, "grad_output") if backward else view.output_tensors[0]
     positions = near if transposed else far
@@ -172,12 +169,12 @@ def _attention(view: OpView) -> float:
     rows = query.elements() / max(hint_of(query.shape[-1]), 1)
     products = 2.0 * rows * hint_of(key.shape[-2]) * (hint_of(query.shape[-1]) + hint_of(value.shape[-1]))
     causal = view.has_argument("is_causal") and view.argument("is_causal") is True
-    factor = _ATTENTION_BACKWARD if _base(view).endswith("_backward") else 1.0
+    factor = _ATTENTION_BACKWARD if base_name(view).endswith("_backward") else 1.0
     return products * factor * (0.5 if causal else 1.0)
 
 
 def _normalization(view: OpView) -> float:
-    name = _base(view)
+    name = base_name(view)
     if name.endswith("_backward"):
         return _NORMALIZATION_BACKWARD * _input_elements(view)
     without_statistics = name.endswith("_no_training") or (
@@ -187,7 +184,7 @@ def _normalization(view: OpView) -> float:
 
 
 def _per_input_element(view: OpView) -> float:
-    return _PER_INPUT_ELEMENT.get(_base(view), 1.0) * _input_elements(view)
+    return _PER_INPUT_ELEMENT.get(base_name(view), 1.0) * _input_elements(view)
 
 
 def _pointwise(view: OpView) -> float:
@@ -195,7 +192,7 @@ def _pointwise(view: OpView) -> float:
 
 
 def _flops_per_element(view: OpView) -> float:
-    usual = _POINTWISE.get(_base(view), 1.0)
+    usual = _POINTWISE.get(base_name(view), 1.0)
     exponent = view.argument("exponent") if view.op == "aten.pow.Tensor_Scalar" else None
     return _POWERS.get(float(exponent), usual) if isinstance(exponent, int | float) else usual
 

@@ -262,6 +262,12 @@ def test_symbolic_expression() -> None:
     assert compat.symbolic_expression(2 * size + 1) == 2 * symbol + 1
 
 
+def test_size_expression() -> None:
+    size = symbolic_size()
+    assert compat.size_expression(size) == compat.symbolic_expression(size)
+    assert compat.size_expression(3) == 3 and compat.size_expression(3).is_Integer
+
+
 def test_symbolic_hint() -> None:
     size = symbolic_size(5)
     assert compat.symbolic_hint(2 * size) == 10

@@ -25,6 +25,11 @@ def symbolic_expression(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> 
     return size.node.expr
 
 
+def size_expression(size: int | torch.SymInt) -> sympy.Expr:
+    """The expression of a size, symbolic or not."""
+    return symbolic_expression(size) if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
 def symbolic_hint(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
     """Its value in the captured run, ``None`` if it depends on data or is no number; adds no guard."""
     return _plain(size.node.hint) if size.node.has_hint() else None

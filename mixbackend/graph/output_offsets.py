@@ -18,7 +18,7 @@ import sympy
 import torch
 import torch.fx
 
-from mixbackend.contracts.torch_compat import symbolic_expression
+from mixbackend.contracts.torch_compat import size_expression
 
 Run = Callable[[list[Any]], Sequence[Any]]
 Place = tuple[int, int | None]
@@ -64,7 +64,7 @@ def offsets_of(
     for place, node in enumerate(output.args[0][:outputs]):
         value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            offset = _expression(value.storage_offset())
+            offset = size_expression(value.storage_offset())
             if offset != 0 and all(symbol in places for symbol in offset.free_symbols):
                 found[place] = offset
     return found
@@ -78,7 +78,7 @@ def shown(module: torch.fx.GraphModule) -> dict[sympy.Symbol, Place]:
         sizes = enumerate(value.shape) if isinstance(value, torch.Tensor) else [(None, value)]
         for dimension, size in sizes:
             if isinstance(size, torch.SymInt):
-                found.setdefault(_expression(size), (place, dimension))
+                found.setdefault(size_expression(size), (place, dimension))
     return {symbol: place for symbol, place in found.items() if symbol.is_Symbol}
 
 
@@ -99,7 +99,3 @@ def beginning_at(tensor: torch.Tensor, offset: int) -> torch.Tensor:
 def _read(arguments: Sequence[Any], place: Place) -> int:
     index, dimension = place
     return int(arguments[index] if dimension is None else arguments[index].shape[dimension])
-
-
-def _expression(size: Any) -> sympy.Expr:
-    return symbolic_expression(size) if isinstance(size, torch.SymInt) else sympy.Integer(size)

@@ -31,7 +31,7 @@ from mixbackend.contracts import (
     TensorMeta,
     entangled_writes,
 )
-from mixbackend.contracts.describe_op import as_tuple
+from mixbackend.contracts.describe_op import as_tuple, is_subgraph
 from mixbackend.contracts.region import LOCAL_KEY
 from mixbackend.contracts.region_text import region_key, write_region_text
 from mixbackend.contracts.torch_compat import graph_module_of, symbolic_expression
@@ -213,7 +213,7 @@ class _Cutter:
         names: dict[str, None] = {}
         for name in ordered:
             for source in self._nodes[name].all_input_nodes:
-                if source.name not in members and not self._is_subgraph(source):
+                if source.name not in members and not is_subgraph(source):
                     names[source.name] = None
         return (*names, *self._inputs_with_sizes(ordered, tuple(names)))
 
@@ -232,9 +232,6 @@ class _Cutter:
         used = set[sympy.Symbol]().union(*(_symbols(self._val(name)) for name in (*inputs, *ordered)))
         missing = sorted(used - shown, key=str)
         return tuple(dict.fromkeys(self._shown_by[symbol] for symbol in missing if symbol in self._shown_by))
-
-    def _is_subgraph(self, node: torch.fx.Node) -> bool:
-        return node.op == "get_attr" and not isinstance(node.meta.get("val"), torch.Tensor)
 
     def _is_tensor(self, name: str) -> bool:
         return isinstance(self._val(name), torch.Tensor)
@@ -272,7 +269,7 @@ class _Cutter:
         for name in ordered:
             node = self._nodes[name]
             for source in node.all_input_nodes:
-                if self._is_subgraph(source) and source not in copied:
+                if is_subgraph(source) and source not in copied:
                     copied[source] = piece.node_copy(source, copied.__getitem__)
             copied[node] = piece.node_copy(node, copied.__getitem__)
         piece.output(tuple(copied[self._nodes[name]] for name in outputs))

@@ -15,6 +15,7 @@ import torch.fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts import OpGraph, Phase, Region
+from mixbackend.contracts.describe_op import as_tuple
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.normalize import normalize
 from mixbackend.graph.regions import whole_region
@@ -37,7 +38,7 @@ def trace_graph(
         dynamic: make every size over 1 symbolic.
         roles: by position of the argument; others are activations.
     """
-    flat = lambda *arguments: _as_tuple(function(*arguments))  # noqa: E731 - make_fx wants a fresh callable
+    flat = lambda *arguments: as_tuple(function(*arguments))  # noqa: E731 - make_fx wants a fresh callable
     with torch.no_grad():
         graph_module = make_fx(flat, tracing_mode="symbolic" if dynamic else "fake")(*inputs)
     graph_module.graph.eliminate_dead_code()
@@ -57,7 +58,3 @@ def trace_region(
 ) -> Region:
     """Trace a function to one region; see ``trace_graph``."""
     return whole_region(*trace_graph(function, inputs, dynamic=dynamic, phase=phase, roles=roles))
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
