@@ -52,6 +52,11 @@ def index_expressions_of(node: Any) -> tuple[sympy.Expr, ...]:
     return _INDICES[type(node)].parts(node)
 
 
+def map_index_expressions(node: T, function: Callable[[sympy.Expr], sympy.Expr]) -> T:
+    """The node with each of its own index expressions replaced; those of its values stay."""
+    return _INDICES[type(node)].mapped(node, function)  # type: ignore[no-any-return]
+
+
 def bound_symbols_of(node: Any) -> tuple[sympy.Symbol, ...]:
     """Symbols that a node binds to values."""
     return _BOUND[type(node)].parts(node)
@@ -77,23 +82,30 @@ def map_loops(node: T, function: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -
 
 def walk(*wholes: Any) -> Iterator[Any]:
     """All distinct values in some nodes, themselves included, parts before wholes, in a fixed order."""
-    shapes = _VALUES
     roots: list[Any] = []
     for whole in wholes:
         roots.extend((whole,) if isinstance(whole, Value) else expressions_of(whole))
-    seen: set[Any] = set()
-    pending = [(root, False) for root in reversed(roots)]
+    return iter(_in_order(roots))
+
+
+def _in_order(roots: list[Any]) -> dict[Any, tuple[Any, ...]]:
+    """The parts of each distinct value in some values, below them as well; parts come before wholes."""
+    shapes = _VALUES
+    found: dict[Any, tuple[Any, ...]] = {}
+    pending = roots[::-1]
     while pending:
-        node, ready = pending.pop()
-        if node in seen:
-            continue
-        parts = () if ready else shapes[type(node)].parts(node)
-        if parts:
-            pending.append((node, True))
-            pending.extend([(part, False) for part in reversed(parts)])
-            continue
-        seen.add(node)
-        yield node
+        node = pending.pop()
+        if type(node) is tuple:
+            # A whole whose parts have been found since.
+            found[node[0]] = node[1]
+        elif node not in found:
+            parts = shapes[type(node)].parts(node)
+            if parts:
+                pending.append((node, parts))
+                pending.extend(parts[::-1])
+            else:
+                found[node] = parts
+    return found
 
 
 @overload
@@ -109,8 +121,8 @@ def rewrite(whole: Any, function: Callable[[Any], Any]) -> Any:
         return map_expressions(whole, lambda value: rewrite(value, function))
     shapes = _VALUES
     done: dict[Any, Any] = {}
-    for node in walk(whole):
-        done[node] = function(shapes[type(node)].mapped(node, done.__getitem__))
+    for node, parts in _in_order([whole]).items():
+        done[node] = function(shapes[type(node)].mapped(node, done.__getitem__) if parts else node)
     return done[whole]
 
 
@@ -125,8 +137,8 @@ def all_index_expressions(*wholes: Any) -> Iterator[sympy.Expr]:
 
 def reindex(whole: T, function: Callable[[sympy.Expr], sympy.Expr]) -> T:
     """A node with all index expressions replaced, its own and those in its values."""
-    made: Any = rewrite(whole, lambda node: _INDICES[type(node)].mapped(node, function))
-    return made if isinstance(whole, Value) else _INDICES[type(made)].mapped(made, function)  # type: ignore[no-any-return]
+    made: Any = rewrite(whole, lambda node: map_index_expressions(node, function))
+    return made if isinstance(whole, Value) else map_index_expressions(made, function)  # type: ignore[no-any-return]
 
 
 # -- reading the types of fields ------------------------------------------------------------------------------------
@@ -145,9 +157,14 @@ class _Shape:
     mapped: Callable[[Any, Callable[[Any], Any]], Any]
 
 
+def _itself(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    return parts
+
+
+_EMPTY: tuple[Any, ...] = ()
 _NONE = _Shape(lambda node: (), lambda node, function: node)
 _ONE = _Shape(lambda part: (part,), lambda part, function: function(part))
-_LIST = _Shape(lambda parts: parts, lambda parts, function: function(parts))
+_LIST = _Shape(_itself, lambda parts, function: function(parts))
 
 
 class _Sort(dict[type, _Shape]):
@@ -192,25 +209,41 @@ class _Sort(dict[type, _Shape]):
 def _of_fields(shapes: list[tuple[str, _Shape]]) -> _Shape:
     if not shapes:
         return _NONE
-    fields_of = [(name, attrgetter(name), shape.parts, shape.mapped) for name, shape in shapes]
-    (_, first, first_parts, _), *others = fields_of
+    listing = [(attrgetter(name), shape.parts) for name, shape in shapes]
+    # An empty list of loops is a list that may be replaced; without parts of other sorts there is nothing to do.
+    mapping = [(name, attrgetter(name), shape.mapped, shape is _LIST) for name, shape in shapes]
 
     def parts(node: Any) -> tuple[Any, ...]:
-        found = first_parts(first(node))
-        for _, get, own_parts, _ in others:
-            found += own_parts(get(node))
+        found = _EMPTY
+        for get, own_parts in listing:
+            value = get(node)
+            if value is not None and value is not _EMPTY:
+                found += own_parts(value)
         return found
 
     def mapped(node: Any, function: Callable[[Any], Any]) -> Any:
         changed = {}
-        for name, get, _, own_mapped in fields_of:
+        for name, get, own_mapped, is_list in mapping:
             old = get(node)
+            if old is None or (old is _EMPTY and not is_list):
+                continue
             new = own_mapped(old, function)
             if new is not old:
                 changed[name] = new
         return replace(node, **changed) if changed else node
 
-    return _Shape(parts, mapped)
+    return _of_field(*shapes[0]) if len(shapes) == 1 else _Shape(parts, mapped)
+
+
+def _of_field(name: str, shape: _Shape) -> _Shape:
+    get, own_parts, own_mapped = attrgetter(name), shape.parts, shape.mapped
+
+    def mapped(node: Any, function: Callable[[Any], Any]) -> Any:
+        old = get(node)
+        new = own_mapped(old, function)
+        return node if new is old else replace(node, **{name: new})
+
+    return _Shape(get if own_parts is _itself else lambda node: own_parts(get(node)), mapped)
 
 
 def _optional(shape: _Shape) -> _Shape:
@@ -226,17 +259,13 @@ def _many(inner: _Shape) -> _Shape:
     alone = inner is _ONE
 
     def parts(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if alone or not values:
-            return values
         return tuple(part for value in values for part in inner_parts(value))
 
     def mapped(values: tuple[Any, ...], function: Callable[[Any], Any]) -> tuple[Any, ...]:
-        if not values:
-            return values
         new = tuple(map(function, values) if alone else (inner_mapped(value, function) for value in values))
         return values if all(map(is_, new, values)) else new
 
-    return _Shape(parts, mapped)
+    return _Shape(_itself if alone else parts, mapped)
 
 
 def _at(place: int, inner: _Shape) -> _Shape:

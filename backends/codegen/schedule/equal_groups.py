@@ -20,8 +20,8 @@ from mixbackend.backends.codegen.ir.grammar import (
     bound_symbols_of,
     loops_of,
     map_bound_symbols,
+    map_index_expressions,
     map_loops,
-    reindex,
     rewrite,
     walk,
 )
@@ -120,16 +120,16 @@ class _Names:
         return Group(self._loops(group.outer), tuple(map(self._stage, group.stages)), private)
 
     def _stage(self, stage: Stage) -> Stage:
-        stage = self._bound(rewrite(reindex(stage, self._index), self._node))
+        stage = self._own(rewrite(stage, self._node))
         stage = map_loops(rename_targets(stage, self.tensors), self._loops)
         return replace(stage, origins=())
 
     def _node(self, node: Expr) -> Expr:
-        node = self._bound(node)
+        node = self._own(node)
         return replace(node, tensor=self.tensors[node.tensor]) if isinstance(node, Load) else node
 
-    def _bound(self, node: T) -> T:
-        return map_bound_symbols(node, lambda symbol: self.symbols[symbol])
+    def _own(self, node: T) -> T:
+        return map_bound_symbols(map_index_expressions(node, self._index), self.symbols.__getitem__)
 
     def _index(self, expression: sympy.Expr) -> sympy.Expr:
         return expression.xreplace(self.symbols)
