@@ -36,30 +36,30 @@ class Int8Linear(nn.Module):
         return nn.functional.linear(x, self.codes.to(x.dtype)) * self.scale
 
 
-def make_model(shape: str, precision: Precision) -> Any:
-    """A ``LlamaForCausalLM`` in evaluation mode."""
+def make_model(shape: str, precision: Precision, device: str = "cpu") -> Any:
+    """A ``LlamaForCausalLM`` in evaluation mode; random weights are drawn on the device."""
     library = enable_torchvision()
     import transformers
 
     del library
     sizes = SHAPES[shape]
     torch.manual_seed(_SEED)
-    model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            hidden_size=sizes.width,
-            intermediate_size=sizes.inner,
-            num_hidden_layers=sizes.layers,
-            num_attention_heads=sizes.heads,
-            num_key_value_heads=sizes.shared_heads,
-            vocab_size=sizes.vocabulary,
-            max_position_embeddings=4096,
-            initializer_range=sizes.width**-0.5,
-            tie_word_embeddings=False,
-            bos_token_id=1,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    ).eval()
+    configuration = transformers.LlamaConfig(
+        hidden_size=sizes.width,
+        intermediate_size=sizes.inner,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.shared_heads,
+        vocab_size=sizes.vocabulary,
+        max_position_embeddings=4096,
+        initializer_range=sizes.width**-0.5,
+        tie_word_embeddings=False,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    with torch.device(device):
+        model = transformers.LlamaForCausalLM(configuration).eval()
     if precision != "float32":
         model = model.bfloat16()
     if precision == "int8":
@@ -76,15 +76,15 @@ def quantise(module: nn.Module) -> None:
             quantise(child)
 
 
-def bytes_of_step(model: Any, context: int) -> int:
-    """Bytes that a step must read: all weights but the embedding, and keys and values of ``context`` tokens."""
+def bytes_of_step(model: Any, context: int, batch: int = 1) -> int:
+    """Bytes that a step must read: all weights but the embedding, and each sequence's keys and values of its tokens."""
     config = model.config
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     weights = sum(value.nbytes for name, value in tensors.items() if "embed" not in name)
-    held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * context
+    held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * context * batch
     return weights + held * cast(int, model.dtype.itemsize)
 
 
-def prompt_of(context: int, vocabulary: int) -> Tensor:
-    """Token ids of shape (1, context)."""
-    return torch.randint(3, vocabulary, (1, context), generator=torch.Generator().manual_seed(_SEED))
+def prompt_of(context: int, vocabulary: int, batch: int = 1) -> Tensor:
+    """Token ids of shape (batch, context)."""
+    return torch.randint(3, vocabulary, (batch, context), generator=torch.Generator().manual_seed(_SEED))

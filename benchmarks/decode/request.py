@@ -18,7 +18,11 @@ MODULE = "mixbackend.benchmarks.decode.worker"
 
 COPY = "copy"
 """The peer that copies memory as large as the weights: what reading them is held against."""
-PEERS = ("eager", "inductor", "mixture", "openvino", "llama.cpp", COPY)
+PEERS: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("eager", "inductor", "mixture", "openvino", "llama.cpp", COPY),
+    "cuda": ("eager", "inductor", "inductor:reduce-overhead", "mixture", "mixture:reduce-overhead", COPY),
+}
+"""By the device that they run on; after the colon, a mode of torch.compile."""
 
 Precision = Literal["float32", "bfloat16", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
@@ -42,6 +46,7 @@ SHAPES: Mapping[str, Shape] = {
     "0.15b": Shape(1024, 2816, 8, 16, 4, 32_000),
     "0.3b": Shape(1024, 4096, 16, 16, 4, 32_000),
     "1.2b": Shape(2048, 8192, 16, 32, 8, 128_256),
+    "8b": Shape(4096, 14_336, 32, 32, 8, 128_256),
 }
 
 
@@ -58,6 +63,9 @@ class DecodeRequest:
         told: tokens after the prompt that are told, to be compared.
         threads: of every pool.
         settle_s: for the mixture to settle, at most.
+        device: "cpu" or "cuda".
+        batch: sequences.
+        prefill: whether a step is the whole prompt instead of one token.
     """
 
     peer: str
@@ -68,6 +76,9 @@ class DecodeRequest:
     told: int
     threads: int
     settle_s: float = 120.0
+    device: str = "cpu"
+    batch: int = 1
+    prefill: bool = False
 
     def to_line(self) -> str:
         """One line of JSON."""

@@ -1,7 +1,7 @@
 """Sessions of generation: what each peer keeps between two tokens.
 
 Place: in a peer's own process, below ``worker``. Input: a request. Output: a ``Session``.
-Invariants: every peer runs the same weights from the same prompt, one sequence, greedily; prefilling is not timed.
+Invariants: every peer runs the same weights from the same prompts, greedily; what is timed is a token, or the prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST_COPY = 1 << 30
 
 
 class Session(Protocol):
-    """One sequence.
+    """Sequences that grow by a token at each step.
 
     Attributes:
         bytes_of_step: what a step must read or, for a copy, reads and writes.
@@ -27,13 +27,18 @@ class Session(Protocol):
 
     bytes_of_step: int
 
-    def rewind(self) -> int:
-        """Go back to the end of the prompt; the token that follows it."""
+    def rewind(self) -> Any:
+        """Go back to the end of the prompt; the token that follows it, of each sequence."""
         ...
 
-    def step(self, token: int) -> int:
-        """Take a token, and say which one follows."""
+    def step(self, token: Any) -> Any:
+        """Take a token of each sequence, and say which ones follow; the device may not be done when it returns."""
         ...
+
+
+def first_of(token: Any) -> int:
+    """The token of the first sequence."""
+    return int(torch.as_tensor(token).flatten()[0])
 
 
 def open_session(request: DecodeRequest) -> Session:
@@ -52,17 +57,20 @@ def open_session(request: DecodeRequest) -> Session:
         from mixbackend.benchmarks.decode.llama_cpp_session import LlamaCppSession
 
         return LlamaCppSession(request)
-    return TorchSession(request, _compiled(request.peer))
+    kind = _Prefill if request.prefill else TorchSession
+    return kind(request, _compiled(request.peer))
 
 
 def _compiled(peer: str) -> Callable[[Any], Any]:
-    if peer == "eager":
+    name, _, mode = peer.partition(":")
+    if name == "eager":
         return lambda function: function
-    if peer == "inductor":
-        return lambda function: torch.compile(function, backend="inductor")
-    import mixbackend
+    backend: Any = name
+    if name != "inductor":
+        import mixbackend
 
-    return lambda function: torch.compile(function, backend=mixbackend.auto())
+        backend = mixbackend.auto()
+    return lambda function: torch.compile(function, backend=backend, mode=mode or None)
 
 
 class TorchSession:
@@ -76,45 +84,66 @@ class TorchSession:
     def __init__(self, request: DecodeRequest, compiled: Callable[[Any], Any]) -> None:
         from transformers import StaticCache
 
-        self._model = make_model(request.shape, request.precision)
-        self.bytes_of_step = bytes_of_step(self._model, request.context)
+        self._model = make_model(request.shape, request.precision, request.device)
+        self.bytes_of_step = bytes_of_step(self._model, request.context, request.batch)
         self._cache: Any = StaticCache(self._model.config, max_cache_len=request.capacity)
         self._step = compiled(self._next)
-        self._position = torch.zeros(1, dtype=torch.int64)
+        self._position = torch.zeros(1, dtype=torch.int64, device=request.device)
         self._context = request.context
-        prompt = prompt_of(request.context, SHAPES[request.shape].vocabulary)
+        prompt = prompt_of(request.context, SHAPES[request.shape].vocabulary, request.batch)
+        self._prompt = prompt.to(request.device)
+        self._positions = torch.arange(request.context, device=request.device)
         with torch.inference_mode(False), torch.no_grad():
-            self._first = int(self._next(prompt, torch.arange(request.context)))
+            self._first = self._next(self._prompt, self._positions)
 
-    def rewind(self) -> int:
+    def rewind(self) -> Tensor:
         """Positions behind the prompt are masked, whatever they hold."""
-        for layer in self._cache.layers:
-            layer.cumulative_length.fill_(self._context)
+        self._hold(self._context)
         self._position.fill_(self._context)
         return self._first
 
-    def step(self, token: int) -> int:
+    def step(self, token: Tensor) -> Tensor:
         """One call of the compiled step."""
         with torch.no_grad():
-            found = int(self._step(torch.tensor([[token]]), self._position))
+            # The next replay of a CUDA graph writes its results where this one did.
+            found = self._step(token, self._position).clone()
         self._position += 1
         return found
+
+    def _hold(self, tokens: int) -> None:
+        for layer in self._cache.layers:
+            layer.cumulative_length.fill_(tokens)
 
     def _next(self, tokens: Tensor, positions: Tensor) -> Tensor:
         logits = self._model(
             tokens, position_ids=positions[None], past_key_values=self._cache, use_cache=True, logits_to_keep=1
         ).logits
-        return logits[0, -1].argmax()
+        return logits[:, -1].argmax(-1, keepdim=True)
+
+
+class _Prefill(TorchSession):
+    """A step is the whole prompt, from an empty cache."""
+
+    def rewind(self) -> Tensor:
+        """Nothing to do."""
+        return self._first
+
+    def step(self, token: Tensor) -> Tensor:
+        """One call of the compiled prefill."""
+        self._hold(0)
+        with torch.no_grad():
+            return self._step(self._prompt, self._positions).clone()
 
 
 class _Copy:
     """Copies memory as large as the weights."""
 
     def __init__(self, request: DecodeRequest) -> None:
-        model = make_model(request.shape, request.precision)
-        size = min(bytes_of_step(model, request.context), _LARGEST_COPY)
+        model = make_model(request.shape, request.precision, request.device)
+        size = min(bytes_of_step(model, request.context, request.batch), _LARGEST_COPY)
         del model
-        self._source, self._target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+        self._source = torch.ones(size, dtype=torch.uint8, device=request.device)
+        self._target = torch.ones_like(self._source)
         self.bytes_of_step = 2 * size
 
     def rewind(self) -> int:

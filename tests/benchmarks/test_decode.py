@@ -11,7 +11,7 @@ from torch import nn
 from mixbackend.benchmarks.commands import decode as command
 from mixbackend.benchmarks.decode.model import Int8Linear, bytes_of_step, make_model
 from mixbackend.benchmarks.decode.request import MODULE, DecodeRequest, request_from_line
-from mixbackend.benchmarks.decode.sessions import open_session
+from mixbackend.benchmarks.decode.sessions import first_of, open_session
 from mixbackend.host.processes import ask
 
 REQUEST = DecodeRequest("eager", "tiny", "float32", context=12, capacity=32, told=8, threads=2)
@@ -24,7 +24,7 @@ def tokens_of(request: DecodeRequest) -> list[int]:
     told = [session.rewind()]
     for _ in range(request.told - 1):
         told.append(session.step(told[-1]))
-    return told
+    return list(map(first_of, told))
 
 
 def told_by_worker(request: DecodeRequest) -> list[int]:
@@ -34,8 +34,9 @@ def told_by_worker(request: DecodeRequest) -> list[int]:
     return list(answer["tokens"])
 
 
-def with_peer(peer: str, precision: str = "float32") -> DecodeRequest:
-    return request_from_line(json.dumps({**json.loads(REQUEST.to_line()), "peer": peer, "precision": precision}))
+def with_peer(peer: str, precision: str = "float32", **changed: object) -> DecodeRequest:
+    asked = {**json.loads(REQUEST.to_line()), "peer": peer, "precision": precision, **changed}
+    return request_from_line(json.dumps(asked))
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
@@ -51,6 +52,22 @@ def test_engines_continue_the_prompt_as_eager_does(peer, package, told, precisio
     agreeing = [mine == right for mine, right in zip(told(with_peer(peer, precision)), eager, strict=True)]
     # Codes and 16 bits of others are not the same numbers: the first token is.
     assert all(agreeing[: 8 if precision == "float32" else 1])
+
+
+def test_sequences_of_a_batch_are_their_own():
+    session, alone = (open_session(with_peer("eager", batch=batch)) for batch in (3, 1))
+    token, single = session.rewind(), alone.rewind()
+    assert token.shape == (3, 1) and len(set(token.flatten().tolist())) > 1
+    for _ in range(4):
+        token, single = session.step(token), alone.step(single)
+        assert token.shape == (3, 1)
+    assert session.bytes_of_step > alone.bytes_of_step
+
+
+def test_prefill_says_what_follows_the_prompt():
+    session = open_session(with_peer("eager", prefill=True))
+    expected = first_of(open_session(with_peer("eager")).rewind())
+    assert [first_of(session.step(session.rewind())) for _ in range(2)] == [expected] * 2
 
 
 def test_codes_are_within_half_a_step_of_the_weight():
