@@ -15,6 +15,9 @@ from conftest import draws
 @pytest.mark.smoke
 def test_quick(): pass
 
+@pytest.mark.alone
+def test_alone(): pass
+
 def test_ordinary(): pass
 
 @pytest.mark.nightly
@@ -42,8 +45,8 @@ DRAWN = [f"test_drawn[{place}]" for place in range(3)]
     ("tier", "chosen"),
     [
         ("smoke", ["test_quick"]),
-        ("test", ["test_quick", "test_ordinary", *SAMPLED, *FEW, *DRAWN[:1]]),
-        ("nightly", ["test_quick", "test_ordinary", "test_long", *CASES, *FEW, *DRAWN]),
+        ("test", ["test_quick", "test_ordinary", *SAMPLED, *FEW, *DRAWN[:1], "test_alone"]),
+        ("nightly", ["test_quick", "test_ordinary", "test_long", *CASES, *FEW, *DRAWN, "test_alone"]),
     ],
 )
 def test_a_tier_runs_its_tests(tier: str, chosen: list[str], pytester: pytest.Pytester) -> None:
@@ -52,4 +55,4 @@ def test_a_tier_runs_its_tests(tier: str, chosen: list[str], pytester: pytest.Py
     result = pytester.runpytest("--tier", tier, "-v", "-p", "no:randomly")
     ran = [line.partition("::")[2].partition(" ")[0] for line in result.outlines if "PASSED" in line]
     assert ran == chosen
-    result.assert_outcomes(passed=len(chosen), deselected=16 + (3 if tier == "nightly" else 1) - len(chosen))
+    result.assert_outcomes(passed=len(chosen), deselected=17 + (3 if tier == "nightly" else 1) - len(chosen))

@@ -2,7 +2,9 @@
 
 Place: hooks that ``conftest`` takes over. A test that is marked ``smoke`` runs in all tiers, one that is marked
 ``nightly`` only there. Of a parametrised test that is marked ``sampled(n)``, ``test`` runs ``n`` cases, spread evenly
-over their order, and ``nightly`` all of them; ``draws`` is the same for examples of a property.
+over their order, and ``nightly`` all of them; ``draws`` is the same for examples of a property. Tests that are marked
+``alone`` come last, whatever has changed the order: each waits for what other workers are at, which in the middle is
+often long, and among themselves it is short.
 Invariants: a tier runs the same tests everywhere and always; what is left out counts as deselected, not as passed.
 """
 
@@ -25,6 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before files are collected, which ask for ``draws`` while they are imported."""
     _chosen[:] = [config.getoption("--tier")]
+    config.pluginmanager.register(_AloneLast())
+
+
+class _AloneLast:
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
 
 
 def draws(by_day: int, by_night: int) -> int:
