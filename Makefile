@@ -22,6 +22,8 @@ venv: $(STAMPS)/project
 demo: venv
 	$(VENV)/bin/mixbackend demo $(ARGS)
 
+# Hundreds of processes load our modules, and each would compile them anew where a shell forbids to write bytecode.
+test smoke nightly: export PYTHONDONTWRITEBYTECODE =
 test smoke nightly: venv
 	$(RUN) -m pytest --tier $@ --numprocesses $(TEST_WORKERS) --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 

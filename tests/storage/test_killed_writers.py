@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from storage_forks import Writer, rounds, sleep_somewhat
+from tiers import draws
 
 from mixbackend.storage import ArtifactStore, Database, Label, StorageEvent, artifact_key
 
-KILLS = 50
+KILLS = draws(20, 50)
 LABEL = Label("fast", "fast 1", "cpu")
 
 
