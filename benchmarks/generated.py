@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -20,6 +20,9 @@ import torch
 import mixbackend
 from mixbackend.benchmarks.models.generators import Generator
 from mixbackend.reporting.events import ORDINARY
+
+_NO_PROBLEMS = ORDINARY | {"unverified"}
+"""Kinds of events: what could not be proved right there is compared here."""
 
 CACHES = ("dynamic", "static")
 SCORES_OFF = 1e-4
@@ -69,24 +72,26 @@ class _Counted:
 
 
 def rows_of(
-    generator: Generator, caches: Sequence[str], prompts: Sequence[Prompt], tokens: int, way: str
+    generator: Generator, caches: Sequence[str], prompts: Sequence[Prompt], tokens: int, way: str, device: str = "cpu"
 ) -> Iterator[Row]:
     """A row per cache, as soon as it is known.
 
     Args:
         way: ``mixbackend``, or what torch knows as a backend.
+        device: that models run on.
     """
     warnings.filterwarnings("ignore")
     for cache in caches:
         start = time.perf_counter()
-        expected = _answers(generator, cache, prompts, tokens, None)
+        work = _Work(generator, cache, prompts, tokens, device)
+        expected = work.answers(None)
         control = _Counted(lambda graph_module, inputs: graph_module)
         if way == "mixbackend":
-            _answers(generator, cache, prompts, tokens, control)
+            work.answers(control)
         mixture = mixbackend.auto()
         known = len(mixture.report().to_dict()["graphs"])
         counted = _Counted(mixture) if way == "mixbackend" else None
-        found = _answers(generator, cache, prompts, tokens, counted or way)
+        found = work.answers(counted or way)
         agreeing = [_agreeing(mine.tokens, right.tokens) for mine, right in zip(found, expected, strict=True)]
         report = mixture.report().to_dict()
         row = Row(
@@ -105,7 +110,7 @@ def rows_of(
                 {
                     f"{event['kind']}: {event['detail'][:200]}"
                     for event in report["events"]
-                    if event["kind"] not in ORDINARY
+                    if event["kind"] not in _NO_PROBLEMS
                 }
             ),
             seconds=round(time.perf_counter() - start, 1),
@@ -115,40 +120,44 @@ def rows_of(
         yield {**row, "problems": problems_of(row)}
 
 
-def _line(event: Mapping[str, str]) -> str:
-    return f"{event['kind']} {event['graph']} {event['backend']}: {event['detail'][:200]}"
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is generated, in eager and compiled."""
 
+    generator: Generator
+    cache: str
+    prompts: Sequence[Prompt]
+    tokens: int
+    device: str
 
-def _answers(
-    generator: Generator, cache: str, prompts: Sequence[Prompt], tokens: int, backend: _Counted | str | None
-) -> list[_Answer]:
-    """Of two models in turn; the second is asked the first prompt alone."""
-    torch.compiler.reset()
-    found = []
-    for seed, asked in enumerate((prompts, prompts[:1])):
-        model = generator.model(seed)
-        if backend is not None:
-            model.forward = torch.compile(model.forward, backend=backend)
-        for batch, length in asked:
-            found.append(_answer(generator, model, batch, length, cache, tokens))
-            if isinstance(backend, _Counted):
-                backend.after.append(backend.graphs)
-    return found
+    def answers(self, backend: _Counted | str | None) -> list[_Answer]:
+        """Of two models in turn; the second is asked the first prompt alone."""
+        torch.compiler.reset()
+        found = []
+        for seed, asked in enumerate((self.prompts, self.prompts[:1])):
+            model = self.generator.model(seed).to(self.device)
+            if backend is not None:
+                model.forward = torch.compile(model.forward, backend=backend)
+            for batch, length in asked:
+                found.append(self._answer(model, batch, length))
+                if isinstance(backend, _Counted):
+                    backend.after.append(backend.graphs)
+        return found
 
-
-def _answer(generator: Generator, model: Any, batch: int, length: int, cache: str, tokens: int) -> _Answer:
-    with torch.no_grad():
-        given = model.generate(
-            **generator.prompt(model, batch, length),
-            do_sample=False,
-            max_new_tokens=tokens,
-            min_new_tokens=tokens,
-            cache_implementation=cache,
-            disable_compile=True,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
-    return _Answer(given.sequences[:, -tokens:], torch.stack(given.scores))
+    def _answer(self, model: Any, batch: int, length: int) -> _Answer:
+        prompt = {name: value.to(self.device) for name, value in self.generator.prompt(model, batch, length).items()}
+        with torch.no_grad():
+            given = model.generate(
+                **prompt,
+                do_sample=False,
+                max_new_tokens=self.tokens,
+                min_new_tokens=self.tokens,
+                cache_implementation=self.cache,
+                disable_compile=True,
+                return_dict_in_generate=True,
+                output_scores=True,
+            )
+        return _Answer(given.sequences[:, -self.tokens :], torch.stack(given.scores))
 
 
 def _agreeing(mine: torch.Tensor, right: torch.Tensor) -> int:

@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run models, print their rows; 1 if one is wrong."""
     chosen = _parser().parse_args(arguments)
     if chosen.one:
-        for row in rows_of(generator_named(chosen.one), chosen.caches, chosen.prompts, chosen.tokens, chosen.way):
+        generator = generator_named(chosen.one)
+        for row in rows_of(generator, chosen.caches, chosen.prompts, chosen.tokens, chosen.way, chosen.device):
             print(json.dumps(row), flush=True)
         return 0
     names = chosen.models or [item.name for item in GENERATORS if not item.full_size]
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", metavar="NAME", choices=[item.name for item in GENERATORS])
+    parser.add_argument("--device", default="cpu", help="that models run on (default: cpu)")
     parser.add_argument("--caches", nargs="+", choices=CACHES, default=list(CACHES))
     parser.add_argument("--prompts", nargs="+", type=_prompt, default=list(PROMPTS), metavar="BATCHxLENGTH")
     parser.add_argument("--tokens", type=int, default=12, help="length of an answer")
@@ -84,7 +86,8 @@ def _judged(name: str, chosen: argparse.Namespace) -> list[Row]:
 def _apart(name: str, way: str, caches: Sequence[str], chosen: argparse.Namespace) -> list[Row]:
     """One model in a process of its own."""
     command = module_command("mixbackend.benchmarks.generators", "--one", name, "--way", way, "--caches", *caches)
-    command += ["--tokens", str(chosen.tokens), "--prompts", *(f"{batch}x{length}" for batch, length in chosen.prompts)]
+    command += ["--device", chosen.device, "--tokens", str(chosen.tokens)]
+    command += ["--prompts", *(f"{batch}x{length}" for batch, length in chosen.prompts)]
     error = ""
     with tempfile.TemporaryDirectory() as folder:
         own = {key: str(Path(folder) / key) for key in ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")}
