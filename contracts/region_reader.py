@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import sympy
@@ -41,6 +41,7 @@ from mixbackend.contracts.tensors import TensorMeta
 from mixbackend.contracts.torch_compat import (
     SymbolFacts,
     declare_symbol,
+    fake_tensor,
     fresh_fake_mode,
     graph_module_of,
     is_operator,
@@ -63,11 +64,28 @@ def read_region_text(text: str, id: str = "region") -> Region:
     return _Reader(text).read(id)
 
 
+def read_graph_text(text: str, names: Sequence[str]) -> tuple[torch.fx.GraphModule, Phase]:
+    """Rebuild a captured graph; it returns nothing yet.
+
+    Args:
+        text: as ``write_graph_text`` wrote it.
+        names: of its nodes, in their order.
+
+    Returns:
+        The graph, whose nodes carry fake values in ``meta["val"]``, and its phase.
+
+    Raises:
+        RegionTextError: as ``read_region_text``.
+    """
+    return _Reader(text, names).graph()
+
+
 class _Reader:
     """Builds graph, boundary and views while it walks the lines."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, names: Sequence[str] = ()) -> None:
         self._text = text
+        self._names = names
         self._graph = torch.fx.Graph()
         self._root = torch.nn.Module()
         self._mode = fresh_fake_mode()
@@ -78,18 +96,31 @@ class _Reader:
         self._matches: list[tuple[str, tuple[str, ...]]] = []
 
     def read(self, id: str) -> Region:
+        return self._finish(id, *self._walk({"return": self._output, "match": self._match}))
+
+    def graph(self) -> tuple[torch.fx.GraphModule, Phase]:
+        phase, _ = self._walk({"offset": self._offset})
+        if len(self._names) != len(self._values):
+            raise RegionTextError(f"{len(self._names)} names are given for {len(self._values)} values")
+        self._graph.output(())
+        return graph_module_of(self._root, self._graph), phase
+
+    def _walk(self, handlers: Mapping[str, Callable[[Parser], None]]) -> tuple[Phase, bool]:
         lines = list(enumerate(self._text.splitlines(), start=1))
         phase, deterministic = _read_header(lines[0][1] if lines else "")
         # Symbols are declared at the end, in order of first appearance; metas need them from the first line on.
         self._declare(lines)
-        handlers: dict[str, Callable[[Parser], None]] = {"return": self._output, "match": self._match}
         for number, line in lines[1:]:
             if not line or line.startswith(("#", "symbol(")):
                 continue
             parser = Parser(line, number)
             handlers.get(parser.peek(), self._statement)(parser)
             parser.end()
-        return self._finish(id, phase, deterministic)
+        return phase, deterministic
+
+    def _new_name(self) -> str:
+        place = len(self._values)
+        return self._names[place] if place < len(self._names) else f"v{place}"
 
     def _finish(self, id: str, phase: Phase, deterministic: bool) -> Region:
         self._graph.output(tuple(self._named(item.name) for item in self._outputs))
@@ -164,7 +195,7 @@ class _Reader:
         roles = {item.value: item for item in InputRole}
         if not isinstance(role, Word) or role.text not in roles:
             raise parser.error(f"unknown input role {role!r}")
-        node = self._graph.placeholder(f"v{len(self._values)}")
+        node = self._graph.placeholder(self._new_name())
         node.meta["val"] = self._value(meta, parser)
         self._inputs.append(RegionInput(node.name, value_meta(node.meta["val"]), roles[role.text]))
         return node
@@ -188,7 +219,7 @@ class _Reader:
         if content:
             tensor.copy_(torch.frombuffer(content, dtype=described.dtype).reshape(shape))
         self._root.register_buffer(target, tensor)
-        node = self._graph.create_node("get_attr", target, name=f"v{len(self._values)}")
+        node = self._graph.create_node("get_attr", target, name=self._new_name())
         node.meta["val"] = fake
         return node
 
@@ -204,7 +235,7 @@ class _Reader:
             target, args, kwargs = self._torch_call(call.name, named, parser)
         else:
             args, kwargs = self._number_arguments(named, parser), {}
-        node = self._graph.create_node("call_function", target, args, kwargs, name=f"v{len(self._values)}")
+        node = self._graph.create_node("call_function", target, args, kwargs, name=self._new_name())
         node.meta["val"] = self._value(parser.value(), parser)
         return node
 
@@ -243,6 +274,24 @@ class _Reader:
             raise parser.error(f"exact is true or false, not {exact!r}")
         self._outputs.append(RegionOutput(node.name, meta, alias, exact))
 
+    def _offset(self, parser: Parser) -> None:
+        call = _call(parser.value(), "offset", 2, parser)
+        node = self._argument(call.arguments[0], parser)
+        if not isinstance(node, torch.fx.Node):
+            raise parser.error("an offset names a value")
+        with parser_errors(parser), self._mode:
+            node.meta["val"] = self._moved(node.meta["val"], call.arguments[1], parser)
+
+    def _moved(self, value: Any, begin: Any, parser: Parser) -> Any:
+        """A fake value whose tensors begin elsewhere in their storages."""
+        if isinstance(value, tuple) and isinstance(begin, tuple) and len(value) == len(begin):
+            return tuple(self._moved(*pair, parser) for pair in zip(value, begin, strict=True))
+        if isinstance(value, torch.Tensor) and not isinstance(begin, tuple):
+            return value.as_strided(value.shape, value.stride(), self._size(begin, parser))
+        if begin != 0:
+            raise parser.error("an offset has a number for each tensor")
+        return value
+
     def _match(self, parser: Parser) -> None:
         call = parser.value()
         if not isinstance(call, Call) or not call.arguments or not isinstance(call.arguments[0], str):
@@ -278,6 +327,8 @@ class _Reader:
         return self._size(value, parser)
 
     def _size(self, value: Any, parser: Parser) -> Any:
+        if type(value) is int:
+            return value
         return symbolic_number(self._mode.shape_env, read_expression(value, self._symbols, parser))
 
     def _tensor(self, call: Call, parser: Parser) -> torch.Tensor:
@@ -288,8 +339,8 @@ class _Reader:
         sizes = [self._size(item, parser) for item in shape]
         steps = [self._size(item, parser) for item in stride]
         kind, place = read_dtype(dtype, parser), read_device(device, parser)
-        with parser_errors(parser), self._mode:
-            return torch.empty_strided(sizes, steps, dtype=kind, device=place)
+        with parser_errors(parser):
+            return fake_tensor(self._mode, sizes, steps, kind, place)
 
 
 @contextlib.contextmanager

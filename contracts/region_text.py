@@ -20,7 +20,7 @@ have no text and are neither shared nor stored.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ from mixbackend.contracts.region_grammar import (
     write_tensor,
     write_value,
 )
-from mixbackend.contracts.region_reader import read_region_text
+from mixbackend.contracts.region_reader import read_graph_text, read_region_text
 from mixbackend.contracts.tensors import TensorMeta
 from mixbackend.contracts.torch_compat import (
     is_fake,
@@ -50,7 +50,14 @@ from mixbackend.contracts.torch_compat import (
     symbolic_expression,
 )
 
-__all__ = ["CONSTANT_LIMIT_BYTES", "read_region_text", "region_key", "write_region_text"]
+__all__ = [
+    "CONSTANT_LIMIT_BYTES",
+    "read_graph_text",
+    "read_region_text",
+    "region_key",
+    "write_graph_text",
+    "write_region_text",
+]
 
 CONSTANT_LIMIT_BYTES = 4096
 """Lifted tensors up to this size are written by value."""
@@ -76,27 +83,48 @@ def write_region_text(
     Raises:
         RegionTextError: something in it has no text form; names the node.
     """
-    writer = _Writer(graph_module, inputs)
-    lines = [f"{HEADER} {phase}{DETERMINISTIC if deterministic else ''}"]
-    for node in graph_module.graph.nodes:
-        if node.op != "output":
-            lines.append(writer.statement(node))
+    writer = _Writer(graph_module, {item.name: item.role for item in inputs})
+    lines = [f"{HEADER} {phase}{DETERMINISTIC if deterministic else ''}", *writer.statements()]
     lines += [writer.output(item) for item in outputs]
     lines += [writer.match(pattern, names) for pattern, names in matches]
+    return "\n".join(lines + writer.symbols()) + "\n"
+
+
+def write_graph_text(graph_module: torch.fx.GraphModule, roles: Mapping[str, InputRole], phase: Phase) -> str:
+    """Text of a graph as it was captured: all its nodes, and where in their storage values begin; not what it returns.
+
+    Args:
+        graph_module: the graph.
+        roles: of its placeholders, by name; others are activations.
+        phase: inference, forward or backward.
+
+    Raises:
+        RegionTextError: something in it has no text form; names the node.
+    """
+    writer = _Writer(graph_module, roles)
+    lines = [f"{HEADER} {phase}", *writer.statements(), *writer.offsets()]
     return "\n".join(lines + writer.symbols()) + "\n"
 
 
 class _Writer:
     """Numbers values and symbols while it walks one graph."""
 
-    def __init__(self, graph_module: torch.fx.GraphModule, inputs: Sequence[RegionInput]) -> None:
+    def __init__(self, graph_module: torch.fx.GraphModule, roles: Mapping[str, InputRole]) -> None:
         self._module = graph_module
-        self._roles = {item.name: item.role for item in inputs}
+        self._roles = roles
         self._numbers: dict[str, int] = {}
         self._symbols = SymbolNames()
         self._shape_env: Any = None
 
-    def statement(self, node: torch.fx.Node) -> str:
+    def statements(self) -> list[str]:
+        return [self._statement(node) for node in self._module.graph.nodes if node.op != "output"]
+
+    def offsets(self) -> list[str]:
+        """Lines of the nodes of which a tensor does not begin where its storage does."""
+        begins = ((node.name, _begin(node.meta.get("val"))) for node in self._module.graph.nodes)
+        return [f"offset(%{self._numbers[name]}, {self._value(begin)})" for name, begin in begins if _is_apart(begin)]
+
+    def _statement(self, node: torch.fx.Node) -> str:
         try:
             text = self._right_side(node)
         except RegionTextError as error:
@@ -196,6 +224,17 @@ class _Writer:
             raise RegionTextError(f"lifted tensor {node.target} has {meta.bytes()} bytes: too large to be written")
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return f'constant({write_value(meta, self._symbols)}, "{base64.b64encode(data).decode()}")'
+
+
+def _begin(value: Any) -> Any:
+    """Where the tensors of a value begin, in its own structure; 0 for what is no tensor."""
+    if isinstance(value, (tuple, list)):
+        return [_begin(item) for item in value]
+    return value.storage_offset() if isinstance(value, torch.Tensor) else 0
+
+
+def _is_apart(begin: Any) -> bool:
+    return any(map(_is_apart, begin)) if isinstance(begin, list) else str(begin) != "0"
 
 
 def _check_plain(value: torch.Tensor) -> None:

@@ -367,6 +367,17 @@ def test_fresh_fake_mode() -> None:
     assert result.shape == (4, 3)
 
 
+def test_fake_tensor() -> None:
+    size = symbolic_size()
+    mode = size.node.shape_env
+    fake_mode = torch._subclasses.FakeTensorMode(shape_env=mode)
+    made = compat.fake_tensor(fake_mode, [size, 3], [3, 1], torch.float16, torch.device("cpu"))
+    assert compat.is_fake(made) and made.device == torch.device("cpu") and made.dtype == torch.float16
+    with fake_mode:
+        assert (made * 2).shape == (size, 3)
+    assert made.fake_mode is fake_mode
+
+
 def test_is_fake() -> None:
     with compat.fresh_fake_mode():
         fake = torch.empty(2)
@@ -650,6 +661,39 @@ def test_aot_compile_leaves_mutation_of_inputs_in_the_graph() -> None:
         assert graphs.run(x).tolist() == [2, 2, 2]
     assert x.tolist() == [1, 1, 1]
     assert "aten.copy_.default" in graphs.ops("inference")
+
+
+def test_settings_as_asked() -> None:
+    import torch._functorch.config as functorch_config
+
+    def settings() -> tuple[str, bool]:
+        return torch.compiler.config.cache_key_tag, functorch_config.bundled_autograd_cache
+
+    before = settings()
+    with compat.settings_as_asked():
+        assert settings() == before
+    with compat.StoredResults(object, " of a compiler").sought():
+        assert settings() == (f"{before[0]} of a compiler", True)
+        with compat.settings_as_asked():
+            assert settings() == before
+    assert settings() == before
+
+
+def test_no_result_to_store() -> None:
+    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+
+    assert isinstance(compat.no_result_to_store("no text"), BypassAOTAutogradCache)
+
+
+def test_kept_until_stored() -> None:
+    import torch._functorch.config as functorch_config
+
+    kept = compat.KeptUntilStored()
+    kept.begin()
+    assert functorch_config.bundled_autograd_cache
+    for _ in range(2):
+        kept.end()
+        assert not functorch_config.bundled_autograd_cache
 
 
 def test_boxed() -> None:
@@ -1261,6 +1305,13 @@ def test_saved_positions(training: Graphs) -> None:
     saved = compat.saved_positions(forward)
     assert saved and saved < frozenset(range(len(forward.args[0])))
     assert compat.saved_positions(returned("backward")) == frozenset()
+
+
+def test_mark_saved() -> None:
+    graph = torch.fx.Graph()
+    output = graph.output(tuple(graph.placeholder(name) for name in "abc"))
+    compat.mark_saved(output, frozenset({1, 2}), 3)
+    assert compat.saved_positions(output) == {1, 2}
 
 
 def test_values_lie_in_memory() -> None:

@@ -5,6 +5,12 @@ Invariants: no other module of the project imports a name with a leading undersc
 path has one; ``tests/test_torch_compat.py`` exercises every name here, so a new torch release is this folder's work.
 """
 
+from mixbackend.contracts.torch_compat.autograd_cache import (
+    KeptUntilStored,
+    StoredResults,
+    no_result_to_store,
+    settings_as_asked,
+)
 from mixbackend.contracts.torch_compat.backward import graph_task
 from mixbackend.contracts.torch_compat.capture import (
     RECOMPUTATION_POLICY,
@@ -15,6 +21,7 @@ from mixbackend.contracts.torch_compat.capture import (
     input_position,
     is_static_input,
     is_tangent,
+    mark_saved,
     partition_with_min_cut,
     saved_positions,
     source_name,
@@ -110,6 +117,7 @@ from mixbackend.contracts.torch_compat.symbols import (
     symbolic_number,
 )
 from mixbackend.contracts.torch_compat.tracing import (
+    fake_tensor,
     fresh_fake_mode,
     is_fake,
     outside_compilation,
@@ -129,10 +137,12 @@ __all__ = [
     "EveryOperator",
     "GraphTree",
     "GraphsApart",
+    "KeptUntilStored",
     "LateKernels",
     "Precision",
     "ResultsOfGraph",
     "SchemaArgument",
+    "StoredResults",
     "SymbolFacts",
     "Trace",
     "aot_compile",
@@ -157,6 +167,7 @@ __all__ = [
     "dynamo_anew",
     "eager_types",
     "ends_with_groups",
+    "fake_tensor",
     "forget_cuda_graphs",
     "forward_of",
     "fresh_fake_mode",
@@ -186,7 +197,9 @@ __all__ = [
     "is_static_input",
     "is_tangent",
     "kernels_later",
+    "mark_saved",
     "native_tensor_accessors",
+    "no_result_to_store",
     "operator_by_name",
     "operator_database",
     "outside_compilation",
@@ -203,6 +216,7 @@ __all__ = [
     "saved_positions",
     "schema_arguments",
     "set_versions",
+    "settings_as_asked",
     "shape_env_of",
     "size_expression",
     "source_name",

@@ -5,12 +5,14 @@ Place: a part of the door; see ``contracts.torch_compat``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
+from mixbackend.contracts.torch_compat.autograd_cache import StoredResults
 from mixbackend.contracts.torch_compat.graph_modules import written_when_run
 
 
@@ -22,14 +24,18 @@ def aot_compile(
     backward: Any,
     inference: Any,
     partition: Any,
+    stored: StoredResults | None = None,
 ) -> Any:
     """Run AOTAutograd with minimal decompositions on a Dynamo graph; returns the callable for Dynamo.
 
     Each compiler is called as ``compiler(graph_module, fake_inputs)`` and returns a callable on flat arguments;
-    ``partition`` splits a joint graph into forward and backward.
+    ``partition`` splits a joint graph into forward and backward. With ``stored`` nothing is called where the cache has
+    what they returned for an equal graph.
     """
     from torch._dynamo.backends.common import aot_autograd
 
+    if stored is not None:
+        forward, backward, inference = map(stored.compiler, (forward, backward, inference))
     compiled = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
@@ -39,7 +45,7 @@ def aot_compile(
         decompositions={torch.ops.aten.zero.default: torch.zeros_like},
         keep_inference_input_mutations=True,
     )
-    with written_when_run():
+    with written_when_run(), contextlib.nullcontext() if stored is None else stored.sought():
         return compiled(graph_module, example_inputs)
 
 
@@ -99,6 +105,13 @@ def saved_positions(output: torch.fx.Node) -> frozenset[int]:
     descriptions = output.meta.get("desc") or ()
     names = (type(description).__name__ for description in descriptions)
     return frozenset(place for place, name in enumerate(names) if name.startswith("SavedForBackwards"))
+
+
+def mark_saved(output: torch.fx.Node, places: frozenset[int], count: int) -> None:
+    """Say of an output node with so many results which of them are kept for the backward, as AOTAutograd does."""
+    from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
+
+    output.meta["desc"] = [SavedForBackwardsAOTOutput(place) if place in places else None for place in range(count)]
 
 
 def source_name(node: torch.fx.Node) -> str:

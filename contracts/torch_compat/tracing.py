@@ -6,7 +6,7 @@ Place: a part of the door; see ``contracts.torch_compat``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,15 @@ def fresh_fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+
+def fake_tensor(
+    mode: Any, sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """A fake tensor of a mode, made without asking torch's dispatcher: a tenth of the time of ``empty_strided``."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor(mode, torch.empty_strided(sizes, strides, dtype=dtype, device="meta"), device)
 
 
 @contextlib.contextmanager

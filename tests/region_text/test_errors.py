@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixbackend.contracts import RegionTextError
-from mixbackend.contracts.region_text import CONSTANT_LIMIT_BYTES, read_region_text
+from mixbackend.contracts.region_text import CONSTANT_LIMIT_BYTES, read_graph_text, read_region_text
 
 from .conftest import trace, write
 
@@ -68,6 +68,14 @@ def test_damage_is_reported_with_its_line(bad: str, good: str, line: int) -> Non
     with pytest.raises(RegionTextError) as caught:
         read_region_text(damaged)
     assert f"line {line}" in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["offset(3, 1)", "offset(%1, [1, 2])", "offset(%9, 1)", "offset(%1)", "return(%1)"])
+def test_bad_lines_of_graphs_are_reported(line: str) -> None:
+    graph = [item for item in GOOD.splitlines() if not item.startswith("return")]
+    read_graph_text("\n".join([*graph, "offset(%1, 8)"]), ("x", "y"))
+    with pytest.raises(RegionTextError, match=f"line {len(graph) + 1}"):
+        read_graph_text("\n".join([*graph, line]), ("x", "y"))
 
 
 def test_empty_text() -> None:
