@@ -37,7 +37,6 @@ from mixbackend.execute.run_function import Run
 from mixbackend.execute.unwritten_values import changing_places
 from mixbackend.execute.weights.traced_shapes import TracedShapes
 from mixbackend.execute.weights.watch import used
-from mixbackend.graph.aliases import expected_sharing
 from mixbackend.graph.copies import compiled_bodies
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.prepared import prepare
@@ -70,7 +69,7 @@ class Executable:
     def __init__(self, outlook: Outlook, first: Row | None, environment: Environment) -> None:
         self._outlook = outlook
         captured = outlook.captured
-        self._sharing = expected_sharing(captured.module, captured.phase)
+        self._sharing = captured.expected_sharing
         self.bodies = tuple(body.run for body in compiled_bodies(captured.module) if isinstance(body.run, Executable))
         """Of the subgraphs that its ops carry."""
         self._looked_at = changing_places(captured.module, captured.roles)

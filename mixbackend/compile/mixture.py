@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,7 @@ from mixbackend.execute.run_function import Run
 from mixbackend.graph.capture import capture
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
+from mixbackend.graph.traced import Traced
 from mixbackend.host.full_collections import full_collections_later
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.joint_decision import JointDecision
@@ -95,16 +96,26 @@ class Mixture:
             mode: of torch.compile.
             options: of torch.compile; override keys of the configuration.
         """
-        with full_collections_later():
+        # What torch's class of results comes with is loaded by the first compilation, not by ``auto()``.
+        from mixbackend.compile.stored_graph import Request, StoredGraph, asked_by, results_of
+
+        with full_collections_later(), asked_by(self.compiler):
             environment = self.environment_for(mode, options)
+            stored, request = results_of(environment), Request(self.compiler, mode, options)
+            compile_graph = functools.partial(self._compiled, environment)
             # AOTAutograd compiles a backward when it wants to, and asks how to split a joint graph.
             return capture(
                 graph_module,
                 example_inputs,
-                lambda module, phase, roles: self._compiled(module, phase, roles, environment),
+                functools.partial(StoredGraph.compiled, request, compile_graph, stored is not None),
                 lambda joint: self._prepare_joint(joint, environment),
                 StageDriver("joint", environment.debug).run_pass,
+                stored,
             )
+
+    def compiler(self, mode: str | None, options: Mapping[str, Any] | None) -> Callable[[Traced], Run]:
+        """What compiles traced graphs with a mode and options of torch.compile."""
+        return functools.partial(self._compiled, self.environment_for(mode, options))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return mixture_of, (self.config,)
@@ -129,14 +140,10 @@ class Mixture:
         self._graphs.keep(executable)
         return executable
 
-    def _compiled(
-        self,
-        module: torch.fx.GraphModule,
-        phase: Phase,
-        roles: dict[str, PlaceholderRole],
-        environment: Environment,
-    ) -> Run:
-        executable = compile_graph(Captured(module, phase, roles, self._graphs.new_id(phase)), environment)
+    def _compiled(self, environment: Environment, traced: Traced) -> Run:
+        graph_id = self._graphs.new_id(traced.phase)
+        captured = Captured(traced.module, traced.phase, dict(traced.roles), graph_id, traced.sharing)
+        executable = compile_graph(captured, environment)
         self._graphs.keep(executable)
         # Torch holds this as long as the model lives; the report keeps what was placed.
         held = functools.partial(executable)

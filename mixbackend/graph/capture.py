@@ -2,7 +2,7 @@
 
 Place: first stage of the pipeline.
 Input: what torch.compile hands to a backend. Output: the callable that torch runs; each ATen graph goes through
-``compile_graph`` once.
+``compile_graph`` once, or was found in torch's cache.
 Invariants: parameters and buffers stay inputs of every graph; nothing is decomposed beyond what AOTAutograd does by
 itself; the backward compiler is safe to call twice for one graph.
 """
@@ -18,8 +18,8 @@ import torch.fx
 
 from mixbackend.contracts import InputRole, Phase
 from mixbackend.contracts.torch_compat import (
+    StoredResults,
     aot_compile,
-    boxed,
     input_part,
     input_position,
     is_static_input,
@@ -32,27 +32,28 @@ from mixbackend.contracts.torch_compat import (
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.output_offsets import Run, traced_offsets
 from mixbackend.graph.passes import TRACED, RunPass, joint_passes, run_pass, run_passes
+from mixbackend.graph.traced import Traced
 
-GraphCompiler = Callable[
-    [torch.fx.GraphModule, Phase, dict[str, PlaceholderRole]], Callable[[list[Any]], Sequence[Any]]
-]
+GraphCompiler = Callable[[Traced], Run]
 
 
 def capture(
     graph_module: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
-    compile_graph: GraphCompiler,
+    compile_graph: Callable[[Traced], Any],
     prepare_joint: Callable[[torch.fx.GraphModule], None],
     run: RunPass = run_pass,
+    stored: StoredResults | None = None,
 ) -> Any:
     """Capture a Dynamo graph and compile each ATen graph that comes of it.
 
     Args:
         graph_module: Dynamo's graph; weights are among its placeholders.
         example_inputs: one value per placeholder.
-        compile_graph: called with each ATen graph, its phase and the roles of its placeholders.
+        compile_graph: called with each ATen graph; what it returns takes the graph's inputs in one list.
         prepare_joint: called with a joint graph before it is split; may mark what to save.
         run: runs each pass on Dynamo's graph and on the joint graph.
+        stored: how results are found in torch's cache; ``None`` if they are neither looked for nor kept.
     """
     run_passes(TRACED, graph_module, run)
     weights = _weights(graph_module)
@@ -60,14 +61,7 @@ def capture(
 
     def compiler(phase: Phase) -> Callable[[torch.fx.GraphModule, Any], Any]:
         def compile_captured(captured: torch.fx.GraphModule, fake_inputs: Any) -> Any:
-            # Real tensors are touched while compiling; AOTAutograd's fake mode must not see them. A backward may be
-            # compiled long after AOTAutograd has returned.
-            with without_dispatch_modes(), written_when_run():
-                laid = traced_offsets(captured, outputs.get(phase))
-                run = laid(compile_graph(captured, phase, _roles(captured, phase, weights)))
-            if phase == "forward":
-                run = _without_views(run, outputs[phase])
-            return boxed(lambda arguments: run(arguments))
+            return compile_graph(Traced(captured, phase, _roles(captured, phase, weights), outputs.get(phase)))
 
         return compile_captured
 
@@ -85,7 +79,26 @@ def capture(
         backward=compiler("backward"),
         inference=compiler("inference"),
         partition=partition,
+        stored=None if _holds_tensors(graph_module) else stored,
     )
+
+
+def run_of(traced: Traced, compile_graph: GraphCompiler) -> Run:
+    """Compile a traced graph, with results as torch expects them: where they begin, and what is a view of what."""
+    # Real tensors are touched while compiling; AOTAutograd's fake mode must not see them. A backward may be compiled
+    # long after AOTAutograd has returned.
+    with without_dispatch_modes(), written_when_run():
+        laid = traced_offsets(traced.module, traced.outputs)
+        run = laid(compile_graph(traced))
+    if traced.phase == "forward" and traced.outputs is not None:
+        return _without_views(run, traced.outputs)
+    return run
+
+
+def _holds_tensors(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether a Dynamo graph has tensors that are no inputs: torch's key of a graph does not tell their values."""
+    names = (str(node.target) for node in graph_module.graph.find_nodes(op="get_attr"))
+    return any(isinstance(getattr(graph_module, name, None), torch.Tensor) for name in names)
 
 
 def _without_views(run: Run, outputs: int) -> Run:

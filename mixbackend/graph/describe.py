@@ -100,14 +100,18 @@ def _module_of(node: torch.fx.Node) -> tuple[str, str]:
 
 def _source_of(node: torch.fx.Node) -> str:
     """The innermost line of the user's code that led to a node."""
+    frame = innermost_frame(node)
+    parts = frame.removeprefix("File ").split(", ")
+    if len(parts) < 3:
+        return frame
+    return f"{parts[0].strip(chr(34))}:{parts[1].removeprefix('line ')} {parts[2]}"
+
+
+def innermost_frame(node: torch.fx.Node) -> str:
+    """The last line that begins with ``File`` in a node's stack trace; empty if there is none."""
     trace = (node.meta.get("stack_trace") or "").strip().splitlines()
     frames = [line.strip() for line in trace if line.strip().startswith("File ")]
-    if not frames:
-        return ""
-    parts = frames[-1].removeprefix("File ").split(", ")
-    if len(parts) < 3:
-        return frames[-1]
-    return f"{parts[0].strip(chr(34))}:{parts[1].removeprefix('line ')} {parts[2]}"
+    return frames[-1] if frames else ""
 
 
 def _effects(inputs: list[GraphInput], nodes: list[OpNode]) -> tuple[tuple[str, str], ...]:

@@ -18,6 +18,7 @@ import torch.fx
 
 from mixbackend.contracts import InputRole, OpGraph, Phase, Region, RegionTextError
 from mixbackend.contracts.region import LOCAL_KEY
+from mixbackend.graph.aliases import Sharing, expected_sharing
 from mixbackend.graph.copies import copy_with_subgraphs
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.graph.normalize import normalize
@@ -36,12 +37,14 @@ class Captured:
         phase: which graph of the model it is.
         roles: of its placeholders.
         id: its name in reports.
+        sharing: which of its results share memory, where its fake values do not say so.
     """
 
     module: torch.fx.GraphModule
     phase: Phase
     roles: dict[str, PlaceholderRole]
     id: str
+    sharing: Sharing | None = None
 
     @classmethod
     def of_region(cls, region: Region, graph_id: str) -> Captured:
@@ -55,6 +58,11 @@ class Captured:
         values = [node.meta.get("val") for node in self.module.graph.find_nodes(op="placeholder")]
         sizes = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
         return any(isinstance(item, torch.SymInt) for item in (*values, *sizes))
+
+    @property
+    def expected_sharing(self) -> Sharing:
+        """Which of its results are to share memory, with what."""
+        return self.sharing or expected_sharing(self.module, self.phase)
 
     @cached_property
     def identity(self) -> Identity:

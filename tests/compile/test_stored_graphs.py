@@ -1,0 +1,65 @@
+"""A second process finds graphs in torch's cache of AOTAutograd, and computes with them what eager does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .stored_graphs_worker import PROGRAMS
+
+WORKER = Path(__file__).with_name("stored_graphs_worker.py")
+OURS = json.dumps({"backends": ["codegen", "onednn", "eager"]})
+Answers = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Callable[..., Answers]:
+    """Runs the worker in a new process; all share one cache folder of torch's and one of ours."""
+
+    def run(*arguments: str, **variables: str) -> Answers:
+        folders = {"XDG_CACHE_HOME": str(tmp_path / "ours"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch")}
+        (tmp_path / "ours").mkdir(mode=0o700, exist_ok=True)
+        command = [sys.executable, str(WORKER), *arguments]
+        environment = {**os.environ, **folders, **variables}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return {answer["name"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+
+    return run
+
+
+def counted(answer: dict[str, Any]) -> tuple[int, int, int]:
+    """Hits, misses and what could not be stored."""
+    return answer.get("hit", 0), answer.get("miss", 0), answer.get("bypass", 0)
+
+
+def test_second_process_finds_what_the_first_one_traced(process: Callable[..., Answers]) -> None:
+    first, second = process(OURS, *PROGRAMS), process(OURS, *PROGRAMS)
+    assert set(first) == set(second) == set(PROGRAMS)
+    for name in set(PROGRAMS) - {"third"}:
+        assert counted(first[name])[0] == 0 < counted(first[name])[1], name
+        assert second[name]["hit"] == first[name]["saved"] and "saved" not in second[name], name
+    assert counted(second["third"])[0] == 0, "it has no text"
+    assert first["third"]["warned"] == second["third"]["warned"] == []
+
+
+def test_configurations_and_compilers_keep_apart(process: Callable[..., Answers]) -> None:
+    compilers = (json.dumps({"backends": ["eager"]}), json.dumps({"backends": ["onednn", "eager"]}), "inductor")
+    for compiler in compilers:
+        assert counted(process(compiler, "views")["views"])[:2] == (0, 1), compiler
+    for compiler in compilers:
+        assert counted(process(compiler, "views")["views"]) == (1, 0, 0), compiler
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("switch", ["TORCHINDUCTOR_FORCE_DISABLE_CACHES=1", "TORCHINDUCTOR_AUTOGRAD_CACHE=0"])
+def test_users_who_want_no_cache_have_none(process: Callable[..., Answers], switch: str) -> None:
+    for _ in range(2):
+        assert counted(process(OURS, "views", **dict([switch.split("=")]))["views"])[0] == 0
