@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.contracts import InputRole, OpTag
 from mixbackend.contracts.region_text import read_region_text, region_key, write_region_text
@@ -43,7 +44,7 @@ def same_when_read_back(text: str) -> Any:
     return region
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=draws(25, 60))
 @given(st.lists(st.integers(0, len(UNARY) - 1), min_size=1, max_size=6), st.booleans(), st.booleans())
 def test_random_chains_round_trip(steps: list[int], dynamic: bool, join: bool) -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
