@@ -188,7 +188,7 @@ class Registry:
             existing = self._entries.get(backend.name)
             if existing is None:
                 self._entries[backend.name] = _Entry(backend.name, IN_PROCESS, lambda: backend, registered)
-            elif existing.source is not registered:
+            elif existing.source is not registered and existing.source != registered:
                 raise _taken(existing, f"{type(backend).__module__}.{type(backend).__qualname__} ({IN_PROCESS})")
 
     def names(self) -> tuple[str, ...]:
@@ -301,7 +301,7 @@ def register_backend(backend: Registered) -> Registered:
 
     Args:
         backend: an instance, or a subclass of ``Backend`` that can be made without arguments. Registering one instance
-            twice is no error.
+            twice, or one that equals it, is no error.
 
     Raises:
         ContractError: it has not the form of a backend, or its name is taken; names both.

@@ -2,6 +2,7 @@
 
 Place: first step of ``load``.
 Input: a YAML file, or a mapping. Output: a ``Document``: mappings with text keys, tuples, scalars; positions by path.
+A backend that stands as an object where its name could is registered for this process, and named.
 Invariants: YAML is read in the round-trip mode of ruamel.yaml, which builds no objects from tags; aliases are expanded
 up to a bound, so a hostile file cannot fill the memory. The reader is loaded when there is a file.
 """
@@ -17,6 +18,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from mixbackend.configuration.problems import ConfigurationProblemsError, Path, Problem
+from mixbackend.contracts import Backend, MixbackendError
+from mixbackend.registry import register_backend
 
 MOST_VALUES = 100_000
 """A configuration with more values than this, aliases expanded, is refused."""
@@ -114,6 +117,8 @@ class _Plain:
         if _tag(value):
             self.document.problems.append(self.document.problem(path, f"tags such as {_tag(value)} are not allowed"))
             return None
+        if isinstance(value, Backend):
+            return self._registered(value, path)
         if isinstance(value, BaseModel):
             value = value.model_dump(exclude_unset=True)
         if not isinstance(value, (Mapping, list, tuple)):
@@ -124,6 +129,14 @@ class _Plain:
         converted = self._mapping(value, path) if isinstance(value, Mapping) else self._sequence(value, path)
         self.open.pop()
         return converted
+
+    def _registered(self, backend: Backend, path: Path) -> str | None:
+        """The name of a backend that is given as an object: it is registered for this process."""
+        try:
+            return register_backend(backend).name
+        except MixbackendError as error:
+            self.document.problems.append(self.document.problem(path, error.what))
+            return None
 
     def _mapping(self, mapping: Mapping[Any, Any], path: Path) -> dict[str, Any]:
         plain: dict[str, Any] = {}
