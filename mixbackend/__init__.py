@@ -16,6 +16,7 @@ from mixbackend.host.version import VERSION
 
 if TYPE_CHECKING:
     from mixbackend.api import auto, explain, invalidate, report
+    from mixbackend.backends.dynamo import from_dynamo
     from mixbackend.configuration import Config
     from mixbackend.contracts.errors import MixbackendError
     from mixbackend.registry import register_backend
@@ -28,13 +29,24 @@ _HOMES = {
     "explain": "mixbackend.api",
     "invalidate": "mixbackend.api",
     "report": "mixbackend.api",
+    "from_dynamo": "mixbackend.backends.dynamo",
     "register_backend": "mixbackend.registry",
     "Config": "mixbackend.configuration",
     "Report": "mixbackend.reporting",
     "MixbackendError": "mixbackend.contracts.errors",
 }
 
-__all__ = ["Config", "MixbackendError", "Report", "auto", "explain", "invalidate", "register_backend", "report"]
+__all__ = [
+    "Config",
+    "MixbackendError",
+    "Report",
+    "auto",
+    "explain",
+    "from_dynamo",
+    "invalidate",
+    "register_backend",
+    "report",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -396,6 +396,21 @@ def test_shape_env_of() -> None:
     assert compat.shape_env_of(3) is None
 
 
+def test_dynamo_backend() -> None:
+    graph_module = torch.fx.symbolic_trace(lambda x: (x + 1,))
+    run = compat.dynamo_backend("eager")(graph_module, [torch.ones(2)])
+    torch.testing.assert_close(run(torch.ones(2)), (torch.full((2,), 2.0),))
+
+
+def test_dynamo_backend_names() -> None:
+    assert {"aot_eager", "inductor", "mixbackend", "tvm"} <= set(compat.dynamo_backend_names())
+
+
+def test_is_dynamos_own() -> None:
+    assert compat.is_dynamos_own(compat.dynamo_backend("aot_ts"))
+    assert not compat.is_dynamos_own(lambda graph_module, inputs: graph_module)
+
+
 def test_without_dispatch_modes() -> None:
     with compat.fresh_fake_mode():
         with compat.without_dispatch_modes():

@@ -54,6 +54,7 @@ from mixbackend.contracts.torch_compat.devices import (
     raw_cuda_stream,
     recorded_random_state,
 )
+from mixbackend.contracts.torch_compat.dynamo_backends import dynamo_backend, dynamo_backend_names, is_dynamos_own
 from mixbackend.contracts.torch_compat.graph_modules import forward_of, graph_module_of, written_when_run
 from mixbackend.contracts.torch_compat.graph_trees import GraphTree, ResultsOfGraph, cuda_graph_tree
 from mixbackend.contracts.torch_compat.inductor import (
@@ -165,6 +166,8 @@ __all__ = [
     "default_store",
     "deterministic_asked",
     "dynamo_anew",
+    "dynamo_backend",
+    "dynamo_backend_names",
     "eager_types",
     "ends_with_groups",
     "fake_tensor",
@@ -190,6 +193,7 @@ __all__ = [
     "inductor_surroundings",
     "input_part",
     "input_position",
+    "is_dynamos_own",
     "is_fake",
     "is_higher_order",
     "is_mutating",
