@@ -39,9 +39,12 @@ def _isolated_machine_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_traces_of_torch(_isolated_machine_state: None) -> None:
-    """pytest listens to every logger that does not propagate, and for whoever listens to this one torch writes down
-    all it does, with stacks: a twentieth of the time of tests that trace."""
-    logging.getLogger("torch.__trace").propagate = True
+    """pytest listens to every logger that does not propagate, before the first test and in each, and for whoever
+    listens to this one torch writes down all it does, with stacks, and we plans and reports: a twentieth of the time of
+    tests that trace."""
+    log = logging.getLogger("torch.__trace")
+    log.propagate = True
+    log.handlers.clear()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import functools
 import gc
 import inspect
 import json
+import logging
 import operator
 import os
 import subprocess
@@ -394,6 +395,61 @@ def test_shape_env_of() -> None:
     assert compat.shape_env_of(compat.fresh_symbol(mode, "size", 4, 2, None)) is mode.shape_env
     assert compat.shape_env_of(torch.empty(2)) is None
     assert compat.shape_env_of(3) is None
+
+
+def test_profiler_is_on() -> None:
+    seen: list[bool] = []
+
+    class Asking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+            seen.append(compat.profiler_is_on())
+            return value * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            seen.append(compat.profiler_is_on())
+            return gradient * 2
+
+    value = torch.ones(2, requires_grad=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        Asking.apply(value).sum().backward()
+    Asking.apply(value).sum().backward()
+    assert seen == [True, True, False, False]
+
+
+class KeptRecords(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def test_log_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, made = KeptRecords(), []
+    monkeypatch.setattr(logging.getLogger("torch"), "handlers", [kept])
+    compat.log_code(lambda: made.append("code") or "code")
+    assert made == [] and kept.records == []
+    torch._logging.set_logs(output_code=True)
+    monkeypatch.setattr(logging.getLogger("torch"), "handlers", [kept])
+    compat.log_code(lambda: "code")
+    torch._logging.set_logs()
+    assert [record.getMessage() for record in kept.records] == ["code"]
+
+
+def test_trace_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, log = KeptRecords(), logging.getLogger("torch.__trace")
+    monkeypatch.setattr(log, "handlers", [])
+    compat.trace_artifact("plan", "string", lambda: pytest.fail("nobody listens"))
+    monkeypatch.setattr(log, "handlers", [kept])
+    compat.trace_artifact("plan", "string", lambda: "text")
+    (record,) = kept.records
+    assert record.metadata["artifact"] == {"name": "plan", "encoding": "string"}  # type: ignore[attr-defined]
+    assert record.payload == "text"  # type: ignore[attr-defined]
 
 
 def test_dynamo_backend() -> None:

@@ -70,6 +70,7 @@ from mixbackend.contracts.torch_compat.inductor import (
     inductor_surroundings,
 )
 from mixbackend.contracts.torch_compat.late_kernels import LateKernels, kernels_later
+from mixbackend.contracts.torch_compat.logs import log_code, trace_artifact
 from mixbackend.contracts.torch_compat.memory import (
     copies_of,
     held_by_nobody_else,
@@ -98,6 +99,7 @@ from mixbackend.contracts.torch_compat.operators import (
     schema_arguments,
 )
 from mixbackend.contracts.torch_compat.precision import Precision, ask_precision, precision_asked
+from mixbackend.contracts.torch_compat.profiling import profiler_is_on
 from mixbackend.contracts.torch_compat.proxies import Trace
 from mixbackend.contracts.torch_compat.ranks import default_store
 from mixbackend.contracts.torch_compat.result_strides import MISLAID
@@ -201,6 +203,7 @@ __all__ = [
     "is_static_input",
     "is_tangent",
     "kernels_later",
+    "log_code",
     "mark_saved",
     "native_tensor_accessors",
     "no_result_to_store",
@@ -209,6 +212,7 @@ __all__ = [
     "outside_compilation",
     "partition_with_min_cut",
     "precision_asked",
+    "profiler_is_on",
     "pure_operators",
     "raw_cuda_stream",
     "record_without_other_ranks",
@@ -240,6 +244,7 @@ __all__ = [
     "tell_of_compilations",
     "tensor_implementation",
     "tensor_parts",
+    "trace_artifact",
     "tracing_apart",
     "values_lie_in_memory",
     "versions_of",

@@ -20,6 +20,7 @@ import torch
 
 from mixbackend.compile.program import Program, Proposal, recorded_device, same_key_regions, with_runner
 from mixbackend.compile.replay_script import write_replay
+from mixbackend.compile.shown_by_torch import show_program
 from mixbackend.compile.stages import StageDriver
 from mixbackend.contracts import (
     Backend,
@@ -161,6 +162,7 @@ class _Builder:
             return same_key_regions(regions, failed)
         if self.driver.settings.dump is not None:
             write_replay(self.driver, layout.module, layout.graph, self.environment.config)
+        show_program(program)
         return with_runner(program, self.environment)
 
     def checked(self, proposal: Proposal, plan: Plan) -> Plan:

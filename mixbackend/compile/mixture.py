@@ -29,7 +29,7 @@ from mixbackend.compile.stages import StageDriver
 from mixbackend.configuration import Config, load_config
 from mixbackend.configuration.load import Source
 from mixbackend.contracts import MixbackendError, Phase, PlacementError, RegionTextError
-from mixbackend.contracts.torch_compat import forget_cuda_graphs
+from mixbackend.contracts.torch_compat import forget_cuda_graphs, trace_artifact
 from mixbackend.execute.kernel_processes import expect_kernels
 from mixbackend.execute.run_function import Run
 from mixbackend.graph.capture import capture
@@ -145,6 +145,7 @@ class Mixture:
         captured = Captured(traced.module, traced.phase, dict(traced.roles), graph_id, traced.sharing)
         executable = compile_graph(captured, environment)
         self._graphs.keep(executable)
+        trace_artifact(f"mixbackend_report_{graph_id}", "string", lambda: str(Report(tuple(executable.records()))))
         # Torch holds this as long as the model lives; the report keeps what was placed.
         held = functools.partial(executable)
         weakref.finalize(held, executable.release).atexit = False

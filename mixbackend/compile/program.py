@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -16,6 +17,7 @@ from mixbackend.contracts import OpGraph, Plan, PlannedRegion, Region
 from mixbackend.execute.bindings import BindingJob
 from mixbackend.execute.compile_cache import Compiled
 from mixbackend.execute.faults import Faults
+from mixbackend.execute.ranges import in_range
 from mixbackend.execute.region_executor import RegionExecutor
 from mixbackend.execute.run_function import Run
 from mixbackend.execute.stitch import Stitched
@@ -78,6 +80,17 @@ class Program:
     def graph(self) -> OpGraph:
         """The graph that it runs."""
         return self.proposal.graph
+
+    @cached_property
+    def ranged(self) -> Run:
+        """The same as ``run`` inside ranges of torch's profiler: of the graph, and of each region that is no part of a
+        recording."""
+        name = f"mixbackend {self.plan.graph_id}"
+        if self.run is not self.stitched.run:
+            return in_range(self.run, name)
+        pairs = zip(self.regions, self.executors, strict=True)
+        calls = [in_range(item, f"{name}/{bound.planned.id} on {item.backend.name}") for bound, item in pairs]
+        return in_range(self.stitched.calling(calls), name)
 
     @property
     def rechecked_s(self) -> float:

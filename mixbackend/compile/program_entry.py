@@ -21,7 +21,7 @@ from mixbackend.backends.common import forks
 from mixbackend.compile.build import bound_anew, repaired
 from mixbackend.compile.entry import Entry
 from mixbackend.compile.program import Program, same_key_regions, with_runner
-from mixbackend.contracts.torch_compat import without_dispatch_modes
+from mixbackend.contracts.torch_compat import profiler_is_on, without_dispatch_modes
 from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.faults import Failed, Unverified, region_name
 from mixbackend.execute.region_errors import FailureKind, describe_region
@@ -81,7 +81,7 @@ class ProgramEntry(Entry):
 
     def _run(self, program: Program, arguments: list[Any]) -> Sequence[Any]:
         try:
-            return program.run(arguments)
+            return program.ranged(arguments) if profiler_is_on() else program.run(arguments)
         finally:
             if program.faults:
                 self._repair(program)

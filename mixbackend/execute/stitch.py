@@ -12,6 +12,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,10 +33,17 @@ _AGAIN = "again__"
 
 @dataclass(frozen=True)
 class Stitched:
-    """The generated function and its text."""
+    """The generated function.
+
+    Attributes:
+        run: the function.
+        source: its text.
+        calling: makes the same function of other callables for the regions.
+    """
 
     run: Callable[[list[Any]], Sequence[Any]]
     source: str
+    calling: Callable[[Sequence[RegionCall]], Callable[[list[Any]], Sequence[Any]]]
 
 
 def stitch(
@@ -54,9 +62,15 @@ def stitch(
     """
     writer = _Writer(graph_module, graph, regions)
     source = writer.write()
-    namespace: dict[str, Any] = dict(writer.constants)
-    namespace.update({f"region_{index}": call for index, call in enumerate(calls)})
-    return Stitched(load_function(source, namespace, f"<mixbackend {graph.id}>"), source)
+    calling = partial(_calling, source, writer.constants, f"<mixbackend {graph.id}>")
+    return Stitched(calling(calls), source, calling)
+
+
+def _calling(
+    source: str, constants: Mapping[str, Any], filename: str, calls: Sequence[RegionCall]
+) -> Callable[[list[Any]], Sequence[Any]]:
+    namespace = {**constants, **{f"region_{index}": call for index, call in enumerate(calls)}}
+    return load_function(source, namespace, filename)
 
 
 def load_function(source: str, namespace: dict[str, Any], filename: str) -> Callable[[list[Any]], Sequence[Any]]:
