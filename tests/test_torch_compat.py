@@ -1338,6 +1338,14 @@ def test_written_when_run(written: list[Any]) -> None:
     assert len(written) == 2
 
 
+def test_written_at_once() -> None:
+    with compat.written_when_run():
+        with compat.written_at_once():
+            plain = make_fx(torch.relu)(torch.ones(2))
+        later = make_fx(torch.relu)(torch.ones(2))
+    assert torch.fx.GraphModule in type(plain).__bases__ and torch.fx.GraphModule not in type(later).__bases__
+
+
 def test_forward_of(written: list[Any]) -> None:
     traced = torch.fx.symbolic_trace(lambda x: x + 1)
     forward = compat.forward_of(compat.graph_module_of(traced, traced.graph))

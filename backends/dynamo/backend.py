@@ -41,7 +41,7 @@ from mixbackend.contracts import (
 )
 from mixbackend.contracts.gpu import gpu_fingerprint
 from mixbackend.contracts.support import BOOLEANS, FLOATS, INTEGERS
-from mixbackend.contracts.torch_compat import dynamo_backend, dynamo_backend_names, forward_of, tracing_apart
+from mixbackend.contracts.torch_compat import dynamo_backend, dynamo_backend_names, tracing_apart, written_at_once
 
 CompileFunction = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
 """What ``torch.compile(backend=...)`` takes: a graph and one value per placeholder in, what runs it out."""
@@ -135,11 +135,15 @@ class DynamoBackend(Backend):
     def compile(self, region: Region) -> CompiledRegion:
         """Hand a region over as Dynamo hands over graphs."""
         traced = retrace_apart(region, self.compiler.decomposition)
-        forward_of(traced.graph_module)
-        source = traced.graph_module.code
-        with tracing_apart(traced.fake_mode):
+        # TorchScript reads a module's class, and must not find that of one whose code is written later.
+        graph_module = torch.fx.GraphModule(traced.graph_module, traced.graph_module.graph)
+        source = graph_module.code
+        if not traced.originals:
+            # What is made fake anew, too, has the sizes that it has: no symbol is anybody's size.
+            traced.fake_mode.static_shapes = True
+        with tracing_apart(traced.fake_mode), written_at_once():
             inputs = list(traced.inputs) if self.compiler.inputs == "fake" else _zeros(region, traced)
-            compiled = self.compiler.function(traced.graph_module, inputs)
+            compiled = self.compiler.function(graph_module, inputs)
         if not callable(compiled):
             raise TypeError(f"{self.name} returned a {type(compiled).__name__} instead of something to call")
         return CompiledRegion(
@@ -184,17 +188,23 @@ def from_dynamo(
         dynamic: whether symbolic sizes are fine. They then come as Dynamo's do: integers before the tensors.
         decomposition: of the ops in ``gm``: ``"none"``, ``"core_aten"``, ``"prims"``, ``"inductor"``.
         inputs: ``"fake"`` tensors as examples, as AOTAutograd takes them, or real ones, of ``"zeros"``, for a compiler
-            that runs the graph to trace it.
+            that runs the graph to trace it; these have one size, and do not go with ``dynamic``.
         packages: import names of packages behind it: without them it is unavailable, and another version of one is
             another compiler. The distribution of ``fn`` counts by itself. What is defined in ``__main__``, a closure
             or an object is known in this process alone: of its timings and failures nothing is used in another.
 
     Raises:
         UnknownBackendError: torch knows no backend of this name; lists those that it knows.
-        ContractError: it cannot be called, is mixbackend itself, has no usable name, or ``supports`` says no operators.
+        ContractError: it cannot be called, is mixbackend itself, has no usable name, or ``supports`` says no operators,
+            or arguments do not go together.
     """
     function = _function_of(fn)
     known_as = fn if isinstance(fn, str) else getattr(fn, "__name__", "")
+    if dynamic and inputs == "zeros":
+        raise ContractError(
+            what="inputs='zeros' does not go with dynamic=True: real examples have one size",
+            hint="leave one of them out",
+        )
     support = Support(
         ops_of(supports),
         frozenset(FLOATS | INTEGERS | BOOLEANS if dtypes is None else dtypes),

@@ -55,7 +55,12 @@ from mixbackend.contracts.torch_compat.devices import (
     recorded_random_state,
 )
 from mixbackend.contracts.torch_compat.dynamo_backends import dynamo_backend, dynamo_backend_names, is_dynamos_own
-from mixbackend.contracts.torch_compat.graph_modules import forward_of, graph_module_of, written_when_run
+from mixbackend.contracts.torch_compat.graph_modules import (
+    forward_of,
+    graph_module_of,
+    written_at_once,
+    written_when_run,
+)
 from mixbackend.contracts.torch_compat.graph_trees import GraphTree, ResultsOfGraph, cuda_graph_tree
 from mixbackend.contracts.torch_compat.inductor import (
     inductor_attends_on_processor,
@@ -252,6 +257,7 @@ __all__ = [
     "warned_at_most",
     "why_group_is_not_recorded",
     "without_dispatch_modes",
+    "written_at_once",
     "written_when_run",
     "zeros_unwritten",
 ]

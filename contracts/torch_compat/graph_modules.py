@@ -23,6 +23,15 @@ def written_when_run() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def written_at_once() -> Iterator[None]:
+    """What torch traces or splits meanwhile is an ordinary graph module, also while somebody else compiles lazily."""
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    with _use_lazy_graph_module(False):
+        yield
+
+
 def graph_module_of(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """A graph with what it names of ``root``."""
     from torch.fx._lazy_graph_module import _LazyGraphModule

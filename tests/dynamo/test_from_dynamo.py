@@ -40,6 +40,7 @@ def model() -> torch.nn.Module:
         (traced_again, {}),
         (scripted, {"inputs": "zeros"}),
         ("aot_eager", {}),
+        ("aot_ts", {}),
         (as_it_is, {"dynamic": True}),
     ],
 )
@@ -108,10 +109,22 @@ def test_graphs_are_plain_and_examples_fit() -> None:
     assert all(is_fake(value) for value in examples) and not gradients
     assert [tuple(value.shape) for value in examples] == [(4, 8), (8, 2)]
     assert len(list(graph_module.graph.find_nodes(op="placeholder"))) == 2
+    assert torch.fx.GraphModule in type(graph_module).__bases__, "no class that writes its code later"
     assert graph_module is not region.graph_module and region.graph_module.code == kept
     assert [tuple(value.shape) for value in graph_module(*examples)] == [(4, 2), (4, 8)]
     x, w = torch.randn(4, 8), torch.randn(8, 2)
     torch.testing.assert_close(tuple(compiled.run([x, w])), (torch.relu(x @ w), x + 1))
+
+
+def test_what_is_made_fake_for_static_sizes_has_static_sizes() -> None:
+    seen: list[Any] = []
+
+    def look(graph_module: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        seen.append(example_inputs[0].fake_mode.from_tensor(torch.ones(5, 3)))
+        return graph_module.forward
+
+    mixbackend.from_dynamo(look, name="mine").compile(trace_region(torch.relu, [torch.randn(4)]))
+    assert [type(size) for size in seen[0].shape] == [int, int]
 
 
 def test_symbolic_sizes_are_refused_unless_it_takes_them() -> None:
@@ -182,6 +195,7 @@ def test_other_types_devices_and_impure_ops_are_refused_whatever_it_supports() -
         (as_it_is, {"supports": "everything"}, "'everything' is no level"),
         (as_it_is, {"supports": {"aten.rellu"}}, "torch has no operator 'aten.rellu'"),
         (as_it_is, {"supports": set()}, "names no operator"),
+        (as_it_is, {"inputs": "zeros", "dynamic": True}, "real examples have one size"),
     ],
 )
 def test_what_is_no_backend_is_refused(fn: Any, options: dict[str, Any], words: str) -> None:

@@ -227,3 +227,21 @@ assert again is mixbackend.backends and again.common.__name__ == "mixbackend.bac
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_entry_point_may_name_what_from_dynamo_returns(install: Callable[..., None]) -> None:
+    source = """
+from mixbackend import from_dynamo
+
+def compile_graph(graph_module, example_inputs):
+    return graph_module.forward
+
+backend = from_dynamo(compile_graph, name="dynamo_vendor")
+"""
+    install("vendor-of-dynamo", "dynamo_vendor", "vendor_of_dynamo", source, "backend")
+    with registry.isolated_registry(discover=True):
+        (info,) = [item for item in registry.backends() if item.name == "dynamo_vendor"]
+        assert not registry.resolution(["dynamo_vendor", "eager"]).local
+    assert info.available and info.origin == "vendor-of-dynamo 3.4"
+    assert "fn=vendor_of_dynamo.compile_graph of" in info.fingerprint and "in process" not in info.fingerprint
+    assert "source=" in info.fingerprint
