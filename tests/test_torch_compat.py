@@ -20,6 +20,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -1011,6 +1012,12 @@ def test_cuda_graph_tree(monkeypatch):
     assert (found.places, found.others) == ((1, 2), (0,))
     assert tree.latest([results[0], results[0].view(3, 1)]) is None
     assert tree.latest([]) is None
+
+
+def test_every_thread_has_trees():
+    """Torch 2.11 gives them to the thread alone that imported its module."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(compat.cuda_graph_tree, 0).result() is None
 
 
 def test_who_holds_results_of_a_graph(monkeypatch):

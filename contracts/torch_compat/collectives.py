@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from mixbackend.contracts.torch_compat.graph_trees import manager_of
+
 _REGISTER = "NCCL_GRAPH_REGISTER"
 _holding: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
 """Nodes of torch's trees whose graphs hold communicators, and the names of their groups."""
@@ -65,9 +67,7 @@ def ends_with_groups(names: frozenset[str], device: int) -> None:
         names: of the groups whose collectives are in it.
         device: number of the GPU.
     """
-    from torch._inductor.cudagraph_trees import get_manager
-
-    manager = get_manager(device, create_if_none_exists=False)
+    manager = manager_of(device)
     node = None if manager is None else manager.current_node
     if getattr(node, "graph", None) is not None:
         _holding[node] = names

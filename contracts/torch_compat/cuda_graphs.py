@@ -12,7 +12,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from mixbackend.contracts.torch_compat.graph_trees import finish_failed_warm_up, take_back_all
+from mixbackend.contracts.torch_compat.graph_trees import (
+    finish_failed_warm_up,
+    manager_of,
+    take_back_all,
+    trees_of_thread,
+)
 
 
 def cuda_graph_recorded(
@@ -43,7 +48,6 @@ def cuda_graph_recorded(
     it looks whether addresses are aligned. Here what is copied is aligned, the rest is where it was when it was
     recorded, and whoever compiled for aligned addresses looks itself.
     """
-    from torch._inductor import cudagraph_trees
     from torch._inductor.cudagraph_utils import PlaceholderInfo
 
     placeholders = tuple(PlaceholderInfo(name, None, [], None) for name in names)
@@ -63,7 +67,7 @@ def cuda_graph_recorded(
             raise
 
     def add(inputs: list[Any], key: tuple[int, ...]) -> Any:
-        known[key], made = cudagraph_trees.cudagraphify(
+        known[key], made = trees_of_thread().cudagraphify(
             function,
             inputs,
             tuple(static),
@@ -89,9 +93,7 @@ def cuda_graph_obstacle(graph_module: torch.fx.GraphModule) -> str:
 
 def cuda_graphs_enter_backward(device: int) -> None:
     """Say that a backward runs outside of CUDA graphs: what the forward's graphs left may be reused afterwards."""
-    from torch._inductor.cudagraph_trees import get_manager
-
-    manager = get_manager(device, create_if_none_exists=False)
+    manager = manager_of(device)
     if manager is not None:
         manager.set_to_running_backward()
 
@@ -112,8 +114,7 @@ class GraphsApart:
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """Record into these trees, and replay what was recorded here before."""
-        from torch._inductor import cudagraph_trees as trees
-
+        trees = trees_of_thread()
         containers = trees.get_obj(trees.local, "tree_manager_containers")
         lock = trees.get_obj(trees.local, "tree_manager_locks")[self._device]
         with lock:
@@ -149,7 +150,5 @@ def cuda_graphs_apart(device: int) -> Iterator[None]:
 
 def forget_cuda_graphs() -> None:
     """Drop all CUDA graphs of torch's trees, and their memory."""
-    from torch._inductor.cudagraph_trees import reset_cudagraph_trees
-
     take_back_all()
-    reset_cudagraph_trees()
+    trees_of_thread().reset_cudagraph_trees()

@@ -10,7 +10,9 @@ torch itself keeps (a bare storage object is not seen). Memory of results that a
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,11 +144,30 @@ _outlived: list[GraphTree] = []
 """Trees that have ended while somebody held results."""
 
 
+def trees_of_thread() -> Any:
+    """Torch's module of trees, which are there for this thread.
+
+    Torch 2.11 makes them for the thread that imports the module, and for backwards that this thread runs. In others,
+    the main thread among them where something in the background came first, it fails.
+    """
+    from torch._inductor import cudagraph_trees as trees
+
+    kept = ("tree_manager_containers", "tree_manager_locks")
+    if not hasattr(trees.local, kept[0]) and not torch._C._is_key_in_tls(kept[0]):
+        for name, value in zip(kept, ({}, defaultdict(threading.Lock)), strict=True):
+            setattr(trees.local, name, value)
+            torch._C._stash_obj_in_tls(name, value)
+    return trees
+
+
+def manager_of(device: int) -> Any:
+    """What records for a device in this thread, or in the one whose backward this is; ``None`` before any."""
+    return trees_of_thread().get_manager(device, create_if_none_exists=False)
+
+
 def cuda_graph_tree(device: int) -> GraphTree | None:
     """The tree that records for a device in this thread, or in the one whose backward this is; ``None`` before any."""
-    from torch._inductor.cudagraph_trees import get_manager
-
-    manager = get_manager(device, create_if_none_exists=False)
+    manager = manager_of(device)
     return None if manager is None else _tree_of(manager)
 
 
@@ -155,9 +176,9 @@ def finish_failed_warm_up(device: int) -> None:
 
     Torch looks for as many as were announced when anybody's next function begins a new path, and fails there.
     """
-    from torch._inductor.cudagraph_trees import CUDAWarmupNode, get_manager
+    from torch._inductor.cudagraph_trees import CUDAWarmupNode
 
-    manager = get_manager(device, create_if_none_exists=False)
+    manager = manager_of(device)
     node = None if manager is None else manager.current_node
     if not isinstance(node, CUDAWarmupNode):
         return
