@@ -154,7 +154,8 @@ def trees_of_thread() -> Any:
 
     kept = ("tree_manager_containers", "tree_manager_locks")
     if not hasattr(trees.local, kept[0]) and not torch._C._is_key_in_tls(kept[0]):
-        for name, value in zip(kept, ({}, defaultdict(threading.Lock)), strict=True):
+        fresh: tuple[Any, ...] = ({}, defaultdict(threading.Lock))
+        for name, value in zip(kept, fresh, strict=True):
             setattr(trees.local, name, value)
             torch._C._stash_obj_in_tls(name, value)
     return trees
