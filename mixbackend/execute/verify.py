@@ -25,9 +25,10 @@ from mixbackend.contracts import ErrorBudget, OpTag, Region, op_class_of
 from mixbackend.contracts.numerics import Comparison, Deviation, compare
 from mixbackend.contracts.torch_compat import warned_at_most
 from mixbackend.execute.check_memory import CallMemory
+from mixbackend.execute.chosen_positions import Choice
 from mixbackend.execute.eager_loops import Loop, LoopInterpreter, loops_of
 from mixbackend.execute.outputs_shown import OutputsShown
-from mixbackend.execute.reference import DRAWS, NARROW, RoundingNoise, wide_results
+from mixbackend.execute.reference import DRAWS, NARROW, RoundingNoise, WideInterpreter, wide_results
 
 BYTE_CAP = 2 * 1024**3
 """So many bytes a check may take beside the call; on a GPU, a share of its free memory."""
@@ -258,7 +259,7 @@ class _Judged:
         exact: Sequence[torch.Tensor],
         loop: Loop | None = None,
     ) -> None:
-        self._call, self._eager, self._exact = call, eager, exact
+        self._call, self._eager, self._exact, self._loop = call, eager, exact, loop
         self._noise = RoundingNoise(call.region, call.inputs, exact, partial(set_random_states, call.states), loop)
 
     def check(self) -> Check:
@@ -277,8 +278,18 @@ class _Judged:
         values = (self._call.results[index], self._eager[index], self._exact[index])
         found = compare(index, *values, self._call.budget)
         if found.deviation is None or found.deviation.measure not in _MEASURED:
-            return found
+            return Comparison(None) if _is_integer(found.deviation) and self._is_as_good(index) else found
         return compare(index, *values, self._call.budget, self._noise.of(index))
+
+    def _is_as_good(self, index: int) -> bool:
+        """Whether a result names positions of values that are as extreme as eager's, as far as rounding tells."""
+        call, choice = self._call, Choice.of(self._call.region, index)
+        if choice is None:
+            return False
+        set_random_states(call.states)
+        exact = choice.values(WideInterpreter(call.region, loop=self._loop), call.inputs)
+        errors = (_eager_values(call, choice, self._loop).to(exact.dtype) - exact).abs()
+        return choice.allows(call.results[index], (self._exact[index], self._eager[index]), exact, errors)
 
     def _unexplained(self, index: int, found: Comparison) -> str:
         """Why nothing can be told of a result: eager is off, and it is not rounding. One draw tells mostly, since the
@@ -301,8 +312,25 @@ def _first_deviation(call: _Call, eager: Sequence[torch.Tensor]) -> Check:
 
 
 def _beside_eager(call: _Call, index: int, eager: torch.Tensor) -> Deviation | None:
-    budget = _roughened(call.budget, eager, _coarsest_unit(call.region))
-    return compare(index, call.results[index], eager, eager, budget).deviation
+    unit = _coarsest_unit(call.region)
+    found = compare(index, call.results[index], eager, eager, _roughened(call.budget, eager, unit)).deviation
+    choice = Choice.of(call.region, index) if _is_integer(found) else None
+    if choice is None:
+        return found
+    values = _eager_values(call, choice)
+    errors = values.abs() * (_ROUGH_UNITS * unit if values.is_floating_point() else 0.0)
+    return None if choice.allows(call.results[index], (eager,), values, errors) else found
+
+
+def _is_integer(deviation: Deviation | None) -> bool:
+    return deviation is not None and deviation.measure == "integer"
+
+
+def _eager_values(call: _Call, choice: Choice, loop: Loop | None = None) -> torch.Tensor:
+    """What an output chose from, in eager."""
+    set_random_states(call.states)
+    interpreter = LoopInterpreter(call.region.graph_module, loop)
+    return choice.values(interpreter, before_writing(call.region, call.inputs))
 
 
 def _against_eager(call: _Call) -> Check:
