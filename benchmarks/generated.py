@@ -108,7 +108,7 @@ def rows_of(
             ),
             events=sorted(
                 {
-                    f"{event['kind']}: {event['detail'][:200]}"
+                    f"{event['kind']} {event['graph']} {event['region']} {event['backend']}: {event['detail'][:400]}"
                     for event in report["events"]
                     if event["kind"] not in _NO_PROBLEMS
                 }
