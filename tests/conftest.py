@@ -37,11 +37,11 @@ def _isolated_machine_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CACHE_HOME"] = str(folder)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def _no_traces_of_torch(_isolated_machine_state: None) -> None:
     """pytest listens to every logger that does not propagate, before the first test and in each, and for whoever
     listens to this one torch writes down all it does, with stacks, and we plans and reports: a twentieth of the time of
-    tests that trace."""
+    tests that trace. Tests that set torch's logs make it such a logger again."""
     log = logging.getLogger("torch.__trace")
     log.propagate = True
     log.handlers.clear()

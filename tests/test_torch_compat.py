@@ -451,6 +451,8 @@ def test_trace_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
     (record,) = kept.records
     assert record.metadata["artifact"] == {"name": "plan", "encoding": "string"}  # type: ignore[attr-defined]
     assert record.payload == "text"  # type: ignore[attr-defined]
+    compat.trace_artifact("plan", "string", lambda: str(1 // 0))
+    assert "ZeroDivisionError" in kept.records[-1].payload  # type: ignore[attr-defined]
 
 
 def test_dynamo_backend() -> None:

@@ -1,7 +1,8 @@
 """What torch's own tools show of a compilation: ``TORCH_LOGS=output_code``, and ``TORCH_TRACE``, which tlparse reads.
 
 Place: a part of the door; see ``contracts.torch_compat``.
-Invariants: no text is made unless somebody listens.
+Invariants: no text is made unless somebody listens. A text that cannot be made says why, and raises nothing into the
+compilation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def log_code(text: Callable[[], str]) -> None:
         text: makes the code with a heading.
     """
     if _code_log().isEnabledFor(logging.DEBUG):
-        _code_log().debug("%s", text())
+        _code_log().debug("%s", _made(text))
 
 
 def trace_artifact(name: str, encoding: Literal["string", "json"], text: Callable[[], str]) -> None:
@@ -35,9 +36,16 @@ def trace_artifact(name: str, encoding: Literal["string", "json"], text: Callabl
     trace_structured(
         "artifact",
         metadata_fn=lambda: {"name": name, "encoding": encoding},
-        payload_fn=text,
+        payload_fn=lambda: _made(text),
         expect_trace_id=False,
     )
+
+
+def _made(text: Callable[[], str]) -> str:
+    try:
+        return text()
+    except Exception as error:
+        return f"not shown: {type(error).__name__}: {error}"
 
 
 @cache
