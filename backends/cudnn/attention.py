@@ -2,8 +2,9 @@
 
 Place: rule of ``library`` for the three operators that torch's ``scaled_dot_product_attention`` becomes on a GPU. They
 compute the same; torch chooses among them by rule, here they are run against one another once per shape.
-Invariants: another kernel than the traced one is taken only if nothing but the first result is read, and only if it
-gives that the traced strides: what follows would copy otherwise.
+Invariants: another kernel than the traced one is taken only if nothing but the first result is read, only if it has
+code for the type (cuDNN's does not look: it reads float32 as if it were float16), and only if it gives the first result
+the traced strides: what follows would copy otherwise.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ def _choice(scope: Scope, node: Node, tensors: Sequence[Any], settings: Sequence
     possible = [traced, *(kernel for kernel in _KERNELS.values() if kernel is not traced)]
     first = metas[0]
     assert first is not None
-    if metas[3] is not None or first.dtype not in HALVES:
+    if first.dtype not in HALVES:
+        possible = [traced, *(kernel for kernel in possible[1:] if kernel is efficient)]
+    if metas[3] is not None:
         possible = [kernel for kernel in possible if kernel is not flash]
     result = value_meta(node.meta["val"][0])
     assert isinstance(result, TensorMeta)

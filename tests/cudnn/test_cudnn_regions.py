@@ -157,6 +157,20 @@ def test_the_fastest_attention_is_written(bench, monkeypatch):
     assert names == {0: "flash", 1: "efficient", 2: "cudnn"}
 
 
+def test_attention_of_float32_is_left_to_kernels_that_have_code_for_it(bench, monkeypatch):
+    from mixbackend.backends.cudnn import attention
+
+    def efficient(query, key, value):
+        return aten._scaled_dot_product_efficient_attention(query, key, value, None, False)[0]
+
+    asked = {}
+    for dtype in (torch.float32, torch.float16):
+        heads = bench.tensors(*[(4, 12, 128, 64)] * 3, dtype=dtype)
+        monkeypatch.setattr(attention, "fastest", lambda names, *_, dtype=dtype: asked.setdefault(dtype, names) and 0)
+        bench.backend.compile(bench.region(efficient, *heads))
+    assert asked == {torch.float32: ["efficient"], torch.float16: ["efficient", "flash", "cudnn"]}
+
+
 def test_attention_whose_statistics_are_read_stays_as_traced(bench):
     def function(query, key, value):
         return aten._scaled_dot_product_flash_attention(query, key, value)[:2]
