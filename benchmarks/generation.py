@@ -19,27 +19,15 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mixbackend.backends.common.python_process import module_command
+from mixbackend.benchmarks.decode.request import SHAPES, Shape
 
 WAYS = ("eager", "inductor", "inductor-reduce-overhead", "mixbackend", "mixbackend-reduce-overhead")
 _PROMPTS = (300, 512, 777)
 _MODELS = 2
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a model; one billion weights by default."""
-
-    width: int = 2048
-    inner: int = 8192
-    layers: int = 16
-    heads: int = 32
-    shared_heads: int = 8
-    vocabulary: int = 128_256
 
 
 TINY = Shape(64, 128, 2, 4, 2, 500)
@@ -110,7 +98,7 @@ def _run(way: str, device: str, tokens: int, tiny: bool) -> dict[str, Any]:
     from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 
     library = enable_torchvision()
-    found, shape = [], TINY if tiny else Shape()
+    found, shape = [], TINY if tiny else SHAPES["1.2b"]
     for seed in range(_MODELS):
         model = _model(shape, seed, device)
         for length in (20, 33, 50) if tiny else _PROMPTS:
@@ -124,20 +112,10 @@ def _model(shape: Shape, seed: int, device: str) -> Any:
     import torch
     import transformers
 
-    configuration = transformers.LlamaConfig(
-        hidden_size=shape.width,
-        intermediate_size=shape.inner,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.shared_heads,
-        vocab_size=shape.vocabulary,
-        max_position_embeddings=4096,
-        bos_token_id=1,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+    from mixbackend.benchmarks.decode.model import llama_of
+
     torch.manual_seed(seed)
-    model: Any = transformers.LlamaForCausalLM(configuration)
+    model: Any = transformers.LlamaForCausalLM(llama_of(shape))
     return model.to(device=device, dtype=torch.bfloat16).eval()
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from mixbackend.benchmarks.decode.request import SHAPES, Precision
+from mixbackend.benchmarks.decode.request import SHAPES, Precision, Shape
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 
 _SEED = 0
@@ -44,20 +44,7 @@ def make_model(shape: str, precision: Precision, device: str = "cpu") -> Any:
     del library
     sizes = SHAPES[shape]
     torch.manual_seed(_SEED)
-    configuration = transformers.LlamaConfig(
-        hidden_size=sizes.width,
-        intermediate_size=sizes.inner,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.shared_heads,
-        vocab_size=sizes.vocabulary,
-        max_position_embeddings=4096,
-        initializer_range=sizes.width**-0.5,
-        tie_word_embeddings=False,
-        bos_token_id=1,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+    configuration = llama_of(sizes, initializer_range=sizes.width**-0.5, tie_word_embeddings=False)
     with torch.device(device):
         model = transformers.LlamaForCausalLM(configuration).eval()
     if precision != "float32":
@@ -65,6 +52,29 @@ def make_model(shape: str, precision: Precision, device: str = "cpu") -> Any:
     if precision == "int8":
         quantise(model)
     return model.requires_grad_(False)
+
+
+def llama_of(sizes: Shape, **settings: Any) -> Any:
+    """transformers' ``LlamaConfig`` of these sizes, for sequences that no token ends.
+
+    Args:
+        settings: further ones.
+    """
+    import transformers
+
+    return transformers.LlamaConfig(
+        hidden_size=sizes.width,
+        intermediate_size=sizes.inner,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.shared_heads,
+        vocab_size=sizes.vocabulary,
+        max_position_embeddings=4096,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+        **settings,
+    )
 
 
 def quantise(module: nn.Module) -> None:
