@@ -16,9 +16,11 @@ import operator
 import os
 import subprocess
 import sys
+import threading
 import types
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -32,6 +34,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts import torch_compat as compat
 from mixbackend.contracts.torch_compat.compile_processes import CompileProcesses
+from mixbackend.contracts.torch_compat.graph_trees import trees_of_thread
 
 ADD = torch.ops.aten.add.Tensor
 
@@ -1020,6 +1023,51 @@ def test_every_thread_has_trees():
     """Torch 2.11 gives them to the thread alone that imported its module."""
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(compat.cuda_graph_tree, 0).result() is None
+
+
+def test_trees_outlive_the_backward_that_came_first():
+    """The engine takes back what a backward adds to its state; torch 2.11 freed it under the thread then."""
+    seen = []
+
+    class Looking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(vars(trees_of_thread().local).get("tree_manager_containers"))
+            return gradient
+
+    def train():
+        from torch._inductor import cudagraph_trees as trees
+
+        for _ in range(2):
+            Looking.apply(torch.ones(2, requires_grad=True)).sum().backward()
+            gc.collect()
+            trees_of_thread()
+            assert sys.getrefcount(vars(trees.local)["tree_manager_containers"]) >= 2
+            seen.append(trees.get_obj(trees.local, "tree_manager_containers"))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(train).result()
+    assert seen[0] is not None
+    assert all(item is seen[0] for item in seen), seen
+
+
+def test_a_backward_takes_the_trees_of_its_forward():
+    """Also in a thread that has others of its own from a backward before."""
+    from torch._inductor import cudagraph_trees as trees
+
+    trees_here = trees_of_thread()
+    others = {}, defaultdict(threading.Lock)
+    names = ("tree_manager_containers", "tree_manager_locks")
+    kept = [trees_here.get_obj(trees.local, name) for name in names]
+    for name, value in zip(names, others, strict=True):
+        setattr(trees.local, name, value)
+    trees_of_thread()
+    assert [trees.get_obj(trees.local, name) for name in names] == kept
+    assert trees.get_obj(trees.local, names[0]) is kept[0]
 
 
 def test_who_holds_results_of_a_graph(monkeypatch):

@@ -9,11 +9,13 @@ torch itself keeps (a bare storage object is not seen). Memory of results that a
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -145,20 +147,55 @@ _outlived: list[GraphTree] = []
 
 
 def trees_of_thread() -> Any:
-    """Torch's module of trees, which are there for this thread.
+    """Torch's module of trees, which are there for this thread, or for the one whose backward it runs.
 
-    Torch 2.11 makes them for the thread that imports the module, and for backwards that this thread runs. In others,
-    the main thread among them where something in the background came first, it fails.
+    Torch keeps them in two places: with the thread, where it looks first, and in a state that its engine hands to
+    threads that run backwards and takes back from them. Torch 2.11 makes both for the one thread that imports the
+    module; here every thread gets them. Where the two differ the state is right: this thread runs another's backward.
     """
     from torch._inductor import cudagraph_trees as trees
 
-    kept = ("tree_manager_containers", "tree_manager_locks")
-    if not hasattr(trees.local, kept[0]) and not torch._C._is_key_in_tls(kept[0]):
-        fresh: tuple[Any, ...] = ({}, defaultdict(threading.Lock))
-        for name, value in zip(kept, fresh, strict=True):
-            setattr(trees.local, name, value)
-            torch._C._stash_obj_in_tls(name, value)
+    for name, make in _OF_A_THREAD.items():
+        own = vars(trees.local).get(name)
+        if torch._C._is_key_in_tls(name):
+            given = torch._C._get_obj_in_tls(name)
+            _keep_stashed(given)
+            if own is not None and own is not given:
+                delattr(trees.local, name)
+            continue
+        own = make() if own is None else own
+        setattr(trees.local, name, own)
+        _keep_stashed(own)
+        torch._C._stash_obj_in_tls(name, own)
     return trees
+
+
+_OF_A_THREAD: dict[str, Callable[[], Any]] = {
+    "tree_manager_containers": dict,
+    "tree_manager_locks": partial(defaultdict, threading.Lock),
+}
+_stashed: dict[int, Any] = {}
+"""What a reference was added to, by identity."""
+
+
+def _keep_stashed(value: Any) -> None:
+    """Add the reference that torch's state of a thread gives up when it ends, unless torch itself takes one."""
+    if _stash_takes_a_reference() or id(value) in _stashed:
+        return
+    _stashed[id(value)] = value
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+@cache
+def _stash_takes_a_reference() -> bool:
+    """Torch 2.11 does not: the object was freed under those that held it when a backward ended that had stashed it."""
+    probe: list[Any] = []
+    before = sys.getrefcount(probe)
+    torch._C._stash_obj_in_tls("mixbackend_probe", probe)
+    taken = sys.getrefcount(probe) > before
+    if not taken:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
+    return taken
 
 
 def manager_of(device: int) -> Any:
