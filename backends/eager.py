@@ -48,6 +48,7 @@ class EagerBackend(Backend):
         return Traits(
             device_types=frozenset({"cpu", "cuda", "xpu", "mps", "meta"}),
             capturable=True,
+            packaged="data",
             deterministic=False,
             keeps_random_stream=True,
             takes_effects=True,

@@ -269,6 +269,21 @@ class AskedBackend(Backend):
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
         return _compiled("load", lambda: self.plugin.load(region, artifact))
 
+    def loading(self, device_type: str) -> str:
+        """What it says; its fingerprint, which nothing else has, where that is no text."""
+        if type(self.plugin).loading is Backend.loading:
+            return self.fingerprint()
+        answer, fault = self._ask("loading", lambda: self.plugin.loading(device_type), str, device_type)
+        return self.fingerprint() if fault else answer
+
+    def kit(self, device_type: str) -> bytes | None:
+        """What it gives; nothing where that are no bytes."""
+        answer, fault = self._ask("kit", lambda: self.plugin.kit(device_type), bytes | None, device_type)
+        return None if fault else answer
+
+    def with_kit(self, kit: bytes) -> Backend:
+        return self.plugin.with_kit(kit)
+
     def _cost(self, question: str, call: Callable[[], object], about: str) -> tuple[float | None, str]:
         cost, fault = self._ask(question, call, float | None, about)
         if not fault and not _is_finite(cost):

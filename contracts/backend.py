@@ -33,6 +33,10 @@ WeightPolicy = Literal["live", "refit", "baked"]
 values in about the time of copying them (``refit``); code bound to their values by compiling again (``baked``). The
 last two return ``CompiledRegion.bind`` for regions with constant inputs."""
 
+Packaged = Literal["no", "data", "native"]
+"""What a package (``mixbackend.export``) holds of a region: nothing, since no other process can run what was compiled
+here; what the backend's library reads, or nothing where compiling takes no compiler; native code."""
+
 DecompositionLevel = Literal["none", "core_aten", "prims", "inductor"]
 """How far ops are decomposed before a backend with this level compiles its region: not at all (the planning level),
 to core ATen, to prims, or with inductor's own table."""
@@ -116,6 +120,8 @@ class Traits:
             where starting takes longer than they do one region of many is better than many of one.
         pads_products: whether on an accelerator it gives the matrices of unaligned products (``contracts.rate_rows``)
             gaps between rows, so that all begin aligned, while they do not leave the region: what does is copied.
+        packaged: see ``Packaged``. Artifacts in a package are loaded without a compiler, on machines of which
+            ``loading`` says the same.
     """
 
     device_types: frozenset[str] = frozenset({"cpu"})
@@ -144,6 +150,7 @@ class Traits:
     shared_rows: frozenset[str] = frozenset()
     gathers: bool = False
     pads_products: bool = False
+    packaged: Packaged = "no"
 
     def fused_on(self, device_type: str) -> frozenset[tuple[OpClass, OpClass]]:
         """Pairs of classes between which it keeps values of such devices out of memory."""
@@ -234,6 +241,23 @@ class Backend(ABC):
             Exception: the artifact is unusable; it is discarded with a report and the region compiled anew.
         """
         raise NotImplementedError(f"backend {self.name!r} stores no artifacts")
+
+    def loading(self, device_type: str) -> str:
+        """Text of everything that must be equal where artifacts of a package are loaded, of regions on such devices; by
+        default the fingerprint, of which it may leave out what changes only what would be compiled now."""
+        return self.fingerprint()
+
+    def kit(self, device_type: str) -> bytes | None:
+        """What it needs beside artifacts to load them where it cannot compile, for packages; ``None``: nothing."""
+        return None
+
+    def with_kit(self, kit: bytes) -> Backend:
+        """The backend as it loads what was compiled where ``kit`` was made; its availability says whether it can here.
+
+        Raises:
+            Exception: the kit cannot be used.
+        """
+        raise NotImplementedError(f"backend {self.name!r} makes no kits")
 
 
 def check_backend(candidate: object) -> Backend:

@@ -46,7 +46,7 @@ class CompiledBody(torch.nn.Module):
     def forward(self, *operands: Any) -> Any:
         """Run the body once."""
         given = [
-            value if layout is None or value.stride() == layout else _laid(value, layout)
+            value if layout is None or value.stride() == layout else laid(value, layout)
             for value, layout in zip(operands, self._layouts, strict=True)
         ]
         results = self.run(given)
@@ -98,7 +98,7 @@ def traced_layout(value: object) -> Layout | None:
     return "row-major" if [size_expression(step) for step in value.stride()] == steps[::-1] else None
 
 
-def _laid(value: torch.Tensor, layout: Layout) -> torch.Tensor:
+def laid(value: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The same values in a layout, which counts where a dimension has more than one element."""
     if isinstance(layout, str) or value.numel() == 0:
         return value.contiguous()

@@ -121,6 +121,18 @@ class LockError(MixbackendError):
     code = "lock"
 
 
+class PackageError(MixbackendError):
+    """A program cannot be exported, or a package cannot be read, or does not fit what is here."""
+
+    code = "package"
+
+
+class PackageInputError(MixbackendError):
+    """A call of a package's program has other arguments than it was exported for; ``what`` lists every difference."""
+
+    code = "package-input"
+
+
 class IrError(MixbackendError):
     """The code generator made a loop-level program that breaks its own rules; ``what`` lists every problem."""
 

@@ -1469,3 +1469,40 @@ def test_symbolic_kernels() -> None:
     with mode, compat.symbolic_kernels(True):
         padded = torch.ops.aten.constant_pad_nd(torch.empty(size), [-1, 0])
     assert padded.shape == (size - 1,)
+
+
+def exported_sum() -> Any:
+    class Summing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, scale: float = 2.0) -> dict[str, torch.Tensor]:
+            return {"sum": self.inside(x).to(torch.float64).sum(0) * scale}
+
+    rows = torch.export.Dim("rows", min=2)
+    return torch.export.export(Summing(), (torch.ones(3, 4),), dynamic_shapes=({0: rows},))
+
+
+def test_decomposed_as_compiled() -> None:
+    targets = {str(node.target) for node in compat.decomposed_as_compiled(exported_sum()).graph.nodes}
+    assert "aten.addmm.default" in targets and "aten.linear.default" not in targets
+
+
+def test_forward_names() -> None:
+    assert compat.forward_names(exported_sum())[:1] == ("x",)
+    assert compat.forward_names(object()) == ()
+
+
+def test_tensor_checks() -> None:
+    graph = torch.fx.Graph()
+    value = graph.placeholder("x")
+    graph.call_function(torch.ops.aten._assert_tensor_metadata.default, (value,))
+    graph.output(value)
+    assert len(list(compat.tensor_checks(graph))) == 1
+
+
+def test_tree_children() -> None:
+    spec = exported_sum().call_spec.out_spec
+    kind, keys, (leaf,) = compat.tree_children(spec)
+    assert (kind, list(keys)) == (dict, ["sum"]) and compat.tree_children(leaf) is None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 import sympy
 import torch
 
-from mixbackend.backends.codegen.artifact import RegionArtifact
+from mixbackend.backends.codegen.artifact import FORMAT, RegionArtifact
 from mixbackend.backends.codegen.rates import FUSED, ONLY_FUSED_ON_PROCESSOR, codegen_rates
 from mixbackend.backends.codegen.runner import PreparedRunner, make_runner
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Target
@@ -151,7 +151,22 @@ class CodegenBackend(Backend):
             # Where plans of kernels are measured, compiling runs them.
             compiles_behind=frozenset(self.targets) - ({"cuda"} if self._measuring else set()),
             gathers="cuda" in self.targets,
+            packaged="native",
         )
+
+    def loading(self, device_type: str) -> str:
+        """The form of artifacts, torch's kernels whose packing code relies on, and what the target says."""
+        return f"{FORMAT} kernels={torch.backends.cpu.get_cpu_capability()} {self.targets[device_type].loading()}"
+
+    def kit(self, device_type: str) -> bytes | None:
+        """The target's."""
+        return self.targets[device_type].kit() if device_type in self.targets else None
+
+    def with_kit(self, kit: bytes) -> Backend:
+        """With the C++ target of another machine; those for GPUs make no kits."""
+        from mixbackend.backends.codegen.targets.cpp.target import CppTarget
+
+        return CodegenBackend(CppTarget().with_kit(kit))
 
     def judge(self, view: OpView) -> Verdict:
         """It takes what a lowering rule covers, on a target's device and types."""

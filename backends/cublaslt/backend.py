@@ -49,6 +49,7 @@ class CublasLtBackend(LibraryBackend):
             device_types=frozenset({"cuda"}),
             capturable=True,
             fixed_outputs=True,
+            packaged="data",
             deterministic=False,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             concurrent_compile=True,

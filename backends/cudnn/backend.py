@@ -65,6 +65,7 @@ class CudnnBackend(LibraryBackend):
             device_types=frozenset({"cuda"}),
             weights="refit",
             fixed_outputs=True,
+            packaged="data",
             capturable=True,
             deterministic=False,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),

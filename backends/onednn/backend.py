@@ -58,6 +58,7 @@ class OneDnnBackend(LibraryBackend):
             device_types=frozenset({"cpu"}),
             weights="refit",
             fixed_outputs=True,
+            packaged="data",
             error_budget=ErrorBudget(factor=4.0, floor=64.0),
             concurrent_compile=True,
         )

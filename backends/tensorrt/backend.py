@@ -79,6 +79,7 @@ class TensorRtBackend(Backend):
             device_types=self.device_types,
             weights="baked" if self._weights_inside else "refit",
             capturable=True,
+            packaged="native",
             # Kernels that split sums may add them up in any order.
             deterministic=False,
             reentrant=False,

@@ -55,6 +55,12 @@ from mixbackend.contracts.torch_compat.devices import (
     recorded_random_state,
 )
 from mixbackend.contracts.torch_compat.dynamo_backends import dynamo_backend, dynamo_backend_names, is_dynamos_own
+from mixbackend.contracts.torch_compat.exported import (
+    decomposed_as_compiled,
+    forward_names,
+    tensor_checks,
+    tree_children,
+)
 from mixbackend.contracts.torch_compat.graph_modules import (
     forward_of,
     graph_module_of,
@@ -169,6 +175,7 @@ __all__ = [
     "cuda_graphs_enter_backward",
     "current_cuda_device",
     "declare_symbol",
+    "decomposed_as_compiled",
     "decomposition_table",
     "default_store",
     "deterministic_asked",
@@ -179,6 +186,7 @@ __all__ = [
     "ends_with_groups",
     "fake_tensor",
     "forget_cuda_graphs",
+    "forward_names",
     "forward_of",
     "fresh_fake_mode",
     "fresh_symbol",
@@ -247,10 +255,12 @@ __all__ = [
     "symbolic_kernels",
     "symbolic_number",
     "tell_of_compilations",
+    "tensor_checks",
     "tensor_implementation",
     "tensor_parts",
     "trace_artifact",
     "tracing_apart",
+    "tree_children",
     "values_lie_in_memory",
     "versions_of",
     "walk_metadata",

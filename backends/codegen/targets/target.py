@@ -17,7 +17,7 @@ import torch
 
 from mixbackend.backends.codegen.call_table import CallTable
 from mixbackend.backends.codegen.ir.stages import Stage, WriteMode, is_product
-from mixbackend.contracts import Availability
+from mixbackend.contracts import Availability, CodegenError
 
 if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.program import Program
@@ -132,6 +132,22 @@ class Target(ABC):
             CodegenError: as ``compile``.
         """
         return [self.compile(program) for program in programs]
+
+    def loading(self) -> str:
+        """As ``Backend.loading``: by default, the fingerprint."""
+        return self.fingerprint()
+
+    def kit(self) -> bytes | None:
+        """As ``Backend.kit``."""
+        return None
+
+    def with_kit(self, kit: bytes) -> Target:
+        """As ``Backend.with_kit``.
+
+        Raises:
+            CodegenError: it makes no kits, or this is none.
+        """
+        raise CodegenError(f"target {self.name} makes no kits")
 
     def load(self, calls: CallTable, artifact: bytes) -> CompiledProgram:
         """Rebuild what ``compile`` made of the program with this call table, without the program.

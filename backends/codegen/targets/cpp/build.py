@@ -60,12 +60,14 @@ class Toolchain:
         compiler, features: of this machine.
         openmp: whether functions may start threads.
         folder: of the cache.
+        told: its digest, where it is that of another machine, whose compiler is not here.
     """
 
     compiler: Compiler
     features: Features
     openmp: bool
     folder: Path
+    told: str = ""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -78,6 +80,8 @@ class Toolchain:
     @property
     def digest(self) -> str:
         """Hash of compiler, flags, features and headers."""
+        if self.told:
+            return self.told
         told = [*self.compiler.command, self.compiler.version, *self.flags[:-1], self.features.digest, header_digest()]
         return hashlib.sha256("\0".join(told).encode()).hexdigest()
 

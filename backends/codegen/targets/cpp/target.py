@@ -33,6 +33,7 @@ from mixbackend.backends.codegen.targets.cpp.build import (
 )
 from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError, find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import machine_features
+from mixbackend.backends.codegen.targets.cpp.kit import Kit
 from mixbackend.backends.codegen.targets.cpp.launcher import LAUNCHER_TEXT, make_launch
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
 from mixbackend.backends.common.private_folder import private_cache_folder
@@ -59,17 +60,21 @@ class CppTarget(Target):
     Args:
         folder: of the cache; the user's unless given.
         openmp: whether to use threads; ``None`` asks the compiler.
+        kit: of another machine, whose objects are loaded here; nothing is compiled then.
     """
 
     name: ClassVar[str] = "cpp"
 
-    def __init__(self, folder: Path | None = None, openmp: bool | None = None) -> None:
+    def __init__(self, folder: Path | None = None, openmp: bool | None = None, kit: Kit | None = None) -> None:
         self._folder = folder
         self._openmp = openmp
+        self._kit = kit
 
     def availability(self) -> Availability:
-        """Whether there is a C++ compiler that makes loadable objects."""
+        """Whether there is a C++ compiler that makes loadable objects; of a kit, whether its objects run here."""
         try:
+            if self._kit is not None:
+                self._kit.check()
             _ = self._launcher
         except (NoCompilerError, CodegenError, OSError) as error:
             return Availability(False, reason=str(error))
@@ -80,8 +85,25 @@ class CppTarget(Target):
         toolchain = self._toolchain
         threads = "openmp" if toolchain.openmp else "one thread"
         return f"{toolchain.compiler.version}, {toolchain.features.vector_bytes}-byte vectors, {threads}, " + (
-            f"{toolchain.digest[:16]}, printer {_printer_digest()[:16]}"
+            f"{toolchain.digest[:16]}, printer {_printer_digest()[:16]}{', only loaded' if self._kit else ''}"
         )
+
+    def loading(self) -> str:
+        """The toolchain, and how kernels are called."""
+        return f"cpp {self._toolchain.digest} launcher {hashlib.sha256(LAUNCHER_TEXT.encode()).hexdigest()}"
+
+    def kit(self) -> bytes | None:
+        """The toolchain as it is described, and the compiled launcher."""
+        if self._kit is not None:
+            return self._kit.to_bytes()
+        _ = self._launcher  # compiled now, unless the cache has it
+        library = FunctionLibrary(self._toolchain, "")
+        (function,) = library.functions([LAUNCHER_TEXT])
+        return Kit.of(self._toolchain, function.key, library.object_bytes(function.object_hash)).to_bytes()
+
+    def with_kit(self, kit: bytes) -> Target:
+        """One that loads what this toolchain of another machine made."""
+        return CppTarget(self._folder, kit=Kit.from_bytes(kit))
 
     def traits(self) -> TargetTraits:
         """What the scheduler has to know."""
@@ -110,6 +132,8 @@ class CppTarget(Target):
 
     def compile_all(self, programs: Sequence[Program]) -> list[CompiledProgram]:
         """Compile what no program before had, the kernels of all of them side by side."""
+        if self._kit is not None:
+            raise CodegenError("here the C++ target only loads what was compiled elsewhere: there is no such compiler")
         texts = [[_text(kernel) for kernel in program.kernels] for program in programs]
         functions = iter(self._library.functions([text for own in texts for text in own]))
         return [
@@ -147,6 +171,8 @@ class CppTarget(Target):
 
     @cached_property
     def _toolchain(self) -> Toolchain:
+        if self._kit is not None:
+            return self._kit.toolchain(self._folder or private_cache_folder("codegen-cpp"))
         compiler = find_compiler()
         features = machine_features(compiler)
         folder = self._folder or private_cache_folder("codegen-cpp")
@@ -164,6 +190,8 @@ class CppTarget(Target):
     @cached_property
     def _launcher(self) -> int:
         """Address of the compiled launcher, loaded once for all programs."""
+        if self._kit is not None:
+            return self._kit.launcher(FunctionLibrary(self._toolchain, "")).address
         return FunctionLibrary(self._toolchain, "").functions([LAUNCHER_TEXT])[0].address
 
 
