@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mixbackend.backends.dynamo import from_dynamo
     from mixbackend.configuration import Config
     from mixbackend.contracts.errors import MixbackendError
+    from mixbackend.package.exporting import export
+    from mixbackend.package.loading import load
     from mixbackend.registry import register_backend
     from mixbackend.reporting import Report
 
@@ -29,6 +31,8 @@ _HOMES = {
     "explain": "mixbackend.api",
     "invalidate": "mixbackend.api",
     "report": "mixbackend.api",
+    "export": "mixbackend.package.exporting",
+    "load": "mixbackend.package.loading",
     "from_dynamo": "mixbackend.backends.dynamo",
     "register_backend": "mixbackend.registry",
     "Config": "mixbackend.configuration",
@@ -42,8 +46,10 @@ __all__ = [
     "Report",
     "auto",
     "explain",
+    "export",
     "from_dynamo",
     "invalidate",
+    "load",
     "register_backend",
     "report",
 ]

@@ -145,6 +145,21 @@ def tune(
 
 
 @app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="As of explain, or a file of torch.export.save (.pt2).")],
+    file: Annotated[Path, typer.Argument(help="The package to write.")],
+    config: Annotated[str | None, typer.Option(help="Configuration file (YAML).")] = None,
+    device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Every size that can be is symbolic.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model as one file that runs without its code and without a compiler (mixbackend.load)."""
+    from mixbackend.commands import export as body
+
+    body.run(body.Wanted(model, file, config, device, dynamic), as_json)
+
+
+@app.command()
 def calibrate(
     device: Annotated[str, typer.Option(help="What is measured: cpu or cuda.")] = "cpu",
     budget: Annotated[

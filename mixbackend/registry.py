@@ -213,6 +213,10 @@ class Registry:
             )
         return backend
 
+    def asked(self, name: str) -> tuple[AskedBackend | None, BackendInfo]:
+        """See ``asked``."""
+        return self._entry(name).ask()
+
     def resolve(self, names: Sequence[str] | None, required: Collection[str]) -> Resolution:
         """See ``resolution``."""
         wanted = self._wanted(names)
@@ -349,6 +353,15 @@ def resolution(names: Sequence[str] | None = None, required: Collection[str] = (
             logged.
     """
     return _current.resolve(names, required)
+
+
+def asked(name: str) -> tuple[AskedBackend | None, BackendInfo]:
+    """One backend with its answers about itself, ``None`` if it cannot be used here, and what there is to know of it.
+
+    Raises:
+        UnknownBackendError: no backend has this name; suggests the nearest.
+    """
+    return _current.asked(name)
 
 
 def skipped(names: Sequence[str] | None = None) -> tuple[BackendInfo, ...]:

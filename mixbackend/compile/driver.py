@@ -8,9 +8,11 @@ Invariants: a graph that cannot be compiled by us runs in eager, with an event, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mixbackend.compile.build import tell_unbuilt
 from mixbackend.compile.executable import Executable, run_by_eager
-from mixbackend.compile.propose import propose
+from mixbackend.compile.propose import Outlook, propose
 from mixbackend.compile.sized_graph import Row
 from mixbackend.compile.stages import StageDriver
 from mixbackend.contracts.compiled_body import CompiledBody
@@ -24,14 +26,19 @@ from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 from mixbackend.select.decision import Decision
 
+Propose = Callable[[Captured, Prepared, Environment, "Decision | None"], Outlook]
 
-def compile_graph(captured: Captured, environment: Environment, decision: Decision | None = None) -> Executable:
+
+def compile_graph(
+    captured: Captured, environment: Environment, decision: Decision | None = None, proposed: Propose = propose
+) -> Executable:
     """Compile a captured graph.
 
     Args:
         captured: the graph.
         environment: configuration, backends, costs and caches.
         decision: what was decided about it elsewhere; ``None`` to ask the lock file and what was measured.
+        proposed: says how it is placed; a package has plans of its own.
 
     Raises:
         MixbackendError: failures are to be raised, or a required backend cannot be had.
@@ -44,7 +51,7 @@ def compile_graph(captured: Captured, environment: Environment, decision: Decisi
     try:
         captured = _with_bodies(captured, environment)
         prepared = prepared_graph(captured, environment)
-        outlook = propose(captured, prepared, environment, decision)
+        outlook = proposed(captured, prepared, environment, decision)
         # Where measuring needs values first, the first call builds what it decides.
         first = None if outlook.sized is None else Row.begun(outlook.sized, captured.id, environment)
     except Exception as error:
@@ -74,7 +81,8 @@ def why_only_eager(captured: Captured) -> str:
 
 def prepared_graph(captured: Captured, environment: Environment) -> Prepared:
     """A graph as it is placed: normal, and without what depends on constant weights alone."""
-    constants, reason = constant_weights(captured.module, captured.phase, captured.roles, environment.config.weights)
+    asked = captured.module, captured.phase, captured.roles, environment.config.weights, environment.owns_weights
+    constants, reason = constant_weights(*asked)
     if reason:
         environment.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
     driver = StageDriver(captured.id, environment.debug)

@@ -30,20 +30,23 @@ if TYPE_CHECKING:
     from mixbackend.locking.lock import Lock
 
 
-def open_environment(config: Config, records: bool = False, only_reads: bool = False) -> Environment:
+def open_environment(
+    config: Config, records: bool = False, only_reads: bool = False, found: registry.Resolution | None = None
+) -> Environment:
     """Make what the graphs of a configuration share; nothing on disk is opened yet.
 
     Args:
         config: what the user asked for.
         records: whether what runs on a GPU is recorded into CUDA graphs.
         only_reads: whether the database is only read, as in a process that may be stopped at any moment.
+        found: the backends, where they are not those that the configuration names.
 
     Raises:
         UnknownBackendError, BackendUnavailableError: as ``registry.resolve``.
     """
     keep_freed_memory()
     events, debug = EventLog(), DebugSettings.from_environment()
-    found = registry.resolution(config.backends, config.required_backends())
+    found = found or registry.resolution(config.backends, config.required_backends())
     asked = tuple(item.emitting_to(partial(_note_fault, events)) for item in found.backends)
     measures = config.search.mode == "measure"
     backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in asked)

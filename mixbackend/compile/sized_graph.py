@@ -25,6 +25,7 @@ from mixbackend.compile.program import Proposal
 from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.contracts import OpGraph
 from mixbackend.execute.bindings import BackgroundRebind
+from mixbackend.execute.weights.owned import OwnedWeights
 from mixbackend.execute.weights.watch import WeightWatch
 from mixbackend.graph.prepared import Prepared
 from mixbackend.partitioner.plan_canonical import canonical_plan
@@ -135,7 +136,7 @@ class Row:
     environment: Environment
     entries: list[Entry | Making[Entry] | None]
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    watch: WeightWatch | None = None
+    watch: WeightWatch | OwnedWeights | None = None
     first: Entry | None = None
     released: bool = False
     lock: threading.Lock = field(default_factory=forks.lock, repr=False)

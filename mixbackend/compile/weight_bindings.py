@@ -28,6 +28,7 @@ from mixbackend.compile.program import Proposal
 from mixbackend.compile.sized_graph import Row, SizedGraph
 from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.weights.file_backed import FileBackedWeights
+from mixbackend.execute.weights.owned import OwnedWeights
 from mixbackend.execute.weights.watch import WeightWatch
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
@@ -53,7 +54,7 @@ class Binding:
     """
 
     row: Row
-    watch: WeightWatch | None = None
+    watch: WeightWatch | OwnedWeights | None = None
     constants: tuple[torch.Tensor, ...] = ()
     others: Picker = list
 
@@ -250,7 +251,7 @@ class WeightBindings:
         begin = time.monotonic()
         # Before their values are read: what is written meanwhile will be seen as a change. Frozen weights were
         # promised not to change unseen, and looking at them would bring them back to memory.
-        watch = WeightWatch(weights, self._split.weights, content=not self._frozen)
+        watch = self._watch(weights)
         if variant.behind is not None:
             variant.behind.wanted = False
         rebind = variant.behind = BackgroundRebind(variant.behind_s) if in_background else None
@@ -266,6 +267,11 @@ class WeightBindings:
         variant.binding = _Waiting(*made, rebind=rebind) if rebind is not None and pending else Binding(*made)
         variant.binding_s += time.monotonic() - begin
         return variant.binding, pending
+
+    def _watch(self, weights: Sequence[torch.Tensor]) -> WeightWatch | OwnedWeights:
+        if self._environment.owns_weights:
+            return OwnedWeights(weights, self._split.weights)
+        return WeightWatch(weights, self._split.weights, content=not self._frozen)
 
     def _move_to_file(self, weights: Sequence[torch.Tensor]) -> FileBackedWeights | None:
         try:

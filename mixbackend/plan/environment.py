@@ -43,6 +43,7 @@ class Environment:
         compile_cache: makes code of regions.
         lock: the plans that were locked, ``None`` if the configuration names no file.
         background: does what is prepared for later calls.
+        owns_weights: whether nobody changes the weights of its graphs but by passing others.
     """
 
     config: Config
@@ -59,6 +60,7 @@ class Environment:
     compile_cache: CompileCache
     lock: LockedPlans | None
     background: Background
+    owns_weights: bool = False
 
     @property
     def strict(self) -> bool:

@@ -27,6 +27,7 @@ EventKind = Literal[
     "backend_error",
     "storage",
     "ranks",
+    "package",
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import mixbackend
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.compile.mixture import Mixture
@@ -137,6 +138,13 @@ def raise_lock(folder: Path) -> None:
             compiled(torch.randn(4, 4), torch.randn(4, 4))
 
 
+def raise_package_input(folder: Path) -> None:
+    mixbackend.export(
+        torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), folder / "relu.mix", config={"backends": ["eager"]}
+    )
+    mixbackend.load(folder / "relu.mix")(torch.ones(3))
+
+
 def raise_region_text(folder: Path) -> None:
     from mixbackend.contracts.region_reader import read_region_text
 
@@ -210,6 +218,8 @@ TRIGGERS: dict[str, Callable[[Path], object]] = {
     "storage": raise_storage,
     "rate-table": raise_rate_table,
     "lock": raise_lock,
+    "package": lambda folder: mixbackend.load(folder / "none.mix"),
+    "package-input": raise_package_input,
     "codegen-ir": raise_codegen_ir,
     "codegen-compile": raise_codegen_compile,
     "input-range": raise_input_range,

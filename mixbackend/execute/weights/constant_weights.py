@@ -18,7 +18,11 @@ from mixbackend.graph.describe import PlaceholderRole
 
 
 def constant_weights(
-    graph_module: torch.fx.GraphModule, phase: Phase, roles: Mapping[str, PlaceholderRole], weights: str
+    graph_module: torch.fx.GraphModule,
+    phase: Phase,
+    roles: Mapping[str, PlaceholderRole],
+    weights: str,
+    owned: bool = False,
 ) -> tuple[frozenset[str], str]:
     """Weights that may be constants: in inference, where changes can be seen.
 
@@ -27,6 +31,7 @@ def constant_weights(
         phase: which graph of the model it is.
         roles: of its placeholders.
         weights: what the configuration says.
+        owned: whether nobody changes them, see ``owned``.
 
     Returns:
         Their names; and why none of them is constant although the configuration would let them, if so.
@@ -34,5 +39,5 @@ def constant_weights(
     if phase != "inference" or weights == "live":
         return frozenset(), ""
     constants = constant_placeholders(graph_module, roles)
-    reason = why_unwatchable() if constants else ""
+    reason = why_unwatchable() if constants and not owned else ""
     return (frozenset(), reason) if reason else (constants, "")
