@@ -179,6 +179,35 @@ def calibrate(
     raise typer.Exit(body.run(body.Wanted(device, budget, config, force, export), as_json))
 
 
+@app.command()
+def certify(
+    name: Annotated[str, typer.Argument(help="A registered backend, or module:class of one that is not.")],
+    ops: Annotated[
+        list[str] | None, typer.Option(help="Only operators with this word in their name; several times for more.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Some of everything, in less than two minutes.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes side by side, one per core; 0: all in this one, unguarded.", min=0)
+    ] = None,
+    against: Annotated[Path | None, typer.Option(help="JSON of an earlier run: what is worse now fails.")] = None,
+    expected: Annotated[Path | None, typer.Option(help="File of expected failures; one that passes fails.")] = None,
+    samples: Annotated[str, typer.Option(help="Samples of your own, module:name, beside torch's and ours.")] = "",
+    source: Annotated[
+        list[str] | None, typer.Option(help="Whose samples: given, own, torch; several times for more. All by default.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout-s", help="For one property of one region.", min=1.0)] = 60.0,
+    limit: Annotated[float | None, typer.Option("--limit-s", help="Begin nothing later than this.", min=1.0)] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Add the page to this file, as CI summaries want it.")] = None,
+    badge: Annotated[Path | None, typer.Option(help="Write an endpoint of shields.io to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold every claim of a backend against eager, in processes that may crash; exit status 1 if one is wrong."""
+    from mixbackend.commands import certify as body
+
+    options = (samples, tuple(source or ()), quick, jobs, timeout, limit, against, expected)
+    raise typer.Exit(body.run(body.Wanted(name, tuple(ops or ()), *options), markdown, badge, as_json))
+
+
 @config_app.command("check")
 def config_check(
     file: Annotated[str, typer.Argument(help="Configuration file (YAML).")],

@@ -41,6 +41,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("locking",),
     ("compile",),
     ("package",),
+    ("certify",),
     ("api", "callable_packages", "cli", "commands", "__init__", "__main__"),
 )
 """Folders and files of ``mixbackend/`` from the ground up: each imports from its own room and those before it."""

@@ -1,0 +1,138 @@
+"""Units: what a process is asked for at once: some samples of one source, of one type, static or dynamic.
+
+Place: between samples and the processes that trace them. Input: ``Options``. Output: units in a fixed order.
+Invariants: a unit is plain data; its samples are the same in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from mixbackend.certify import own_samples, torch_samples
+from mixbackend.certify.samples import Sample, load_samples
+from mixbackend.contracts import Phase
+
+Source = Literal["given", "own", "torch"]
+SOURCES: tuple[Source, ...] = get_args(Source)
+
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
+DYNAMIC_DTYPES = ("float32", "bfloat16", "int64")
+QUICK_DTYPES = BACKWARD_DTYPES = ("float32", "bfloat16")
+FIRST = "float32"
+"""The type that most samples are asked of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Some samples.
+
+    Attributes:
+        source: ``torch``, ``own``, or ``given`` by the vendor.
+        name: of the entry of torch's database, or of the sample.
+        dtype: element type, ``""`` where the sample says it.
+        dynamic: whether sizes are symbolic.
+        phase: inference or backward.
+        most: samples of an entry.
+        place: ``module:name`` of given samples.
+    """
+
+    source: Source
+    name: str
+    dtype: str
+    dynamic: bool
+    phase: Phase
+    most: int
+    place: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is asked.
+
+    Attributes:
+        quick: little of everything.
+        ops: words, of which an operator's name has one; all operators where there are none.
+        given: ``module:name`` of the vendor's samples, or the samples themselves.
+        sources: whose samples are asked.
+    """
+
+    quick: bool = False
+    ops: tuple[str, ...] = ()
+    given: str | tuple[Sample, ...] = ()
+    sources: tuple[Source, ...] = SOURCES
+
+    def wants(self, op: str) -> bool:
+        """Whether an operator is asked about."""
+        return not self.ops or any(word in op for word in self.ops)
+
+
+def units_of(extent: Extent) -> list[Unit]:
+    """Units to begin with: the vendor's, then ours, then torch's with sizes that are known."""
+    place = extent.given if isinstance(extent.given, str) else ""
+    given = given_samples(extent.given)
+    sources: list[tuple[Source, Sequence[Sample]]] = [("given", given), ("own", own_samples.all_samples())]
+    found = [
+        Unit(source, sample.name, "", dynamic, sample.phase, 1, place if source == "given" else "")
+        for source, samples in sources
+        if source in extent.sources
+        for sample in samples
+        for dynamic in (False, True)
+    ]
+    if "torch" not in extent.sources or torch_samples.missing():
+        return found
+    return found + [
+        Unit("torch", name, dtype, False, "inference", _most(extent.quick, dtype))
+        for dtype in (QUICK_DTYPES if extent.quick else DTYPES)
+        for name in torch_samples.names(dtype, "inference")
+        if _may_hold(extent.ops, name)
+    ]
+
+
+def following(extent: Extent, claimed: Iterable[Unit]) -> list[Unit]:
+    """Units of symbolic sizes and of gradients, for entries of torch's database of which something is claimed."""
+    claimed = [unit for unit in claimed if unit.source == "torch"]
+    dynamic = (FIRST,) if extent.quick else DYNAMIC_DTYPES
+    backward = () if extent.quick else BACKWARD_DTYPES
+    some = {dtype: set(torch_samples.names(dtype, "backward")) for dtype in backward} if claimed else {}
+    most = 1 if extent.quick else 2
+    return [
+        *(replace(unit, dynamic=True, most=most) for unit in claimed if unit.dtype in dynamic),
+        *(replace(unit, phase="backward", most=most) for unit in claimed if unit.name in some.get(unit.dtype, ())),
+    ]
+
+
+def given_samples(given: str | Sequence[Sample]) -> tuple[Sample, ...]:
+    """The vendor's samples."""
+    if isinstance(given, str):
+        return load_samples(given) if given else ()
+    return tuple(given)
+
+
+def _most(quick: bool, dtype: str) -> int:
+    if quick:
+        return 1
+    return 6 if dtype == FIRST else 2
+
+
+def _may_hold(words: Sequence[str], entry: str) -> bool:
+    """Whether an entry of torch's database may use an operator that has one of the words in its name."""
+    parts = [part.strip("_") for word in words for part in word.removeprefix("aten.").split(".")[:1]]
+    return not parts or any(part and (part in entry or entry.split(".")[-1] in part) for part in parts)
+
+
+def samples_of(unit: Unit, given: Sequence[Sample] = ()) -> list[Sample]:
+    """The samples of a unit.
+
+    Args:
+        given: the vendor's samples, where they cannot be loaded by their place.
+    """
+    if unit.source == "torch":
+        return torch_samples.samples(unit.name, unit.dtype, unit.dynamic, unit.phase, unit.most)
+    known = own_samples.all_samples() if unit.source == "own" else given or given_samples(unit.place)
+    return [replace(sample, dynamic=unit.dynamic) for sample in known if sample.name == unit.name]

@@ -1,0 +1,70 @@
+"""``mixbackend certify NAME``: hold every claim of a backend against samples.
+
+Place: a command; computation is in ``mixbackend.certify``. Output: a page in markdown, or with ``--json`` the
+certificate as one object; files where they are named. Progress goes to standard error.
+Exit status: 1 if a claim is wrong and not expected to be, an expected failure passes, or something is worse than
+before.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from mixbackend.certify.certification import certify
+from mixbackend.certify.units import SOURCES, Source
+from mixbackend.commands.output import print_json, quiet_stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is certified, as the command line says it.
+
+    Attributes:
+        name: of the backend, or ``module:class``.
+        ops, samples, sources, quick, jobs, timeout_s, limit_s, against, expected: see ``certify``.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    samples: str
+    sources: tuple[Source, ...]
+    quick: bool
+    jobs: int | None
+    timeout_s: float
+    limit_s: float | None
+    against: Path | None
+    expected: Path | None
+
+
+def run(wanted: Wanted, markdown: Path | None, badge: Path | None, as_json: bool) -> int:
+    """Certify; the exit status."""
+    show = Console(stderr=True)
+    with quiet_stdout(), show.status("loading the backend") as status:
+        certificate = certify(
+            wanted.name,
+            ops=wanted.ops,
+            samples=wanted.samples,
+            sources=wanted.sources or SOURCES,
+            quick=wanted.quick,
+            jobs=wanted.jobs,
+            timeout_s=wanted.timeout_s,
+            limit_s=wanted.limit_s,
+            against=wanted.against,
+            expected=wanted.expected,
+            progress=status.update,
+        )
+    if markdown is not None:
+        # Summaries of continuous integration are files that several steps write into.
+        with markdown.open("a", encoding="utf-8") as file:
+            file.write(certificate.to_markdown())
+    if badge is not None:
+        badge.write_text(json.dumps(certificate.to_badge()) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(certificate.to_dict())
+    else:
+        print(certificate.to_markdown(), end="")
+    return 0 if certificate.passed else 1
