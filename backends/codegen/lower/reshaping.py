@@ -12,7 +12,7 @@ from typing import Any
 
 import sympy
 
-from mixbackend.backends.codegen.ir.indices import modulo
+from mixbackend.backends.codegen.ir.indices import floor_div, modulo
 from mixbackend.backends.codegen.lower import view
 from mixbackend.backends.codegen.lower.broadcast import refuse_undecided
 from mixbackend.backends.codegen.lower.lowering import Lowering
@@ -268,6 +268,14 @@ def pixel_unshuffle(lowering: Lowering, self: Tensor, downscale_factor: int) -> 
 @rule("aten.channel_shuffle.default")
 def channel_shuffle(lowering: Lowering, self: Tensor, groups: int) -> Tensor:
     """Channels of all groups interleaved."""
-    batch, channels, *rest = self.sizes
-    apart = view.reshape(lowering, self, (batch, groups, channels / groups, *rest))
-    return view.alias(view.reshape(lowering, view.transpose(apart, 1, 2), self.sizes))
+    wanted, ranges = lowering.output_sizes, lowering.ranges
+    # Torch raises where the channels are no multiple of the groups, but no size says so.
+    each = floor_div(self.sizes[1], groups, ranges)
+    if any(size == 0 for size in wanted):
+        return view.alias(view.nothing(self, wanted))
+
+    def at(index: Index) -> Any:
+        place = modulo(index[1], groups, ranges) * each + floor_div(index[1], groups, ranges)
+        return self.at((index[0], place, *index[2:]))
+
+    return Tensor(wanted, self.dtype, at)

@@ -85,6 +85,7 @@ SYMBOLIC = {
     "flip": lambda x: x.flip(1),
     "roll": lambda x: x.roll(1, 1),
     "repeat": lambda x: x.repeat(2, 1, 1),
+    "channel_shuffle": lambda x: torch.channel_shuffle(x, 2),
     "slice_scatter": lambda x: x.slice_scatter(x[1:] * 2, 0, 1),
     "select_scatter": lambda x: x.select_scatter(x[0] * 2, 0, 1),
     "slice_backward": lambda x: aten.slice_backward(x[1:], x.shape, 0, 1, 2**63 - 1, 1),
