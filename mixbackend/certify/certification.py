@@ -21,7 +21,7 @@ from typing import Any
 from mixbackend.certify import comparison, torch_samples
 from mixbackend.certify.cases import Claim
 from mixbackend.certify.certificate import Certificate, read_rows
-from mixbackend.certify.chosen import Listed, chosen, listed, refused
+from mixbackend.certify.chosen import Listed, chosen, in_turns, listed, refused
 from mixbackend.certify.crew import Crew, Told
 from mixbackend.certify.desk import Desk
 from mixbackend.certify.facts import facts_of
@@ -60,8 +60,7 @@ def certify(
 
     Args:
         backend: name of a registered one, ``module:class``, or an object. One that cannot be pickled is examined in
-            this
-            process, and ends it if it crashes.
+            this process, and ends it if it crashes.
         ops: only operators whose names have one of these words.
         samples: the vendor's own, as ``module:name`` or as objects; torch's and ours are asked as well.
         sources: whose samples are asked: of ``given``, ``own`` and ``torch``.
@@ -126,7 +125,7 @@ class _Run:
         carried = not extent.given or isinstance(extent.given, str)
         desk = Desk(self.backend, () if carried else given_samples(extent.given))
         wanted = (os.cpu_count() or 1) if jobs is None else jobs
-        self._crew = Crew(wanted, timeout_s, source if carried else None, desk)
+        self._crew = Crew(wanted, timeout_s, source if carried else None, desk, "torch" in extent.sources)
         self.isolated = self._crew.isolated
         self.refusals: Counter[str] = Counter()
         self.skipped: list[tuple[str, str]] = []
@@ -135,7 +134,7 @@ class _Run:
         """A verdict on every claim."""
         found = self._listed()
         cases = chosen(found, self._extent)
-        if not cases and not found:
+        if not found and time.monotonic() < self._end:
             raise MixbackendError(
                 what="no sample asks anything of this backend",
                 hint="see --ops; give samples of your own with --samples",
@@ -152,9 +151,10 @@ class _Run:
         self._crew.close()
 
     def _listed(self) -> list[Listed]:
-        first = self._cases_of(units_of(self._extent))
-        claimed = dict.fromkeys(item.unit for item in first if item.refusal is None)
-        found = [*first, *self._cases_of(following(self._extent, claimed))]
+        units = units_of(self._extent)
+        first = self._cases_of(units)
+        claimed = {item.unit for item in first if item.refusal is None}
+        found = [*first, *self._cases_of(following(self._extent, units, claimed))]
         self.skipped.sort()
         self.refusals.update(item.refusal[0] for item in found if item.refusal is not None)
         return found
@@ -173,13 +173,7 @@ class _Run:
 
     def _examined(self, cases: dict[Claim, list[Listed]], folder: Path) -> dict[Claim, _Examined]:
         examined = {claim: _Examined() for claim in cases}
-        # First one case of each claim, so that a run that ends early has seen something of each.
-        queue = [
-            (claim, items[turn])
-            for turn in range(max(map(len, cases.values()), default=0))
-            for claim, items in cases.items()
-            if turn < len(items)
-        ]
+        queue = in_turns(cases)
         paths = [str(folder / str(number)) for number in range(len(queue))]
 
         def told(number: int, answer: Answer) -> None:

@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,15 @@ def chosen(found: Iterable[Listed], extent: Extent) -> dict[Claim, list[Listed]]
     return dict(sorted(kept.items(), key=lambda item: _rank(item[0])))
 
 
+def in_turns(cases: Mapping[Claim, Sequence[Listed]]) -> list[tuple[Claim, Listed]]:
+    """First a case of each claim, so that a run that ends early has seen something of each; of one unit together."""
+    units = {item.unit: None for items in cases.values() for item in items}
+    order = {unit: place for place, unit in enumerate(units)}
+    queue = [(turn, claim, item) for claim, items in cases.items() for turn, item in enumerate(items)]
+    queue.sort(key=lambda entry: (entry[0], _rank(entry[1])[:4], order[entry[2].unit]))
+    return [(claim, item) for _, claim, item in queue]
+
+
 def refused(found: Iterable[Listed], extent: Extent) -> list[Listed]:
     """A refused case for each operator, kind of sizes and kind of refusal."""
     cases: dict[tuple[str, str, str], Listed] = {}
@@ -113,8 +122,8 @@ def _most(claim: Claim, extent: Extent) -> int:
         return 1 if extent.quick else 4
     first, static = claim.dtypes == FIRST, claim.sizes == "static"
     if extent.quick:
-        return 2 if first and static else 1
-    return (4 if static else 3) if first else (2 if static else 1)
+        return 1
+    return (3 if static else 2) if first else 1
 
 
 def _rank(claim: Claim) -> tuple[Any, ...]:

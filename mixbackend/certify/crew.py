@@ -8,6 +8,7 @@ itself.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -38,10 +39,12 @@ class WorkerRequest:
     Attributes:
         source: of the backend.
         path: places where its modules are found.
+        torchs: whether it will be asked about torch's samples, and may load them.
     """
 
     source: Source
     path: tuple[str, ...]
+    torchs: bool
 
     def to_line(self) -> str:
         """One line of JSON."""
@@ -56,19 +59,23 @@ class Crew:
         timeout_s: longest time for each property of a case.
         source: of the backend, for other processes; ``None`` where none can find it.
         desk: answers in this process.
+        torchs: whether samples of torch's database will be asked about.
     """
 
-    def __init__(self, jobs: int, timeout_s: float, source: Source | None, desk: Desk) -> None:
+    def __init__(self, jobs: int, timeout_s: float, source: Source | None, desk: Desk, torchs: bool) -> None:
         self._desk = desk
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
         self.fingerprints: set[str] = set()
         """What the processes say of the backend's."""
         if source is not None:
-            request = WorkerRequest(source, tuple(filter(None, sys.path)))
+            request = WorkerRequest(source, tuple(filter(None, sys.path)), torchs)
             self._processes = [_Process(request, timeout_s, self.fingerprints) for _ in range(jobs)]
         # The system ends a process with the thread that started it: these live as long as the crew.
         self._threads = ThreadPoolExecutor(jobs) if self._processes else None
+        if self._threads is not None:
+            # Libraries are loaded while this process thinks of what to ask.
+            list(self._threads.map(_Process.start, self._processes))
 
     @property
     def isolated(self) -> bool:
@@ -81,22 +88,27 @@ class Crew:
         Raises:
             MixbackendError: a process cannot load the backend.
         """
-        numbers = iter(range(len(requests)))
+        # What is about one unit goes to one process, which has traced it then.
+        numbered = itertools.groupby(range(len(requests)), lambda number: requests[number]["unit"])
+        groups = iter([list(numbers) for _, numbers in numbered])
         failed: list[MixbackendError] = []
 
         def work(answer: Callable[[Request], Answer]) -> None:
             while goes_on() and not failed:
                 with self._lock:
-                    number = next(numbers, None)
-                if number is None:
+                    group = next(groups, None)
+                if group is None:
                     return
-                try:
-                    found = answer(requests[number])
-                except MixbackendError as error:
-                    failed.append(error)
-                    return
-                with self._lock:
-                    told(number, found)
+                for number in group:
+                    if not goes_on():
+                        return
+                    try:
+                        found = answer(requests[number])
+                    except MixbackendError as error:
+                        failed.append(error)
+                        return
+                    with self._lock:
+                        told(number, found)
 
         if self._threads is None:
             work(lambda request: self._desk.answer(request, lambda name: None))
@@ -123,25 +135,39 @@ class _Process:
     def __init__(self, request: WorkerRequest, timeout_s: float, fingerprints: set[str]) -> None:
         self._request, self._timeout_s, self._fingerprints = request, timeout_s, fingerprints
         self._worker: Worker | None = None
+        self._ready = False
+
+    def start(self) -> None:
+        """Begin to load libraries; returns at once."""
+        if self._worker is None:
+            self._worker = Worker(self._request, _MODULE, 1, {"PYTHONPATH": os.pathsep.join(self._request.path)})
+            self._ready = False
+
+    def _started(self) -> Worker:
+        self.start()
+        worker = self._worker
+        assert worker is not None, "it was started"
+        if not self._ready:
+            told = worker.answer(START_S)
+            if told["status"] != "ready":
+                self.close()
+                raise MixbackendError(
+                    what=f"another process cannot load the backend: {told['status']}: {told.get('detail', '')}",
+                    hint="--jobs 0 certifies in one process, where nothing guards against crashes",
+                )
+            self._fingerprints.add(told["fingerprint"])
+            self._ready = True
+        return worker
 
     def answer(self, request: Request) -> Answer:
         """The answer to one request."""
-        if self._worker is None:
-            self._worker = Worker(self._request, _MODULE, 1, {"PYTHONPATH": os.pathsep.join(self._request.path)})
-            ready = self._worker.answer(START_S)
-            if ready["status"] != "ready":
-                self.close()
-                raise MixbackendError(
-                    what=f"another process cannot load the backend: {ready['status']}: {ready.get('detail', '')}",
-                    hint="--jobs 0 certifies in one process, where nothing guards against crashes",
-                )
-            self._fingerprints.add(ready["fingerprint"])
+        worker = self._started()
         at = ""
-        answer = self._worker.tell(request, START_S)
+        answer = worker.tell(request, START_S)
         while "status" not in answer:
             at = answer["at"]
             # From here on it is the backend that takes its time; before, torch traced the sample.
-            answer = self._worker.answer(self._timeout_s)
+            answer = worker.answer(self._timeout_s)
         if answer["status"] in ("crash", "timeout", "out_of_memory"):
             self.close()
             return {**answer, "at": at}

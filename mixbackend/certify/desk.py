@@ -3,14 +3,14 @@
 Place: between the properties and ``crew``, which asks it in other processes or in this one. Input and output: plain
 data, so that both are lines of JSON. What is asked: ``list`` the cases of a unit, ``examine`` a case, ``load`` an
 artifact that another process stored, ``save``: what a refused case would save.
-Invariants: cases of a unit are made once and kept for as long as few others were asked about.
+Invariants: what was traced is kept for as long as few other units were asked about.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,16 @@ from mixbackend.certify.units import Unit, samples_of
 from mixbackend.contracts.asked import AskedBackend
 from mixbackend.host.processes import Answer
 
-_KEPT_UNITS = 3
+_KEPT_UNITS = 4
+
+
+@dataclass
+class _Prepared:
+    """The samples of a unit, cases of those that were asked about, and what could not be traced."""
+
+    samples: list[Sample] = field(default_factory=list)
+    cases: dict[int, list[Case]] = field(default_factory=dict)
+    skipped: list[list[str]] = field(default_factory=list)
 
 
 class Desk:
@@ -36,8 +45,7 @@ class Desk:
 
     def __init__(self, backend: AskedBackend, given: Sequence[Sample] = ()) -> None:
         self._backend, self._given = backend, given
-        self._cases: dict[Unit, list[list[Case]]] = {}
-        self._skipped: dict[Unit, list[list[str]]] = {}
+        self._units: dict[Unit, _Prepared] = {}
 
     def answer(self, request: Mapping[str, Any], at: At) -> Answer:
         """One answer; what a backend raises is in it."""
@@ -45,7 +53,7 @@ class Desk:
         if request["do"] == "list":
             return self._list(unit)
         sample, place = request["place"]
-        case = self._cases_of(unit)[sample][place]
+        case = self._cases_of(unit, sample)[place]
         if request["do"] == "examine":
             return self._examine(case, request.get("artifact", ""), at)
         if request["do"] == "load":
@@ -63,10 +71,10 @@ class Desk:
                 "sample": case.sample,
                 "place": [sample, place],
             }
-            for sample, cases in enumerate(self._cases_of(unit))
-            for place, case in enumerate(cases)
+            for sample in range(len(self._prepared(unit).samples))
+            for place, case in enumerate(self._cases_of(unit, sample))
         ]
-        return {"status": "pass", "cases": listed, "skipped": self._skipped[unit]}
+        return {"status": "pass", "cases": listed, "skipped": self._prepared(unit).skipped}
 
     def _examine(self, case: Case, artifact: str, at: At) -> Answer:
         found = examine(case, self._backend, at)
@@ -94,28 +102,26 @@ class Desk:
             "held": [] if problem else [KIND],
         }
 
-    def _cases_of(self, unit: Unit) -> list[list[Case]]:
-        """Of each sample of a unit; none of those that torch does not trace or run."""
-        if unit not in self._cases:
-            while len(self._cases) >= _KEPT_UNITS:
-                self._cases.pop(next(iter(self._cases)))
-            self._skipped[unit] = []
+    def _cases_of(self, unit: Unit, sample: int) -> list[Case]:
+        """Of one sample of a unit; none where torch does not trace it."""
+        prepared = self._prepared(unit)
+        if sample not in prepared.cases:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._cases[unit] = self._made(unit)
-        return self._cases[unit]
+                try:
+                    prepared.cases[sample] = cases_of(prepared.samples[sample], self._backend)
+                except Exception as error:  # torch does not trace it
+                    prepared.skipped.append([prepared.samples[sample].name, one_line(error)])
+                    prepared.cases[sample] = []
+        return prepared.cases[sample]
 
-    def _made(self, unit: Unit) -> list[list[Case]]:
-        try:
-            samples = samples_of(unit, self._given)
-        except Exception as error:  # an entry of torch's database that cannot make samples here
-            self._skipped[unit].append([unit.name, one_line(error)])
-            return []
-        return [self._cut(unit, sample) for sample in samples]
-
-    def _cut(self, unit: Unit, sample: Sample) -> list[Case]:
-        try:
-            return cases_of(sample, self._backend)
-        except Exception as error:  # torch does not trace it
-            self._skipped[unit].append([sample.name, one_line(error)])
-            return []
+    def _prepared(self, unit: Unit) -> _Prepared:
+        if unit not in self._units:
+            while len(self._units) >= _KEPT_UNITS:
+                self._units.pop(next(iter(self._units)))
+            self._units[unit] = _Prepared()
+            try:
+                self._units[unit].samples = samples_of(unit, self._given)
+            except Exception as error:  # an entry of torch's database that cannot make samples here
+                self._units[unit].skipped.append([unit.name, one_line(error)])
+        return self._units[unit]

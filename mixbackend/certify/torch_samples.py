@@ -27,6 +27,12 @@ def missing() -> str:
     return "" if find_spec(NEEDED) else f"torch's operator samples need {NEEDED}: pip install {NEEDED}"
 
 
+def load() -> None:
+    """Load the database now, which takes seconds, and not at the first question."""
+    if not missing():
+        _database()
+
+
 def names(dtype: str, phase: Phase) -> list[str]:
     """Entries that have samples of a type on the processor."""
     kind = getattr(torch, dtype)

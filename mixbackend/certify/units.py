@@ -6,7 +6,7 @@ Invariants: a unit is plain data; its samples are the same in every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -19,7 +19,7 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
 DYNAMIC_DTYPES = ("float32", "bfloat16", "int64")
-QUICK_DTYPES = BACKWARD_DTYPES = ("float32", "bfloat16")
+BACKWARD_DTYPES = ("float32", "bfloat16")
 FIRST = "float32"
 """The type that most samples are asked of."""
 
@@ -87,23 +87,27 @@ def units_of(extent: Extent) -> list[Unit]:
     if "torch" not in extent.sources or torch_samples.missing():
         return found
     return found + [
-        Unit("torch", name, dtype, False, "inference", _most(extent.quick, dtype))
-        for dtype in (QUICK_DTYPES if extent.quick else DTYPES)
+        Unit("torch", name, dtype, extent.quick, "inference", _most(extent.quick, dtype))
+        for dtype in ((FIRST,) if extent.quick else DTYPES)
         for name in torch_samples.names(dtype, "inference")
         if _may_hold(extent.ops, name)
     ]
 
 
-def following(extent: Extent, claimed: Iterable[Unit]) -> list[Unit]:
-    """Units of symbolic sizes and of gradients, for entries of torch's database of which something is claimed."""
-    claimed = [unit for unit in claimed if unit.source == "torch"]
-    dynamic = (FIRST,) if extent.quick else DYNAMIC_DTYPES
-    backward = () if extent.quick else BACKWARD_DTYPES
-    some = {dtype: set(torch_samples.names(dtype, "backward")) for dtype in backward} if claimed else {}
-    most = 1 if extent.quick else 2
+def following(extent: Extent, asked: Sequence[Unit], claimed: Container[Unit]) -> list[Unit]:
+    """Units that are asked by what was claimed of the first ones.
+
+    Symbolic sizes and gradients of entries of torch's database of which something is claimed. A quick run has begun
+    with symbolic sizes; it asks about known ones where nothing of an entry is claimed.
+    """
+    entries = [unit for unit in asked if unit.source == "torch"]
+    if extent.quick:
+        return [replace(unit, dynamic=False) for unit in entries if unit not in claimed]
+    taken = [unit for unit in entries if unit in claimed]
+    some = {dtype: set(torch_samples.names(dtype, "backward")) for dtype in BACKWARD_DTYPES} if taken else {}
     return [
-        *(replace(unit, dynamic=True, most=most) for unit in claimed if unit.dtype in dynamic),
-        *(replace(unit, phase="backward", most=most) for unit in claimed if unit.name in some.get(unit.dtype, ())),
+        *(replace(unit, dynamic=True, most=2) for unit in taken if unit.dtype in DYNAMIC_DTYPES),
+        *(replace(unit, phase="backward", most=2) for unit in taken if unit.name in some.get(unit.dtype, ())),
     ]
 
 

@@ -43,6 +43,14 @@ def other_values(region: Region, inputs: Sequence[Any]) -> list[Any] | None:
     return given if changed else None
 
 
+def positions(region: Region, inputs: Sequence[Any]) -> bool:
+    """Whether whole numbers among the inputs may be places in a tensor, which is not to become smaller then."""
+    if all(view.op_class in _ANY_VALUES for view in region.views):
+        return False
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    return any(not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool) for value in tensors)
+
+
 def _like(value: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Values laid out as a tensor is; where elements of it share memory, as the last of them."""
     copy: torch.Tensor = copy_of(value)

@@ -13,6 +13,7 @@ import sys
 
 import torch
 
+from mixbackend.certify import torch_samples
 from mixbackend.certify.desk import Desk
 from mixbackend.certify.source import Source
 from mixbackend.certify.tested import one_line
@@ -30,6 +31,8 @@ def main() -> None:
     except Exception as error:  # whatever a plug-in does when it is loaded
         send({"status": "failed", "detail": one_line(error)})
         return
+    if given["torchs"]:
+        torch_samples.load()
     send({"status": "ready", "fingerprint": backend.fingerprint()})
     desk = Desk(backend)
     for request in sys.stdin:

@@ -10,7 +10,7 @@ import torch
 from mixbackend.certify.cases import ZERO_SIZE, Case, cases_of
 from mixbackend.certify.samples import Sample
 from mixbackend.certify.tested import NotAsked, Problem, Tested, eager_refuses, named, one_line
-from mixbackend.certify.variants import allowed, at_sizes, copies, symbols_of
+from mixbackend.certify.variants import allowed, at_sizes, copies, positions, symbols_of
 from mixbackend.contracts import Condition, SymbolicSize, TensorMeta
 
 Sizes = Mapping[sympy.Symbol, int]
@@ -21,9 +21,12 @@ def other_sizes(tested: Tested) -> Problem | None:
     symbols = symbols_of(tested.region)
     if not symbols:
         raise NotAsked("its sizes are known")
+    hints = {symbol: int(size.hint or 0) for symbol, size in symbols.items()}
+    bounded = positions(tested.region, tested.case.inputs)
     asked = 0
-    for sizes in (*_sizes(symbols), {symbol: int(size.hint or 0) for symbol, size in symbols.items()}):
-        if not allowed(tested.region, sizes) or not _serves(tested, sizes):
+    for sizes in (*_sizes(hints), hints):
+        smaller = any(sizes[symbol] < hint for symbol, hint in hints.items())
+        if (bounded and smaller) or not allowed(tested.region, sizes) or not _serves(tested, sizes):
             continue
         inputs = at_sizes(tested.region, tested.case.inputs, sizes)
         if inputs is None or eager_refuses(tested.region, inputs):
@@ -60,9 +63,8 @@ def zero_size(tested: Tested) -> Problem | None:
     raise NotAsked("eager or the backend refuses tensors without elements")
 
 
-def _sizes(symbols: Mapping[sympy.Symbol, SymbolicSize]) -> Iterator[Sizes]:
+def _sizes(hints: Sizes) -> Iterator[Sizes]:
     """All larger by different steps, larger still, then smaller."""
-    hints = {symbol: int(size.hint or 0) for symbol, size in symbols.items()}
     yield {symbol: hint + 1 + place for place, (symbol, hint) in enumerate(hints.items())}
     yield {symbol: 4 * hint + 13 + 4 * place for place, (symbol, hint) in enumerate(hints.items())}
     yield {symbol: 2 * hint for symbol, hint in hints.items()}
