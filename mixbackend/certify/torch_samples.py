@@ -6,12 +6,15 @@ process. Needs the package ``expecttest``, as torch's database does; without it 
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 
 from mixbackend.certify.samples import Sample
@@ -49,9 +52,9 @@ def samples(name: str, dtype: str, dynamic: bool, phase: Phase, most: int) -> li
     info, backward = _database()[name], phase == "backward"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.default_generator.manual_seed(_SEED)
         # What ``info.sample_inputs`` does beside this is to seed all devices anew for each sample, for milliseconds.
-        found = list(info.sample_inputs_func(info, "cpu", getattr(torch, dtype), backward))
+        with _seeded():
+            found = list(info.sample_inputs_func(info, "cpu", getattr(torch, dtype), backward))
     made = []
     for place in spread(len(found), most):
         function, tensors = function_of(info.op, found[place])
@@ -59,6 +62,21 @@ def samples(name: str, dtype: str, dynamic: bool, phase: Phase, most: int) -> li
         inputs = tuple(tensor.detach() for tensor in tensors) if backward else tuple(tensors)
         made.append(Sample(f"{name} #{place}", called, inputs, dynamic, phase))
     return made
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """All generators that samples draw from: torch's, Python's and NumPy's; afterwards they are as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(_SEED)
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -64,8 +64,10 @@ def _repeats(value: torch.Tensor) -> bool:
 def other_strides(region: Region, inputs: Sequence[Any], way: str) -> list[Any] | None:
     """The same values laid out otherwise: dimensions in ``reversed`` order, or with ``gaps`` and an odd beginning."""
     written = set(region.written)
+    # Torch gives its kernels for attention rows without gaps, and they read nothing else right.
+    rows = any(view.op_class == "attention" for view in region.views)
     given = [
-        _laid(value, way) if isinstance(value, torch.Tensor) and place not in written else copy_of(value)
+        _laid(value, way, rows) if isinstance(value, torch.Tensor) and place not in written else copy_of(value)
         for place, value in enumerate(inputs)
     ]
     pairs = zip(inputs, given, strict=True)
@@ -78,12 +80,15 @@ def other_strides(region: Region, inputs: Sequence[Any], way: str) -> list[Any] 
     return given if changed else None
 
 
-def _laid(value: torch.Tensor, way: str) -> torch.Tensor:
-    if way == "reversed":
-        order = list(reversed(range(value.dim())))
-        return value.permute(order).contiguous().permute(order)
+def _laid(value: torch.Tensor, way: str, rows: bool) -> torch.Tensor:
     if value.dim() == 0:
         return torch.stack([value, value])[1]
+    if way == "reversed":
+        order = [*reversed(range(value.dim() - 1)), value.dim() - 1] if rows else [*reversed(range(value.dim()))]
+        return value.permute(order).contiguous().permute(order)
+    if rows:
+        longer = torch.zeros((*value.shape[:-1], value.shape[-1] + 3), dtype=value.dtype, device=value.device)
+        return longer[..., 1:-2].copy_(value)
     wide = torch.zeros((*value.shape[:-1], 2 * value.shape[-1] + 1), dtype=value.dtype, device=value.device)
     gapped = wide[..., 1::2]
     return gapped.copy_(value)
@@ -144,8 +149,12 @@ def _resized(value: torch.Tensor, shape: list[int], stride: list[int]) -> torch.
         return None
     flat = value.reshape(-1)
     values = flat.repeat(-(-count // max(1, flat.numel())))[:count].reshape(shape)
-    laid = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
-    return values if _repeats(laid) else laid.copy_(values)
+    if not count:
+        return torch.empty(shape, dtype=value.dtype, device=value.device)
+    # What is traced as repeated along a dimension is so in every call.
+    once = [1 if step == 0 else size for size, step in zip(shape, stride, strict=True)]
+    laid = torch.empty_strided(once, stride, dtype=value.dtype, device=value.device)
+    return laid.copy_(values[tuple(slice(size) for size in once)]).expand(shape)
 
 
 def symbols_of(region: Region) -> dict[sympy.Symbol, SymbolicSize]:

@@ -112,7 +112,7 @@ def _factors(device: torch.device) -> torch.Tensor:
 def _words(tensor: torch.Tensor) -> torch.Tensor:
     """The bits of a tensor as integers, as wide ones as its size and place allow; without a copy where it is dense."""
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-    flat = tensor.detach().permute(order).reshape(-1).view(torch.uint8)
+    flat = tensor.detach().permute(order).reshape(-1).contiguous().view(torch.uint8)
     for kind in (torch.int64, torch.int32, torch.int16):
         if flat.numel() % kind.itemsize == 0 and flat.storage_offset() % kind.itemsize == 0:
             return flat.view(kind)
