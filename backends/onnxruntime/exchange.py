@@ -8,6 +8,7 @@ that are not contiguous (DLPack exchange of the runtime wants rows without gaps)
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -65,30 +66,40 @@ def in_order(tensor: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tenso
     return tensor if order is None else tensor.permute(order)
 
 
+_Kept = tuple[Callable[[], torch.Tensor | None], int, Any]
+_NOTHING: _Kept = (lambda: None, 0, None)
+
+
 class WeightSlot:
-    """The exchanged form of one weight, kept while it is the same tensor at the same address.
+    """The exchanged form of one weight, kept while it is the same tensor at the same address, and no longer than that
+    lives: its memory is its user's.
 
     Writes into the weight are seen, for the storage is shared. One slot holds one weight: layers that share compiled
     code exchange theirs anew at each call, which costs about a microsecond.
     """
 
-    __slots__ = ("_kept", "_order")
+    __slots__ = ("__weakref__", "_kept", "_order")
 
     def __init__(self, order: tuple[int, ...] | None = None) -> None:
         self._order = order
-        self._kept: tuple[torch.Tensor | None, int, Any] = (None, 0, None)
+        self._kept: _Kept = _NOTHING
 
     def exchange(self, tensor: torch.Tensor) -> Any:
         """The ``OrtValue`` of a weight."""
         kept, address, value = self._kept
-        if kept is tensor and address == tensor.data_ptr():
+        if kept() is tensor and address == tensor.data_ptr():
             return value
         ready = in_order(tensor, self._order)
-        value = exchange_tensor(ready)
+        # Another tensor on the same storage: the runtime's hold on it keeps the weight itself alive no longer.
+        value = exchange_tensor(ready.detach())
         # A copy made because of gaps would not see later writes.
         if ready.is_contiguous():
-            self._kept = (tensor, tensor.data_ptr(), value)
+            self._kept = (weakref.ref(tensor, self._forget), tensor.data_ptr(), value)
         return value
+
+    def _forget(self, dead: Any) -> None:
+        if self._kept[0] is dead:
+            self._kept = _NOTHING
 
 
 Converter = Callable[[Any], Any]

@@ -208,7 +208,7 @@ class _Cutter:
 
     def _bound(self, regions: tuple[PlannedRegion, ...]) -> Sequence[BoundRegion]:
         plan = Plan(self._graph.id, self._graph.phase, self._graph.dynamic, regions)
-        return cut_regions(self._module, self._graph, plan)
+        return cut_regions(self._module, self._graph, plan, views_inside=True)
 
     def _given(self, names: Sequence[str]) -> tuple[Any, ...]:
         return tuple(copy_of(self._values[name]) for name in names)

@@ -84,6 +84,8 @@ def _compiled(case: Case, backend: AskedBackend) -> CompiledRegion | Problem:
 def _first_call(tested: Tested) -> tuple[Problem | str, float | None]:
     """The problem of the first call, or why it says nothing; empty if it is right."""
     case, inputs = tested.case, tested.inputs()
+    if not (tested.region.outputs or tested.region.written):
+        return "it computes nothing", None
     if refusal := eager_refuses(tested.region, inputs):
         return f"eager refuses it: {refusal}", None
     try:

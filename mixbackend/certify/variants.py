@@ -135,10 +135,9 @@ def at_sizes(region: Region, inputs: Sequence[Any], sizes: Mapping[sympy.Symbol,
 def _at(size: Any, sizes: Mapping[sympy.Symbol, int]) -> int | None:
     if not isinstance(size, SymbolicSize):
         return int(size)
-    found = size.expression.xreplace({symbol: sympy.Integer(value) for symbol, value in sizes.items()})
     try:
-        return int(found)
-    except (TypeError, ValueError):
+        return int(size.expression.xreplace({symbol: sympy.Integer(value) for symbol, value in sizes.items()}))
+    except (TypeError, ValueError, ZeroDivisionError):
         return None
 
 

@@ -71,6 +71,7 @@ def cut_regions(
     graph: OpGraph,
     plan: Plan,
     exact_input_backends: frozenset[str] = frozenset(),
+    views_inside: bool = False,
 ) -> tuple[BoundRegion, ...]:
     """Cut every region of a plan.
 
@@ -79,8 +80,11 @@ def cut_regions(
         graph: its description.
         plan: a legal plan for it.
         exact_input_backends: backends that rely on inputs having the traced strides.
+        views_inside: whether views that the graph returns are computed by the regions that own them, as for a look at
+            each of them, and not outside.
     """
-    return _Cutter(graph_module, graph, plan, exact_input_backends, returned_views(graph)).cut_all(plan)
+    views = _as_they_are(graph) if views_inside else returned_views(graph)
+    return _Cutter(graph_module, graph, plan, exact_input_backends, views).cut_all(plan)
 
 
 def whole_region(graph_module: torch.fx.GraphModule, graph: OpGraph) -> Region:
@@ -88,8 +92,11 @@ def whole_region(graph_module: torch.fx.GraphModule, graph: OpGraph) -> Region:
     names = tuple(node.name for node in graph.placed_nodes)
     planned = PlannedRegion("r0", "none", names, copies=_numbers_read(graph, frozenset(names)))
     plan = Plan(graph.id, graph.phase, graph.dynamic, (planned,))
-    as_they_are = ReturnedViews(frozenset(), frozenset(name for name in graph.outputs if name is not None))
-    return _Cutter(graph_module, graph, plan, frozenset(), as_they_are).cut_all(plan)[0].region
+    return cut_regions(graph_module, graph, plan, views_inside=True)[0].region
+
+
+def _as_they_are(graph: OpGraph) -> ReturnedViews:
+    return ReturnedViews(frozenset(), frozenset(name for name in graph.outputs if name is not None))
 
 
 def _numbers_read(graph: OpGraph, readers: frozenset[str]) -> tuple[str, ...]:

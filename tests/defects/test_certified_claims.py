@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from mixbackend.backends.codegen import CodegenBackend
-from mixbackend.contracts import Supported
+from mixbackend.contracts import InputRole, Supported
+from mixbackend.contracts.torch_compat import storages_in_use, storages_of
 from mixbackend.execute.kept_inputs import checksum
+from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_region
 
 
@@ -20,6 +23,22 @@ def test_shuffled_channels_of_symbolic_number_compile() -> None:
         value = torch.randn(shape)
         (result,) = compiled.run([value])
         assert torch.equal(result, torch.channel_shuffle(value, 2))
+
+
+def test_weights_that_nobody_holds_any_more_are_free() -> None:
+    """Before: code of ONNX Runtime that ran with live weights held the last of them for as long as it lived."""
+    pytest.importorskip("onnxruntime")
+    from mixbackend.backends.onnxruntime import OnnxRuntimeBackend
+
+    roles = {1: PlaceholderRole(InputRole.CONSTANT)}
+    region = trace_region(torch.mm, [torch.randn(2, 3), torch.randn(3, 4)], roles=roles)
+    compiled = OnnxRuntimeBackend().compile(region)
+    value, weight = torch.randn(2, 3), torch.nn.Parameter(torch.randn(3, 4))
+    for _ in range(2):
+        torch.testing.assert_close(compiled.run([value, weight])[0], value @ weight.detach())
+    held = storages_of([weight])
+    del weight
+    assert not storages_in_use(held)
 
 
 def test_weights_with_gaps_are_watched() -> None:
