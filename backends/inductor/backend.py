@@ -56,6 +56,7 @@ from mixbackend.contracts import (
     Unsupported,
     ValueMeta,
     Verdict,
+    is_symbolic,
     refuse_special,
 )
 from mixbackend.contracts.gpu import gpu_fingerprint
@@ -137,7 +138,8 @@ class InductorBackend(Backend):
 
     def judge(self, view: OpView) -> Verdict:
         """It takes what it lowers, decomposes or knows how to hand to eager, on strided tensors of ordinary dtypes."""
-        special = refuse_special(view, writes_inputs=True, takes_whole=_WHOLE) or _refuse_attention(view)
+        special = refuse_special(view, writes_inputs=True, takes_whole=_WHOLE)
+        special = special or _refuse_attention(view) or _refuse_window(view)
         if special is not None:
             return special
         if OpTag.STRIDE_SENSITIVE in view.node.tags:
@@ -280,6 +282,17 @@ def _refuse_attention(view: OpView) -> Unsupported | None:
     if view.phase != "inference" or not inductor_attends_on_processor():
         return Unsupported("declined", "inductor has a kernel for this attention in inference, on CPUs with AVX2")
     return None
+
+
+def _refuse_window(view: OpView) -> Unsupported | None:
+    """Convolutions whose windows are no numbers: lowering them assumes which of several sizes is larger, and that is no
+    condition on one size, as a region's preconditions are."""
+    if view.op != "aten.convolution.default":
+        return None
+    weight = view.tensor("weight")
+    if weight is None or not any(map(is_symbolic, weight.shape[2:])):
+        return None
+    return Unsupported("dynamic-shape", f"a window of symbolic size, {weight}; needed numbers")
 
 
 def _is_random_state(meta: TensorMeta, view: OpView) -> bool:

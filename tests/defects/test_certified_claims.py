@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mixbackend.backends.codegen import CodegenBackend
-from mixbackend.contracts import InputRole, Supported
+from mixbackend.backends.inductor import InductorBackend
+from mixbackend.contracts import InputRole, Supported, Unsupported
 from mixbackend.contracts.torch_compat import storages_in_use, storages_of
 from mixbackend.execute.kept_inputs import checksum
 from mixbackend.graph.describe import PlaceholderRole
@@ -23,6 +24,16 @@ def test_shuffled_channels_of_symbolic_number_compile() -> None:
         value = torch.randn(shape)
         (result,) = compiled.run([value])
         assert torch.equal(result, torch.channel_shuffle(value, 2))
+
+
+def test_windows_of_symbolic_size_are_refused_before_inductor_compiles() -> None:
+    """Before: inductor claimed such convolutions, and compiling raised, for what it assumes cannot be stated."""
+    given = [torch.randn(2, 4, 9, 9), torch.randn(6, 4, 3, 3)]
+    window = trace_region(torch.nn.functional.conv2d, given, dynamic=True)
+    (verdict,) = [InductorBackend().judge(view) for view in window.views]
+    assert isinstance(verdict, Unsupported) and verdict.code == "dynamic-shape"
+    fixed = trace_region(torch.nn.functional.conv2d, given)
+    assert isinstance(InductorBackend().judge(fixed.views[0]), Supported)
 
 
 def test_weights_that_nobody_holds_any_more_are_free() -> None:
