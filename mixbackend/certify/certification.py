@@ -151,10 +151,13 @@ class _Run:
         self._crew.close()
 
     def _listed(self) -> list[Listed]:
-        units = units_of(self._extent)
-        first = self._cases_of(units)
-        claimed = {item.unit for item in first if item.refusal is None}
-        found = [*first, *self._cases_of(following(self._extent, units, claimed))]
+        units, found = units_of(self._extent), list[Listed]()
+        while units:
+            told = self._cases_of(units)
+            claimed = {item.unit for item in told if item.refusal is None}
+            known = {item.unit for item in told if item.refusal is None or item.refusal[0] != "unknown-op"}
+            units = following(self._extent, units, claimed, known)
+            found += told
         self.skipped.sort()
         self.refusals.update(item.refusal[0] for item in found if item.refusal is not None)
         return found

@@ -6,7 +6,7 @@ Invariants: a unit is plain data; its samples are the same in every process.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -88,27 +88,46 @@ def units_of(extent: Extent) -> list[Unit]:
         return found
     return found + [
         Unit("torch", name, dtype, extent.quick, "inference", _most(extent.quick, dtype))
-        for dtype in ((FIRST,) if extent.quick else DTYPES)
-        for name in torch_samples.names(dtype, "inference")
+        for name, dtype in _first_types(extent.quick).items()
         if _may_hold(extent.ops, name)
     ]
 
 
-def following(extent: Extent, asked: Sequence[Unit], claimed: Container[Unit]) -> list[Unit]:
-    """Units that are asked by what was claimed of the first ones.
+def following(extent: Extent, asked: Iterable[Unit], claimed: Container[Unit], known: Container[Unit]) -> list[Unit]:
+    """Units to go on with, by what the backend said about those before; none where nothing is left to ask.
 
-    Symbolic sizes and gradients of entries of torch's database of which something is claimed. A quick run has begun
-    with symbolic sizes; it asks about known ones where nothing of an entry is claimed.
+    Symbolic sizes and gradients of what is claimed; further types where not every operator is unknown. A quick run has
+    begun with symbolic sizes; it asks about known ones where nothing is claimed.
+
+    Args:
+        asked: the units before.
+        claimed: those of which the backend claims something.
+        known: those of which it knows an operator, whether or not it takes it with these types.
     """
-    entries = [unit for unit in asked if unit.source == "torch"]
+    units = [unit for unit in asked if unit.source == "torch" and unit.phase == "inference"]
     if extent.quick:
-        return [replace(unit, dynamic=False) for unit in entries if unit not in claimed]
-    taken = [unit for unit in entries if unit in claimed]
-    some = {dtype: set(torch_samples.names(dtype, "backward")) for dtype in BACKWARD_DTYPES} if taken else {}
+        return [replace(unit, dynamic=False) for unit in units if unit.dynamic and unit not in claimed]
+    first, static = _first_types(False), [unit for unit in units if not unit.dynamic]
+    some = {dtype: set(torch_samples.names(dtype, "backward")) for dtype in BACKWARD_DTYPES} if static else {}
+    supported = {dtype: set(torch_samples.names(dtype, "inference")) for dtype in DTYPES} if static else {}
+    taken = [unit for unit in static if unit in claimed]
     return [
+        *(
+            replace(unit, dtype=dtype, most=_most(False, dtype))
+            for unit in static
+            if unit in known and unit.dtype == first[unit.name]
+            for dtype in DTYPES
+            if dtype != unit.dtype and unit.name in supported[dtype]
+        ),
         *(replace(unit, dynamic=True, most=2) for unit in taken if unit.dtype in DYNAMIC_DTYPES),
         *(replace(unit, phase="backward", most=2) for unit in taken if unit.name in some.get(unit.dtype, ())),
     ]
+
+
+def _first_types(quick: bool) -> dict[str, str]:
+    """Entries of torch's database with the type that they are asked about first."""
+    types = (FIRST,) if quick else DTYPES
+    return {name: dtype for dtype in reversed(types) for name in torch_samples.names(dtype, "inference")}
 
 
 def given_samples(given: str | Sequence[Sample]) -> tuple[Sample, ...]:
