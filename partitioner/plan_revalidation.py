@@ -45,7 +45,11 @@ class MisfitError(PlacementError):
 
 
 def revalidated_plan(
-    graph: OpGraph, plan: Plan, backends: Sequence[Backend], preferences: Sequence[Preference] = ()
+    graph: OpGraph,
+    plan: Plan,
+    backends: Sequence[Backend],
+    preferences: Sequence[Preference] = (),
+    accepted: frozenset[str] = frozenset(),
 ) -> Plan:
     """A canonical plan for a graph, if it still holds.
 
@@ -54,6 +58,7 @@ def revalidated_plan(
         plan: made before, see ``plan_canonical``.
         backends: that may be used now.
         preferences: the user's rules; ``require`` and ``forbid`` hold for such a plan too.
+        accepted: ids of regions that their backend need not be asked about: it has compiled them.
 
     Raises:
         MisfitError: it does not; with every problem.
@@ -66,9 +71,10 @@ def revalidated_plan(
     if not problems:
         # Rules may speak of backends that have no part in the plan. Where all only prefer, they forbid nothing.
         rules = preferences if any(rule.kind != "prefer" for rule in preferences) else ()
-        asked = backends if rules else _partaking(home, backends)
+        remaining = home if rules else replace(home, regions=_without(home, accepted))
+        asked = backends if rules else _partaking(remaining, backends)
         judged = judge(graph, asked, frozenset())
-        problems = list(_refused(judged, _user_rules(judged, home, asked, rules), home))
+        problems = list(_refused(judged, _user_rules(judged, remaining, asked, rules), remaining))
     if problems:
         raise MisfitError(graph.id, problems)
     return replace(home, dynamic=graph.dynamic)
@@ -87,6 +93,10 @@ def with_refusals(graph: OpGraph, plan: Plan, backends: Sequence[Backend]) -> Pl
     owner = {name: region.backend for region in plan.regions for name in region.nodes}
     found = judge(graph, backends, frozenset()).refusals()
     return replace(plan, refusals=tuple(item for item in found if owner[item.node] != item.backend))
+
+
+def _without(plan: Plan, accepted: frozenset[str]) -> tuple[PlannedRegion, ...]:
+    return tuple(region for region in plan.regions if region.id not in accepted)
 
 
 def _partaking(plan: Plan, backends: Sequence[Backend]) -> tuple[Backend, ...]:

@@ -166,5 +166,6 @@ def _executable(graph: PackagedGraph, environment: Environment, here: Here, stri
         return run_by_eager(captured, environment)
     # As it was planned: without constants where nothing could watch them.
     config = environment.config.with_options({"weights": "live"}) if not graph.plan.constants else environment.config
-    plans = PackagedPlans(graph.plan, partial(adapted, here=here), here.missing, strict)
+    loaded = frozenset(name for name, _ in here.agreed)
+    plans = PackagedPlans(graph.plan, partial(adapted, here=here), loaded, here.missing, strict)
     return compile_graph(captured, replace(environment, config=config), UNTUNED, plans.propose)

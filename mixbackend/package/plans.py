@@ -96,12 +96,14 @@ class PackagedPlans:
     Attributes:
         plan: of the graph.
         adapt: see ``Adapt``.
+        loaded: names of the backends whose artifacts are loaded.
         reasons: for backends that cannot be used here, why.
         strict: whether a plan that does not hold is an error.
     """
 
     plan: GraphPlan
     adapt: Adapt
+    loaded: frozenset[str]
     reasons: Mapping[str, str]
     strict: bool
 
@@ -156,7 +158,7 @@ class PackagedPlans:
         problem: PlacementError | None = None
         for plan in self.adapt(bucket, made, layout.graph):
             try:
-                held = environment.planner.held(layout.graph, plan)
+                held = environment.planner.held(layout.graph, plan, self._accepted(made, plan))
             except PlacementError as error:
                 problem = problem or error
                 continue
@@ -164,6 +166,13 @@ class PackagedPlans:
             return replace(layout, plan=held)
         assert problem is not None, "one plan is tried at least"
         raise problem
+
+    def _accepted(self, made: Plan, plan: Plan) -> frozenset[str]:
+        """Regions that are as they were made, of backends whose artifacts are loaded."""
+        before = {region.id: region for region in made.regions}
+        return frozenset(
+            region.id for region in plan.regions if region.backend in self.loaded and before.get(region.id) is region
+        )
 
     def _tell(self, made: Plan, held: Plan, graph_id: str, environment: Environment) -> None:
         """Say of each region that runs elsewhere where, and why."""

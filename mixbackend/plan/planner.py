@@ -153,15 +153,18 @@ class Planner:
             return plan
         return placements.plan(costs, margin=stated, corrections=corrections)
 
-    def held(self, graph: OpGraph, plan: Plan) -> Plan:
+    def held(self, graph: OpGraph, plan: Plan, accepted: frozenset[str] = frozenset()) -> Plan:
         """A canonical plan that was made before, or elsewhere, for a graph; nothing is searched.
+
+        Args:
+            accepted: ids of regions that their backend has compiled.
 
         Raises:
             MisfitError: it does not hold here; with every problem.
         """
         from mixbackend.partitioner.plan_revalidation import revalidated_plan
 
-        return revalidated_plan(graph, plan, self.backends, self.preferences)
+        return revalidated_plan(graph, plan, self.backends, self.preferences, accepted)
 
     def with_refusals(self, graph: OpGraph, plan: Plan) -> Plan:
         """The plan with what every backend refuses, for reports."""
