@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 
 def open_environment(
-    config: Config, records: bool = False, only_reads: bool = False, found: registry.Resolution | None = None
+    config: Config,
+    records: bool = False,
+    only_reads: bool = False,
+    found: registry.Resolution | None = None,
+    kind: type[Storage] = Storage,
 ) -> Environment:
     """Make what the graphs of a configuration share; nothing on disk is opened yet.
 
@@ -40,6 +44,7 @@ def open_environment(
         records: whether what runs on a GPU is recorded into CUDA graphs.
         only_reads: whether the database is only read, as in a process that may be stopped at any moment.
         found: the backends, where they are not those that the configuration names.
+        kind: of what is kept on disk.
 
     Raises:
         UnknownBackendError, BackendUnavailableError: as ``registry.resolve``.
@@ -52,7 +57,7 @@ def open_environment(
     backends: tuple[Backend, ...] = tuple(item.for_measuring() if measures else item for item in asked)
     reference = next(backend for backend in backends if backend.traits().reference)
     fingerprints = {backend.name: backend.fingerprint() for backend in backends}
-    storage = Storage(
+    storage = kind(
         config.cache.dir,
         config.cache.remote,
         config.cache.max_gb,

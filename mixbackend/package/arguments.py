@@ -18,6 +18,7 @@ import torch
 
 from mixbackend.contracts import PackageError, PackageInputError
 from mixbackend.contracts.compiled_body import laid
+from mixbackend.contracts.torch_compat import storage_key
 from mixbackend.package.signature import FixedInput, NumberInput, Signature, TensorInput, read_size
 
 _RELATIONS = {
@@ -68,6 +69,7 @@ class Arguments:
             (place, item) for place, item in enumerate(signature.inputs) if not isinstance(item, TensorInput)
         ]
         self._laid = [(place, item.strides) for place, item in self._tensors if item.strides is not None]
+        self._written = [place for place, item in self._tensors if item.written]
         self._readers = [self._reader(symbol) for symbol in self._symbols.values()]
         self._guards = [
             (guard, *(read_size(side, self._symbols) for side in (guard.left, guard.right)))
@@ -90,6 +92,8 @@ class Arguments:
         wrong = [place for place, shape in shapes.items() if tuple(leaves[place].shape) != shape]
         if asserted or wrong:
             raise PackageInputError("; ".join([*asserted, *(self._wrong_shape(leaves, place) for place in wrong)]))
+        if self._written:
+            self._check_memory(leaves)
         for place, strides in self._laid:
             if leaves[place].stride() != strides:
                 leaves[place] = self._as_traced(leaves[place], place, strides)
@@ -182,6 +186,17 @@ class Arguments:
             if factor.is_Integer and factor > 0 and rest.is_Integer and size == factor * symbol + rest:
                 return functools.partial(_read, place, axis, int(factor), int(rest))
         raise PackageError(f"no input of the program shows the size {symbol}")
+
+    def _check_memory(self, leaves: Sequence[Any]) -> None:
+        """What is written into shares its memory with no other argument: the program was traced so."""
+        owners: dict[int, int] = {}
+        for place in [*self._written, *(place for place, _ in self._tensors if place not in self._written)]:
+            other = owners.setdefault(storage_key(leaves[place]), place) if leaves[place].numel() else place
+            if other != place and other in self._written:
+                raise PackageInputError(
+                    f"{self._paths[other]} is written into, and shares memory with {self._paths[place]}",
+                    hint="pass a copy of one of them",
+                )
 
     def _as_traced(self, value: torch.Tensor, place: int, strides: Any) -> torch.Tensor:
         made = laid(value, strides)

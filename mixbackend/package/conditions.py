@@ -9,7 +9,7 @@ neither compiles regions anew. All others are missing: their regions go elsewher
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +20,7 @@ from mixbackend.contracts.asked import AskedBackend, ask
 from mixbackend.host.devices import device_name
 from mixbackend.host.version import VERSION
 from mixbackend.locking.differences import Difference
-from mixbackend.package.model import Manifest, PackagedBackend
+from mixbackend.package.model import MadeWith, Manifest, PackagedBackend
 
 
 @dataclass
@@ -134,8 +134,14 @@ def _with_kit(item: PackagedBackend, kit: Callable[[str], bytes]) -> tuple[Asked
     return asked, ""
 
 
-def as_made(item: PackagedBackend, here: Mapping[str, AskedBackend]) -> bool:
-    """Whether a backend is what it was on the device that it was on: what was found right there holds here."""
-    backend = here.get(item.name)
-    same = backend is not None and backend.fingerprint() == item.fingerprint
-    return same and device_name(item.device) == item.product
+def as_made(made: MadeWith, item: PackagedBackend, here: Here) -> bool:
+    """Whether a backend is what it was, on the device that it was on: what was found right there holds here.
+
+    One that only loads has a fingerprint of its own: it runs the very code, with the same torch and as many threads.
+    """
+    backend = here.backends.get(item.name)
+    if backend is None or device_name(item.device) != item.product:
+        return False
+    if item.name in here.loads_only:
+        return (made.torch, made.threads) == (str(torch.__version__), torch.get_num_threads())
+    return backend.fingerprint() == item.fingerprint

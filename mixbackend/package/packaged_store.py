@@ -126,9 +126,9 @@ class _Cache(CompileCache):
 
 def packaged_environment(config: Config, package: PackageFile, here: Here) -> Environment:
     """An environment in which a package's artifacts are loaded."""
-    environment = open_environment(config, found=here.resolution()).for_good()
-    fingerprints, events, old = environment.fingerprints, environment.events, config.cache
-    storage = _Storage(old.dir, old.remote, old.max_gb, fingerprints, environment.storage._report)
+    environment = open_environment(config, found=here.resolution(), kind=_Storage).for_good()
+    storage, fingerprints, events = environment.storage, environment.fingerprints, environment.events
+    assert isinstance(storage, _Storage)
     agreed = {name for name, _ in here.agreed}
     storage.package, storage.events = package, events
     storage.members = {item.key: item.member for item in package.manifest.artifacts if item.backend in agreed}
@@ -138,12 +138,12 @@ def packaged_environment(config: Config, package: PackageFile, here: Here) -> En
     failures.confirmed = _confirmed(package, here)
     cache = _Cache(environment.reference, fingerprints, storage, failures, events, Fuel(environment.debug.fuel))
     cache.agreed = here.agreed
-    return replace(environment, storage=storage, failures=failures, compile_cache=cache, owns_weights=True)
+    return replace(environment, failures=failures, compile_cache=cache, owns_weights=True)
 
 
 def _confirmed(package: PackageFile, here: Here) -> dict[tuple[str, str], frozenset[str]]:
     """Classes of sizes at which regions were found right, by backend and region."""
-    same = {name for (name, _), item in here.agreed.items() if as_made(item, here.backends)}
+    same = {name for (name, _), item in here.agreed.items() if as_made(package.manifest.made_with, item, here)}
     found: dict[tuple[str, str], set[str]] = {}
     for item in package.manifest.confirmed:
         if item.backend in same:

@@ -113,15 +113,15 @@ def recording_environment(config: Config) -> tuple[Environment, Record]:
         PackageError: a rule requires another backend.
     """
     found = packaged_backends(config)
-    environment, record = open_environment(config, found=found).for_good(), Record()
-    old, fingerprints = environment.storage, environment.fingerprints
-    storage = _Storage(config.cache.dir, config.cache.remote, config.cache.max_gb, fingerprints, old._report)
+    environment, record = open_environment(config, found=found, kind=_Storage).for_good(), Record()
+    storage, fingerprints = environment.storage, environment.fingerprints
+    assert isinstance(storage, _Storage)
     failures = _Failures(storage, fingerprints)
     cache = _Cache(
         environment.reference, fingerprints, storage, failures, environment.events, Fuel(environment.debug.fuel)
     )
     storage.record = failures.record = cache.record = record
-    made = replace(environment, storage=storage, failures=failures, compile_cache=cache, owns_weights=True)
+    made = replace(environment, failures=failures, compile_cache=cache, owns_weights=True)
     return made, record
 
 

@@ -166,6 +166,11 @@ def test_what_a_program_writes_into_is_the_caller_s(tmp_path: Path) -> None:
     assert torch.equal(state["sum"], torch.ones(3, 3))
     with pytest.raises(PackageInputError, match=r"args\[1\]\['sum'\] is written into, and lies in memory"):
         program(torch.ones(3, 3), {"sum": torch.zeros(3, 3).t()[:, [0, 1, 2]].t()})
+    x = torch.ones(3, 3)
+    with pytest.raises(
+        PackageInputError, match=r"args\[1\]\['sum'\] is written into, and shares memory with args\[0\]"
+    ):
+        program(x, {"sum": x})
 
 
 def test_what_cannot_be_packaged_is_refused(tmp_path: Path) -> None:
