@@ -20,10 +20,12 @@ import torch.fx
 
 from mixbackend.certify.samples import Sample
 from mixbackend.contracts import (
+    WRITING,
     InputRole,
     Match,
     NodeRef,
     OpGraph,
+    OpTag,
     OpView,
     Plan,
     PlannedRegion,
@@ -158,6 +160,8 @@ class _Cutter:
             (verdict,) = self._candidates.verdicts[names[0]]
             refusal = verdict if isinstance(verdict, Unsupported) else None
             op = self._graph.node_by_name[names[0]].op
+            if any(map(_is_outside, (self._candidates.views[name] for name in names))):
+                continue
             yield self._case(op, names, refusal, partial(self._cut_group, place))
 
     def patterns(self, backend: AskedBackend) -> Iterator[Case]:
@@ -218,6 +222,13 @@ class _Cutter:
         claim = Claim(op, _dtypes(views), "dynamic" if self._sample.dynamic else "static", self._sample.phase)
         digest = hashlib.sha256(f"{claim} {_text_of(views)}".encode()).hexdigest()[:16]
         return Case(claim, _features(views), refusal, self._sample.name, digest, cut)
+
+
+def _is_outside(view: OpView) -> bool:
+    """Whether no region of captured graphs holds such an op, but for eager's own: other writes than those of the
+    contract, sparse tensors, messages between processes."""
+    tags = view.node.tags
+    return bool(tags & {OpTag.EFFECT, OpTag.COLLECTIVE}) or (OpTag.MUTATES in tags and view.op not in WRITING)
 
 
 def _groups(graph: OpGraph) -> list[tuple[str, ...]]:

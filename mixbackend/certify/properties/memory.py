@@ -22,11 +22,13 @@ _PIECES = 8
 
 def kept_results(tested: Tested) -> Problem | None:
     """A result is not written by later calls."""
-    first = tested.call(tested.inputs())
-    before = [value.clone() for value in first]
     later = other_values(tested.region, tested.case.inputs)
     if later is None or eager_refuses(tested.region, later):
         later = [value.zero_() if _is_floating(value) else value for value in tested.inputs()]
+        if refusal := eager_refuses(tested.region, later):
+            raise NotAsked(f"eager refuses other values: {refusal}")
+    first = tested.call(tested.inputs())
+    before = [value.clone() for value in first]
     shared = _addresses(first)
     second = tested.call(later)
     if any(not _same_bits(mine, copy) for mine, copy in zip(first, before, strict=True)):
