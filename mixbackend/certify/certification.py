@@ -185,7 +185,8 @@ class _Run:
             if answer.get("stored") and examined[claim].stored is None:
                 examined[claim].stored = (item, paths[number])
 
-        requests = [item.request("examine", path) for (_, item), path in zip(queue, paths, strict=True)]
+        quick = self._extent.quick
+        requests = [item.request("examine", path, quick) for (_, item), path in zip(queue, paths, strict=True)]
         self._ask("examining", requests, told)
         for item in examined.values():
             item.answers.sort(key=lambda answer: answer[0])

@@ -43,9 +43,10 @@ class Listed:
         """What tells it from other cases of its claim."""
         return f"sample {self.sample}" + "".join(f", {item}" for item in sorted(self.features) if len(item) < 60)
 
-    def request(self, what: str, artifact: str = "") -> dict[str, Any]:
+    def request(self, what: str, artifact: str = "", quick: bool = False) -> dict[str, Any]:
         """What a process is asked about it."""
-        return {"do": what, "unit": self.unit.to_dict(), "place": list(self.place), "artifact": artifact}
+        place = list(self.place)
+        return {"do": what, "unit": self.unit.to_dict(), "place": place, "artifact": artifact, "quick": quick}
 
 
 def listed(unit: Unit, cases: Iterable[dict[str, Any]]) -> list[Listed]:

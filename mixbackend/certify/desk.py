@@ -56,7 +56,7 @@ class Desk:
         case = self._cases_of(unit, sample)[place]
         try:
             if request["do"] == "examine":
-                return self._examine(case, request.get("artifact", ""), at)
+                return self._examine(case, request, at)
             if request["do"] == "load":
                 return self._load(case, request["artifact"], at)
             at("save")
@@ -79,8 +79,9 @@ class Desk:
         ]
         return {"status": "pass", "cases": listed, "skipped": self._prepared(unit).skipped}
 
-    def _examine(self, case: Case, artifact: str, at: At) -> Answer:
-        found = examine(case, self._backend, at)
+    def _examine(self, case: Case, request: Mapping[str, Any], at: At) -> Answer:
+        artifact = request["artifact"]
+        found = examine(case, self._backend, at, request["quick"])
         if artifact and found.artifact is not None:
             Path(artifact).write_bytes(found.artifact)
         return {

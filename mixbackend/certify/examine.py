@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from mixbackend.certify.cases import BROADCAST, ZERO_SIZE, Case
-from mixbackend.certify.properties import ALL
+from mixbackend.certify.properties import ALL, COMPILING
 from mixbackend.certify.properties.memory import depends_on_memory
 from mixbackend.certify.tested import NotAsked, Problem, Tested, eager_refuses, error_in_units, one_line
 from mixbackend.contracts import CompiledRegion
@@ -52,8 +52,8 @@ class Examined:
     artifact: bytes | None = None
 
 
-def examine(case: Case, backend: AskedBackend, at: At) -> Examined:
-    """Compile a case and ask everything about it."""
+def examine(case: Case, backend: AskedBackend, at: At, quick: bool = False) -> Examined:
+    """Compile a case and ask everything about it; where it must be quick, nothing for which more is compiled."""
     with warnings.catch_warnings(), torch.random.fork_rng([]):
         warnings.simplefilter("ignore")
         at("compile")
@@ -68,7 +68,7 @@ def examine(case: Case, backend: AskedBackend, at: At) -> Examined:
             return Examined((first,), ("compile",), error=error)
         if first:
             return Examined((), ("compile",), {"values": first}, error)
-        return _properties(tested, error, at)
+        return _properties(tested, error, at, quick)
 
 
 def _compiled(case: Case, backend: AskedBackend) -> CompiledRegion | Problem:
@@ -107,10 +107,13 @@ def _kind_of(tested: Tested, otherwise: str) -> str:
     return "broadcasting" if BROADCAST in tested.case.features else otherwise
 
 
-def _properties(tested: Tested, error: float | None, at: At) -> Examined:
+def _properties(tested: Tested, error: float | None, at: At, quick: bool) -> Examined:
     problems: list[Problem] = []
     held, not_asked = ["compile", "values"], {}
     for name, holds in ALL.items():
+        if quick and name in COMPILING:
+            not_asked[name] = "left out of quick runs"
+            continue
         at(name)
         try:
             problem = holds(tested)

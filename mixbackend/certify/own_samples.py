@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from mixbackend.certify import written_samples
 from mixbackend.certify.samples import Sample
 
 aten = torch.ops.aten
@@ -36,6 +37,7 @@ def all_samples() -> tuple[Sample, ...]:
         *_normalizations(normal, whole),
         *_positions(normal, whole, generator),
         *_effects(normal),
+        *written_samples.all_samples(normal),
     )
 
 

@@ -30,3 +30,6 @@ ALL: Mapping[str, Property] = {
     "zero-size": sizes.zero_size,
     "artifact": stored.loaded_here,
 }
+
+COMPILING = frozenset({"zero-size"})
+"""Those that have the backend compile another region."""
