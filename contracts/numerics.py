@@ -75,6 +75,28 @@ class Deviation:
 
 
 @dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How far results are from a float64 reference, root mean square.
+
+    Attributes:
+        error: of the results.
+        eager_error: of eager's.
+    """
+
+    error: float
+    eager_error: float
+
+    @property
+    def ratio(self) -> float:
+        """Times eager's own distance; infinite where eager alone is exact."""
+        return self.error / self.eager_error if self.eager_error else math.inf if self.error else 1.0
+
+    def worse(self, other: Accuracy | None) -> Accuracy:
+        """The one that is farther off beside eager."""
+        return self if other is None or self.ratio >= other.ratio else other
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """One output held against eager and the reference.
 
@@ -82,11 +104,13 @@ class Comparison:
         deviation: ``None`` if the output is within the budget.
         eager_error: eager's distance from the reference, root mean square; 0 for results that are no floating ones.
         size: root mean square of the reference.
+        error: the output's own distance, likewise.
     """
 
     deviation: Deviation | None
     eager_error: float = 0.0
     size: float = 0.0
+    error: float = 0.0
 
     def proves_little(self, budget: ErrorBudget) -> bool:
         """Whether eager is so far off that zeros would have passed, too."""
@@ -162,8 +186,8 @@ def _floating(index: int, result: torch.Tensor, found: _Distances, budget: Error
     ):
         allowed = slack * (budget.factor * eager_off + floor)
         if not off <= allowed:
-            return Comparison(Deviation(index, off, eager_off, allowed, measure), eager_rms, size)
-    return Comparison(None, eager_rms, size)
+            return Comparison(Deviation(index, off, eager_off, allowed, measure), eager_rms, size, rms)
+    return Comparison(None, eager_rms, size, rms)
 
 
 def _finite_distances(result: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> _Distances | None:

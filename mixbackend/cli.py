@@ -109,7 +109,12 @@ def explain(
     config: Annotated[str | None, typer.Option(help="Configuration file (YAML).")] = None,
     train: Annotated[bool, typer.Option("--train", help="Forward and backward of a training step.")] = False,
     device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
-    html: Annotated[Path | None, typer.Option(help="Also write the report to this HTML file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write the report to this HTML file, which needs no network.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="With --html: show what moved since this report, which --json wrote.")
+    ] = None,
     lock: Annotated[Path | None, typer.Option(help="Place as this lock file says.")] = None,
     frozen: Annotated[bool, typer.Option("--frozen", help="Whatever differs from the lock file is an error.")] = False,
     why: Annotated[
@@ -121,7 +126,7 @@ def explain(
     """Compile a model, run it once, and say what ran where, why, and what would make it faster."""
     from mixbackend.commands import explain as body
 
-    body.run(model, config, train, device, html, lock, frozen, why or (), as_json)
+    body.run(model, config, train, device, html, against, lock, frozen, why or (), as_json)
 
 
 @app.command()

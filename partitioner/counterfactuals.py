@@ -118,6 +118,16 @@ class Counterfactuals:
             teller = _Teller(priced, placed)
             return tuple(teller.node(name) for name in names)
 
+    def seconds(self) -> dict[str, float]:
+        """What each op's estimate adds up to, by the name of the node that computes it; their sum is the graph's."""
+        with collection_paused(len(self.question.graph.nodes)):
+            priced = self._priced()
+            problem, costs = priced.problem, priced.question.costs
+            atoms = range(len(priced.placement.labels))
+            return {
+                problem.atoms.cores[atom]: parts_of(problem, priced.placement, atom, costs).total_s for atom in atoms
+            }
+
     def _priced(self) -> _Priced:
         try:
             return _price(self.question)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mixbackend.benchmarks.first_calls.samples import Frame, Sample
+from mixbackend.host.stack_samples import Frame, Sample
 
 IMPORT_TORCH, IMPORT, AUTO, CAPTURE = "import torch", "import others", "auto()", "capture"
 PLANNING, LOWERING = "planning", "lowering"

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mixbackend.benchmarks.first_calls.samples import Sampler
     from mixbackend.benchmarks.one_model.accuracy import Phase
+    from mixbackend.host.stack_samples import Sampler
 
 MIXTURE = "mixture"
 MLP = "mlp"
@@ -174,7 +174,7 @@ def _first_call(order: Order, step: Any, arguments: tuple[Any, ...], backend: An
 
 
 def _begin_sampling() -> Sampler:
-    from mixbackend.benchmarks.first_calls.samples import Sampler
+    from mixbackend.host.stack_samples import Sampler
 
     sampler = Sampler()
     sampler.start()
@@ -184,7 +184,7 @@ def _begin_sampling() -> Sampler:
 def _told(sampler: Sampler, order: Order) -> dict[str, float]:
     """Seconds by phase; the collapsed stacks go into their file."""
     from mixbackend.benchmarks.first_calls.phases import seconds_by_phase
-    from mixbackend.benchmarks.first_calls.samples import collapsed
+    from mixbackend.host.stack_samples import collapsed
 
     samples = sampler.stop()
     if order.stacks:

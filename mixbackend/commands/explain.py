@@ -6,8 +6,10 @@ Input: the name of an entry of the model suite, or ``module:factory`` where call
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import typer
 
 from mixbackend.commands.output import PLAIN_WIDTH, console, print_json, quiet_stdout
 from mixbackend.configuration import Config, load_config
+from mixbackend.host.stack_samples import Sampler, seconds_by_stack
 from mixbackend.reporting import NodeAnswer
 from mixbackend.reporting.node_answer import answers_text, print_answers
 from mixbackend.reporting.report import SCHEMA, print_report
@@ -32,6 +35,7 @@ def run(
     train: bool,
     device: str,
     html: Path | None,
+    against: Path | None,
     lock: Path | None,
     frozen: bool,
     why: Sequence[str],
@@ -40,19 +44,24 @@ def run(
     """Explain one model; as a lock file says, if one is given here or by the configuration.
 
     Args:
+        html: also write the report there, with stacks of compiling.
+        against: an earlier report that ``--json`` wrote, which the page compares with.
         why: patterns of nodes, operators and modules: explain these instead of giving the whole report.
     """
     given = _with_lock(load_config(config), lock, frozen)
+    earlier = None if against is None else _earlier(against, html)
+    sampler = None if html is None else Sampler()
     with quiet_stdout():
         module, args, kwargs = load_model(model, train, device)
         from mixbackend.api import compiled_once  # after the model: a wrong name is told at once
 
-        with torch.set_grad_enabled(train):
+        with torch.set_grad_enabled(train), sampler or nullcontext():
             mixture = compiled_once(module, args, kwargs, given)
         report = mixture.report(advice=not why)
         answers = report.why(*why, placed=MOST_PLACED) if why else ()
     if html is not None:
-        report.to_html(html)
+        stacks = None if sampler is None else seconds_by_stack(sampler.samples)
+        report.to_html(html, title=f"{model}, {'training' if train else 'inference'}", against=earlier, stacks=stacks)
     if why:
         _tell_why(answers, as_json)
         return
@@ -63,6 +72,20 @@ def run(
         print_report(report, console())
     else:
         print(report)
+
+
+def _earlier(path: Path, html: Path | None) -> Mapping[str, Any]:
+    if html is None:
+        raise typer.BadParameter("--against is for the page: give --html FILE too")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not isinstance(found.get("graphs"), list):
+        raise typer.BadParameter(
+            f"{path} is no report of schema {SCHEMA}: `mixbackend explain MODEL --json` writes one"
+        )
+    return found
 
 
 def _tell_why(answers: Sequence[NodeAnswer], as_json: bool) -> None:

@@ -145,6 +145,7 @@ class ProgramEntry(Entry):
                 measured_s=executor.measured_s,
                 cached=compiled.cached,
                 reused_from=compiled.reused_from,
+                accuracy=executor.code.accuracy,
                 notes=(*compiled.region.notes, *(executor.bound.notes if executor.bound is not None else ())),
             )
             for planned, compiled, executor in rows

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from mixbackend.contracts import CompiledRegion, ErrorBudget, InputRole, Region
-from mixbackend.contracts.numerics import Deviation, find_deviation
+from mixbackend.contracts.numerics import Accuracy, Deviation, find_deviation
 from mixbackend.execute.kept_inputs import KeptInputs
 from mixbackend.execute.region_code import Depth
 from mixbackend.execute.run_function import Run
@@ -52,6 +52,7 @@ class Outcome:
         lost: places of inputs that it wrote though it must not, and whose values are gone.
         unchecked: why there is no answer, in words.
         proves: whether a right result says anything, see ``_proves``.
+        accuracy: of a right result that was held against float64.
     """
 
     outputs: Sequence[Any] | None = None
@@ -60,6 +61,7 @@ class Outcome:
     lost: tuple[int, ...] = ()
     unchecked: str = ""
     proves: bool = False
+    accuracy: Accuracy | None = None
 
     @property
     def failed(self) -> bool:
@@ -129,7 +131,7 @@ def _looked_at(
         kept.restore_declared()
         set_random_states(states)
         return Outcome(outputs, wrong=wrong, lost=written.lost)
-    return Outcome(outputs, proves=_proves(checked.region, kept.before, outputs))
+    return Outcome(outputs, proves=_proves(checked.region, kept.before, outputs), accuracy=check.accuracy)
 
 
 def _compared(

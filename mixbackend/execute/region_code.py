@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 
 from mixbackend.backends.common import forks
 from mixbackend.contracts import Backend, CompiledRegion, ValueMeta
+from mixbackend.contracts.numerics import Accuracy
 from mixbackend.contracts.region import RunFunction
 from mixbackend.execute.confirmations import Confirmations
 from mixbackend.execute.region_sizes import Sizes
@@ -83,6 +84,8 @@ class RegionCode:
         self.compiled = compiled
         self.inputs = inputs
         self.unbound = Checks()
+        self.accuracy: Accuracy | None = None
+        """The worst that was seen in this process."""
         self._confirmations = confirmations
         self._confirmed: dict[Sizes, bool] = {}
         self._checked: set[Sizes] = set()
@@ -123,12 +126,13 @@ class RegionCode:
             return "rows" if checks.bound else "none"
         return "rows" if checks.bound and sizes in self._checked else "whole"
 
-    def found_right(self, checks: Checks, sizes: Sizes, depth: Depth) -> None:
+    def found_right(self, checks: Checks, sizes: Sizes, depth: Depth, accuracy: Accuracy | None = None) -> None:
         """A checked call was right, and proved it."""
         checks.passed.add(sizes)
         if depth != "whole":
             return
         with self._lock:
+            self.accuracy = accuracy.worse(self.accuracy) if accuracy is not None else self.accuracy
             first = sizes not in self._checked
             self._checked.add(sizes)
         if first and self._confirmations is not None:

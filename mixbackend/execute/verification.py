@@ -105,7 +105,7 @@ class Verification:
         if outcome.unchecked or not outcome.proves:
             self._proved_nothing(sizes, outcome)
         else:
-            self.code.found_right(self.checks, sizes, depth)
+            self.code.found_right(self.checks, sizes, depth, outcome.accuracy)
             self.unproved.discard(sizes)
         return outcome
 

@@ -13,7 +13,7 @@ Non-goals: deciding what happens to a wrong region, see ``execute.region_executo
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 import torch.fx
 
 from mixbackend.contracts import ErrorBudget, OpTag, Region, op_class_of
-from mixbackend.contracts.numerics import Comparison, Deviation, compare
+from mixbackend.contracts.numerics import Accuracy, Comparison, Deviation, compare
 from mixbackend.contracts.torch_compat import warned_at_most
 from mixbackend.execute.check_memory import CallMemory
 from mixbackend.execute.chosen_positions import Choice
@@ -126,10 +126,12 @@ class Check:
     Attributes:
         deviation: the first one beyond the budget.
         unknown: why it cannot be told whether the call was right, in words.
+        accuracy: of the result that is farthest off beside eager; ``None`` where nothing was held against float64.
     """
 
     deviation: Deviation | None = None
     unknown: str = ""
+    accuracy: Accuracy | None = None
 
     @property
     def right(self) -> bool:
@@ -211,14 +213,23 @@ def _checked(call: _Call) -> Check:
         return _against_float64(call)
     parts = memory.parts(call.results, most)
     if parts is not None:
-        checks = (_against_float64(replace(call, inputs=inputs, results=results)) for inputs, results in parts)
-        return next((check for check in checks if not check.right), Check())
+        return _of_parts(_against_float64(replace(call, inputs=inputs, results=results)) for inputs, results in parts)
     if memory.native <= most:
         return _against_eager(call)
     needed = min(memory.wide, memory.native) / 1e9
     return Check(
         unknown=f"it would take {needed:.1f} GB of memory beside the call, and {most / 1e9:.1f} GB are allowed"
     )
+
+
+def _of_parts(checks: Iterable[Check]) -> Check:
+    """The first that is not right; otherwise the least accurate."""
+    accuracy: Accuracy | None = None
+    for check in checks:
+        if not check.right:
+            return check
+        accuracy = check.accuracy.worse(accuracy) if check.accuracy is not None else accuracy
+    return Check(accuracy=accuracy)
 
 
 def _against_float64(call: _Call) -> Check:
@@ -264,14 +275,15 @@ class _Judged:
 
     def check(self) -> Check:
         """The first deviation; otherwise the first result of which nothing can be told."""
-        unknown = ""
+        unknown, accuracy = "", None
         for index in _meaningful(self._call):
             found = self._compared(index)
             if found.deviation is not None:
                 return Check(found.deviation)
             if found.proves_little(self._call.budget):
                 unknown = unknown or self._unexplained(index, found)
-        return Check(unknown=unknown)
+            accuracy = Accuracy(found.error, found.eager_error).worse(accuracy)
+        return Check(unknown=unknown, accuracy=accuracy)
 
     def _compared(self, index: int) -> Comparison:
         """A result that seems wrong is so only if it is farther off than rounding takes it."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mixbackend.contracts.errors import PlacementError
 from mixbackend.contracts.graph import OpGraph
+from mixbackend.contracts.numerics import Accuracy
 from mixbackend.contracts.plan import Plan, PlannedRegion
 from mixbackend.reporting.decided import Decided, alternative_data, by_measurements, without_measurements
 from mixbackend.reporting.trials import TuningRecord, finite
@@ -36,6 +37,7 @@ class RegionRecord:
         cached: whether it was loaded from the artifact store.
         reused_from: id of the equal region that was compiled first, ``None`` if it was this one.
         notes: of the backend.
+        accuracy: of its results at checked calls of this process; ``None`` where none was held against float64.
     """
 
     id: str
@@ -43,6 +45,7 @@ class RegionRecord:
     cached: bool = False
     reused_from: str | None = None
     notes: tuple[str, ...] = ()
+    accuracy: Accuracy | None = None
 
 
 AS_TRACED = "as_traced"
@@ -192,6 +195,7 @@ class GraphRecord:
             "reused_from": record.reused_from,
             "alternatives": [alternative_data(item) for item in known.alternatives] if known is not None else [],
             "margin_s": finite(known.margin_s) if known is not None else None,
+            "error": None if record.accuracy is None else asdict(record.accuracy),
         }
 
     def _refusals(self) -> list[dict[str, str]]:

@@ -6,10 +6,9 @@ Invariants: a value; ``to_dict`` is stable (schema 1); ``str`` is plain text of 
 
 from __future__ import annotations
 
-import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,13 +101,27 @@ class Report:
         print_report(self, console)
         return captured(console)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write one self-contained HTML file with the same tables."""
-        from rich.console import Console
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "mixbackend: what ran where, and why",
+        against: Mapping[str, Any] | None = None,
+        stacks: Mapping[tuple[str, ...], float] | None = None,
+    ) -> None:
+        """Write one HTML file that needs no server and no network: graph, time, hints, and the same tables.
 
-        console = Console(file=io.StringIO(), width=WIDTH, record=True, legacy_windows=False, color_system="truecolor")
-        print_report(self, console)
-        Path(path).write_text(console.export_html(), encoding="utf-8")
+        Args:
+            path: of the file.
+            title: of the page.
+            against: ``to_dict`` of another report: what moved since is shown.
+            stacks: seconds by stacks of functions while it was compiled, outermost first, for a flame graph.
+        """
+        from mixbackend.reporting.page import Told, page, page_data
+
+        missing = tuple((info.name, info.reason) for info in self.unavailable)
+        told = Told(title, self.to_dict(), self.to_text(), self.warnings(), missing, against, stacks)
+        Path(path).write_text(page(page_data(self.graphs, told)), encoding="utf-8")
 
     def __str__(self) -> str:
         return self.to_text()

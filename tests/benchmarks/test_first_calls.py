@@ -13,10 +13,10 @@ import pytest
 import mixbackend.api
 from mixbackend.benchmarks.commands import first_calls as command
 from mixbackend.benchmarks.first_calls import measure as measuring
-from mixbackend.benchmarks.first_calls import samples as sampling
 from mixbackend.benchmarks.first_calls.measure import FirstCalls, Options, measure
 from mixbackend.benchmarks.first_calls.phases import PHASES, phase_of, seconds_by_phase
-from mixbackend.benchmarks.first_calls.samples import Frame, Sample, Sampler, collapsed, working_stack
+from mixbackend.host import stack_samples as sampling
+from mixbackend.host.stack_samples import Frame, Sample, Sampler, collapsed, working_stack
 
 
 def frames(*places: str) -> tuple[Frame, ...]:

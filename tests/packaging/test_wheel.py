@@ -17,7 +17,7 @@ pytest.importorskip("setuptools", minversion="77", reason="builds the wheel")
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("mixbackend", "contracts", "partitioner", "backends", "benchmarks")
-DATA = (".py", ".cpp", ".hpp", ".json", ".tsv", ".typed")
+DATA = (".py", ".cpp", ".css", ".hpp", ".html", ".js", ".json", ".tsv", ".txt", ".typed")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 SHIPPED_BENCHMARKS = ("__init__.py", "models/", "one_model/")

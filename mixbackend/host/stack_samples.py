@@ -1,6 +1,7 @@
 """What the threads of this process do, looked at every few milliseconds.
 
-Place: in a worker whose stacks are wanted. Output: ``Sample`` values; collapsed stacks for flame graphs.
+Place: below what wants to know where a first call spends its time: reports, and workers of benchmarks. Output:
+``Sample`` values; their seconds by stack, and collapsed stacks for flame graphs.
 Method: a thread wakes up, walks the frames of the main thread, and counts the time since it last did for them. Where
 the main thread waits for others, the first of the others that works counts instead: a pool that works with two threads
 is one stretch of waiting for its caller.
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from types import FrameType
 
 PERIOD_S = 0.004
@@ -54,6 +56,18 @@ class Sampler:
         self._main = threading.get_ident()
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
 
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """What was seen so far."""
+        return self._samples
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()
@@ -64,11 +78,14 @@ class Sampler:
         Raises:
             RuntimeError: it ended before, so that time is missing.
         """
-        self._stopped.set()
-        self._thread.join()
+        self._end()
         if self._failure is not None:
             raise RuntimeError("stacks were not sampled to the end") from self._failure
         return self._samples
+
+    def _end(self) -> None:
+        self._stopped.set()
+        self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -93,6 +110,18 @@ def working_stack(main: FrameType | None, others: Iterable[FrameType]) -> tuple[
     if not _waits(mine):
         return mine
     return next((stack for stack in map(_stack, others) if not _waits(stack)), mine)
+
+
+def seconds_by_stack(samples: Iterable[Sample]) -> dict[tuple[str, ...], float]:
+    """Seconds of each stack of functions, outermost first, without the outer frames that all have."""
+    taken = [sample for sample in samples if sample.stack]
+    levels = zip(*[sample.stack for sample in taken], strict=False)
+    shared = sum(1 for _ in takewhile(lambda frames: len(set(frames)) == 1, levels))
+    found: dict[tuple[str, ...], float] = {}
+    for sample in taken:
+        stack = tuple(frame.place for frame in sample.stack[shared:])
+        found[stack] = found.get(stack, 0.0) + sample.seconds
+    return found
 
 
 def collapsed(samples: Iterable[Sample]) -> str:
