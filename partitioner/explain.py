@@ -70,7 +70,7 @@ class Saving:
         why = f"{self.code} {self.detail}".rstrip()
         return (
             f"if {self.backend} took {self.op} ({which}, refused: {why}), "
-            f"the graph would be {self.seconds:.3e} s faster"
+            f"the graph would be {self.seconds * 1e3:.3g} ms faster"
         )
 
 
