@@ -89,7 +89,8 @@ def _loaded(package: PackageFile, config: Config, native_code: bool, strict: boo
         raise PackageDifferencesError(package.path, here.differences)
     environment = packaged_environment(config, package, here)
     for item in here.differences:
-        environment.events.append(Event("package", "", "", "", str(item)))
+        text = f"{item.what}: {item.locked} when the package was made, here {item.here}"
+        environment.events.append(Event("package", "", "", "", text))
     graphs = {name: [_graph(package, member) for member in own] for name, own in package.manifest.methods.items()}
     weights = _weights(package)
     methods = {
