@@ -3,7 +3,7 @@
 Place: above ``worker``; run by ``.ci/packages``. Input: models. Output: a table, and a line of JSON for each process.
 Method: each peer makes its files in a process of its own (torch.compile is started once to fill its caches). Then peers
 take turns: in every round each starts a fresh process; figures are medians over the rounds. The clock starts before the
-process is started and ends with its first result.
+process is started and ends with its first result. Packages are loaded where no compiler can be found.
 """
 
 from __future__ import annotations
@@ -82,6 +82,9 @@ def _process(action: str, peer: str, case: Case, folder: Path) -> dict[str, Any]
     caches = folder / f"caches-{peer}"
     caches.mkdir(mode=0o700, exist_ok=True)
     env = {**os.environ, "XDG_CACHE_HOME": str(caches), "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor")}
+    if (action, peer) == ("start", "mixbackend"):
+        env["PATH"] = ""  # there is no compiler where it is loaded
+        env.pop("CXX", None)
     begin = time.time()
     command = [*module_command(_WORKER), action, peer, case.model, str(folder)]
     try:
