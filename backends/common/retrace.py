@@ -15,7 +15,7 @@ re-traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +27,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.backends.common.repeats import RepeatsCopied
 from mixbackend.backends.common.written_last import WrittenLast
-from mixbackend.contracts import Condition, DecompositionLevel, Region, RegionInput, SymbolicSize, TensorMeta
+from mixbackend.contracts import Condition, DecompositionLevel, Region, SymbolicSize
+from mixbackend.contracts.fresh_sizes import FreshSizes, assumed
 from mixbackend.contracts.torch_compat import (
-    assumptions,
     decomposition_table,
     fresh_fake_mode,
-    fresh_symbol,
     is_mutating,
     is_operator,
     storage_key,
     symbolic_expression,
-    symbolic_integer,
     symbolic_kernels,
     tracing_apart,
     written_when_run,
@@ -68,8 +66,7 @@ class Retraced:
         Raises:
             ValueError: an assumption cannot be stated as a condition.
         """
-        bounds = {symbol: (size.lower, size.upper) for symbol, size in self.originals.items()}
-        return tuple(_condition(guard, self.originals) for guard in assumptions(self.fake_mode, bounds))
+        return assumed(self.fake_mode, self.originals)
 
     def output_values(self) -> tuple[torch.Tensor, ...]:
         """Fake values of the outputs."""
@@ -94,9 +91,9 @@ def retrace_apart(region: Region, level: DecompositionLevel) -> Retraced:
         ValueError: the region has sizes that depend on data, or a decomposition mutates.
     """
     fake_mode = fresh_fake_mode()
-    sizes = _FreshSizes(fake_mode, region.inputs)
+    sizes = FreshSizes(fake_mode, [item.meta for item in region.inputs])
     with tracing_apart(fake_mode), fake_mode, written_when_run(), symbolic_kernels(bool(sizes.originals)):
-        inputs = (*sizes.symbols(), *(sizes.value(item) for item in region.inputs))
+        inputs = (*sizes.symbols(), *(sizes.value(item.meta) for item in region.inputs))
         graph_module = make_fx(
             _runner(region, len(sizes.originals)),
             decomposition_table=decomposition_table(level),
@@ -136,99 +133,3 @@ def _refuse_mutation(graph_module: torch.fx.GraphModule, written: int) -> None:
             if node in last and node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
                 continue
             raise ValueError(f"the decomposition contains {node.target}, which writes into its input")
-
-
-class _FreshSizes:
-    """Values of a fake mode that look like a region's inputs, under new symbols."""
-
-    def __init__(self, fake_mode: Any, inputs: Sequence[RegionInput]) -> None:
-        self._fake_mode = fake_mode
-        self._renamed: dict[sympy.Expr, sympy.Symbol] = {}
-        self._places: list[str] = []
-        self.originals: dict[sympy.Symbol, SymbolicSize] = {}
-        shown = [*_sizes(inputs)]
-        for place, size in shown:
-            if size.expression.is_Symbol:
-                self._rename(place, size)
-        for place, size in shown:
-            # A whole expression gets a symbol where its own symbols never enter the region.
-            if not all(symbol in self._renamed for symbol in size.expression.free_symbols):
-                self._rename(place, size)
-
-    def symbols(self) -> tuple[Any, ...]:
-        """The new symbols as numbers."""
-        return tuple(symbolic_integer(self._fake_mode, symbol, size.hint) for symbol, size in self.originals.items())
-
-    def arguments(self) -> Callable[[Sequence[Any]], list[Any]]:
-        """Reads the new symbols off a call's inputs, and puts them before these."""
-        if not self._places:
-            return list
-        # As text, since it is asked in every call of a region; nothing but places and axes is in it.
-        made: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda inputs: [{', '.join(self._places)}, *inputs]")
-        return made
-
-    def value(self, item: RegionInput) -> Any:
-        """A fake tensor or number for one region input."""
-        meta = item.meta
-        if isinstance(meta, TensorMeta):
-            shape = [self.number(size) for size in meta.shape]
-            stride = [self.number(step) for step in meta.stride]
-            return torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
-        if meta is None:
-            raise ValueError(f"input {item.name} of the region is neither a tensor nor a number")
-        return self.number(meta)
-
-    def number(self, size: Any) -> Any:
-        """A size of the region under the new symbols; plain numbers stay."""
-        if not isinstance(size, SymbolicSize):
-            return size
-        if size.expression in self._renamed:
-            return symbolic_integer(self._fake_mode, self._renamed[size.expression], size.hint)
-        return symbolic_integer(self._fake_mode, size.expression.xreplace(self._renamed), size.hint)
-
-    def _rename(self, place: str, size: SymbolicSize) -> None:
-        """Give a size a symbol, and say where a call's inputs show it."""
-        if size.expression in self._renamed:
-            return
-        if size.hint is None or not size.expression.is_integer:
-            raise ValueError(f"size {size} depends on data")
-        name = f"region_size_{len(self._renamed)}"
-        new = fresh_symbol(self._fake_mode, name, size.hint, size.lower, size.upper)
-        symbol = symbolic_expression(new)
-        self._renamed[size.expression] = symbol
-        self.originals[symbol] = size
-        self._places.append(place)
-
-
-def _sizes(inputs: Sequence[RegionInput]) -> Iterator[tuple[str, SymbolicSize]]:
-    """Symbolic sizes of inputs with the text that reads them; strides are read where nothing else shows a size."""
-    texts: list[tuple[str, Any]] = []
-    for place, item in enumerate(inputs):
-        if isinstance(item.meta, TensorMeta):
-            texts += [(f"inputs[{place}].size({axis})", size) for axis, size in enumerate(item.meta.shape)]
-        else:
-            texts.append((f"inputs[{place}]", item.meta))
-    for place, item in enumerate(inputs):
-        if isinstance(item.meta, TensorMeta):
-            texts += [(f"inputs[{place}].stride({axis})", step) for axis, step in enumerate(item.meta.stride)]
-    yield from ((text, size) for text, size in texts if isinstance(size, SymbolicSize))
-
-
-def _condition(guard: sympy.Basic, originals: dict[sympy.Symbol, SymbolicSize]) -> Condition:
-    """A guard as a condition; ``a < b`` becomes ``b - a at least 1``."""
-    back = {symbol: size.expression for symbol, size in originals.items()}
-    hints = {symbol: sympy.Integer(size.hint) for symbol, size in originals.items()}
-
-    def size_of(expression: sympy.Expr) -> SymbolicSize:
-        return SymbolicSize(expression.xreplace(back), int(expression.xreplace(hints)), lower=-(2**62))
-
-    match guard:
-        case sympy.Eq(args=(left, right)):
-            return Condition(size_of(left - right), "equal", 0)
-        case sympy.Ne(args=(left, right)):
-            return Condition(size_of(left - right), "other_than", 0)
-        case sympy.Le(args=(left, right)) | sympy.Ge(args=(right, left)):
-            return Condition(size_of(right - left), "at_least", 0)
-        case sympy.Lt(args=(left, right)) | sympy.Gt(args=(right, left)):
-            return Condition(size_of(right - left), "at_least", 1)
-    raise ValueError(f"the compiler assumed {guard}, which cannot be stated as a condition on the region's sizes")

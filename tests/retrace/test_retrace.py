@@ -9,10 +9,9 @@ import pytest
 import sympy
 import torch
 
-from mixbackend.backends.common import retrace as retrace_module
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.compile.replay import make_inputs
-from mixbackend.contracts import Condition, Plan, PlannedRegion, Region, SymbolicSize
+from mixbackend.contracts import Condition, Plan, PlannedRegion, Region, SymbolicSize, fresh_sizes
 from mixbackend.contracts.torch_compat import symbolic_expression
 from mixbackend.graph.regions import cut_regions
 from mixbackend.graph.trace import trace_graph, trace_region
@@ -122,7 +121,7 @@ def test_compiler_assumptions_become_conditions_and_no_guards():
 def test_an_assumption_that_no_condition_states_is_an_error(monkeypatch):
     traced = retrace_apart(trace_region(lambda x: aten.add(x, 1), [torch.randn(6)], dynamic=True), "none")
     symbol = symbolic_expression(traced.inputs[-1].shape[0])
-    monkeypatch.setattr(retrace_module, "assumptions", lambda mode, bounds: [sympy.Or(symbol < 3, symbol > 5)])
+    monkeypatch.setattr(fresh_sizes, "assumptions", lambda mode, bounds: [sympy.Or(symbol < 3, symbol > 5)])
     with pytest.raises(ValueError, match="cannot be stated"):
         traced.preconditions()
 
