@@ -34,6 +34,7 @@ from mixbackend.contracts.errors import (
     InputRangeError,
     IrError,
     LockError,
+    LoweringError,
     MixbackendError,
     PackageError,
     PackageInputError,
@@ -49,6 +50,8 @@ from mixbackend.contracts.errors import (
 )
 from mixbackend.contracts.graph import GraphInput, OpGraph
 from mixbackend.contracts.legality import check_plan, dependencies, entangled_writes, find_problems
+from mixbackend.contracts.lowered import lowered
+from mixbackend.contracts.op_levels import LEVELS, OpLevel, operators_of
 from mixbackend.contracts.opclass import OP_CLASSES, OpClass, op_class_of
 from mixbackend.contracts.ops import (
     COPY_INTO,
@@ -95,6 +98,7 @@ __all__ = [
     "COPY_INTO",
     "FLOATS",
     "INTEGERS",
+    "LEVELS",
     "OP_CLASSES",
     "REFUSAL_CODES",
     "RESHAPES",
@@ -130,6 +134,7 @@ __all__ = [
     "IrError",
     "Literal",
     "LockError",
+    "LoweringError",
     "Match",
     "MixbackendError",
     "NodeMatch",
@@ -137,6 +142,7 @@ __all__ = [
     "Op",
     "OpClass",
     "OpGraph",
+    "OpLevel",
     "OpNode",
     "OpRate",
     "OpRule",
@@ -192,9 +198,11 @@ __all__ = [
     "hint_of",
     "is_symbolic",
     "known",
+    "lowered",
     "new_result",
     "one_of",
     "op_class_of",
+    "operators_of",
     "refuse_special",
     "taking_effects",
     "thread_policy",

@@ -19,12 +19,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, cast
 
+import torch
+
 from mixbackend.contracts.backend import Availability, Backend, Traits
 from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.contracts.cost import BackendRates, DeviceModel
-from mixbackend.contracts.errors import ContractError
+from mixbackend.contracts.errors import ContractError, LoweringError
 from mixbackend.contracts.forms import misfit, shown
-from mixbackend.contracts.ops import OpView
+from mixbackend.contracts.lowered import lowered
+from mixbackend.contracts.op_levels import LOWERING, OpLevel
+from mixbackend.contracts.ops import CLAIMED_WHOLE, OpView
 from mixbackend.contracts.patterns import Match, Pattern
 from mixbackend.contracts.probe import Probe
 from mixbackend.contracts.region import CompiledRegion, Region, RegionConditions, RegionSketch
@@ -130,9 +134,15 @@ def ask(
         declines=type(plugin).decline is not Backend.decline,
         prices=type(plugin).region_cost is not Backend.region_cost,
         availability=availability,
-        fingerprint=f"{fingerprint} source={source}" if source else fingerprint,
+        fingerprint=_identity(fingerprint, traits.level, source),
     )
     return AskedBackend(plugin, stated)
+
+
+def _identity(fingerprint: str, level: OpLevel, source: str) -> str:
+    """A fingerprint with what else changes what it compiles: below the level ``aten`` torch's decompositions do."""
+    parts = [fingerprint, "" if level == "aten" else f"level={level} lowered-by={torch.__version__}/{LOWERING}"]
+    return " ".join(part for part in (*parts, f"source={source}" if source else "") if part)
 
 
 def asked_availability(plugin: Backend) -> Availability:
@@ -193,7 +203,20 @@ class AskedBackend(Backend):
     # --- about ops and regions: guarded one by one ---------------------------------------------------------------
 
     def judge(self, view: OpView) -> Verdict:
-        """Its verdict; a fault is the refusal ``backend-error``."""
+        """Its verdict; of a lower level that on all that the op becomes there. A fault is the refusal
+        ``backend-error``."""
+        level = self.stated.traits.level
+        if level == "aten" or view.node.tags & CLAIMED_WHOLE:
+            return self._verdict(view)
+        if view.op == "getitem":
+            return Supported()
+        try:
+            inner = lowered(view, level)
+        except LoweringError as error:
+            return Unsupported("decomposition", error.what)
+        return _joint([(step, self._verdict(step)) for step in inner if step.op != "getitem"], view)
+
+    def _verdict(self, view: OpView) -> Verdict:
         verdict, fault = self._ask("judge", lambda: self.plugin.judge(view), Verdict, view.op)
         if not fault and isinstance(verdict, Supported) and not _is_finite(verdict.cost):
             fault = self._fault("judge", f"returned a cost of {verdict.cost} seconds", "form", view.op)
@@ -264,10 +287,18 @@ class AskedBackend(Backend):
     # --- what may raise ------------------------------------------------------------------------------------------
 
     def compile(self, region: Region) -> CompiledRegion:
-        return _compiled("compile", lambda: self.plugin.compile(region))
+        return self._made("compile", region, lambda given: self.plugin.compile(given))
 
     def load(self, region: Region, artifact: bytes) -> CompiledRegion:
-        return _compiled("load", lambda: self.plugin.load(region, artifact))
+        return self._made("load", region, lambda given: self.plugin.load(given, artifact))
+
+    def _made(self, question: str, region: Region, call: Callable[[Region], object]) -> CompiledRegion:
+        """What it makes of a region in the operators that it speaks."""
+        given = lowered(region, self.stated.traits.level)
+        compiled = _compiled(question, lambda: call(given))
+        if not given.preconditions:
+            return compiled
+        return replace(compiled, preconditions=(*given.preconditions, *compiled.preconditions))
 
     def loading(self, device_type: str) -> str:
         """What it says; its fingerprint, which nothing else has, where that is no text."""
@@ -300,6 +331,18 @@ class AskedBackend(Backend):
             self._emitted.add((question, kind))
             self._emit(Fault(self.name, question, detail, about))
         return detail
+
+
+def _joint(answers: Sequence[tuple[OpView, Verdict]], view: OpView) -> Verdict:
+    """The verdict on an op by those on what it becomes: the first refusal, or the sum of the costs."""
+    for step, verdict in answers:
+        if isinstance(verdict, Unsupported):
+            if step is view:
+                return verdict
+            told = verdict.detail or verdict.code
+            return Unsupported("decomposition", f"{view.op} becomes {step.op}: {told}")
+    costs = [verdict.cost for _, verdict in answers if isinstance(verdict, Supported)]
+    return Supported(None if None in costs else sum(cost for cost in costs if cost is not None))
 
 
 def _guarded(call: Callable[[], object], hint: Any) -> tuple[Any, str]:

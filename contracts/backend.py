@@ -19,6 +19,7 @@ from mixbackend.contracts.build_seconds import BuildSeconds
 from mixbackend.contracts.cost import BackendRates, DeviceModel
 from mixbackend.contracts.errors import ContractError
 from mixbackend.contracts.forms import misfit
+from mixbackend.contracts.op_levels import OpLevel
 from mixbackend.contracts.opclass import OpClass
 from mixbackend.contracts.ops import OpView
 from mixbackend.contracts.patterns import Pattern
@@ -38,8 +39,8 @@ Packaged = Literal["no", "data", "native"]
 here; what the backend's library reads, or nothing where compiling takes no compiler; native code."""
 
 DecompositionLevel = Literal["none", "core_aten", "prims", "inductor"]
-"""How far ops are decomposed before a backend with this level compiles its region: not at all (the planning level),
-to core ATen, to prims, or with inductor's own table."""
+"""How far a backend takes ops apart by itself, inside ``compile``: not at all, to core ATen, to prims, or with
+inductor's own table. ``Traits.level`` is what it is asked at, and what its regions come in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,9 @@ class Traits:
     Attributes:
         device_types: devices whose tensors it takes.
         weights: see ``WeightPolicy``.
+        level: of the operators that it speaks, see ``contracts.op_levels``. Below ``aten`` it is asked about the ops
+            that an op becomes there, takes the op where it takes them all, and gets regions of such ops; patterns,
+            prices and conditions of regions, and what it claims whole, are of the level ``aten`` still.
         decomposition: see ``DecompositionLevel``.
         capturable: whether a region may be recorded into a CUDA graph. What torch allocates for it and it keeps is then
             allocated when it is compiled or bound, or in the first call of each set of sizes: later ones keep nothing.
@@ -126,6 +130,7 @@ class Traits:
 
     device_types: frozenset[str] = frozenset({"cpu"})
     weights: WeightPolicy = "live"
+    level: OpLevel = "aten"
     decomposition: DecompositionLevel = "none"
     capturable: bool = False
     uses_current_stream: bool = True
@@ -182,7 +187,7 @@ class Backend(ABC):
 
     @abstractmethod
     def judge(self, view: OpView) -> Verdict:
-        """Whether it can run this op with correct results, or why not."""
+        """Whether it can run this op, of the level that it speaks, with correct results, or why not."""
 
     @abstractmethod
     def compile(self, region: Region) -> CompiledRegion:

@@ -103,6 +103,12 @@ class RegionTextError(MixbackendError):
     code = "region-text"
 
 
+class LoweringError(MixbackendError):
+    """An op cannot be written in the operators of a lower level."""
+
+    code = "lowering"
+
+
 class StorageError(MixbackendError):
     """The artifact store or the measurement database cannot be used."""
 

@@ -60,10 +60,11 @@ _MEMBERS: dict[OpClass, str] = {
     "reflection_pad2d_backward replication_pad2d replication_pad2d_backward grid_sampler_2d _upsample_bilinear2d_aa",
     "view": "view reshape _unsafe_view t transpose permute expand squeeze unsqueeze slice select split "
     "split_with_sizes unbind detach alias as_strided diagonal unfold view_as_real view_as_complex real imag "
-    "_reshape_alias lift lift_fresh movedim swapaxes narrow getitem numpy_T mT",
+    "_reshape_alias lift lift_fresh movedim swapaxes narrow getitem numpy_T mT broadcast_in_dim split_dim collapse "
+    "collapse_view view_of",
     "copy": "clone _to_copy cat stack copy repeat flip roll contiguous lift_fresh_copy copy_ tril triu rot90 "
-    "constant_pad pixel_shuffle pixel_unshuffle channel_shuffle",
-    "factory": "full zeros ones empty arange scalar_tensor zeros_like ones_like full_like empty_like new_zeros "
+    "constant_pad pixel_shuffle pixel_unshuffle channel_shuffle convert_element_type device_put rev",
+    "factory": "iota full zeros ones empty arange scalar_tensor zeros_like ones_like full_like empty_like new_zeros "
     "new_ones new_full new_empty new_empty_strided empty_strided linspace eye tril_indices triu_indices "
     "empty_permuted",
     "sort": "sort topk argsort msort kthvalue unique searchsorted bucketize unique_consecutive",
@@ -85,7 +86,7 @@ addcdiv fill polygamma digamma lgamma special_xlog1py xlogy nan_to_num signbit c
 gelu_backward silu_backward sigmoid_backward tanh_backward threshold_backward hardtanh_backward
 hardswish_backward hardsigmoid_backward leaky_relu_backward elu_backward softplus_backward mish_backward
 log_sigmoid_backward glu_backward native_dropout_backward mse_loss mse_loss_backward smooth_l1_loss huber_loss
-binary_cross_entropy binary_cross_entropy_backward logit_backward
+binary_cross_entropy binary_cross_entropy_backward logit_backward erf_inv shift_left shift_right_arithmetic
 """
 _POINTWISE = frozenset(_POINTWISE_NAMES.split())
 

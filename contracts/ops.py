@@ -79,6 +79,10 @@ class OpTag(Enum):
     """Has another effect (assertion, print, profiler mark) and keeps its place among effects."""
 
 
+CLAIMED_WHOLE = frozenset({OpTag.MUTATES, OpTag.HIGHER_ORDER})
+"""Tags of ops that backends of every level are asked about as they are, if their traits say that they take them."""
+
+
 class InputRole(Enum):
     """Where the value of a graph or region input comes from."""
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 import torch.fx
 
+from mixbackend.contracts.op_levels import OpLevel
 from mixbackend.contracts.ops import InputRole, OpTag, OpView, Phase, ValueMeta
 from mixbackend.contracts.sizes import Condition
 from mixbackend.contracts.tensors import TensorMeta
@@ -73,6 +74,9 @@ class Region:
         matches: patterns chosen by the planner, as (pattern, node names inside ``graph_module``).
         sources: user's source lines of its ops, for errors.
         deterministic: whether equal inputs must give bitwise equal results; see ``OpGraph.deterministic``.
+        level: of its ops, see ``Traits.level``.
+        preconditions: conditions on sizes under which a lowered region means what it meant before; checked before each
+            call, eager runs the region where they fail.
     """
 
     id: str
@@ -86,6 +90,8 @@ class Region:
     matches: tuple[tuple[str, tuple[str, ...]], ...] = ()
     sources: tuple[str, ...] = ()
     deterministic: bool = False
+    level: OpLevel = "aten"
+    preconditions: tuple[Condition, ...] = ()
 
     @property
     def is_local(self) -> bool:

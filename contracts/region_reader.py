@@ -21,6 +21,7 @@ import torch.fx
 from mixbackend.contracts.describe_op import SYMBOLIC_OPERATORS, describe_op, value_meta
 from mixbackend.contracts.errors import RegionTextError
 from mixbackend.contracts.graph import GraphInput, OpGraph
+from mixbackend.contracts.op_levels import LEVELS, OpLevel
 from mixbackend.contracts.ops import InputRole, Phase
 from mixbackend.contracts.region import Region, RegionInput, RegionOutput
 from mixbackend.contracts.region_grammar import (
@@ -99,15 +100,15 @@ class _Reader:
         return self._finish(id, *self._walk({"return": self._output, "match": self._match}))
 
     def graph(self) -> tuple[torch.fx.GraphModule, Phase]:
-        phase, _ = self._walk({"offset": self._offset})
+        phase, *_ = self._walk({"offset": self._offset})
         if len(self._names) != len(self._values):
             raise RegionTextError(f"{len(self._names)} names are given for {len(self._values)} values")
         self._graph.output(())
         return graph_module_of(self._root, self._graph), phase
 
-    def _walk(self, handlers: Mapping[str, Callable[[Parser], None]]) -> tuple[Phase, bool]:
+    def _walk(self, handlers: Mapping[str, Callable[[Parser], None]]) -> tuple[Phase, OpLevel, bool]:
         lines = list(enumerate(self._text.splitlines(), start=1))
-        phase, deterministic = _read_header(lines[0][1] if lines else "")
+        header = _read_header(lines[0][1] if lines else "")
         # Symbols are declared at the end, in order of first appearance; metas need them from the first line on.
         self._declare(lines)
         for number, line in lines[1:]:
@@ -116,13 +117,13 @@ class _Reader:
             parser = Parser(line, number)
             handlers.get(parser.peek(), self._statement)(parser)
             parser.end()
-        return phase, deterministic
+        return header
 
     def _new_name(self) -> str:
         place = len(self._values)
         return self._names[place] if place < len(self._names) else f"v{place}"
 
-    def _finish(self, id: str, phase: Phase, deterministic: bool) -> Region:
+    def _finish(self, id: str, phase: Phase, level: OpLevel, deterministic: bool) -> Region:
         self._graph.output(tuple(self._named(item.name) for item in self._outputs))
         nodes = [node for node in self._graph.nodes if node.op == "call_function"]
         inputs = [GraphInput(item.name, item.meta, item.role) for item in self._inputs]
@@ -145,6 +146,7 @@ class _Reader:
             views=tuple(described.view(node.name) for node in described.placed_nodes),
             matches=tuple(self._matches),
             deterministic=deterministic,
+            level=level,
         )
 
     def _named(self, name: str) -> torch.fx.Node:
@@ -352,13 +354,15 @@ def parser_errors(parser: Parser) -> Iterator[None]:
         raise parser.error(f"{type(error).__name__}: {error}") from error
 
 
-def _read_header(line: str) -> tuple[Phase, bool]:
-    """The phase, and whether results must be repeatable."""
-    phase = line.removeprefix(HEADER + " ").removesuffix(DETERMINISTIC)
-    if not line.startswith(HEADER + " ") or phase not in get_args(Phase):
-        expected = f"{HEADER} inference|forward|backward[{DETERMINISTIC}]"
+def _read_header(line: str) -> tuple[Phase, OpLevel, bool]:
+    """The phase, the level of the ops, and whether results must be repeatable."""
+    words = line.removeprefix(HEADER + " ").removesuffix(DETERMINISTIC).split(" ")
+    phase, level = words if len(words) == 2 else (words[0], "aten")
+    fits = len(words) == 1 or (len(words) == 2 and level in LEVELS[1:])
+    if not line.startswith(HEADER + " ") or phase not in get_args(Phase) or not fits:
+        expected = f"{HEADER} inference|forward|backward[ {'| '.join(LEVELS[1:])}][{DETERMINISTIC}]"
         raise RegionTextError(f"expected '{expected}', found {line!r}", where="line 1")
-    return phase, line.endswith(DETERMINISTIC)  # type: ignore[return-value]
+    return phase, level, line.endswith(DETERMINISTIC)  # type: ignore[return-value]
 
 
 def _read_hint(parser: Parser) -> tuple[str, int]:

@@ -28,6 +28,7 @@ import torch.fx
 
 from mixbackend.contracts.describe_op import SYMBOLIC_OPERATORS, operator_name, value_meta
 from mixbackend.contracts.errors import RegionTextError
+from mixbackend.contracts.op_levels import OpLevel
 from mixbackend.contracts.ops import InputRole, Phase
 from mixbackend.contracts.region import RegionInput, RegionOutput
 from mixbackend.contracts.region_grammar import (
@@ -70,6 +71,7 @@ def write_region_text(
     phase: Phase,
     matches: Iterable[tuple[str, tuple[str, ...]]] = (),
     deterministic: bool = False,
+    level: OpLevel = "aten",
 ) -> str:
     """Canonical text of a region.
 
@@ -78,13 +80,14 @@ def write_region_text(
         inputs, outputs: its boundary, in the order of placeholders and results.
         phase: inference, forward or backward.
         matches: patterns that the owner was given the region for, as in ``Region.matches``.
-        deterministic: as in ``Region.deterministic``; said in the first line.
+        deterministic, level: as in ``Region``; said in the first line.
 
     Raises:
         RegionTextError: something in it has no text form; names the node.
     """
     writer = _Writer(graph_module, {item.name: item.role for item in inputs})
-    lines = [f"{HEADER} {phase}{DETERMINISTIC if deterministic else ''}", *writer.statements()]
+    lowered = "" if level == "aten" else f" {level}"
+    lines = [f"{HEADER} {phase}{lowered}{DETERMINISTIC if deterministic else ''}", *writer.statements()]
     lines += [writer.output(item) for item in outputs]
     lines += [writer.match(pattern, names) for pattern, names in matches]
     return "\n".join(lines + writer.symbols()) + "\n"

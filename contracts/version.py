@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mixbackend.contracts.errors import ContractVersionError
 
-CONTRACT_VERSION = "1.0"
+CONTRACT_VERSION = "1.1"
 """``major.minor`` of the contract described by this package."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from mixbackend.contracts.torch_compat.prim_forms import OURS
 from mixbackend.contracts.torch_compat.result_types import with_eager_decompositions
 
 
@@ -24,6 +25,11 @@ class SchemaArgument:
     default: Any
     keyword_only: bool
     length: int | None = None
+
+    def is_default(self, value: Any) -> bool:
+        """Whether a value is what the argument is without being given; lists may be written as tuples."""
+        default = tuple(self.default) if isinstance(self.default, list) else self.default
+        return self.has_default and type(value) is type(default) and bool(value == default)
 
 
 def is_operator(target: object) -> bool:
@@ -62,7 +68,7 @@ def returns_nothing(operator: Any) -> bool:
 
 def decomposition_table(level: str) -> dict[Any, Any]:
     """Decompositions of a level of ``contracts.DecompositionLevel``; results have the types that eager gives."""
-    return with_eager_decompositions(_torch_decompositions(level))
+    return with_eager_decompositions({**_torch_decompositions(level), **OURS.get(level, {})})
 
 
 def _torch_decompositions(level: str) -> dict[Any, Any]:
@@ -108,6 +114,11 @@ def pure_operators() -> Iterator[Any]:
 def composite_implicit(operator: Any) -> bool:
     """Whether an operator overload is defined by other operators for every device (``reshape``, ``linear``)."""
     return operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def kernels_are_composite(operator: Any) -> bool:
+    """Whether torch's own kernels define an operator by others: graphs are captured without it."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
 
 
 def operator_database() -> list[Any]:

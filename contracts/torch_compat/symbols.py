@@ -90,6 +90,11 @@ def assumptions(fake_mode: Any, bounds: Mapping[sympy.Symbol, tuple[int, int | N
     return tuple(guard for guard in guards if bound_sympy(guard, ranges) != always)
 
 
+def is_guarded(shape_env: ShapeEnv | None, guard: sympy.Basic) -> bool:
+    """Whether something holds by what a shape environment knows of its symbols, its guards included; adds no guard."""
+    return shape_env is not None and shape_env._maybe_evaluate_static(guard) == sympy.true
+
+
 _SYMBOLIC_FUNCTIONS = (
     "FloorDiv",
     "ModularIndexing",

@@ -6,7 +6,7 @@ Place: a part of the door; see ``contracts.torch_compat``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -98,10 +98,43 @@ def rerun_fake(target: Any, arguments: Any, keywords: Any, like: Any = None) -> 
     fake = tree_map_only(
         torch.Tensor, lambda value: value if is_fake(value) else mode.from_tensor(value), (arguments, keywords)
     )
-    quiet = contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
     given, named = fake
-    with without_dispatch_modes(), torch.no_grad(), torch._C._DisableAutocast(), quiet, mode:
+    with without_dispatch_modes(), torch.no_grad(), torch._C._DisableAutocast(), guards_suppressed(mode), mode:
         return as_eager_gives(target, given, named, target(*given, **named))
+
+
+def fake_mode_of(values: Iterable[Any]) -> Any:
+    """The mode of the first fake tensor among values, which may be several at a place.
+
+    Raises:
+        ValueError: there is none.
+    """
+    from torch.utils._pytree import tree_leaves
+
+    found = (value.fake_mode for item in values for value in tree_leaves(item) if is_fake(value))
+    mode = next(found, None)
+    if mode is None:
+        raise ValueError("there is no fake tensor")
+    return mode
+
+
+def guards_suppressed(mode: Any) -> Any:
+    """Context in which nothing that is asked of a fake mode's symbols becomes a guard."""
+    return contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
+
+
+@contextlib.contextmanager
+def guards_counted() -> Iterator[None]:
+    """Context in which what is asked of symbols becomes a guard of theirs, also where somebody around suppresses
+    guards: torch suppresses those of all modes of a thread at once."""
+    from torch.fx.experimental.symbolic_shapes import TLS
+
+    before = getattr(TLS, "suppress_guards", False)
+    TLS.suppress_guards = False
+    try:
+        yield
+    finally:
+        TLS.suppress_guards = before
 
 
 def is_fake(value: object) -> bool:

@@ -29,8 +29,10 @@ from mixbackend.contracts import (
     Unsupported,
     Verdict,
     errors,
+    lowered,
 )
 from mixbackend.cost.switches import SWITCH
+from mixbackend.graph.trace import trace_region
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
@@ -119,6 +121,10 @@ def raise_rate_table(folder: Path) -> None:
     from mixbackend.cost.rate_tables import read_table
 
     read_table("{}", str(folder / "table.json"))
+
+
+def raise_lowering(folder: Path) -> None:
+    lowered(trace_region(torch.bernoulli, [torch.rand(3)]), "prims")
 
 
 def raise_storage(folder: Path) -> None:
@@ -215,6 +221,7 @@ TRIGGERS: dict[str, Callable[[Path], object]] = {
     "region-run": lambda folder: compile_with(BrokenAtRunTime, folder),
     "verification": lambda folder: compile_with(Wrong, folder),
     "region-text": raise_region_text,
+    "lowering": raise_lowering,
     "storage": raise_storage,
     "rate-table": raise_rate_table,
     "lock": raise_lock,

@@ -12,10 +12,11 @@ import os
 
 import pytest
 import torch
+from op_samples import functions_of, operators, variants
 
 from mixbackend.backends.codegen.lower.table import RULES
 
-from .conftest import DTYPES, Executor, Tally, by_backend, by_stages, functions_of, operators, run_sample, variants
+from .conftest import DTYPES, Executor, Tally, by_backend, by_stages, run_sample
 
 NIGHTLY = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
 _PARTS = 4

@@ -5,12 +5,11 @@ from __future__ import annotations
 import mpmath
 import pytest
 import torch
+from rounding_noise import rounding_noise
 
 from mixbackend.contracts import ErrorBudget
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.graph.trace import trace_region
-
-from .rounding_noise import rounding_noise
 
 BUDGET = ErrorBudget(factor=4.0, floor=64.0)
 
