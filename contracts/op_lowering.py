@@ -154,6 +154,10 @@ def _traced(view: OpView, operator: Any, level: OpLevel) -> OpLowering:
     placeholders = [*graph.find_nodes(op="placeholder")]
     (output,) = graph.find_nodes(op="output")
     originals = dict(sizes.originals)
+    for node, place in zip(placeholders, sizes.places, strict=False):
+        # What computes the input in the region may lay it out otherwise than eager.
+        if place.kind == "stride" and node.users:
+            raise LoweringError(f"{view.op} has a size that only strides of its inputs show")
     return OpLowering(
         graph=graph,
         symbols=tuple(zip(placeholders[:count], sizes.places, strict=True)),

@@ -180,8 +180,7 @@ class _Lowerer:
         if expression not in self._numbers and place.kind == "number":
             self._numbers[expression] = shown_by
         if expression not in self._numbers:
-            target = torch.ops.aten.sym_size.int if place.kind == "size" else torch.ops.aten.sym_stride.int
-            made = self._graph.call_function(target, (shown_by, place.axis))
+            made = self._graph.call_function(torch.ops.aten.sym_size.int, (shown_by, place.axis))
             made.meta = {"val": value}
             self._numbers[expression] = made
         return self._numbers[expression]
