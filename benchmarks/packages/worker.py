@@ -126,13 +126,17 @@ def _compiled(model: str, folder: Path, values: dict[str, Any]) -> Callable[[], 
 def _aotinductor(model: str, folder: Path, values: dict[str, Any]) -> Callable[[], Any]:
     import torch._inductor
 
-    try:
-        program = torch._inductor.aoti_load_package(str(folder / _FILES["aotinductor"]))
-    except NotImplementedError:
-        import transformers.modeling_outputs  # noqa: F401  (its classes of results must be there)
+    program = torch._inductor.aoti_load_package(str(folder / _FILES["aotinductor"]))
 
-        program = torch._inductor.aoti_load_package(str(folder / _FILES["aotinductor"]))
-    return lambda: program(*values["args"], **values["kwargs"])
+    def run() -> Any:
+        try:
+            return program(*values["args"], **values["kwargs"])
+        except NotImplementedError:
+            import transformers.modeling_outputs  # noqa: F401  (its classes of results must be there)
+
+            return program(*values["args"], **values["kwargs"])
+
+    return run
 
 
 def _onnxruntime(model: str, folder: Path, values: dict[str, Any]) -> Callable[[], Any]:
