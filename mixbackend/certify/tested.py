@@ -180,8 +180,9 @@ def _comparable(mine: torch.Tensor, exact: torch.Tensor) -> bool:
 def _units(mine: torch.Tensor, exact: torch.Tensor) -> float:
     difference = mine.double() - exact.double()
     rms = float(difference.square().mean().sqrt())
-    scale = float(exact.abs().max())
-    return rms / (torch.finfo(mine.dtype).eps * scale) if scale else 0.0
+    # What is smaller than the type's least number is no error of anybody's.
+    scale = max(float(exact.abs().max()), torch.finfo(mine.dtype).smallest_normal)
+    return rms / (torch.finfo(mine.dtype).eps * scale)
 
 
 def one_line(error: BaseException) -> str:
