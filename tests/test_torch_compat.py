@@ -1019,6 +1019,41 @@ def test_cuda_graph_tree(monkeypatch):
     assert tree.latest([]) is None
 
 
+def _frames_of(function, *calls):
+    """What the door says at each call of a backend."""
+    found = []
+
+    def backend(graph_module, _):
+        found.append((compat.graph_break_of(graph_module), compat.recompile_reason()))
+        return graph_module
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=backend)
+    for arguments in calls:
+        compiled(*arguments)
+    return found
+
+
+def test_graph_break_of():
+    def function(value):
+        value = value.sin()
+        print(end="")
+        return value.cos()
+
+    (broken, _), (whole, _) = _frames_of(function, (torch.ones(3),))
+    assert whole is None
+    assert broken.file == __file__ and broken.function == "function"
+    assert broken.line == function.__code__.co_firstlineno + 2
+    assert "print" in broken.explanation and broken.hint and broken.reason
+
+
+def test_recompile_reason():
+    found = _frames_of(lambda value: value + 1, (torch.ones(3),), (torch.ones(3, dtype=torch.float64),))
+    reasons = [reason for _, reason in found]
+    assert reasons[0] == "" and "dtype" in reasons[1] and "\n" not in reasons[1]
+    assert compat.recompile_reason() == ""
+
+
 def test_every_thread_has_trees():
     """Torch 2.11 gives them to the thread alone that imported its module."""
     with ThreadPoolExecutor(1) as pool:

@@ -61,6 +61,7 @@ from mixbackend.contracts.torch_compat.exported import (
     tensor_checks,
     tree_children,
 )
+from mixbackend.contracts.torch_compat.frames import GraphBreak, graph_break_of, recompile_reason
 from mixbackend.contracts.torch_compat.graph_modules import (
     forward_of,
     graph_module_of,
@@ -154,6 +155,7 @@ __all__ = [
     "MISSTATED",
     "RECOMPUTATION_POLICY",
     "EveryOperator",
+    "GraphBreak",
     "GraphTree",
     "GraphsApart",
     "KeptUntilStored",
@@ -197,6 +199,7 @@ __all__ = [
     "fresh_fake_mode",
     "fresh_symbol",
     "gpu_allocator",
+    "graph_break_of",
     "graph_module_of",
     "graph_task",
     "guards_counted",
@@ -238,6 +241,7 @@ __all__ = [
     "profiler_is_on",
     "pure_operators",
     "raw_cuda_stream",
+    "recompile_reason",
     "record_without_other_ranks",
     "recorded_random_state",
     "rerun_fake",

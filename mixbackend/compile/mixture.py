@@ -23,6 +23,7 @@ from mixbackend import registry
 from mixbackend.backends.common import forks
 from mixbackend.compile.compiled_graphs import CompiledGraphs
 from mixbackend.compile.driver import compile_graph
+from mixbackend.compile.frame_events import frame_events
 from mixbackend.compile.joint_agreement import mark_as_agreed
 from mixbackend.compile.open_environment import open_environment
 from mixbackend.compile.stages import StageDriver
@@ -101,6 +102,8 @@ class Mixture:
 
         with full_collections_later(), asked_by(self.compiler):
             environment = self.environment_for(mode, options)
+            for event in frame_events(graph_module):
+                environment.events.append(event)
             stored, request = results_of(environment), Request(self.compiler, mode, options)
             compile_graph = functools.partial(self._compiled, environment)
             # AOTAutograd compiles a backward when it wants to, and asks how to split a joint graph.

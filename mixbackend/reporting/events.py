@@ -18,6 +18,7 @@ EventKind = Literal[
     "fallback",
     "weights_rebuilt",
     "recompile",
+    "graph_break",
     "verify_failed",
     "unverified",
     "threads",
@@ -31,7 +32,7 @@ EventKind = Literal[
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
 
-ORDINARY = frozenset({"weights_rebuilt", "recompile", "threads", "tuning", "cuda_graphs", "ranks"})
+ORDINARY = frozenset({"weights_rebuilt", "recompile", "graph_break", "threads", "tuning", "cuda_graphs", "ranks"})
 """Kinds that tell of no trouble."""
 
 logger = logging.getLogger("mixbackend")
