@@ -1019,6 +1019,27 @@ def test_cuda_graph_tree(monkeypatch):
     assert tree.latest([]) is None
 
 
+@pytest.fixture(scope="module")
+def aoti_package(tmp_path_factory):
+    """A small program, compiled ahead, and what it should compute."""
+    model, value = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(2, 4)
+    with torch.no_grad():
+        program = torch.export.export(model, (value,))
+        path = compat.aoti_packaged(program, str(tmp_path_factory.mktemp("aoti") / "small.pt2"))
+        return path, value, model(value)
+
+
+@pytest.mark.nightly
+def test_aoti_packaged(aoti_package):
+    assert os.path.getsize(aoti_package[0]) > 1000
+
+
+@pytest.mark.nightly
+def test_aoti_loaded(aoti_package):
+    path, value, wanted = aoti_package
+    torch.testing.assert_close(compat.aoti_loaded(path)(value), wanted)
+
+
 def _frames_of(function, *calls):
     """What the door says at each call of a backend."""
     found = []
@@ -1362,6 +1383,61 @@ def test_default_store() -> None:
         found.set("key", "value")
         assert found.get("key") == b"value"
     assert compat.default_store() is None
+
+
+def test_fake_mode_of():
+    mode = compat.fresh_fake_mode()
+    with mode:
+        value = torch.ones(2)
+    assert compat.fake_mode_of([3, [None, (value,)]]) is mode
+    with pytest.raises(ValueError, match="no fake tensor"):
+        compat.fake_mode_of([torch.ones(2)])
+
+
+def _symbol():
+    """A shape environment, and a size of it that no guard is about."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    shape_env = ShapeEnv()
+    symbol = shape_env.create_symbol(7, source=ConstantSource("size"), dynamic_dim=DimDynamic.DYNAMIC)
+    return shape_env, shape_env.create_symintnode(symbol, hint=7)
+
+
+def test_guards_suppressed():
+    shape_env, size = _symbol()
+    mode = types.SimpleNamespace(shape_env=shape_env)
+    with compat.guards_suppressed(mode):
+        assert size < 100
+    assert not shape_env.guards
+    with compat.guards_suppressed(types.SimpleNamespace(shape_env=None)):
+        assert size < 50
+    assert len(shape_env.guards) == 1
+
+
+def test_guards_counted():
+    shape_env, size = _symbol()
+    with compat.guards_suppressed(types.SimpleNamespace(shape_env=shape_env)):
+        with compat.guards_counted():
+            assert size < 100
+        assert len(shape_env.guards) == 1
+        assert size < 50
+    assert len(shape_env.guards) == 1
+
+
+def test_is_guarded():
+    shape_env, size = _symbol()
+    symbol = size.node.expr
+    assert not compat.is_guarded(shape_env, symbol < 100)
+    assert size < 50
+    assert compat.is_guarded(shape_env, symbol < 100)
+    assert not compat.is_guarded(shape_env, symbol < 10) and not compat.is_guarded(None, symbol < 100)
+    assert len(shape_env.guards) == 1
+
+
+def test_kernels_are_composite():
+    assert compat.kernels_are_composite(torch.ops.aten.reshape.default)
+    assert not compat.kernels_are_composite(torch.ops.aten.add.Tensor)
 
 
 def test_every_public_function_has_a_test() -> None:

@@ -48,7 +48,9 @@ def _make(peer: str, model: str, folder: Path) -> dict[str, Any]:
         report = mixbackend.export(program, file)
         backends = {region.backend: None for graph in report.graphs for region in graph.plan.regions}
     elif peer == "aotinductor":
-        torch._inductor.aoti_compile_and_package(program, package_path=str(file))
+        from mixbackend.contracts.torch_compat import aoti_packaged
+
+        aoti_packaged(program, str(file))
     elif peer == "onnxruntime":
         torch.onnx.export(program, (), str(file), dynamo=True, external_data=True)
     made_s = time.perf_counter() - begin - traced_s
@@ -124,9 +126,9 @@ def _compiled(model: str, folder: Path, values: dict[str, Any]) -> Callable[[], 
 
 
 def _aotinductor(model: str, folder: Path, values: dict[str, Any]) -> Callable[[], Any]:
-    import torch._inductor
+    from mixbackend.contracts.torch_compat import aoti_loaded
 
-    program = torch._inductor.aoti_load_package(str(folder / _FILES["aotinductor"]))
+    program = aoti_loaded(str(folder / _FILES["aotinductor"]))
 
     def run() -> Any:
         try:

@@ -56,6 +56,8 @@ from mixbackend.contracts.torch_compat.devices import (
 )
 from mixbackend.contracts.torch_compat.dynamo_backends import dynamo_backend, dynamo_backend_names, is_dynamos_own
 from mixbackend.contracts.torch_compat.exported import (
+    aoti_loaded,
+    aoti_packaged,
     decomposed_as_compiled,
     forward_names,
     tensor_checks,
@@ -167,6 +169,8 @@ __all__ = [
     "SymbolFacts",
     "Trace",
     "aot_compile",
+    "aoti_loaded",
+    "aoti_packaged",
     "ask_deterministic",
     "ask_precision",
     "assumptions",

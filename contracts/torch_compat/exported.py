@@ -31,6 +31,20 @@ def _composites() -> dict[Any, Callable[..., Any]]:
     return {operator: function for operator, function in entries.items() if composite_implicit(operator)}
 
 
+def aoti_packaged(program: Any, path: str) -> str:
+    """An exported program compiled by AOTInductor into a file, whose path is given back."""
+    from torch._inductor import aoti_compile_and_package
+
+    return str(aoti_compile_and_package(program, package_path=path))
+
+
+def aoti_loaded(path: str) -> Callable[..., Any]:
+    """What AOTInductor compiled into a file."""
+    from torch._inductor import aoti_load_package
+
+    return aoti_load_package(path)  # type: ignore[no-any-return]
+
+
 def forward_names(program: Any) -> tuple[str, ...]:
     """Names of the parameters of the exported ``forward``, in their order; empty where torch does not say."""
     calls = getattr(program, "module_call_graph", None) or ()

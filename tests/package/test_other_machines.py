@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import hashlib
 import json
@@ -104,11 +105,9 @@ def test_regions_go_to_their_runners_up(mixed: Path, tmp_path: Path) -> None:
 
 
 def test_without_native_code_nothing_of_it_is_loaded(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mixbackend.backends.codegen.targets.cpp import build
-
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(build, "_open", lambda *_: pytest.fail("an object is loaded"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, *_, **__: pytest.fail(f"{name} is loaded"))
     with isolated_registry(*(registry.get(name) for name in ("eager", "onnxruntime"))):
         program = mixbackend.load(mixed, native_code=False)
         check(program)

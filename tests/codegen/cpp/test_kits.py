@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from mixbackend.backends.codegen.backend import CodegenBackend
-from mixbackend.backends.codegen.targets.cpp import compiler
 from mixbackend.backends.codegen.targets.cpp.kit import Kit, instructions_here
 from mixbackend.backends.codegen.targets.cpp.target import CppTarget
 from mixbackend.contracts import CodegenError
@@ -33,7 +32,8 @@ def test_a_region_is_loaded_without_the_compiler(kit: Kit, tmp_path: Path, monke
     region = trace_region(lambda x, y: torch.tanh(x) * y + 1, [torch.randn(5, 7), torch.randn(7)])
     made = CodegenBackend().compile(region)
     assert made.artifact is not None
-    monkeypatch.setattr(compiler, "_find", lambda *_: pytest.fail("a compiler is looked for"))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
     (tmp_path / "objects").mkdir(mode=0o700)
     loading = CodegenBackend(CppTarget(tmp_path / "objects").with_kit(kit.to_bytes()))
     assert loading.availability().available
