@@ -28,7 +28,7 @@ from mixbackend.certify.facts import facts_of
 from mixbackend.certify.rows import Row, row_of
 from mixbackend.certify.samples import Sample, checked_samples
 from mixbackend.certify.source import asked, source_of
-from mixbackend.certify.units import SOURCES, Extent, Source, Unit, following, given_samples, units_of
+from mixbackend.certify.units import SOURCES, Extent, Unit, following, given_samples, units_of
 from mixbackend.contracts import Backend, MixbackendError
 from mixbackend.contracts.asked import AskedBackend
 from mixbackend.host.processes import Answer
@@ -47,7 +47,7 @@ def certify(
     *,
     ops: Sequence[str] = (),
     samples: str | Iterable[Sample] = (),
-    sources: Sequence[Source] = SOURCES,
+    sources: Sequence[str] = SOURCES,
     quick: bool = False,
     jobs: int | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -73,12 +73,15 @@ def certify(
         progress: told what is going on.
 
     Raises:
-        MixbackendError: there is no such backend, it cannot be used here, or a file is not what it should be.
+        MixbackendError: there is no such backend or source, it cannot be used here, or a file is not what it should be.
     """
+    unknown = sorted(set(sources) - set(SOURCES))
+    if unknown:
+        raise MixbackendError(what=f"no samples are called {', '.join(unknown)}", hint=f"use {', '.join(SOURCES)}")
     lines = comparison.read_expected(Path(expected)) if expected is not None else ()
     before = read_rows(Path(against)) if against is not None else ()
     given = samples if isinstance(samples, str) else checked_samples(samples)
-    extent = Extent(quick, tuple(ops), given, tuple(sources))
+    extent = Extent(quick, tuple(ops), given, tuple(source for source in SOURCES if source in sources))
     limit = QUICK_S if quick and limit_s is None else limit_s
     run = _Run(backend, extent, jobs, timeout_s, limit, progress)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from mixbackend.certify.certification import certify
-from mixbackend.certify.units import SOURCES, Source
+from mixbackend.certify.units import SOURCES
 from mixbackend.commands.output import print_json, quiet_stdout
 
 
@@ -31,7 +31,7 @@ class Wanted:
     name: str
     ops: tuple[str, ...]
     samples: str
-    sources: tuple[Source, ...]
+    sources: tuple[str, ...]
     quick: bool
     jobs: int | None
     timeout_s: float

@@ -78,3 +78,8 @@ def test_samples_are_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
         checked_samples([1])
     with pytest.raises(MixbackendError, match="several samples are called relu"):
         checked_samples([SAMPLES[0], Sample("relu", abs, ())])
+
+
+def test_sources_that_there_are_not_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("wrong_backends:Right", "--source", "nobodys", "--jobs", "0") == 1
+    assert "no samples are called nobodys" in capsys.readouterr().err
