@@ -13,6 +13,7 @@ decide: these are refused, because taken apart they would mean something else.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,16 @@ _MOST = 20_000
 
 _known: dict[Hashable, OpLowering | LoweringError] = {}
 _lock = threading.Lock()
+
+
+def _free_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+# A thread that lowers an op while its process forks is not there in the child, which would wait for it for ever.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_lock)
 
 
 @dataclass(frozen=True)

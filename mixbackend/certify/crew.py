@@ -12,12 +12,12 @@ import itertools
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mixbackend.backends.common import forks
 from mixbackend.certify.desk import Desk
 from mixbackend.certify.source import Source
 from mixbackend.contracts import MixbackendError
@@ -65,7 +65,7 @@ class Crew:
     def __init__(self, jobs: int, timeout_s: float, source: Source | None, desk: Desk, torchs: bool) -> None:
         self._desk = desk
         self._processes: list[_Process] = []
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self.fingerprints: set[str] = set()
         """What the processes say of the backend's."""
         if source is not None:

@@ -30,7 +30,7 @@ Propose = Callable[[Captured, Prepared, Environment, "Decision | None"], Outlook
 
 
 def compile_graph(
-    captured: Captured, environment: Environment, decision: Decision | None = None, proposed: Propose = propose
+    captured: Captured, environment: Environment, decision: Decision | None = None, proposed: Propose | None = None
 ) -> Executable:
     """Compile a captured graph.
 
@@ -38,7 +38,7 @@ def compile_graph(
         captured: the graph.
         environment: configuration, backends, costs and caches.
         decision: what was decided about it elsewhere; ``None`` to ask the lock file and what was measured.
-        proposed: says how it is placed; a package has plans of its own.
+        proposed: says how it is placed, as a package does, which has plans of its own; ``None`` for ``propose``.
 
     Raises:
         MixbackendError: failures are to be raised, or a required backend cannot be had.
@@ -51,7 +51,7 @@ def compile_graph(
     try:
         captured = _with_bodies(captured, environment)
         prepared = prepared_graph(captured, environment)
-        outlook = proposed(captured, prepared, environment, decision)
+        outlook = (proposed or propose)(captured, prepared, environment, decision)
         # Where measuring needs values first, the first call builds what it decides.
         first = None if outlook.sized is None else Row.begun(outlook.sized, captured.id, environment)
     except Exception as error:

@@ -26,7 +26,7 @@ def test_jagged_tensors_are_placed():
             value = torch.nested.nested_tensor(rows, layout=torch.jagged)
             for made, wanted in zip(compiled(value).unbind(), function(value).unbind(), strict=True):
                 torch.testing.assert_close(made, wanted)
-    assert not [event for event in mixture.report().events if event.kind not in ("threads", "tuning")]
+    assert not [event for event in mixture.report().events if event.kind not in ("threads", "tuning", "recompile")]
     assert "codegen" in {item.backend for graph in mixture.report().graphs for item in graph.plan.regions}
 
 

@@ -27,6 +27,7 @@ BY_THEMSELVES = {
     "backends/common/forks.py",
     # Where the package is not loaded yet, and below it: these see to forks by themselves.
     "mixbackend/host/full_collections.py",
+    "contracts/op_lowering.py",
     "contracts/result_memory.py",
     # A condition on a lock of forks.
     "mixbackend/storage/background_io.py",
