@@ -32,7 +32,7 @@ MOST_UNUSED_BYTES = 1 << 30
 
 def new_result(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A tensor for a region to write, in memory that was there before if it is large and such memory is free."""
-    size = _spanned(shape, stride) * dtype.itemsize
+    size = spanned(shape, stride) * dtype.itemsize
     if size <= LARGEST_KEPT_BYTES:
         return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
     return torch.empty(0, dtype=dtype, device="cpu").set_(_KEPT.take(size), 0, shape, stride)
@@ -126,7 +126,7 @@ def _bytes_of(piece: torch.Tensor) -> int:
     return piece.untyped_storage().nbytes()
 
 
-def _spanned(shape: Sequence[int], stride: Sequence[int]) -> int:
+def spanned(shape: Sequence[int], stride: Sequence[int]) -> int:
     """Elements from the first to the last."""
     if 0 in shape:
         return 0

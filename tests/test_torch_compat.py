@@ -234,6 +234,17 @@ def test_warned_at_most() -> None:
         torch.use_deterministic_algorithms(False)
 
 
+def test_deterministic_without_a_word() -> None:
+    torch.use_deterministic_algorithms(False)
+    put = functools.partial(torch.zeros(4).put, torch.tensor([0]), torch.ones(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with compat.deterministic_without_a_word():
+            assert put()[0] == 1 and switches() == (True, True)
+            assert torch.empty(8).isnan().all()
+    assert switches() == (False, False)
+
+
 def test_restated() -> None:
     with compat.fresh_fake_mode():
         value = torch.empty(2, 3)

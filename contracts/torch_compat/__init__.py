@@ -46,7 +46,12 @@ from mixbackend.contracts.torch_compat.cuda_graphs import (
     cuda_graphs_enter_backward,
     forget_cuda_graphs,
 )
-from mixbackend.contracts.torch_compat.deterministic import ask_deterministic, deterministic_asked, warned_at_most
+from mixbackend.contracts.torch_compat.deterministic import (
+    ask_deterministic,
+    deterministic_asked,
+    deterministic_without_a_word,
+    warned_at_most,
+)
 from mixbackend.contracts.torch_compat.devices import (
     current_cuda_device,
     gpu_allocator,
@@ -190,6 +195,7 @@ __all__ = [
     "decomposition_table",
     "default_store",
     "deterministic_asked",
+    "deterministic_without_a_word",
     "dynamo_anew",
     "dynamo_backend",
     "dynamo_backend_names",

@@ -33,11 +33,19 @@ def warned_at_most() -> Iterator[None]:
     if not torch.are_deterministic_algorithms_enabled():
         yield
         return
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    with deterministic_without_a_word():
+        yield
+
+
+@contextlib.contextmanager
+def deterministic_without_a_word() -> Iterator[None]:
+    """The switch is set, and nobody is told of what has no deterministic kernel. Torch fills memory that it allocates
+    with NaN and the largest integers meanwhile."""
+    asked, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(True, warn_only=warns)
+            torch.use_deterministic_algorithms(asked, warn_only=warns)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from mixbackend.contracts import PackageError
+from mixbackend.contracts.result_memory import spanned
 from mixbackend.contracts.torch_compat import storage_key
 from mixbackend.package.model import PackagedWeight
 
@@ -135,19 +136,13 @@ def _memory(name: str, group: Mapping[str, torch.Tensor]) -> tuple[StoredTensor,
             other: (tuple(item.shape), tuple(item.stride()), 0) for other, item in group.items()
         }
     begin = min(int(item.storage_offset()) for item in group.values())
-    end = max(int(item.storage_offset()) + _extent(item) for item in group.values())
+    end = max(int(item.storage_offset()) + spanned(item.shape, item.stride()) for item in group.values())
     flat = first.as_strided((end - begin,), (1,), begin).cpu()
     views = {
         other: (tuple(item.shape), tuple(item.stride()), int(item.storage_offset()) - begin)
         for other, item in group.items()
     }
     return StoredTensor(name, flat, (end - begin,)), views
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    if not tensor.numel():
-        return 0
-    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _content(tensor: StoredTensor) -> tuple[Any, ...]:
@@ -250,14 +245,12 @@ class MappedWeights:
 def _extent_of(weight: PackagedWeight) -> int:
     if len(weight.shape) != len(weight.strides):
         raise PackageError("a weight of the package has more sizes than strides, or fewer")
-    if 0 in weight.shape:
-        return 0
-    return 1 + sum((size - 1) * step for size, step in zip(weight.shape, weight.strides, strict=True))
+    return spanned(weight.shape, weight.strides)
 
 
 def _moved(view: torch.Tensor, device: str) -> torch.Tensor:
     """On a device, as it lies."""
-    extent = 1 + sum((size - 1) * step for size, step in zip(view.shape, view.stride(), strict=True))
+    extent = spanned(view.shape, view.stride())
     if not view.numel() or extent != view.numel():
         return view.to(device)
     flat = view.as_strided((extent,), (1,), view.storage_offset()).to(device)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +10,7 @@ import torch
 from mixbackend.certify.tested import NotAsked, Problem, Tested, eager_refuses, named
 from mixbackend.certify.variants import other_values
 from mixbackend.contracts import Region
-from mixbackend.contracts.torch_compat import storages_in_use, storages_of
+from mixbackend.contracts.torch_compat import deterministic_without_a_word, storages_in_use, storages_of
 
 _POISONS = (0xFF, 0x7B)
 """Bytes of which NaN, minus one or large numbers are made: what is left of them in a result is not zero."""
@@ -45,7 +43,7 @@ def poisoned_memory(tested: Tested) -> Problem | None:
         inputs = tested.inputs()
 
         def run(given: list[Any], poison: int = poison) -> Sequence[torch.Tensor]:
-            with _fresh_memory_is_written():
+            with deterministic_without_a_word():
                 _poison(tested.region, given, poison)
                 return tested.compiled.run(given)
 
@@ -58,7 +56,7 @@ def poisoned_memory(tested: Tested) -> Problem | None:
 def depends_on_memory(tested: Tested) -> bool:
     """Whether results are others where torch fills what it allocates."""
     plain = tested.call(tested.inputs())
-    with _fresh_memory_is_written():
+    with deterministic_without_a_word():
         filled = tested.call(tested.inputs())
     return not all(map(_same_bits, plain, filled))
 
@@ -97,19 +95,6 @@ def kept_inputs(tested: Tested) -> Problem | None:
     if storages_in_use(held):
         return Problem("kept inputs", "an input is held after the call: memory that its user cannot free")
     return None
-
-
-@contextmanager
-def _fresh_memory_is_written() -> Iterator[None]:
-    """Torch fills what it allocates with NaN and the largest integers."""
-    asked, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(asked, warn_only=warns)
 
 
 def _poison(region: Region, inputs: Sequence[Any], byte: int) -> None:
