@@ -28,6 +28,7 @@ _LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_EIGHT_BITS = ("token_embd.weight", "output.weight")
 _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -90,9 +91,10 @@ def _write(request: DecodeRequest, path: Path) -> None:
     writer.add_layer_norm_rms_eps(model.config.rms_norm_eps)
     writer.add_vocab_size(sizes.vocabulary)
     writer.add_tokenizer_model("no_vocab")
-    wide = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}[request.precision]
+    wide = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_1"}[request.precision]
     for name, value in _tensors(model):
-        kind = gguf.GGMLQuantizationType[wide if value.ndim > 1 else "F32"]
+        named = "Q8_0" if wide == "Q4_1" and name in _EIGHT_BITS else wide
+        kind = gguf.GGMLQuantizationType[named if value.ndim > 1 else "F32"]
         writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

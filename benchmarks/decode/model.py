@@ -1,7 +1,8 @@
 """The model of ``bench decode``: transformers' Llama with random weights, alike in every process.
 
 Place: below the sessions, which run it. Input: a shape and a precision. Output: the module, and bytes of its weights.
-Invariants: weights depend on the shape alone; ``int8`` rounds the same weights to codes, ``bfloat16`` to its values.
+Invariants: weights depend on the shape alone; ``int8`` and ``int4`` round the same weights to codes, ``bfloat16`` to its
+values.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 
 _SEED = 0
 _LARGEST_CODE = 127
+_LARGEST_INT4 = 15
+_MIDDLE_INT4 = 8
+_GROUPS = (128, 64, 32)
+_TILES_OF_COLUMNS = 8
 
 
 class Int8Linear(nn.Module):
@@ -36,6 +41,43 @@ class Int8Linear(nn.Module):
         return nn.functional.linear(x, self.codes.to(x.dtype)) * self.scale
 
 
+class Int4Linear(nn.Module):
+    """A product with codes of 4 bits, a scale and a middle for each group of inputs, by torch's packed kernels.
+
+    Groups are of the largest size in ``_GROUPS`` that divides the inputs.
+    """
+
+    packed: Tensor
+    scales: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()
+        outputs, inputs = weight.shape
+        self._group = next(size for size in _GROUPS if inputs % size == 0)
+        grouped = weight.view(outputs, -1, self._group)
+        least = grouped.amin(-1, keepdim=True)
+        scale = (grouped.amax(-1, keepdim=True) - least).clamp(min=1e-6) / _LARGEST_INT4
+        codes = torch.round((grouped - least) / scale).clamp(0, _LARGEST_INT4).int().view(outputs, inputs)
+        self.register_buffer("packed", _packed(codes))
+        pairs = torch.cat([scale, least + _MIDDLE_INT4 * scale], -1).transpose(0, 1).contiguous()
+        self.register_buffer("scales", pairs.to(linear.weight.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of shape (..., inputs) to (..., outputs)."""
+        rows = x.flatten(0, -2)
+        aten = torch.ops.aten
+        product = aten._weight_int4pack_mm if x.is_cuda else aten._weight_int4pack_mm_for_cpu
+        return product(rows, self.packed, self._group, self.scales).unflatten(0, x.shape[:-1])
+
+
+def _packed(codes: Tensor) -> Tensor:
+    if not codes.is_cuda:
+        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+    pairs = (codes[:, ::2] << 4 | codes[:, 1::2]).to(torch.uint8)
+    return torch.ops.aten._convert_weight_to_int4pack(pairs, _TILES_OF_COLUMNS)
+
+
 def make_model(shape: str, precision: Precision, device: str = "cpu") -> Any:
     """A ``LlamaForCausalLM`` in evaluation mode; random weights are drawn on the device."""
     library = enable_torchvision()
@@ -49,8 +91,8 @@ def make_model(shape: str, precision: Precision, device: str = "cpu") -> Any:
         model = transformers.LlamaForCausalLM(configuration).eval()
     if precision != "float32":
         model = model.bfloat16()
-    if precision == "int8":
-        quantise(model)
+    if precision in ("int8", "int4"):
+        quantise(model, Int4Linear if precision == "int4" else Int8Linear)
     return model.requires_grad_(False)
 
 
@@ -77,13 +119,13 @@ def llama_of(sizes: Shape, **settings: Any) -> Any:
     )
 
 
-def quantise(module: nn.Module) -> None:
-    """Replace all linear layers by ``Int8Linear``."""
+def quantise(module: nn.Module, kind: type[nn.Module] = Int8Linear) -> None:
+    """Replace all linear layers by ones of ``kind``, but the head, which has codes of 8 bits at least."""
     for name, child in list(module.named_children()):
         if isinstance(child, nn.Linear):
-            setattr(module, name, Int8Linear(child))
+            setattr(module, name, Int8Linear(child) if name == "lm_head" else kind(child))
         else:
-            quantise(child)
+            quantise(child, kind)
 
 
 def bytes_of_step(model: Any, context: int, batch: int = 1) -> int:

@@ -25,6 +25,8 @@ class OpenVinoSession:
     def __init__(self, request: DecodeRequest) -> None:
         import openvino
 
+        if request.precision not in _HINTS:
+            raise ValueError(f"openvino reads no torch model in {request.precision}: leave it out of --peers")
         model = make_model(request.shape, request.precision)
         self.bytes_of_step = bytes_of_step(model, request.context)
         settings = {

@@ -24,9 +24,10 @@ PEERS: Mapping[str, tuple[str, ...]] = {
 }
 """By the device that they run on; after the colon, a mode of torch.compile."""
 
-Precision = Literal["float32", "bfloat16", "int8"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
-"""With ``int8``, weights of products are codes of 8 bits with a scale for each output; the rest is bfloat16."""
+Precision = Literal["float32", "bfloat16", "int8", "int4"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8", "int4")
+"""With ``int8``, weights of products are codes of 8 bits with a scale for each output; with ``int4`` of 4 bits with a
+scale and a middle for each group, but the head's, which are of 8; the rest is bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)

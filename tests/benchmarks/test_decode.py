@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mixbackend.benchmarks.commands import decode as command
-from mixbackend.benchmarks.decode.model import Int8Linear, bytes_of_step, make_model
+from mixbackend.benchmarks.decode.model import Int4Linear, Int8Linear, bytes_of_step, make_model
 from mixbackend.benchmarks.decode.request import MODULE, DecodeRequest, request_from_line
 from mixbackend.benchmarks.decode.sessions import first_of, open_session
 from mixbackend.host.processes import ask
@@ -54,6 +54,13 @@ def test_engines_continue_the_prompt_as_eager_does(peer, package, told, precisio
     assert all(agreeing[: 8 if precision == "float32" else 1])
 
 
+def test_four_bits_continue_the_prompt_in_the_mixture_and_llama_cpp():
+    eager = tokens_of(with_peer("eager", "int4"))
+    assert len(set(eager)) > 2 and tokens_of(with_peer("mixture", "int4"))[:4] == eager[:4]
+    pytest.importorskip("llama_cpp")
+    assert told_by_worker(with_peer("llama.cpp", "int4"))[0] == eager[0]
+
+
 def test_sequences_of_a_batch_are_their_own():
     session, alone = (open_session(with_peer("eager", batch=batch)) for batch in (3, 1))
     token, single = session.rewind(), alone.rewind()
@@ -77,6 +84,15 @@ def test_codes_are_within_half_a_step_of_the_weight():
     assert (error <= short.scale[:, None] * 0.5001).all()
     x = torch.randn(3, 7)
     torch.testing.assert_close(short(x), x @ (short.codes * short.scale[:, None]).t())
+
+
+def test_four_bits_of_a_group_are_within_half_a_step_of_the_weight():
+    linear = nn.Linear(64, 16, bias=False).bfloat16()
+    rows = Int4Linear(linear)(torch.eye(64, dtype=torch.bfloat16)).float().t().view(16, 2, 32)
+    weight = linear.weight.float().view(16, 2, 32)
+    step = (weight.amax(-1, keepdim=True) - weight.amin(-1, keepdim=True)) / 15
+    # Half a step of the codes, and the rounding of scale, middle and product to bfloat16.
+    assert ((rows - weight).abs() <= 0.5 * step + 0.02 * weight.abs().amax()).all()
 
 
 def test_bytes_of_a_step_are_weights_without_the_embedding_and_what_the_cache_holds():
