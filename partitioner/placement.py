@@ -39,6 +39,7 @@ from mixbackend.partitioner.siblings import unite_siblings
 from mixbackend.partitioner.single import last_resort_of
 from mixbackend.partitioner.solving import Found, Solved, chosen, single, solve
 from mixbackend.partitioner.step_clock import StepClock, collection_paused
+from mixbackend.partitioner.strays import take_back
 from mixbackend.partitioner.user_rules import UserRules, apply_user_rules
 
 
@@ -198,15 +199,16 @@ class _Priced:
         Args:
             singles: seconds of those, with starts, in the backends' order.
         """
-        placement = self._together(best.placement)
+        placement = self._together(best)
         seconds = true_energy(self.problem, placement, self.rules.price) + self._starting(placement)
         if seconds <= min(singles):
             return best, placement
         simple = self._solved.singles[singles.index(min(singles))]
-        return simple, self._together(simple.placement)
+        return simple, self._together(simple)
 
-    def _together(self, placement: Placement) -> Placement:
+    def _together(self, found: Found) -> Placement:
         """Regions that share no value, and are one all the same."""
+        placement = take_back(self.problem, found.placement, found.refusals, self.rules)
         merged = merge_ends(self.problem, placement, self.rules, self._backends)
         return unite_siblings(self.problem, merged, self.rules, self._backends)
 
@@ -219,7 +221,8 @@ class _Priced:
         with self._clock.measure("single"):
             found = single(self.problem, slot, last_resort, self.rules, Neighbourhood(self.problem))
         with self._clock.measure("assemble"):
-            placement = unite_siblings(self.problem, found.placement, self.rules, self._backends)
+            placement = take_back(self.problem, found.placement, found.refusals, self.rules)
+            placement = unite_siblings(self.problem, placement, self.rules, self._backends)
             plan = assemble(self.problem, placement, found.refusals, self.rules)
             plan = replace(plan, single_backend_s=((name, found.seconds),))
             check_plan(self.problem.graph, plan, taking_effects(self._backends))
