@@ -1,8 +1,8 @@
 """The model of ``bench decode``: transformers' Llama with random weights, alike in every process.
 
 Place: below the sessions, which run it. Input: a shape and a precision. Output: the module, and bytes of its weights.
-Invariants: weights depend on the shape alone; ``int8`` and ``int4`` round the same weights to codes, ``bfloat16`` to its
-values.
+Invariants: weights depend on the shape alone; ``int8`` and ``int4`` round the same weights to codes, ``bfloat16`` to
+its values.
 """
 
 from __future__ import annotations
