@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "backends", "calibrate", "certify"])
+    return sorted([*__all__, "__version__", "backends", "calibrate", "certify", "minify"])
 
 
 def _make_packages_callable() -> None:

@@ -1,9 +1,10 @@
-"""Lets ``mixbackend.backends``, ``mixbackend.calibrate`` and ``mixbackend.certify`` be what the public API says, twice.
+"""Lets four packages (``backends``, ``calibrate``, ``certify``, ``minify``) be what the public API says, twice.
 
 Place: called once by ``mixbackend/__init__.py``. ``mixbackend.backends`` is the package of our own backends
 (``from mixbackend.backends.eager import EagerBackend``) and the public function that lists every registered backend
 (``mixbackend.backends()``); ``mixbackend.calibrate`` the package that measures rates, and the function that does so;
-``mixbackend.certify`` the package that holds claims against samples, and the function.
+``mixbackend.certify`` the package that holds claims against samples, and the function; ``mixbackend.minify`` the
+package that makes failing regions small, and the function.
 Importing any module of such a package makes Python set it as the attribute, whatever the parent module defines; so the
 package itself is made callable. The packages stay free of this: that of backends may import the contract only.
 """
@@ -15,8 +16,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from mixbackend.certify.certificate import Certificate
     from mixbackend.contracts import Backend
+    from mixbackend.minify.result import Minified
     from mixbackend.registry import BackendInfo
 
 
@@ -64,8 +69,25 @@ class CertifyPackage(ModuleType):
         return certify(backend, **options)
 
 
+class MinifyPackage(ModuleType):
+    """The package ``mixbackend.minify``; calling it is ``mixbackend.minify.minification.minify``."""
+
+    def __call__(self, model: Callable[..., Any] | str | Path, *args: Any, **options: Any) -> Minified:
+        """Find the region that a backend fails on, and make it small; see ``minification.minify``.
+
+        Args:
+            model: module or function, with its arguments; or a folder that ``MIXBACKEND_DUMP`` wrote.
+            args: of the model.
+            options: ``config``, ``timeout_s``, ``limit_s``, ``slow``, ``progress``; others are the model's.
+        """
+        from mixbackend.minify.minification import minify
+
+        return minify(model, *args, **options)
+
+
 def make_packages_callable() -> None:
     """Turn the packages into callable ones. Costs microseconds: the packages' own modules are empty."""
     import_module("mixbackend.backends").__class__ = BackendsPackage
     import_module("mixbackend.calibrate").__class__ = CalibratePackage
     import_module("mixbackend.certify").__class__ = CertifyPackage
+    import_module("mixbackend.minify").__class__ = MinifyPackage

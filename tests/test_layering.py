@@ -42,6 +42,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("compile",),
     ("package",),
     ("certify",),
+    ("minify",),
     ("api", "callable_packages", "cli", "commands", "__init__", "__main__"),
 )
 """Folders and files of ``mixbackend/`` from the ground up: each imports from its own room and those before it."""

@@ -125,7 +125,7 @@ def cases_of(sample: Sample, backend: AskedBackend) -> list[Case]:
     return [*found, *cutter.whole(found)] if sample.whole else found
 
 
-class _Recorder(torch.fx.Interpreter):
+class Recorder(torch.fx.Interpreter):
     """Keeps a copy of every value as it was when it was made."""
 
     def __init__(self, graph_module: torch.fx.GraphModule) -> None:
@@ -152,7 +152,7 @@ class _Cutter:
     def __init__(self, sample: Sample, graph_module: torch.fx.GraphModule, candidates: Candidates) -> None:
         self._sample, self._module, self._candidates = sample, graph_module, candidates
         self._graph: OpGraph = candidates.graph
-        self._groups = _groups(self._graph)
+        self._groups = groups_of(self._graph)
 
     def single(self) -> Iterator[Case]:
         """A case for each op, with what takes its results apart."""
@@ -183,7 +183,7 @@ class _Cutter:
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        recorder = _Recorder(self._module)
+        recorder = Recorder(self._module)
         with torch.no_grad(), torch.random.fork_rng([]):
             torch.default_generator.manual_seed(0)
             recorder.run(*map(copy_of, self._sample.inputs))  # a sample may write into its inputs
@@ -231,7 +231,7 @@ def _is_outside(view: OpView) -> bool:
     return bool(tags & {OpTag.EFFECT, OpTag.COLLECTIVE}) or (OpTag.MUTATES in tags and view.op not in WRITING)
 
 
-def _groups(graph: OpGraph) -> list[tuple[str, ...]]:
+def groups_of(graph: OpGraph) -> list[tuple[str, ...]]:
     """Placed nodes, each with those that take its results apart."""
     groups: dict[str, list[str]] = {}
     for node in graph.placed_nodes:

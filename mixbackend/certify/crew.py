@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from mixbackend.backends.common import forks
 from mixbackend.certify.desk import Desk
 from mixbackend.certify.source import Source
 from mixbackend.contracts import MixbackendError
-from mixbackend.host.processes import Answer, Worker
+from mixbackend.host.asked_process import AskedProcess
+from mixbackend.host.processes import Answer
 
 _MODULE = "mixbackend.certify.worker"
-START_S = 240.0
-"""Longest time that a process takes until it answers: libraries are loaded, and torch's database of operators."""
+_HINT = "--jobs 0 certifies in one process, where nothing guards against crashes"
 
 Request = Mapping[str, Any]
 Told = Callable[[int, Answer], None]
@@ -38,12 +37,10 @@ class WorkerRequest:
 
     Attributes:
         source: of the backend.
-        path: places where its modules are found.
         torchs: whether it will be asked about torch's samples, and may load them.
     """
 
     source: Source
-    path: tuple[str, ...]
     torchs: bool
 
     def to_line(self) -> str:
@@ -64,18 +61,18 @@ class Crew:
 
     def __init__(self, jobs: int, timeout_s: float, source: Source | None, desk: Desk, torchs: bool) -> None:
         self._desk = desk
-        self._processes: list[_Process] = []
+        self._processes: list[AskedProcess] = []
         self._lock = forks.lock()
         self.fingerprints: set[str] = set()
         """What the processes say of the backend's."""
         if source is not None:
-            request = WorkerRequest(source, tuple(filter(None, sys.path)), torchs)
-            self._processes = [_Process(request, timeout_s, self.fingerprints) for _ in range(jobs)]
+            request = WorkerRequest(source, torchs)
+            self._processes = [AskedProcess(request, _MODULE, timeout_s, _HINT) for _ in range(jobs)]
         # The system ends a process with the thread that started it: these live as long as the crew.
         self._threads = ThreadPoolExecutor(jobs) if self._processes else None
         if self._threads is not None:
             # Libraries are loaded while this process thinks of what to ask.
-            list(self._threads.map(_Process.start, self._processes))
+            list(self._threads.map(AskedProcess.start, self._processes))
 
     @property
     def isolated(self) -> bool:
@@ -113,9 +110,13 @@ class Crew:
         if self._threads is None:
             work(lambda request: self._desk.answer(request, lambda name: None))
         else:
-            list(self._threads.map(work, [process.answer for process in self._processes]))
+            list(self._threads.map(work, [partial(self._answer, process) for process in self._processes]))
         if failed:
             raise failed[0]
+
+    def _answer(self, process: AskedProcess, request: Request) -> Answer:
+        self.fingerprints.add(process.ready()["fingerprint"])
+        return process.answer(request)
 
     def renew(self) -> None:
         """End all processes: what is asked next is asked of fresh ones."""
@@ -127,54 +128,3 @@ class Crew:
         self.renew()
         if self._threads is not None:
             self._threads.shutdown()
-
-
-class _Process:
-    """One worker, started anew when it has died."""
-
-    def __init__(self, request: WorkerRequest, timeout_s: float, fingerprints: set[str]) -> None:
-        self._request, self._timeout_s, self._fingerprints = request, timeout_s, fingerprints
-        self._worker: Worker | None = None
-        self._ready = False
-
-    def start(self) -> None:
-        """Begin to load libraries; returns at once."""
-        if self._worker is None:
-            self._worker = Worker(self._request, _MODULE, 1, {"PYTHONPATH": os.pathsep.join(self._request.path)})
-            self._ready = False
-
-    def _started(self) -> Worker:
-        self.start()
-        worker = self._worker
-        assert worker is not None, "it was started"
-        if not self._ready:
-            told = worker.answer(START_S)
-            if told["status"] != "ready":
-                self.close()
-                raise MixbackendError(
-                    what=f"another process cannot load the backend: {told['status']}: {told.get('detail', '')}",
-                    hint="--jobs 0 certifies in one process, where nothing guards against crashes",
-                )
-            self._fingerprints.add(told["fingerprint"])
-            self._ready = True
-        return worker
-
-    def answer(self, request: Request) -> Answer:
-        """The answer to one request."""
-        worker = self._started()
-        at = ""
-        answer = worker.tell(request, START_S)
-        while "status" not in answer:
-            at = answer["at"]
-            # From here on it is the backend that takes its time; before, torch traced the sample.
-            answer = worker.answer(self._timeout_s)
-        if answer["status"] in ("crash", "timeout", "out_of_memory"):
-            self.close()
-            return {**answer, "at": at}
-        return answer
-
-    def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None

@@ -76,6 +76,16 @@ def build(
         proposal = excluded(proposal, plan, built, environment)
 
 
+def cut_as_planned(proposal: Proposal, environment: Environment) -> tuple[BoundRegion, ...]:
+    """The regions that would be compiled first; nothing is compiled.
+
+    Raises:
+        MixbackendError: no placement exists.
+    """
+    builder = _Builder(environment, StageDriver(proposal.graph.id, environment.debug))
+    return builder.cut(proposal, builder.place(proposal))
+
+
 def repaired(program: Program, failed: Sequence[PlannedRegion], environment: Environment) -> Program:
     """The program without these regions' backend for their nodes; with eager for them where no other may run them.
 
@@ -149,7 +159,7 @@ class _Builder:
     ) -> Program | list[PlannedRegion]:
         """Cut, compile, bind, stitch a plan; the regions that do not compile or cannot be bound, if there are any."""
         run, layout = self.driver.run, proposal.layout
-        regions = run("cut", self._cut, proposal, plan, show=_show_regions)
+        regions = run("cut", self.cut, proposal, plan, show=_show_regions)
         compiled, failed = run("compile", self._compile, proposal.graph, regions, show=_show_compiled)
         if failed is not None:
             return same_key_regions(regions, failed)
@@ -196,7 +206,7 @@ class _Builder:
             self.driver.say("\n".join(f"{item.id} {item.backend} {len(item.nodes)} nodes" for item in plan.regions))
         return plan
 
-    def _cut(self, proposal: Proposal, plan: Plan) -> tuple[BoundRegion, ...]:
+    def cut(self, proposal: Proposal, plan: Plan) -> tuple[BoundRegion, ...]:
         exact = frozenset(item.name for item in self.environment.backends if item.traits().exact_input_strides)
         return cut_regions(proposal.layout.module, proposal.graph, plan, exact)
 
