@@ -111,13 +111,15 @@ class RankProcess:
                     self.told.append(part)
 
 
-def run(processes: Sequence[RankProcess], requests: Sequence[Request], limit_s: float) -> Outcome:
-    """Let processes do what they are asked for, one each, and end them."""
+def run(
+    processes: Sequence[RankProcess], requests: Sequence[Request], limit_s: float, grace_s: float = _GRACE_S
+) -> Outcome:
+    """Let processes do what they are asked for, one each, and end them, ``grace_s`` after one has failed."""
     end = time.monotonic() + limit_s
     try:
         for process, request in zip(processes, requests, strict=True):
             process.begin(request)
-        failed = _watched(processes, end)
+        failed = _watched(processes, end, grace_s)
         told = [found for process in processes if (found := process.found()) is not None]
         return Outcome(tuple(told), failed)
     finally:
@@ -125,12 +127,12 @@ def run(processes: Sequence[RankProcess], requests: Sequence[Request], limit_s: 
             process.end()
 
 
-def _watched(processes: Sequence[RankProcess], end: float) -> str:
+def _watched(processes: Sequence[RankProcess], end: float, grace_s: float) -> str:
     """Wait until all have ended well; else why not."""
     while time.monotonic() < end:
         codes = [process.code for process in processes]
         if any(codes):
-            return _why(processes)
+            return _why(processes, grace_s)
         if all(code == 0 for code in codes):
             return "" if all(map(_answered, processes)) else "a rank ended without a result"
         time.sleep(_POLL_S)
@@ -147,9 +149,9 @@ def _answered(process: RankProcess) -> bool:
     return process.found() is not None
 
 
-def _why(processes: Sequence[RankProcess]) -> str:
+def _why(processes: Sequence[RankProcess], grace_s: float) -> str:
     first = next(rank for rank, process in enumerate(processes) if process.code)
-    end = time.monotonic() + _GRACE_S
+    end = time.monotonic() + grace_s
     while time.monotonic() < end and any(process.code is None for process in processes):
         time.sleep(_POLL_S)
     process = processes[first]

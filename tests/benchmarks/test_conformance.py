@@ -30,6 +30,7 @@ def _backend(change):
     return compile_graph
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -65,7 +65,7 @@ def test_a_rank_that_fails_ends_the_others_and_says_why():
     waiting = [sys.executable, "-c", "import time; time.sleep(600)"]
     processes = [RankProcess({}, waiting), RankProcess({}, failing)]
     begun = time.monotonic()
-    outcome = run(processes, [REQUEST, REQUEST], 60.0)
+    outcome = run(processes, [REQUEST, REQUEST], 60.0, grace_s=0.5)
     assert time.monotonic() - begun < 30.0
     assert "rank 1 ended with status 1" in outcome.failed
     assert "the fault of rank 1" in outcome.failed

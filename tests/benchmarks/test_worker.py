@@ -13,6 +13,7 @@ from mixbackend.benchmarks.one_model.timing import interleave
 from mixbackend.host.processes import Worker, ask
 
 
+@pytest.mark.nightly
 def test_accuracy_of_a_compiled_training_step() -> None:
     answer = ask(Request("accuracy", "lennard_jones", "training", "aot_eager"), MODULE, 120, threads=1)
     assert answer["status"] == "pass", answer
@@ -35,6 +36,7 @@ def test_a_worker_that_takes_too_long_is_ended() -> None:
     assert time.perf_counter() - start < 10
 
 
+@pytest.mark.nightly
 def test_a_crash_is_an_answer() -> None:
     worker = Worker(Request("speed", "lennard_jones", "inference", "plain"), MODULE, threads=1)
     try:
@@ -55,14 +57,14 @@ def test_running_out_of_memory_is_an_answer() -> None:
 def test_peers_take_turns() -> None:
     requests = {
         "eager": Request("speed", "lennard_jones", "inference", "plain"),
-        "compiled": Request("speed", "lennard_jones", "inference", "aot_eager"),
+        "again": Request("speed", "lennard_jones", "inference", "plain"),
         "missing": Request("speed", "nope", "inference", "plain"),
     }
-    timings = interleave(requests, rounds=3, timeout_s=120, threads=1)
+    timings = interleave(requests, rounds=2, timeout_s=120, threads=1)
     assert list(timings) == list(requests)
     assert timings["missing"].status == "load_failed"
     assert timings["missing"].rounds_s == ()
-    for name in ("eager", "compiled"):
-        assert len(timings[name].rounds_s) == 3
+    for name in ("eager", "again"):
+        assert len(timings[name].rounds_s) == 2
         assert 0 < timings[name].median_s < 1
     assert timings["eager"].first_call_s == pytest.approx(timings["eager"].to_dict()["first_call_s"])

@@ -104,7 +104,7 @@ def test_fake_results_lie_as_eagers(operator):
     assert not any(found), next(filter(None, found))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("operator", sorted(MISLAID, key=str), ids=str)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_graphs_state_them(operator, dynamic):

@@ -76,7 +76,7 @@ def faked(mode: Any, arguments: Any) -> Any:
     return tree_map_only(torch.Tensor, mode.from_tensor, arguments)
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("affine", [True, False], ids=["weights", "bare"])
 @pytest.mark.parametrize("parameters", [torch.float32, None], ids=["mixed", "same"])
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)

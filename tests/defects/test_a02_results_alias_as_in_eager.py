@@ -121,7 +121,7 @@ def test_results_that_share_nothing_in_eager_share_nothing() -> None:
     assert_as_in_eager(function, CODEGEN, False)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_programs(seed: int) -> None:
     function = program(random_recipe(seed), breaks=seed % 3 != 0)

@@ -30,6 +30,7 @@ class Scaled(torch.nn.Module):
         return torch.relu(x @ (self.weight * 2 + 1).t())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("failing_call", [1, 2])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("step", STEPS)

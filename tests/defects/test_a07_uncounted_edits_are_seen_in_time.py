@@ -46,6 +46,7 @@ def test_a_second_of_use_is_enough_whatever_calls_take(edit: str, call_s: float)
     use_until_seen(watch, arguments, call_s, 2.0 + call_s)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", [0, 40, 62])
 def test_a_stretch_of_a_weight_is_seen_within_a_second_whatever_the_size(part: int) -> None:
     weight = torch.ones(MEGABYTES_400)

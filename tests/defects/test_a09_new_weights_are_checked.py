@@ -62,6 +62,7 @@ ALL, ONE = slice(None), slice(1, 2)
 """Of 40 rows; of these only eight are looked at when not all are, and the second is not among them."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("process", "behave", "found"),
     [

@@ -17,6 +17,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_fifth_call_returns_something_else(tmp_path, change, dynamic):

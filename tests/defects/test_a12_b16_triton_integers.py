@@ -33,6 +33,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("function", "dtype"), KEYS, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_text_has_machine_code(
     function: Callable[..., Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from foreign_backends import Foreign, mixture_of
 from mixbackend.backends.codegen import CodegenBackend
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("who", ["eager", "codegen", "foreign", "failing"])
 def test_every_call_counts_one_write(tmp_path, who, gradients):

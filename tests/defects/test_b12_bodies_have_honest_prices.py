@@ -92,6 +92,7 @@ def block_seconds(x: torch.Tensor) -> float:
     return sum(model.op("eager", view).seconds + model.traffic("eager", view) for view in views)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("function", "runs"),
     [(conditional, 1.0), (looped, 10.0), (scanned, 20.0), (repeated, 2.0)],

@@ -85,6 +85,7 @@ def test_twelve_models_and_six_that_train() -> None:
     assert len(MODELS) == 12 and len(TRAINED) == 6 and set(TRAINED) <= set(MODELS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenetv3-large", "minilm"])
 def test_models_are_built_alike_each_time(name: str) -> None:
     import torch
