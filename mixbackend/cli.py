@@ -291,6 +291,23 @@ def cache_import(
     body.bring(source, config, dir, trust, as_json)
 
 
+@cache_app.command("why")
+def cache_why(
+    key: Annotated[str, typer.Argument(help="A key, or how it begins; without, all entries.")] = "",
+    model: Annotated[
+        str | None, typer.Option(help="As of explain: compare with what this model asks for, its graphs included.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="With --model: forward and backward.")] = False,
+    config: CacheOf = None,
+    dir: CacheFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Why a compiled region, a plan or a decision is not used: each field of its key beside what is asked for here."""
+    from mixbackend.commands import cache_why as body
+
+    body.run(key, config, dir, model, train, as_json)
+
+
 def _add_benchmarks() -> None:
     """``mixbackend bench`` where its code is: in a source tree, not in a wheel."""
     if find_spec(_BENCHMARKS) is not None:

@@ -40,13 +40,18 @@ class ProcessFolder:
         self._held = -1
 
     def path(self) -> Path:
-        """The folder, which is made now if there is none yet; in a fork, that of its parent."""
+        """The folder, which is made now if there is none yet; in a fork of the same user, that of its parent."""
         with self._lock:
-            if self._path is None or not self._path.is_dir():
+            if self._path is None or not self._path.is_dir() or not os.access(self._path, os.W_OK | os.X_OK):
                 remove_abandoned()
                 self._owner = os.getpid()
                 self._path, self._held = _made()
                 atexit.register(self.remove)
+            return self._path
+
+    def made(self) -> Path | None:
+        """The folder, if there is one."""
+        with self._lock:
             return self._path
 
     def remove(self) -> None:
@@ -109,3 +114,8 @@ _folder = ProcessFolder()
 def process_folder() -> Path:
     """The temporary folder of this process."""
     return _folder.path()
+
+
+def process_folder_if_any() -> Path | None:
+    """The same; ``None`` where nobody asked for it yet."""
+    return _folder.made()

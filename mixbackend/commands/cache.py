@@ -54,7 +54,7 @@ class Cache:
 
 def info(config: str | None, dir: str | None, as_json: bool) -> None:
     """Print what lies in the cache."""
-    cache = _open(config, dir)
+    cache = open_cache(config, dir)
     limit = cache.config.cache.max_gb * 1e9
     found = take_stock(cache.folder, cache.database, cache.store, cache.machine, limit, cache.config.cache.remote)
     if as_json:
@@ -67,7 +67,7 @@ def clear(
     config: str | None, dir: str | None, only: Mapping[str, bool], stale: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Remove what is named by ``only``, or everything."""
-    cache = _open(config, dir)
+    cache = open_cache(config, dir)
     named = [option for option, wanted in only.items() if wanted]
     kinds = {kind for option in named for kind in _OF_OPTION.get(option, (option,))} if named else set(KINDS)
     gone = clear_cache(cache.database, cache.store, cache.machine, kinds & set(KINDS), stale, dry_run)
@@ -84,7 +84,7 @@ def clear(
 
 def export(target: str, config: str | None, dir: str | None, as_json: bool) -> None:
     """Write rows and artifacts into one file."""
-    cache = _open(config, dir)
+    cache = open_cache(config, dir)
     with _destination(target) as file, _bar("exporting") as show:
         written = write_archive(file, cache.database, cache.store, cache.machine, _versions(), show)
         size = file.tell()
@@ -96,7 +96,7 @@ def export(target: str, config: str | None, dir: str | None, as_json: bool) -> N
 
 def bring(source: str, config: str | None, dir: str | None, trust: bool, as_json: bool) -> None:
     """Take what fits from such a file."""
-    cache = _open(config, dir)
+    cache = open_cache(config, dir)
     with _source(source) as (file, no_code_because), _bar("importing") as show:
         reason = "" if trust and "://" in source else no_code_because
         brought = read_archive(file, cache.database, cache.store, cache.machine, no_code_because=reason, show=show)
@@ -107,7 +107,12 @@ def bring(source: str, config: str | None, dir: str | None, trust: bool, as_json
         _print_brought(brought)
 
 
-def _open(config: str | None, dir: str | None) -> Cache:
+def open_cache(config: str | None, dir: str | None) -> Cache:
+    """The cache of a configuration, or in a folder.
+
+    Raises:
+        StorageError: the folder that is named does not exist, or cannot be trusted.
+    """
     loaded = load_config(config)
     if dir is not None:
         loaded = loaded.with_options({"cache.dir": dir})
@@ -208,17 +213,17 @@ def _print_inventory(found: Inventory) -> None:
     screen.print(f"artifacts: {count}, {_size(size)} of {_size(found.artifact_limit)}")
     if found.artifacts:
         rows = [(item.backend or "?", item.count, _size(item.bytes), item.stale) for item in found.artifacts]
-        screen.print(_table(("backend", "artifacts", "size", "out of date"), rows))
+        screen.print(as_table(("backend", "artifacts", "size", "out of date"), rows))
     aside = f", set aside: {', '.join(found.set_aside)}" if found.set_aside else ""
     screen.print(f"database: {_size(found.database_bytes)} of {_size(found.database_limit)}{aside}")
     table = [(row.table, row.count, row.stale, row.elsewhere) for row in found.rows]
-    screen.print(_table(("table", "rows", "out of date", "other devices"), table))
+    screen.print(as_table(("table", "rows", "out of date", "other devices"), table))
     if found.quarantines:
         quarantined = [(item.backend, item.region[:12], item.reason, item.expired) for item in found.quarantines]
-        screen.print(_table(("quarantined", "region", "reason", "over because"), quarantined))
+        screen.print(as_table(("quarantined", "region", "reason", "over because"), quarantined))
     folders = [(item.what, item.path, item.files, _size(item.bytes)) for item in found.folders if item.files]
     if folders:
-        screen.print(_table(("beside it", "folder", "files", "size"), folders))
+        screen.print(as_table(("beside it", "folder", "files", "size"), folders))
 
 
 def _print_brought(brought: Brought) -> None:
@@ -227,10 +232,11 @@ def _print_brought(brought: Brought) -> None:
         return
     rows = [(refusal.what, refusal.why) for refusal in brought.refused[:_MOST_REASONS]]
     more = len(brought.refused) - len(rows)
-    console().print(_table(("refused", "why"), [*rows, *([(f"{more} more", "--json lists them")] if more else [])]))
+    console().print(as_table(("refused", "why"), [*rows, *([(f"{more} more", "--json lists them")] if more else [])]))
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+def as_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Rows under headings, as all commands of the cache print them."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading, overflow="fold")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from mixbackend.backends.common import forks
-from mixbackend.contracts import Backend, CompiledRegion, Region
+from mixbackend.contracts import CONTRACT_VERSION, Backend, CompiledRegion, Region
 from mixbackend.contracts.graph import accelerator
 from mixbackend.execute.bindings import StoredBinder
 from mixbackend.execute.failures import Failures
@@ -167,7 +167,9 @@ class CompileCache:
         if prepare is None or region.is_local:
             return made
         key = partial(self.artifact_key, backend, region)
-        binder = StoredBinder(prepare, self._storage.store, key, self.label(backend, region))
+        label = self.label(backend, region)
+        label = replace(label, region=f"{label.region} with values inside")
+        binder = StoredBinder(prepare, self._storage.store, key, label)
         return replace(made, region=replace(made.region, bind=binder))
 
     def _load(self, backend: Backend, region: Region) -> _Made | None:
@@ -195,7 +197,8 @@ class CompileCache:
 
     def label(self, backend: Backend, region: Region) -> Label:
         """Who makes an artifact, and for which device."""
-        return Label(backend.name, self._fingerprints[backend.name], _device_of(region))
+        fingerprint, weights = self._fingerprints[backend.name], backend.traits().weights
+        return Label(backend.name, fingerprint, _device_of(region), CONTRACT_VERSION, weights, region.key)
 
 
 def _first_of_each(jobs: Sequence[tuple[Backend, Region]]) -> dict[tuple[str, str], tuple[Backend, Region]]:

@@ -144,12 +144,7 @@ class PackageFile:
 
     def distrusted(self) -> str:
         """Why native code is not taken from it; empty if this user or the administrator alone can write to the file."""
-        status = os.fstat(self._file.fileno())
-        problem = untrusted(status)
-        if problem and hasattr(os, "getuid") and status.st_uid == 0:
-            # Installed by the administrator, as shared libraries are.
-            problem = "can be written by others" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
-        return problem
+        return untrusted(os.fstat(self._file.fileno()), reading=True)
 
     def read(self, name: str) -> bytes:
         """The bytes of a member.

@@ -29,6 +29,7 @@ from mixbackend.host.openmp import cores
 from mixbackend.host.own_sources import own_sources
 from mixbackend.partitioner.plan_data import plan_from_data, plan_to_data
 from mixbackend.storage import Storage
+from mixbackend.storage.tables import ASKED
 
 _ADDRESS = " at 0x"
 """Text of what has no other name than its address: no other process has the same."""
@@ -70,30 +71,41 @@ class StoredPlans:
 
     def read(self, graph: OpGraph, question: str) -> dict[str, Any] | None:
         """What was kept; the caller holds it against the graph."""
-        subject = self._subject(graph, question)
-        return None if subject is None or self._look_is_due() else self.storage.database.plan(subject)
+        asked = self._asked(graph, question)
+        return None if asked is None or self._look_is_due() else self.storage.database.plan(_digest(asked))
 
     def keep(self, graph: OpGraph, question: str, value: Mapping[str, Any]) -> None:
         """Keep plain data as the answer to a question about a graph."""
-        subject = self._subject(graph, question)
-        if subject is None:
+        asked = self._asked(graph, question)
+        if asked is None:
             return
-        self.storage.database.set_plan(
-            subject, value, device=device_name(graph.device_type), fingerprints=self.fingerprints
-        )
+        kept, device = {**value, ASKED: asked}, device_name(graph.device_type)
+        self.storage.database.set_plan(_digest(asked), kept, device=device, fingerprints=self.fingerprints)
 
-    def _subject(self, graph: OpGraph, question: str) -> str | None:
-        """The key of a row; ``None`` where no other process can ask the same."""
+    def asked_here(self, device_type: str) -> dict[str, Any]:
+        """What planning depends on beside the graph and the question about it, by name."""
+        return {
+            "configuration": self.config.model_dump(
+                mode="json", include={"rules", "min_region", "objective", "weights"}
+            ),
+            "order": list(self.fingerprints),
+            "fingerprint": dict(self.fingerprints),
+            "facts": list(self.facts),
+            "device": device_name(device_type),
+            "threads": torch.get_num_threads(),
+            "cores": cores(),
+            "torch": torch.__version__,
+            "sources": own_sources(),
+            "rates": self.storage.database.rates_stamp(),
+        }
+
+    def _asked(self, graph: OpGraph, question: str) -> dict[str, Any] | None:
+        """What a row's key is made of; ``None`` where no other process can ask the same."""
         text = "\n".join(_lines(graph))
         if _ADDRESS in text or (graph.device_type == "cuda" and not torch.cuda.is_available()):
             return None
-        config = self.config.model_dump(mode="json", include={"rules", "min_region", "objective", "weights"})
-        facts = [
-            *(question, text, config, list(self.fingerprints.items()), self.facts),
-            *(device_name(graph.device_type), torch.get_num_threads(), cores(), torch.__version__, own_sources()),
-            self.storage.database.rates_stamp(),
-        ]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return {"question": question, "graph": digest, **self.asked_here(graph.device_type)}
 
     def _look_is_due(self) -> bool:
         """Whether planning would look at the machine again."""
@@ -101,6 +113,10 @@ class StoredPlans:
             return any(map(is_due, self.storage.database.rates_of("look")))
         except (KeyError, TypeError, ValueError):
             return True
+
+
+def _digest(asked: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
 def _lines(graph: OpGraph) -> Iterator[str]:

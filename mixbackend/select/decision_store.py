@@ -22,7 +22,7 @@ def remember(task: TuningTask, decision: Decision, environment: Environment) -> 
     """Keep what was decided by calls; tuning does not take it for a decision of its own."""
     kept = joined(remembered(task, environment), decision)
     environment.storage.database.set_decision(
-        _key(task, environment), kept.to_dict(), device=task.device, fingerprints=environment.fingerprints
+        _key(task, environment), task.kept(kept), device=task.device, fingerprints=environment.fingerprints
     )
 
 

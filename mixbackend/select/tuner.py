@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ import torch
 import torch.fx
 
 from mixbackend import registry
-from mixbackend.contracts import OpGraph, Phase, RegionTextError
+from mixbackend.contracts import Phase, RegionTextError
 from mixbackend.execute.weights.constant_weights import constant_weights
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
@@ -34,8 +34,8 @@ from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.reporting import Event
 from mixbackend.select.decision import MEASURED, NO_TIME, SLOWER, UNTUNED, Decision, Trial, decide
-from mixbackend.storage import private_folder
 from mixbackend.storage.eviction import TUNING_PREFIX
+from mixbackend.storage.tables import ASKED
 
 if TYPE_CHECKING:
     from mixbackend.select.race import Candidate, Runner
@@ -54,12 +54,18 @@ class TuningTask:
         inputs: positions, among the graph's inputs, of those that the text takes, in its order.
         key: what a decision about it is remembered under.
         device: that it works on, with the product.
+        asked: what the key is a digest of, by name.
     """
 
     text: str
     inputs: tuple[int, ...]
     key: str
     device: str = ""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    def kept(self, decision: Decision) -> dict[str, Any]:
+        """A decision as it is kept, with what it is an answer to."""
+        return {**decision.to_dict(), ASKED: dict(self.asked)}
 
 
 def task_of(captured: Captured, environment: Environment) -> TuningTask:
@@ -69,8 +75,10 @@ def task_of(captured: Captured, environment: Environment) -> TuningTask:
         RegionTextError: the graph has no text, so that no other process could read it.
     """
     identity = captured.identity
-    key, device = _key(identity.key, identity.graph, environment), environment.device(identity.graph)
-    return TuningTask(identity.text, identity.inputs, key, device)
+    device = environment.device(identity.graph)
+    asked = {"graph": identity.key, "phase": identity.graph.phase, **asked_here(environment, device)}
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return TuningTask(identity.text, identity.inputs, key, device, asked)
 
 
 def task_if_any(captured: Captured, environment: Environment) -> TuningTask | None:
@@ -139,13 +147,13 @@ def tune(
         known = remembered(task, environment)
         if known is not UNTUNED:
             return known
-        with _folder(private_folder(environment.config.cache.dir)) as folder:
+        with _folder(environment.storage.folder) as folder:
             _write(folder, task, values, environment)
             refiner = Refiner(graphs, environment.planner, candidates)
             decision = decide(_race(tuple(candidates.values()), refiner, folder, task, environment))
         if decision.measured:
             environment.storage.database.set_decision(
-                task.key, decision.to_dict(), device=task.device, fingerprints=environment.fingerprints
+                task.key, task.kept(decision), device=task.device, fingerprints=environment.fingerprints
             )
             environment.storage.database.forget_decision(_unfinished(task))
     return decision
@@ -173,11 +181,14 @@ def why_untunable(environment: Environment) -> str:
     return ""
 
 
-def _key(region_key: str, graph: OpGraph, environment: Environment) -> str:
-    config = environment.config.model_dump(mode="json", include={"rules", "min_region", "weights"})
-    device = environment.device(graph)
-    facts = [region_key, graph.phase, device, torch.get_num_threads(), sorted(environment.fingerprints.items()), config]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+def asked_here(environment: Environment, device: str) -> dict[str, Any]:
+    """What a decision depends on beside the graph, by name."""
+    return {
+        "configuration": environment.config.model_dump(mode="json", include={"rules", "min_region", "weights"}),
+        "fingerprint": dict(environment.fingerprints),
+        "device": device,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def placeable(
@@ -225,7 +236,7 @@ def _race(
         if trial.status != NO_TIME:
             left[trial.choice] = trial
             environment.storage.database.set_decision(
-                _unfinished(task), Decision(trials=tuple(left.values())).to_dict()
+                _unfinished(task), task.kept(Decision(trials=tuple(left.values())))
             )
 
     again = [candidate for candidate in candidates if candidate.choice not in left]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, BinaryIO, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 import mixbackend.storage.entry as entry
 from mixbackend.contracts import CONTRACT_VERSION, StorageError
@@ -174,7 +174,7 @@ def read_archive(
                 if why:
                     taker.brought.refuse(name, why)
                 show(done, len(manifest.members))
-    except (zipfile.BadZipFile, NotImplementedError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise StorageError(f"this is no archive of a cache: {error}", hint=_REMEDY) from error
     return taker.brought
 
@@ -186,7 +186,7 @@ def _manifest(archive: zipfile.ZipFile) -> Manifest:
         if len(text) > _LONGEST_MANIFEST:
             raise StorageError(f"the manifest of this archive has more than {_LONGEST_MANIFEST} bytes", hint=_REMEDY)
         manifest = Manifest.model_validate_json(text)
-    except (KeyError, RuntimeError, zlib.error, ValidationError) as error:
+    except (KeyError, RuntimeError, zlib.error, ValueError) as error:  # damaged places are negative, too
         raise StorageError(f"this archive has no manifest of a cache: {error}", hint=_REMEDY) from error
     if manifest.contract != CONTRACT_VERSION:
         raise StorageError(

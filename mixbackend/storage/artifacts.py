@@ -26,7 +26,7 @@ from mixbackend.backends.common.whole_file import PREFIX, replacing
 from mixbackend.contracts import CONTRACT_VERSION, WeightPolicy
 from mixbackend.storage.entry import UNKNOWN, Entry, Label
 from mixbackend.storage.events import Report, StorageEvent, log_event
-from mixbackend.storage.folder import private_folder
+from mixbackend.storage.folder import behind, private_folder
 from mixbackend.storage.remote import Remote
 
 _Read = TypeVar("_Read")
@@ -68,7 +68,10 @@ class ArtifactStore:
         remote: a second level.
         report: told of everything that was found wrong.
         clock: seconds since the epoch.
+        behind: a cache folder that is only read, where this one has nothing.
     """
+
+    _only_reads = False
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class ArtifactStore:
         remote: Remote | None = None,
         report: Report = log_event,
         clock: Callable[[], float] = time.time,
+        behind: Path | None = None,
     ) -> None:
         self.folder = folder / "artifacts"
         self._max_bytes = max_bytes
@@ -85,6 +89,7 @@ class ArtifactStore:
         self._clock = clock
         self._lock = forks.lock()
         self._bytes: int | None = None
+        self._behind = None if behind is None else _OnlyRead(behind, report=report)
 
     @classmethod
     def open(
@@ -101,7 +106,8 @@ class ArtifactStore:
             StorageError: the configured folder cannot be trusted, or the remote's kind is unknown.
         """
         folder = private_folder(dir, report)
-        return cls(folder, max_gb * 1e9, None if remote is None else Remote(remote, report), report)
+        far = None if remote is None else Remote(remote, report)
+        return cls(folder, max_gb * 1e9, far, report, behind=behind(folder))
 
     def get(self, key: str) -> bytes | None:
         """The bytes stored under a key, ``None`` if there are none that can be trusted."""
@@ -136,7 +142,7 @@ class ArtifactStore:
         return self._unlink(self.path(key))
 
     def artifacts(self) -> Iterator[Artifact]:
-        """What lies in the local level, in order of keys."""
+        """What lies in the local level, and behind it, each in order of keys."""
         for path, status in sorted(self._entries(), key=lambda item: item[0].name):
             try:
                 label = self._read_trusted(path, lambda file: entry.read_label(file.read(entry.HEAD_BYTES)))
@@ -144,6 +150,7 @@ class ArtifactStore:
                 # Evicted by another process, or nothing to read.
                 continue
             yield Artifact(path.name.removesuffix(_SUFFIX), label or UNKNOWN, status.st_size)
+        yield from () if self._behind is None else self._behind.artifacts()
 
     def usage(self) -> tuple[int, int]:
         """Number and bytes of local entries."""
@@ -157,7 +164,11 @@ class ArtifactStore:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, key: str) -> Entry | None:
-        """The verified entry of the local level."""
+        """The verified entry of the local level, or of what lies behind it."""
+        found = self._read_here(key)
+        return self._behind.read(key) if found is None and self._behind is not None else found
+
+    def _read_here(self, key: str) -> Entry | None:
         path = self.path(key)
         try:
             found = self._read_trusted(path, lambda file: entry.read(key, file))
@@ -183,7 +194,9 @@ class ArtifactStore:
         # Without a buffer: it would copy what may be hundreds of megabytes.
         with open(os.open(path, flags), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
-            problem = untrusted(status) or ("" if stat.S_ISREG(status.st_mode) else "is not a plain file")
+            problem = untrusted(status, self._only_reads) or (
+                "" if stat.S_ISREG(status.st_mode) else "is not a plain file"
+            )
             if not problem:
                 return read(file)
         self._remove(path, "foreign", problem)
@@ -199,6 +212,8 @@ class ArtifactStore:
 
     def _remove(self, path: Path, kind: str, reason: str) -> None:
         try:
+            if self._only_reads:
+                raise OSError("its folder is only read")
             path.unlink(missing_ok=True)
         except OSError as error:
             reason = f"{reason}, and cannot be removed: {error}"
@@ -277,6 +292,12 @@ class ArtifactStore:
                 # Evicted by another process.
                 continue
         return found
+
+
+class _OnlyRead(ArtifactStore):
+    """A level that was made elsewhere, as part of an image."""
+
+    _only_reads = True
 
 
 def _remote_path(key: str) -> str:

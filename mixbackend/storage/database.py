@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any
 
 from mixbackend.storage.events import Report, StorageEvent, log_event
-from mixbackend.storage.folder import private_folder
+from mixbackend.storage.folder import behind, private_folder
 from mixbackend.storage.remote import Remote
 from mixbackend.storage.shared import SharedRows
-from mixbackend.storage.sqlite import SqliteFile
+from mixbackend.storage.sqlite import SqliteFile, copy_database
 from mixbackend.storage.tables import DECISIONS, LATER, TABLES, Row, TableName, read_object
 
 _VERSION = 3
@@ -70,7 +70,11 @@ class Database:
             StorageError: the configured folder cannot be trusted, or the remote's kind is unknown.
         """
         shared = None if remote is None or only_reads else SharedRows(Remote(remote, report), report)
-        return cls(private_folder(dir, report) / FILE, report, shared=shared, only_reads=only_reads)
+        folder = private_folder(dir, report)
+        read_only = behind(folder)
+        if read_only is not None:
+            copy_database(read_only / FILE, folder / FILE, report)
+        return cls(folder / FILE, report, shared=shared, only_reads=only_reads)
 
     def close(self) -> None:
         """Close the connection; a later call opens a new one."""

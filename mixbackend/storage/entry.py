@@ -16,7 +16,7 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
-MAGIC = b"MIXBART2"
+MAGIC = b"MIXBART3"
 _HEADER = struct.Struct(">8s32sIQ")
 _LONGEST_LABEL = 1 << 16
 
@@ -28,11 +28,15 @@ class Label:
     Attributes:
         backend, fingerprint: of the code; ``""`` where that is not known.
         device: name of the device it was made for.
+        contract, weights, region: what else its key is made of; see ``artifact_key``.
     """
 
     backend: str = ""
     fingerprint: str = ""
     device: str = ""
+    contract: str = ""
+    weights: str = ""
+    region: str = ""
 
 
 UNKNOWN = Label()
@@ -48,7 +52,7 @@ class Entry:
 
 def encode(key: str, content: bytes, label: Label = UNKNOWN) -> bytes:
     """Bytes of the file for this key."""
-    label_bytes = json.dumps(asdict(label)).encode()
+    label_bytes = json.dumps({name: text for name, text in asdict(label).items() if text}).encode()
     return (
         _HEADER.pack(MAGIC, _digest(key, label_bytes, content), len(label_bytes), len(content)) + label_bytes + content
     )

@@ -2,6 +2,7 @@
 
 Place: asked by the store and the database before anything is read or written.
 Input: the configured folder, or none. Output: an existing folder that only this user can write to.
+Where the usual folder can only be read, a temporary one is written to, and the usual one lies behind it.
 Invariants: artifacts may hold native code, so a folder that others can write to is never used.
 """
 
@@ -11,8 +12,8 @@ import os
 import stat
 from pathlib import Path
 
-from mixbackend.backends.common.private_folder import untrusted, usual_cache_folder
-from mixbackend.backends.common.process_folder import process_folder
+from mixbackend.backends.common.private_folder import read_only_cache, untrusted, usual_cache_folder
+from mixbackend.backends.common.process_folder import process_folder, process_folder_if_any
 from mixbackend.contracts import StorageError
 from mixbackend.storage.events import Report, StorageEvent, log_event
 
@@ -33,9 +34,15 @@ def private_folder(configured: str | os.PathLike[str] | None = None, report: Rep
     try:
         return _claim(usual_cache_folder())
     except StorageError as error:
-        folder = process_folder()
-        report(StorageEvent("temporary", f"{error.what}; using {folder} for this process"))
+        folder, image = process_folder(), read_only_cache()
+        why, whose = (error.what, "") if image is None else (f"cache folder {image} is only read", "what is new in ")
+        report(StorageEvent("temporary", f"{why}; using {folder} for {whose}this process"))
         return folder
+
+
+def behind(folder: Path) -> Path | None:
+    """The folder that is read where a folder of ``private_folder`` has nothing; ``None`` if there is none."""
+    return read_only_cache() if folder == process_folder_if_any() else None
 
 
 def _claim(folder: Path) -> Path:

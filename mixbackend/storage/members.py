@@ -33,7 +33,7 @@ SMALL = 4 << 20
 MOST_RATIO = 100
 """Rows, the most regular members, were seen to shrink to a twentieth."""
 _PIECE = 1 << 20
-_DAMAGES = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError)
+_DAMAGES = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, ValueError)
 
 
 class Member(BaseModel):

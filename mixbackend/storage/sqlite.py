@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -267,6 +268,35 @@ class SqliteFile:
             return []
         found = self._path.parent.glob(f"{self._path.name}.set-aside-*")
         return sorted((path for path in found if not path.name.endswith(_COMPANIONS[1:])), key=lambda path: path.name)
+
+
+def copy_database(source: Path, target: Path, report: Report) -> None:
+    """Begin a file with what another one holds that can only be read; nothing happens where either has begun.
+
+    What a killed writer left in the log beside the source is seen only where SQLite's own files lie there too.
+    """
+    if target.exists() or not source.exists():
+        return
+    partial = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
+    try:
+        partial.touch(0o600)
+        for way in ("mode=ro", "immutable=1"):
+            # Of a folder that cannot be written, SQLite opens a file in WAL mode only if nobody will change it.
+            with contextlib.suppress(sqlite3.OperationalError), contextlib.ExitStack() as stack:
+                address = f"{source.resolve().as_uri()}?{way}"
+                theirs = stack.enter_context(contextlib.closing(sqlite3.connect(address, uri=True)))
+                ours = stack.enter_context(contextlib.closing(sqlite3.connect(partial)))
+                theirs.backup(ours)
+                break
+        else:
+            raise OSError("it cannot be opened")
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, target)  # another thread may have been first
+    except (OSError, sqlite3.DatabaseError) as error:
+        report(StorageEvent("unreadable", f"database {source}: {error}"))
+    finally:
+        for companion in _COMPANIONS:
+            Path(f"{partial}{companion}").unlink(missing_ok=True)
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:

@@ -17,6 +17,7 @@ from mixbackend.storage.artifacts import ArtifactStore
 from mixbackend.storage.database import FILE, Database
 from mixbackend.storage.events import Report, log_event
 from mixbackend.storage.eviction import evict
+from mixbackend.storage.folder import private_folder
 from mixbackend.storage.validity import ThisMachine
 
 
@@ -58,6 +59,11 @@ class Storage:
         self._only_reads = only_reads
 
     @cached_property
+    def folder(self) -> Path:
+        """Where it lies; of this process alone where the configuration names none and the usual one is not ours."""
+        return private_folder(self._folder, self._report)
+
+    @cached_property
     def database(self) -> Database:
         """Rates, decisions, quarantines of this machine, and what its fleet shares."""
         database = Database.open(self._folder, remote=self._remote, report=self._report, only_reads=self._only_reads)
@@ -74,4 +80,4 @@ class Storage:
     @property
     def builder_lock(self) -> Path:
         """The file that the one process holds which builds for this folder behind the user's calls."""
-        return self.store.folder.parent / "builder.lock"
+        return self.folder / "builder.lock"

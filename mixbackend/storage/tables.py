@@ -128,5 +128,7 @@ VERIFIED = Table(
     "verified_at",
 )
 TABLES: dict[str, Table] = {table.name: table for table in (RATES, DECISIONS, PLANS, QUARANTINE, VERIFIED)}
+ASKED = "asked"
+"""In the value of a plan or a decision: what its subject is a digest of, so that `mixbackend cache why` can tell."""
 LATER = frozenset({"plans"})
 """Tables that files of this version may lack: they were made before there were any."""

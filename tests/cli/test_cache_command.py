@@ -13,6 +13,7 @@ import pytest
 from mixbackend import registry
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.cli import main
+from mixbackend.contracts import CONTRACT_VERSION
 from mixbackend.host.devices import devices_here
 from mixbackend.storage import ArtifactStore, Database, Label, artifact_key
 
@@ -213,3 +214,58 @@ def test_what_cannot_be_carried(
     status, text, errors = call(*arguments, "--dir", fill(tmp_path / "cache"))
     assert status == 1 and text == "" and told in errors and "Traceback" not in errors
     assert sorted(os.listdir(tmp_path)) == ["cache", "text.zip"], "nothing half-written stays"
+
+
+# --- why -------------------------------------------------------------------------------------------------------------
+
+_TWO_SIZES = """
+import torch
+
+def make(rows=4):
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval(), (torch.ones(rows, 8),), {}
+
+def other():
+    return make(5)
+"""
+
+
+def test_why_names_the_fields_of_an_artifact_that_are_others_here(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    label = Label("fast", "fast 0", DEVICE, CONTRACT_VERSION, "live", "region")
+    ArtifactStore.open(folder).put(KEY, b"code", label)
+    ArtifactStore.open(folder).put("0" * 64, b"code", Label("gone", "gone 1", "cpu of another make"))
+    (entry,) = call("why", KEY[:10], "--dir", folder, "--json")["entries"]
+    assert entry["entry"]["key"] == KEY
+    assert entry["differs"] == [{"field": "fingerprint", "stored": "fast 0", "here": "fast 1"}]
+    assert set(entry["same"]) == {"form", "backend", "device", "contract"}
+    assert set(entry["unknown"]) == {"region", "weights"}
+    status, text, _ = call("why", "--dir", folder)
+    assert status == 0 and "is not here)" in text and "cpu of another make" in text
+    assert call("why", "nothing", "--dir", folder)[0] == 1
+
+
+def test_why_holds_plans_against_a_configuration_and_a_model(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two_sizes.py").write_text(_TWO_SIZES)
+    folder = tmp_path / "cache"
+    # Found through an entry point, as it were: plans with backends of this process alone have no key.
+    monkeypatch.setattr(registry, "IN_PROCESS", "somewhere")
+    with pytest.raises(SystemExit):
+        file = tmp_path / "prefs.yaml"
+        file.write_text(f"cache: {{dir: {folder}}}\n")
+        main(["explain", "two_sizes:make", "--config", str(file), "--json"])
+    call("info", "--dir", folder)  # reads what explain printed
+    plans = [row["subject"] for row in Database.open(folder).rows("plans")]
+    assert plans
+
+    def differing(*options: object) -> set[str]:
+        entries = call("why", plans[0], "--dir", folder, "--json", *options)["entries"]
+        return {item["field"] for entry in entries for item in entry["differs"]}
+
+    assert differing() == set() and differing("--model", "two_sizes:make") == set()
+    assert differing("--model", "two_sizes:other") == {"graph"}
+    file.write_text(f"cache: {{dir: {folder}}}\nobjective: compile_time\n")
+    assert differing("--config", file) == {"configuration.objective"}

@@ -100,6 +100,22 @@ def test_a_damaged_reference_is_built_again(toolchain: Toolchain, reference: str
     assert path.read_text() == function.object_hash
 
 
+def test_where_nothing_in_the_folder_can_be_run_functions_are_loaded_from_memory(
+    toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ctypes.CDLL
+
+    def refused_on_disk(name: str) -> ctypes.CDLL:
+        if not name.startswith("/proc/self/fd/"):
+            raise OSError(f"{name}: failed to map segment from shared object")
+        return real(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refused_on_disk)
+    library = FunctionLibrary(toolchain, "")
+    functions = [*library.functions([_text(21)]), *library.functions([_text(22)]), *library.functions([_text(23)])]
+    assert [_value(function) for function in functions] == [21, 22, 23]
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files here")
 def test_nothing_is_loaded_from_a_folder_that_others_can_write_to(toolchain: Toolchain) -> None:
     toolchain.folder.chmod(0o777)
