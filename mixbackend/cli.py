@@ -213,6 +213,27 @@ def certify(
     raise typer.Exit(body.run(body.Wanted(name, tuple(ops or ()), *options), markdown, badge, as_json))
 
 
+@app.command()
+def minify(
+    model: Annotated[str, typer.Argument(help="As of explain, or a folder that MIXBACKEND_DUMP wrote.")],
+    config: Annotated[
+        str | None, typer.Option(help="Configuration file (YAML); of a dump, instead of its own.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="Forward and backward of a training step.")] = False,
+    device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
+    script: Annotated[Path | None, typer.Option(help="Write the script to this file instead of printing it.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout-s", help="For compiling a region, and for a call.", min=1)] = 120,
+    limit: Annotated[float, typer.Option("--limit-s", help="Then the smallest region so far is taken.", min=1)] = 1800,
+    slow: Annotated[float, typer.Option(help="So many times its estimate is slow, if nothing else is wrong.")] = 3.0,
+    as_json: AsJson = False,
+) -> None:
+    """Find the region that a backend fails on, is wrong or slow on, and make it a small script; exit status 1 then."""
+    from mixbackend.commands import minify as body
+
+    wanted = body.Wanted(model, config, train, device, timeout, limit, slow)
+    raise typer.Exit(body.run(wanted, script, as_json))
+
+
 @config_app.command("check")
 def config_check(
     file: Annotated[str, typer.Argument(help="Configuration file (YAML).")],

@@ -92,6 +92,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "PIP_NO_INDEX": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # pip takes the word for what it switches off
         "OMP_NUM_THREADS": "1",
+        "PYTHONSAFEPATH": "",  # a page may import what it wrote
         "XDG_CACHE_HOME": str(folder / "cache"),
     }
 

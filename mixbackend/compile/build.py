@@ -159,6 +159,9 @@ class _Builder:
     ) -> Program | list[PlannedRegion]:
         """Cut, compile, bind, stitch a plan; the regions that do not compile or cannot be bound, if there are any."""
         run, layout = self.driver.run, proposal.layout
+        if self.driver.settings.dump is not None:
+            # Before a backend compiles: it may end the process.
+            write_replay(self.driver, layout.module, layout.graph, self.environment.config)
         regions = run("cut", self.cut, proposal, plan, show=_show_regions)
         compiled, failed = run("compile", self._compile, proposal.graph, regions, show=_show_compiled)
         if failed is not None:
@@ -170,8 +173,6 @@ class _Builder:
         failed = self.bind(regions, program.jobs(constants))
         if failed is not None:
             return same_key_regions(regions, failed)
-        if self.driver.settings.dump is not None:
-            write_replay(self.driver, layout.module, layout.graph, self.environment.config)
         show_program(program)
         return with_runner(program, self.environment)
 

@@ -2,8 +2,8 @@
 
 Place: under ``worker``. Input: a region, values, a backend. Output: a ``Verdict``.
 Rule: that of checks at run time (``execute.checked_call``): no farther from float64 than the backend's error budget
-allows beside eager, inputs as they were, form as the region says. Where constants enter, code that was made for their
-values runs, as it does in models.
+allows beside eager, inputs as they were, form as the region says; of a piece that is off by far this is found earlier.
+Where constants enter, code that was made for their values runs, as it does in models.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ import torch
 from mixbackend.calibrate.timing import time_calls
 from mixbackend.certify.tested import one_line
 from mixbackend.certify.variants import copies
-from mixbackend.contracts import CompiledRegion, InputRole, Region, Unsupported
+from mixbackend.contracts import CompiledRegion, InputRole, OpTag, Region, Unsupported
 from mixbackend.contracts.asked import AskedBackend
+from mixbackend.contracts.numerics import find_deviation
 from mixbackend.contracts.region import RunFunction
 from mixbackend.execute.checked_call import CheckedRegion, checked_call
-from mixbackend.execute.verify import before_writing, eager_result
+from mixbackend.execute.verify import before_writing, eager_result, reference_result
 from mixbackend.minify.verdict import Verdict
 
 At = Callable[[str], None]
 TIMED_S = 0.25
 """For each of backend and eager."""
+_CLEARLY = 1e3
+"""Times what is allowed: then a smaller piece of what is wrong is wrong, too, without a look at what rounding explains,
+which takes as long as the reference several times over."""
 
 
 def examine(region: Region, inputs: Sequence[Any], backend: AskedBackend, at: At, timed: bool, judged: bool) -> Verdict:
@@ -35,7 +39,7 @@ def examine(region: Region, inputs: Sequence[Any], backend: AskedBackend, at: At
     Args:
         at: told what comes next.
         timed: whether a right piece is timed as well.
-        judged: whether the backend is asked first if it claims the ops: a planned region's were.
+        judged: whether it is a part of a planned region: the backend is asked first if it claims the ops.
     """
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng([]):
         warnings.simplefilter("ignore")
@@ -52,10 +56,13 @@ def examine(region: Region, inputs: Sequence[Any], backend: AskedBackend, at: At
             return Verdict("raises", "compile", one_line(error), type(error).__name__)
         at("run")
         try:
-            run(copies(inputs))
+            results = run(copies(inputs))
         except Exception as error:
             return Verdict("raises", "run", one_line(error), type(error).__name__)
         at("compare")
+        deviation = _clear_deviation(region, inputs, results, backend) if judged else ""
+        if deviation:
+            return Verdict("wrong", "run", deviation)
         return _compared(region, inputs, backend, compiled, run, at, timed)
 
 
@@ -81,6 +88,21 @@ def _compared(
     at("time")
     seconds, eager_s = timed_beside_eager(region, inputs, run)
     return Verdict(kind, "run", text, seconds=seconds, eager_s=eager_s)  # type: ignore[arg-type]
+
+
+def _clear_deviation(
+    region: Region, inputs: Sequence[Any], results: Sequence[torch.Tensor], backend: AskedBackend
+) -> str:
+    """How far results are off that no rounding explains; empty where that takes a closer look."""
+    if region.written or any(OpTag.RANDOM in view.node.tags for view in region.views):
+        return ""
+    eager, budget = eager_result(region, copies(inputs)), backend.traits().error_budget
+    exact = reference_result(region, copies(inputs), eager)
+    for place, values in enumerate(zip(results, eager, exact, strict=False)):
+        found = find_deviation(place, *values, budget)
+        if found is not None and found.measure in ("rms", "max") and found.error > _CLEARLY * found.allowed:
+            return str(found)
+    return ""
 
 
 def timed_beside_eager(region: Region, inputs: Sequence[Any], run: RunFunction) -> tuple[float, float]:

@@ -119,6 +119,8 @@ class Minified:
 
     def __str__(self) -> str:
         head = f"{self.examined} regions examined in {self.seconds:.0f} s, {len(self.faults)} of them fail"
+        if not self.examined:
+            head = "every region runs in eager, so that there is nothing to examine: `mixbackend explain` says why"
         lines = [head, *(f"  {fault}" for fault in self.faults[:_MOST_REGIONS])]
         if self.smallest is not None:
             lines += ["", f"smallest region that fails, found in {self.tried} tries:", f"  {self.smallest}"]

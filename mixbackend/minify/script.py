@@ -112,12 +112,12 @@ def _value_text(value: Any) -> str:
     if not flat.numel():
         return f"torch.empty_strided({shape}, {stride}, dtype={dtype}){moved}"
     whole = not (value.is_floating_point() or value.is_complex())
-    laid = "" if value.is_contiguous() else f".expand({shape})" if 0 in stride else ""
     if whole and flat.numel() <= 16 and value.is_contiguous():
         return f"torch.tensor({flat.tolist()}, dtype={dtype}).reshape({shape}){moved}"
     if 0 in stride:
-        once = value.as_strided([1 if step == 0 else size for size, step in zip(shape, stride, strict=True)], stride)
-        return f"{_value_text(once)}{laid}"
+        pairs = list(zip(shape, stride, strict=True))
+        once = value.as_strided([size if step else 1 for size, step in pairs], [step or 1 for _, step in pairs])
+        return f"{_value_text(once)}.expand({shape})"
     packed = base64.b85encode(zlib.compress(flat.view(torch.uint8).numpy().tobytes(), 9)).decode()
     pieces = [repr(packed[start : start + _WIDTH]) for start in range(0, len(packed), _WIDTH)]
     data = "\n        ".join(["(", *pieces, ")"]) if len(pieces) > 1 else pieces[0]

@@ -57,7 +57,7 @@ def verdict_of(answer: Mapping[str, Any]) -> Verdict:
     status = answer["status"]
     if status not in DEAD:
         return Verdict(**answer["verdict"])
-    at, detail = answer.get("at", ""), str(answer.get("detail", ""))
+    at, detail = answer.get("at", ""), str(answer.get("detail", "")).strip(": \n")
     if at not in ("compile", "run"):
         # Eager or the comparison has taken too long, or died: it is not the backend's.
         return Verdict("unknown", at, f"{status}: {detail}")

@@ -1,4 +1,4 @@
-"""Code blocks of the tutorials, and of two more pages, run in order, each page in processes of its own."""
+"""Code blocks of the tutorials, and of three more pages, run in order, each page in processes of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from document_blocks import blocks_of, missing, needs_of, run_page
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "reference" / "backend_contract.md"
-PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "how-to" / "export.md", CONTRACT]
+HOW_TO = ROOT / "docs" / "how-to"
+PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), HOW_TO / "export.md", HOW_TO / "minify.md", CONTRACT]
 LONG = ("write_a_backend",)
 """It installs a package and starts four processes; the contract's page holds what it computes."""
 CASES = [

@@ -64,6 +64,12 @@ class _Spoiling(torch.fx.Interpreter):
         return self._backend.spoil(value) if n.name in self._planted else value
 
 
+class Right(Faulty):
+    """Has no fault."""
+
+    name = "right"
+
+
 class WrongGelu(Faulty):
     """One number of each GELU is off."""
 
