@@ -14,7 +14,8 @@ import torch
 from mixbackend.compile.mixture import Mixture, all_mixtures, mixture_of
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import MixbackendError
-from mixbackend.contracts.torch_compat import backward_compiled_at_once, tell_of_compilations
+from mixbackend.contracts.torch_compat import backward_compiled_at_once, bisecting, join_bisection, tell_of_compilations
+from mixbackend.host.debug import PASSES, REGIONS
 from mixbackend.host.full_collections import compilation_ends, compilation_starts, full_collections_later
 from mixbackend.reporting import Report
 
@@ -32,7 +33,15 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
     with full_collections_later():
         # This loads Dynamo, as torch.compile would a moment later, collecting garbage all the while.
         tell_of_compilations(compilation_starts, compilation_ends)
+        join_bisection((PASSES, REGIONS))
     return mixture
+
+
+def named() -> Mixture:
+    """The backend that a name stands for: of the default configuration; where torch's bisector has put the name in
+    place of another object of ``auto``, that object."""
+    made = all_mixtures() if bisecting() else ()
+    return made[-1] if made else auto()
 
 
 def invalidate(model: torch.nn.Module) -> None:

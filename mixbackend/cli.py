@@ -234,6 +234,17 @@ def minify(
     raise typer.Exit(body.run(wanted, script, as_json))
 
 
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def bisect(
+    command: Annotated[list[str], typer.Argument(help="What is run again and again; fails with an exit status.")],
+    as_json: AsJson = False,
+) -> None:
+    """Run a command with torch's CompilerBisector until it names the backend, pass or region that makes it fail."""
+    from mixbackend.commands import bisect as body
+
+    raise typer.Exit(body.run(command, as_json))
+
+
 @config_app.command("check")
 def config_check(
     file: Annotated[str, typer.Argument(help="Configuration file (YAML).")],

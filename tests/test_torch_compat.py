@@ -21,7 +21,7 @@ import types
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -699,6 +699,57 @@ def test_inductor_settings() -> None:
 
 
 # --- capture ---------------------------------------------------------------------------------------------------------
+
+
+def step_of_two(last: list[str]) -> bool:
+    """Whether all is well: it is, where the second of two steps is left out."""
+    if not compat.bisecting():
+        return True
+    last[:] = [name for name in ("first", "second") if not compat.bisected_away("steps", lambda name=name: name)]
+    return "second" not in last
+
+
+def test_join_bisection(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import compiler_bisector
+
+    monkeypatch.setattr(compiler_bisector, "BACKENDS", {"inductor": []})
+    compat.join_bisection(("steps",))
+    compat.join_bisection(("others",))
+    assert [step.name for step in compiler_bisector.BACKENDS["mixbackend"]] == ["steps"]
+
+
+def test_bisected_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import compiler_bisector
+
+    monkeypatch.setattr(compiler_bisector, "BACKENDS", {"inductor": [compiler_bisector.Subsystem("")]})
+    compat.join_bisection(("steps",))
+    assert not compat.bisected_away("steps", lambda: "told without a bisection")
+    kept: list[str] = []
+    found = compiler_bisector.CompilerBisector.do_bisect(lambda: step_of_two(kept))
+    assert found is not None and (found.bisect_number, found.debug_info) == (1, "second")
+
+
+def test_bisecting() -> None:
+    assert not compat.bisecting()
+
+
+def test_bisected(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import compiler_bisector
+
+    nothing: list[object] = []
+    monkeypatch.setattr(
+        compiler_bisector, "BACKENDS", {"inductor": [compiler_bisector.Subsystem("")], "mixbackend": nothing}
+    )
+    tried: list[str] = []
+
+    def succeeds(variables: Mapping[str, str]) -> bool:
+        tried.append(variables["TORCH_COMPILE_BACKEND"])
+        assert "mixbackend-bisect-" in variables["TORCHINDUCTOR_CACHE_DIR"]
+        return tried[-1] == "inductor"
+
+    assert compat.bisected(succeeds) == compat.Bisected("mixbackend", "", 0, "")
+    assert tried == ["inductor", "mixbackend"]
+    assert compat.bisected(lambda variables: True) is None
 
 
 def test_tell_of_compilations() -> None:

@@ -12,6 +12,7 @@ from mixbackend.contracts.torch_compat.autograd_cache import (
     settings_as_asked,
 )
 from mixbackend.contracts.torch_compat.backward import graph_task
+from mixbackend.contracts.torch_compat.bisection import Bisected, bisected, bisected_away, bisecting, join_bisection
 from mixbackend.contracts.torch_compat.capture import (
     RECOMPUTATION_POLICY,
     aot_compile,
@@ -161,6 +162,7 @@ __all__ = [
     "MISLAID",
     "MISSTATED",
     "RECOMPUTATION_POLICY",
+    "Bisected",
     "EveryOperator",
     "GraphBreak",
     "GraphTree",
@@ -180,6 +182,9 @@ __all__ = [
     "ask_precision",
     "assumptions",
     "backward_compiled_at_once",
+    "bisected",
+    "bisected_away",
+    "bisecting",
     "boxed",
     "compile_processes_ready",
     "composite_implicit",
@@ -237,6 +242,7 @@ __all__ = [
     "is_operator",
     "is_static_input",
     "is_tangent",
+    "join_bisection",
     "kernels_are_composite",
     "kernels_later",
     "log_code",

@@ -67,7 +67,7 @@ class StageDriver:
         Returns:
             How many places of the graph it changed.
         """
-        if not item.applies(graph_module) or (item.optional and not self.settings.passes.take()):
+        if not item.applies(graph_module) or (item.optional and not self.settings.passes.take(lambda: item.name)):
             return 0
         start = time.perf_counter()
         changed = item.rewrite(graph_module)

@@ -22,6 +22,7 @@ from mixbackend.execute.bindings import StoredBinder
 from mixbackend.execute.failures import Failures
 from mixbackend.execute.kernel_processes import expect_kernels_of
 from mixbackend.execute.region_code import RegionCode
+from mixbackend.execute.region_errors import describe_region
 from mixbackend.host.debug import Fuel
 from mixbackend.host.devices import device_name
 from mixbackend.host.threads import sharing
@@ -110,7 +111,8 @@ class CompileCache:
             known = self._known.get((backend.name, region.key))
             if known is not None:
                 return replace(known.compiled, reused_from=known.region_id)
-            owner = backend if backend.traits().reference or self._fuel.take() else self._reference
+            told = partial(_told, backend, region)
+            owner = backend if backend.traits().reference or self._fuel.take(told) else self._reference
         with nullcontext() if owner.traits().concurrent_compile else self._compiling:
             made = self._load(owner, region) or self._compile_and_keep(owner, region)
             made = self._with_stored_bindings(owner, region, made)
@@ -199,6 +201,10 @@ class CompileCache:
         """Who makes an artifact, and for which device."""
         fingerprint, weights = self._fingerprints[backend.name], backend.traits().weights
         return Label(backend.name, fingerprint, _device_of(region), CONTRACT_VERSION, weights, region.key)
+
+
+def _told(backend: Backend, region: Region) -> str:
+    return f"{describe_region(region)} on {backend.name}"
 
 
 def _first_of_each(jobs: Sequence[tuple[Backend, Region]]) -> dict[tuple[str, str], tuple[Backend, Region]]:

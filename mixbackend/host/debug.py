@@ -10,20 +10,35 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mixbackend.contracts.torch_compat import bisected_away, bisecting
+
+REGIONS, PASSES = STEPS = ("regions", "passes")
+"""What torch's ``CompilerBisector`` counts and switches off, where it is at this backend: fuel is out for it then."""
+
 
 class Fuel:
-    """Counts how many more regions may leave the fallback, or passes may run; unlimited if ``None``."""
+    """Counts how many more regions may leave the fallback, or passes may run; unlimited if ``None``.
 
-    def __init__(self, amount: int | None) -> None:
-        self.limited = amount is not None
+    Args:
+        step: which of ``STEPS`` takes it.
+    """
+
+    def __init__(self, amount: int | None, step: str = REGIONS) -> None:
+        self._amount, self._step = amount, step
         self._left = itertools.count() if amount is None else iter(range(amount))
 
-    def take(self) -> bool:
-        """Whether one more may."""
-        return next(self._left, None) is not None
+    @property
+    def limited(self) -> bool:
+        """Whether who takes first matters."""
+        return self._amount is not None or bisecting()
+
+    def take(self, told: Callable[[], str]) -> bool:
+        """Whether one more may; ``told`` says what it is."""
+        return next(self._left, None) is not None and not bisected_away(self._step, told)
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ class DebugSettings:
     level: int = 0
     dump: Path | None = None
     fuel: int | None = None
-    passes: Fuel = field(default_factory=lambda: Fuel(None), compare=False)
+    passes: Fuel = field(default_factory=lambda: Fuel(None, PASSES), compare=False)
 
     @staticmethod
     def from_environment() -> DebugSettings:
@@ -51,5 +66,5 @@ class DebugSettings:
             int(level) if level.isdigit() else 0,
             Path(dump) if dump else None,
             int(fuel) if fuel.isdigit() else None,
-            Fuel(int(passes) if passes.isdigit() else None),
+            Fuel(int(passes) if passes.isdigit() else None, PASSES),
         )

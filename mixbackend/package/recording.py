@@ -118,7 +118,12 @@ def recording_environment(config: Config) -> tuple[Environment, Record]:
     assert isinstance(storage, _Storage)
     failures = _Failures(storage, fingerprints)
     cache = _Cache(
-        environment.reference, fingerprints, storage, failures, environment.events, Fuel(environment.debug.fuel)
+        environment.reference,
+        fingerprints,
+        storage,
+        failures,
+        environment.events,
+        Fuel(environment.debug.fuel),
     )
     storage.record = failures.record = cache.record = record
     made = replace(environment, failures=failures, compile_cache=cache, owns_weights=True)

@@ -19,7 +19,7 @@ from enum import Enum
 import torch
 
 from mixbackend.contracts import Phase
-from mixbackend.contracts.torch_compat import deterministic_asked, graph_task
+from mixbackend.contracts.torch_compat import bisecting, deterministic_asked, graph_task
 
 SWITCH = "MIXBACKEND_SELECT"
 """Set to ``off``, nothing is tried in any call of the process."""
@@ -68,7 +68,7 @@ def situation(off: bool = False, of_backward: bool = False) -> Situation:
     """
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return Situation(
-        off=off or os.environ.get(SWITCH, "").lower() == "off",
+        off=off or os.environ.get(SWITCH, "").lower() == "off" or bisecting(),
         deterministic=deterministic_asked(),
         ranks=torch.distributed.get_world_size() if distributed else 1,
         capturing=torch.cuda.is_available() and torch.cuda.is_current_stream_capturing(),
