@@ -14,6 +14,7 @@ from mixbackend.graph.regions import whole_region
 from mixbackend.graph.trace import trace_graph
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_results_are_in_the_order_of_a_region_s(name: str) -> None:
     with fresh_fake_mode():

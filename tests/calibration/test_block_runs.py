@@ -38,6 +38,7 @@ def names_of(runs: Sequence[Any]) -> list[str]:
     return [item.name for item in runs]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("block", standard_blocks(1), ids=lambda block: block.name)
 def test_blocks_compute_something(block: Block) -> None:
     values = block.inputs(CPU)

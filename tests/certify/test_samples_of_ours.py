@@ -42,6 +42,7 @@ def test_every_sample_is_cut_into_regions_that_eager_computes() -> None:
         assert len(case.inputs) == len(case.region.inputs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "least"), [("onednn", 34), ("codegen", 28)])
 def test_most_patterns_of_ours_have_a_sample(name: str, least: int) -> None:
     found = {case.claim.op for case in own_cases(name) if case.claim.op.startswith("pattern ")}

@@ -39,7 +39,7 @@ def _averaged(wrap, dtype, average, of_compiled):
     return [*results, *parameters_of(averaged)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("of_compiled", [True, False], ids=["of a compiled model", "compiled"])
 @pytest.mark.parametrize("kind", ["plain", "exponential"])
 def test_averages(mixture, kind, of_compiled):

@@ -103,20 +103,20 @@ CASES = st.builds(
 )
 
 
-@drawn(15, 40, 1000)
+@drawn(8, 40, 1000)
 @given(CASES)
 def test_products_of_all_sizes(case: Case) -> None:
     hold_interpreted(*case.region())
 
 
 @pytest.mark.nightly
-@drawn(12, 12, 300)
+@drawn(5, 12, 300)
 @given(CASES)
 def test_compiled_products(case: Case) -> None:
     hold_compiled(*case.region())
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("rows", [1, 3, 17])
 @pytest.mark.parametrize(("group", "columns"), [(32, 130), (8, 49), (12, 64), (33, 7)])
@@ -127,7 +127,7 @@ def test_codes_are_packed_as_they_are_stored(rows: int, group: int, columns: int
     hold_compiled(*case.region())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["neighbours", "halves"])
 @pytest.mark.parametrize("rows", [1, 3, 17])
 def test_four_bits_stay_four(rows: int, form: str) -> None:

@@ -98,7 +98,7 @@ def kernels(region: Region) -> list[tuple[torch.dtype, float]]:
     return [(kernel.buffers[1].dtype, dict(kernel.options)["bits"]) for kernel in products]
 
 
-@drawn(10, 30, 500)
+@drawn(6, 30, 500)
 @given(CASES)
 def test_products_of_all_sizes(case: Case) -> None:
     region = case.region()
@@ -109,7 +109,7 @@ def test_products_of_all_sizes(case: Case) -> None:
     case.hold(result)
 
 
-@drawn(3, 8, 200)
+@drawn(2, 8, 200)
 @given(CASES)
 def test_compiled_products(case: Case) -> None:
     region = case.region()
@@ -177,7 +177,7 @@ class Layer(nn.Module):
         return nn.functional.linear(x, self.weight(x.dtype))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", UNPACKINGS)
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("rows", [1, 3])
@@ -196,6 +196,7 @@ def test_models(form: str, zeros: bool, rows: int) -> None:
     assert region["backend"] == "codegen" and "aten.bitwise_right_shift.Tensor" in region["ops"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", UNPACKINGS)
 def test_written_codes_are_packed_in_four_bits(form: str) -> None:
     model = Layer(form, 72, 64, 32, zeros=False)

@@ -68,6 +68,7 @@ def assert_like_eager(function: Callable[..., Any], *inputs: torch.Tensor) -> No
         torch.testing.assert_close(result, eager, rtol=close, atol=close, equal_nan=True)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SPREADS)
 @pytest.mark.parametrize("length", [5, 70])
 def test_of_rows(name, length):
@@ -86,6 +87,7 @@ def test_of_rows_that_no_cache_holds():
     assert_like_eager(lambda x: aten.var_mean.correction(x, [1]), mixed(3, 80_000, torch.float32)[2:])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", [torch.contiguous_format, LAST], ids=str)
 @pytest.mark.parametrize("length", [6, 20_000])
 def test_of_groups(format, length):

@@ -44,6 +44,7 @@ def test_a_linear_layer_is_one_kernel_once_its_weight_is_packed() -> None:
     assert names(parts.first) == ["nest"] and names(parts.rest) == ["product"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("columns", [1, 48, 50, 64, 200])
 def test_columns_of_every_number(columns: int) -> None:
     check(linear, [values(7, 30), *weights((columns, 30), (columns,))], (1, 2))
@@ -198,7 +199,7 @@ def claimed(chain: Chain) -> tuple[Region, list[Any]]:
     return region, ordered
 
 
-@drawn(15, 40, 1000)
+@drawn(8, 40, 1000)
 @given(chains())
 def test_chains_of_products_and_other_steps(chain: Chain) -> None:
     hold_interpreted(*claimed(chain))
@@ -210,7 +211,7 @@ def test_compiled_chains(chain: Chain) -> None:
     hold_compiled(*claimed(chain))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("terms", "columns"), [(1, 1), (7, 1), (30, 20), (65, 49), (400, 130)])
 def test_one_row_of_16_bit_floats(dtype: torch.dtype, terms: int, columns: int) -> None:

@@ -94,20 +94,20 @@ CASES = st.builds(
 )
 
 
-@drawn(12, 40, 1000)
+@drawn(6, 40, 1000)
 @given(CASES)
 def test_products_of_all_sizes(case: Case) -> None:
     hold_interpreted(*case.region())
 
 
 @pytest.mark.nightly
-@drawn(8, 8, 200)
+@drawn(4, 8, 200)
 @given(CASES)
 def test_compiled_products(case: Case) -> None:
     hold_compiled(*case.region())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("rows", "terms", "columns"), [(1, 1, 1), (1, 7, 1), (1, 400, 130), (3, 65, 49), (16, 30, 20)])
 def test_weights_are_packed_as_they_are_stored(rows: int, terms: int, columns: int, dtype: torch.dtype) -> None:
@@ -126,6 +126,7 @@ OTHER_FORMS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OTHER_FORMS)
 def test_other_forms(name: str) -> None:
     inputs = [values(2, 30), quantised(50, 30), scales(50)]

@@ -152,19 +152,19 @@ def all_steps(drawn: RandomFunction, dynamic: bool) -> None:
 
 
 @given(drawn=random_functions())
-@examples(80, 200)
+@examples(40, 200)
 def test_stages_and_kernels_of_random_functions_compute_what_eager_does(drawn: RandomFunction) -> None:
     all_steps(drawn, dynamic=False)
 
 
 @given(drawn=random_functions(steps=6, zero_sizes=False))
-@examples(25, 60)
+@examples(12, 60)
 def test_the_same_with_symbolic_sizes(drawn: RandomFunction) -> None:
     all_steps(drawn, dynamic=True)
 
 
 @given(drawn=random_functions(), dynamic=st.booleans())
-@examples(8, 16)
+@examples(5, 16)
 def test_compiled_random_functions_compute_what_eager_does(drawn: RandomFunction, dynamic: bool) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_size_gives_eagers_result(name: str) -> None:
     function = FUNCTIONS[name]

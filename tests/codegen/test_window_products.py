@@ -69,7 +69,7 @@ FORMS = (
 """Image, weight, and stride, padding and dilation."""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "plain"])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_convolutions_are_products(form: Any, biased: bool) -> None:
@@ -179,6 +179,7 @@ OTHERS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_does_not_end_a_product(name: str) -> None:
     inputs = [values(9, 30), *weights((70, 30), (70,)), values(9, 70, seed=5)]
@@ -294,7 +295,7 @@ def region_of(network: Network) -> tuple[Region, list[Any]]:
     return region, ordered
 
 
-@drawn(12, 30, 1000)
+@drawn(6, 30, 1000)
 @given(networks())
 def test_networks(network: Network) -> None:
     hold_interpreted(*region_of(network))

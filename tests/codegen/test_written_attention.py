@@ -77,6 +77,7 @@ def kernels(program: Program) -> list[str]:
     return ["attention" if isinstance(call.kernel, TemplateKernel) else "loops" for call in program.calls]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_plain(dtype):
     program = check(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, three(6, 20, 8, dtype=dtype))
@@ -118,6 +119,7 @@ def test_windows_of_a_shifted_image():
     assert program.calls[-1].kernel is attention, "the result is written where it is wanted"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [softmax, safe_softmax])
 def test_rows_that_are_hidden_throughout(function):
     mask = torch.zeros(20, 20)

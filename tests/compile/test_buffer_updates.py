@@ -89,6 +89,7 @@ def test_training_with_batch_normalisation(make_mixture):
     assert sum(region["ops"].get("aten.copy_.default", 0) for region in together) >= 4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [Cache, Backwards, Swap])
 @pytest.mark.parametrize("when", ["first_call", "always"])
 def test_state_after_many_calls(make_mixture, kind, when):

@@ -156,6 +156,7 @@ class Scatters(nn.Module):
         return value.square().mean() + added.sin().sum() + written.cos().sum() + along.sum() + rows.sum()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [CodegenBackend, InductorBackend])
 def test_equal_bits_every_time(asked, make_mixture, make):
     backend = make()

@@ -13,6 +13,7 @@ def zeroed(value: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor
     return value * number + number, value.to(torch.float16)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_results_lie_as_eagers(dynamic):
     torch._dynamo.reset()

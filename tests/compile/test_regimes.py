@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from regime_cases import LINES, MEETING, WIDTH, BySize, function, named, regimes_of, value_of
 from stand_in_backends import Faulty, Loopback, Packer
+from tiers import draws
 from torch import nn
 
 from mixbackend.compile import sized_graph
@@ -263,7 +264,7 @@ UNARY: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 )
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=draws(5, 12))
 @given(
     ops=st.lists(st.sampled_from(range(len(UNARY))), min_size=1, max_size=5),
     sizes=st.lists(st.integers(2, 3000), min_size=2, max_size=6),

@@ -110,7 +110,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("weights", ["live", "auto"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_change_is_seen(make_mixture, packer, change, weights):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.configuration import Config, ConfigurationProblemsError, Rule, load_config
 from mixbackend.contracts import ConfigurationError, NodeMatch, Preference
@@ -342,7 +343,7 @@ VALUES = st.recursive(
 KEYS = [*Config.model_fields, "unknown"]
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=draws(70, 200))
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4))
 def test_any_data_gives_a_config_or_the_one_error(data: dict[str, Any]) -> None:
     try:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.backends.eager import EagerBackend
 from mixbackend.contracts import BackendRates, DeviceModel, Estimate, InputRole, OpRate, OpView, TensorMeta
@@ -138,7 +139,7 @@ def test_an_unknown_backend_is_an_error() -> None:
         MODEL.entry("stranger")
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=draws(35, 100))
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=3), st.integers(0, 2))
 def test_more_data_never_costs_less(shape: list[int], axis: int) -> None:
     larger = list(shape)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import TableBackend, TableCosts, eager, graph, node, random_case
+from tiers import draws
 
 from mixbackend.contracts import NodeMatch, OpGraph, Plan, Preference, RegionSketch
 from mixbackend.partitioner import place
@@ -66,7 +67,7 @@ def pricing_case(seed: int) -> tuple[OpGraph, list[TableBackend], TableCosts]:
     return op_graph, [*listed, eager()], costs
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=draws(21, 60), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), margin=st.sampled_from([0.04, 0.5]))
 def test_it_ends_and_what_is_required_stays(seed: int, margin: float) -> None:
     op_graph, backends, costs = pricing_case(seed)

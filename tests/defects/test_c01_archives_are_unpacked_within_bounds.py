@@ -45,7 +45,7 @@ def _with_zeros(file: io.BytesIO, name: str, said: int, filling: bytes = PIECE) 
     return changed
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "filling", "said", "why"),
     [

@@ -10,7 +10,7 @@ import pytest
 from mixbackend.benchmarks.conformance.operator_worker import serve
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("operator", "dtype"),
     [("to_sparse", "float32"), ("to_sparse", "int64"), ("sparse.sampled_addmm", "float32")],

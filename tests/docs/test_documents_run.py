@@ -12,11 +12,15 @@ ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "reference" / "backend_contract.md"
 HOW_TO = ROOT / "docs" / "how-to"
 PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), HOW_TO / "export.md", HOW_TO / "minify.md", CONTRACT]
-LONG = ("write_a_backend",)
-"""It installs a package and starts four processes; the contract's page holds what it computes."""
+LONG = ("write_a_backend", "trainers")
+"""One installs a package and starts four processes; the contract's page holds what it computes. What the other page and
+blocks with packages of their own do, ``tests/clients`` does."""
 CASES = [
     pytest.param(
-        page, need, id=f"{page.stem}-{need or 'alone'}", marks=[pytest.mark.nightly] if page.stem in LONG else []
+        page,
+        need,
+        id=f"{page.stem}-{need or 'alone'}",
+        marks=[pytest.mark.nightly] if need or page.stem in LONG else [],
     )
     for page in PAGES
     for need in (None, *needs_of(page))

@@ -51,6 +51,7 @@ def reference(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(CallMemory, "parts", lambda *arguments: None)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("reference")
 @pytest.mark.parametrize("name", CHOICES)
 def test_positions_by_values_that_were_rounded_otherwise_are_right(name: str) -> None:
@@ -64,6 +65,7 @@ def test_positions_by_values_that_were_rounded_otherwise_are_right(name: str) ->
     assert checked(function, (x, y), mine).right
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("reference")
 @pytest.mark.parametrize("name", CHOICES)
 def test_positions_of_lesser_values_are_wrong(name: str) -> None:

@@ -49,6 +49,7 @@ def test_eager_has_one_or_the_other(operator: Any, dtype: torch.dtype) -> None:
     assert bool(apart.any()) and bool(x[apart].isnan().all()), "they differ at NaN alone"
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("operator", ARGUMENTS, ids=str)
 @pytest.mark.parametrize("count", [7, 128], ids=str)
 @pytest.mark.parametrize("loop", [by_vectors, one_by_one])

@@ -36,6 +36,7 @@ def _poke(output: torch.Tensor) -> torch.Tensor:
     return output
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", WRONG)
 def test_wrong_result_is_replaced_and_the_region_moves(make_mixture, faulty, loopback, kind):
     backend = faulty(**WRONG[kind])

@@ -131,7 +131,7 @@ def assert_equal(mine, eager):
 
 @given(recipe=RECIPES, seed=st.integers(0, 10_000), effects=st.booleans())
 @settings(
-    max_examples=draws(24, 60),
+    max_examples=draws(12, 60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -160,7 +160,7 @@ def shuffled(graph, plan: Plan, seed: int) -> Plan:
 
 @given(recipe=RECIPES, seed=st.integers(0, 10_000))
 @settings(
-    max_examples=draws(16, 40),
+    max_examples=draws(8, 40),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

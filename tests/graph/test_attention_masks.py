@@ -226,6 +226,7 @@ def test_spread_columns_become_rows_for_a_gpu(dtype, copied) -> None:
     assert torch.equal(found[0], functional.scaled_dot_product_attention(heads, heads, heads, value.expand(2, 1, 6, 6)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [_all_hold, _packed_and_causal])
 def test_gradients_through_a_mixture_are_eagers(make) -> None:
     torch._dynamo.reset()

@@ -51,6 +51,7 @@ def traced(function: Callable[..., Any], given: tuple[Tensor, ...]) -> torch.fx.
     return module
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FORMS)
 def test_results_are_scaled(name: str, dtype: torch.dtype) -> None:
@@ -88,6 +89,7 @@ class Layer(nn.Module):
         return functional.linear(x, (self.weight.float() * self.scale).to(x.dtype), self.bias)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_layer_of_one_row_is_claimed(dtype: torch.dtype) -> None:
     layer, backend = Layer(dtype).eval(), mixbackend.auto()

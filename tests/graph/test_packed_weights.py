@@ -60,7 +60,7 @@ class Layer(nn.Module):
         return aten._weight_int8pack_mm(x, self.weight, self.scales)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(("rows", "terms"), [(1, 64), (1, 77), (5, 33)])
 def test_rows_of_any_length(rows: int, terms: int, dtype: torch.dtype) -> None:

@@ -78,6 +78,7 @@ class Block(nn.Module):
         return checkpoint(self.inner, x, use_reentrant=False)  # type: ignore[no-any-return]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_checkpointed_attention_has_eagers_gradients_and_leaves_eagers_generator(dropout: float) -> None:
     torch._dynamo.reset()

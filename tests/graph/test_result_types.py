@@ -42,6 +42,7 @@ def stated(graph_module: torch.fx.GraphModule) -> list[torch.dtype]:
     return [node.meta["val"].dtype for node in output.args[0]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [CodegenBackend, InductorBackend])
 def test_a_training_step_under_autocast_needs_no_repair(make_mixture, make):
     backend = make()

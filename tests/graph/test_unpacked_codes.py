@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from tiers import draws
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -32,7 +33,7 @@ def hold(function: Callable[[Tensor], Tensor], given: Tensor) -> torch.fx.GraphM
     return module
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=draws(21, 60), deadline=None, derandomize=True, database=None)
 @given(
     sizes=st.lists(st.integers(0, 5), min_size=1, max_size=3),
     axis=st.integers(0, 3),

@@ -131,6 +131,7 @@ class Cache(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(x, self.kept, self.kept)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["codegen", "inductor", "eager"])
 def test_a_step_is_one_region_that_copies_no_cache(name: str, tmp_path: Any) -> None:
     torch.compiler.reset()

@@ -47,6 +47,7 @@ def test_a_region_keeps_its_boundary_and_its_meaning(level, dynamic):
     _assert_same(low, region, make_inputs(region))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", LOWER)
 def test_a_dynamic_region_serves_other_sizes(level):
     region = trace_region(layer, layer_inputs(), dynamic=True)
@@ -194,6 +195,7 @@ def _attention(q, k, v, mask):
     return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, mask is None, attn_mask=mask)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("heads", [4, 2])
 @pytest.mark.parametrize("kind", ["causal", "mask", "nothing seen"])
 @pytest.mark.parametrize("level", LOWER)

@@ -83,7 +83,7 @@ def _symbolic(size: object) -> bool:
     return not isinstance(size, int)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("level", "dtype"), CASES, ids=lambda value: str(value).removeprefix("torch."))
 def test_a_lowered_sample_is_of_its_level_and_means_the_same(level: OpLevel, dtype: torch.dtype) -> None:
     right, wrong = 0, []

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[torch.Tensor]]] = {
 }
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_regions_compute_what_eager_does(case: str, dynamic: bool) -> None:

@@ -20,6 +20,7 @@ def _convolution(rank, stride=1, padding=0, dilation=1, groups=1, transposed=Fal
     return lambda x, w, b: aten.convolution(x, w, b, *each, transposed, [extra] * rank, groups)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("constants", [(), (1, 2)], ids=["live", "constant"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_arguments(bench, rank, constants):

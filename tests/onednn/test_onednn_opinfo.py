@@ -36,6 +36,7 @@ def _claimed(bench: Any, function: Callable[..., Any], tensors: list[torch.Tenso
     return not any(isinstance(bench.backend.judge(view), Unsupported) for view in views)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_claims_hold_for_torchs_samples(bench, dtype):
     wrong: list[str] = []

@@ -39,6 +39,7 @@ def _spread(*shape: int) -> torch.Tensor:
     return value
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_linear_layers_with_activations(bench, name):
     activate = ACTIVATIONS[name]
@@ -55,6 +56,7 @@ def test_nan_and_infinity_come_through(bench, name):
     built.check(_spread(40, 1), torch.ones(1, 1))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_convolutions_with_activations(bench, name):
     activate = ACTIVATIONS[name]

@@ -23,6 +23,7 @@ _ONE = (
 _TWO = "add sub mul div maximum minimum pow eq ne lt ge gt le fmod remainder floor_divide logical_and logical_xor"
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", _ONE.split())
 def test_extremes_of_one_operand(workbench, name):
     operator = getattr(aten, name)
@@ -45,6 +46,7 @@ _WITH_PLACES = {"max", "min", "max.dim", "min.dim", "values"}
 """These ask for places too, which are left to others in halves."""
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", _EXTREMES)
 def test_a_nan_anywhere_is_the_extreme(workbench, name, dtype):
@@ -253,6 +255,7 @@ _STEPS = {
 }
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", _STEPS)
 def test_steps_over_halves_are_left_to_others(workbench, name, dtype):

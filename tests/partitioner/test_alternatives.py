@@ -8,6 +8,7 @@ from counterfactuals import Case, priced, random_priced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import BINARY, MATMUL, POINTWISE, TableBackend, TableCosts, eager, graph, node, random_case
+from tiers import draws
 
 from mixbackend.contracts import (
     Any,
@@ -30,7 +31,7 @@ from mixbackend.partitioner.explain import Question
 from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.step_clock import StepClock
 
-common = settings(derandomize=True, deadline=None, max_examples=60)
+common = settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
 seeds = st.integers(0, 10_000)
 FREE = TableCosts(0, entries={"fast": 0.5, "other": 0.5, "eager": 0.5}, reads=0.0, writes=0.0, crossings=0.0)
 CHAIN = graph(

@@ -10,6 +10,7 @@ import pytest
 from mixbackend.partitioner.regions import circles_of
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("seed", range(300))
 def test_circles_are_the_strongly_connected_components(seed: int) -> None:
     draw = random.Random(seed)

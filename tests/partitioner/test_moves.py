@@ -7,6 +7,7 @@ from counterfactuals import Case, least_after, priced, problems_of, random_price
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import BINARY, MATMUL, POINTWISE, TableBackend, TableCosts, eager, graph, node
+from tiers import draws
 
 from mixbackend.contracts import Any, Op, Pattern, PlacementError, RegionConditions, RegionSketch
 from mixbackend.partitioner import place
@@ -16,7 +17,7 @@ from mixbackend.partitioner.moves import Mover
 from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.single import labels_on
 
-common = settings(derandomize=True, deadline=None, max_examples=60)
+common = settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
 seeds = st.integers(0, 10_000)
 
 

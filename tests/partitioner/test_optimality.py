@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from brute_force import least_energy
 from partitioner_cases import TableBackend, TableCosts, eager, graph, node, random_case
+from tiers import draws
 
 from mixbackend.contracts import OpGraph, Plan, Traits
 from mixbackend.partitioner import place
@@ -31,16 +32,18 @@ def check_against_brute_force(op_graph: OpGraph, backends: list[TableBackend], c
 @pytest.mark.parametrize("block", range(8))
 def test_two_hundred_random_graphs_of_up_to_twelve_nodes(block: int) -> None:
     plans = []
-    for seed in range(25 * block, 25 * block + 25):
+    for seed in range(25 * block, 25 * block + draws(10, 25)):
         op_graph, backends, costs = random_case(seed, most=12, backends=3 if seed % 2 else 2)
         plans.append(check_against_brute_force(op_graph, backends, costs))
-    assert sum(plan.optimal for plan in plans) >= 22
+    assert sum(plan.optimal for plan in plans) >= 0.88 * len(plans)
     assert len({len(plan.regions) for plan in plans}) > 2
 
 
 def test_small_graphs_on_four_backends() -> None:
-    plans = [check_against_brute_force(*random_case(seed, most=7, backends=4)) for seed in range(1000, 1040)]
-    assert sum(plan.optimal for plan in plans) >= 36
+    plans = [
+        check_against_brute_force(*random_case(seed, most=7, backends=4)) for seed in range(1000, 1000 + draws(12, 40))
+    ]
+    assert sum(plan.optimal for plan in plans) >= 0.9 * len(plans)
 
 
 def chain(length: int) -> OpGraph:

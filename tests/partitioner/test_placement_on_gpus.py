@@ -108,6 +108,7 @@ def called(graph: OpGraph, backends: Sequence[Backend], rates: Mapping[str, Back
     return share, place(graph, backends, weighed(costs, share), margin=MARGIN)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_is_one_region_or_a_few(name: str, backends: list[Backend]) -> None:
     graph = graph_of(BLOCKS[name])
@@ -128,6 +129,7 @@ def test_fused_convolutions_run_residual_blocks(name: str, backends: list[Backen
         assert len(plan.regions[0].matches) == 6
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["resnet/14", "resnet/56"])
 def test_residual_blocks_stay_whole_whatever_the_noise(name: str, seed: int, backends: list[Backend]) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import TableCosts, random_case
+from tiers import draws
 
 from mixbackend.contracts import CostModel
 from mixbackend.partitioner import place
@@ -13,7 +14,7 @@ from mixbackend.partitioner import placement as placement_module
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.reprice import reprice
 
-common = settings(derandomize=True, deadline=None, max_examples=60)
+common = settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
 MARGINS = (0.0, 0.04, 0.5)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import random_case
+from tiers import draws
 
 from mixbackend.contracts import REFUSAL_CODES, PlacementError, Plan, PlannedRegion, Refusal
 from mixbackend.partitioner import place
@@ -49,7 +50,7 @@ def through_json(plan: Plan) -> Plan:
     return plan_from_data(json.loads(json.dumps(plan_to_data(plan))))
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
 @given(plans)
 def test_any_plan_survives(plan: Plan) -> None:
     assert through_json(plan) == plan

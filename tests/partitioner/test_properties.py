@@ -9,6 +9,7 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import TableBackend, TableCosts, eager, random_case
+from tiers import draws
 
 from mixbackend.contracts import (
     OpGraph,
@@ -27,7 +28,7 @@ from mixbackend.partitioner.placement import make_problem
 from mixbackend.partitioner.regions import form_regions
 from mixbackend.partitioner.step_clock import StepClock
 
-common = settings(derandomize=True, deadline=None, max_examples=60)
+common = settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
 seeds = st.integers(0, 10_000)
 sizes = st.integers(1, 40)
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioner_cases import random_case
+from tiers import draws
 
 from mixbackend.partitioner import place
 from mixbackend.partitioner.reprice import reprice
 
-common = settings(derandomize=True, deadline=None, max_examples=60)
+common = settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
 
 
 @common

@@ -208,6 +208,7 @@ def trace_model(
 # --- inference -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("case", "weights"), [*((case, "auto") for case in CASES), ("residual", "live"), ("dense", "live")]
 )
@@ -222,7 +223,7 @@ def test_results_and_strides_are_those_of_eager(make_mixture: Any, loopback: Any
     assert layout_of(mixture)["chosen"] == ("as_traced" if case == "no image" else "channels_last")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", ["residual", "dense", "u-net"])
 def test_sizes_that_change(make_mixture: Any, loopback: Any, case: str) -> None:
     make, shape = CASES[case]
@@ -236,6 +237,7 @@ def test_sizes_that_change(make_mixture: Any, loopback: Any, case: str) -> None:
     assert layout_of(mixture)["chosen"] == "channels_last"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", ["dense", "u-net"])
 def test_no_guard_is_added(case: str) -> None:
     make, shape = CASES[case]
@@ -246,6 +248,7 @@ def test_no_guard_is_added(case: str) -> None:
     assert list(shape_env.guards) == before
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("case", "dynamic"),
     [*((case, False) for case in CASES if case != "no image"), ("residual", True), ("convnext", True)],
@@ -385,7 +388,7 @@ def test_a_convolution_that_refuses_leaves_the_graph_as_traced(monkeypatch: Any)
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("case", "dynamic"),
     [*((case, False) for case in ("residual", "one channel", "dense", "u-net", "convnext", "views")), ("dense", True)],

@@ -12,6 +12,7 @@ import sympy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.contracts import (
     GraphInput,
@@ -208,7 +209,7 @@ LINES = st.lists(st.tuples(st.floats(1e-7, 1e-3), st.floats(1e-10, 1e-6)), min_s
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=draws(70, 200))
 @given(lines=LINES, hint=st.integers(2, 4000))
 def test_any_lines(lines: Lines, hint: int) -> None:
     """Few regimes, found with few placements, that cover all sizes; none much dearer than the first plan's."""

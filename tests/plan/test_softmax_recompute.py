@@ -126,7 +126,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "mean")
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE, HALF, torch.float16], ids=str)
 def test_losses(mixture, options, dtype):
@@ -157,7 +157,7 @@ def test_a_class_per_pixel(mixture):
     assert is_recomputed(mixture)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("dim", [0, 1, -1])
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE, HALF], ids=str)

@@ -59,6 +59,7 @@ def _step(function, model: torch.nn.Module, x: torch.Tensor) -> list[torch.Tenso
     return [result.detach(), *gradients, *model.buffers()]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [resnet18, bert_layer])
 def test_every_op_of_a_training_step_runs_on_it(make):
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference
 from mixbackend.registry import BackendInfo
@@ -318,7 +319,7 @@ def test_module_paths_are_shortened(paths: tuple[str, ...], short: str) -> None:
     assert shorten.short_modules(paths) == short
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=draws(70, 200))
 @given(st.lists(st.from_regex(r"[a-z0-9]{1,2}(\.[a-z0-9]{1,2}){0,3}", fullmatch=True), max_size=12, unique=True))
 def test_shortening_ends_and_never_gets_longer(paths: list[str]) -> None:
     assert shorten.short_modules(paths, most=99).count(", ") <= max(len(paths) - 1, 0)

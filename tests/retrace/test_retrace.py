@@ -38,6 +38,7 @@ def assert_equal(region: Region, traced: Retraced, inputs: list) -> None:
         assert mine.shape == eager.shape
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("level", "dynamic"), list(itertools.product(LEVELS, (False, True))))
 def test_every_level_computes_the_same(level, dynamic):
     region = trace_region(layer, layer_inputs(), dynamic=dynamic)

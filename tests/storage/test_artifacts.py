@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 from warm_processes import WarmProcesses
 
 from mixbackend.contracts import StorageError
@@ -89,7 +90,7 @@ def test_content_is_read_without_a_copy(store: ArtifactStore) -> None:
     assert peak < 1.5 * (1 << 22)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=draws(70, 200))
 @given(st.binary(max_size=64), st.integers(0, 200), st.integers(1, 255))
 def test_any_changed_byte_is_noticed(content: bytes, position: int, change: int) -> None:
     data = bytearray(entry.encode(KEY, content))

@@ -16,7 +16,7 @@ from tiers import draws
 
 from mixbackend.storage import ArtifactStore, Database, Label, StorageEvent, artifact_key
 
-KILLS = draws(20, 50)
+KILLS = draws(10, 50)
 LABEL = Label("fast", "fast 1", "cpu")
 
 

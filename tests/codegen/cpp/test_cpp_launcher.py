@@ -79,6 +79,7 @@ def _expected(x: torch.Tensor, count: int) -> torch.Tensor:
     return (x.flip(0) if count % 2 else x) + count
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("rows", [1, 2, 7, 400])
 def test_nobody_reads_what_is_not_written_yet(target: CppTarget, threads: int, rows: int) -> None:
     pattern = [MUCH, LITTLE, SOME, LITTLE, LITTLE, MUCH, MUCH, SOME]

@@ -109,6 +109,7 @@ def _legal(name: str, kind: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tens
     return torch.ones_like(a, dtype=torch.bool)
 
 
+@pytest.mark.sampled(50)
 @_LEVELS
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, (kinds, _) in _BINARY.items() for kind in kinds])
 def test_binary_functions_are_eagers(features, name: str, kind: str) -> None:  # type: ignore[no-untyped-def]
@@ -124,6 +125,7 @@ def test_binary_functions_are_eagers(features, name: str, kind: str) -> None:  #
     assert_same(scalar, expected, a, b)
 
 
+@pytest.mark.sampled(29)
 @_LEVELS
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, (kinds, _) in _UNARY.items() for kind in kinds])
 def test_unary_functions_are_eagers(features, name: str, kind: str) -> None:  # type: ignore[no-untyped-def]
@@ -136,6 +138,7 @@ def test_unary_functions_are_eagers(features, name: str, kind: str) -> None:  # 
     assert_same(scalar, expected, a)
 
 
+@pytest.mark.sampled(25)
 @_LEVELS
 @pytest.mark.parametrize("kind", _ANY)
 @pytest.mark.parametrize("name", _COMPARISONS)

@@ -33,6 +33,7 @@ def _conversion_text() -> str:
     return text
 
 
+@pytest.mark.sampled(11)
 @_LEVELS
 @pytest.mark.parametrize("source", C_NAMES, ids=str)
 def test_conversions_are_eagers(features, source: torch.dtype) -> None:  # type: ignore[no-untyped-def]

@@ -131,6 +131,7 @@ def test_a_nan_stays_in_running_results_and_none_comes_early(features) -> None: 
         assert out[:, lane:].isnan().all()
 
 
+@pytest.mark.sampled(3)
 @_LEVELS
 @pytest.mark.parametrize("kind", ["float", "double"])
 def test_one_nan_in_any_lane_is_the_extreme(features, kind: str) -> None:  # type: ignore[no-untyped-def]
@@ -156,6 +157,7 @@ def test_any_and_all_see_every_lane(features) -> None:  # type: ignore[no-untype
         assert out.tolist() == [True, lane == lanes]
 
 
+@pytest.mark.sampled(5)
 @_LEVELS
 @pytest.mark.parametrize("kind", _KINDS)
 def test_positions_are_those_of_the_first_extreme(features, kind: str) -> None:  # type: ignore[no-untyped-def]

@@ -110,6 +110,7 @@ def _worst(actual: torch.Tensor, exact: torch.Tensor, *given: torch.Tensor) -> t
     return distance[place].item(), f"{values}: {actual[place].item()!r}, exact {exact[place].item()!r}"
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("name", _LIMITS)
 def test_floats_are_within_their_limit_over_the_whole_range(library: ctypes.CDLL, name: str) -> None:
     # More than a million where the code is this machine's own.
@@ -126,6 +127,7 @@ def test_floats_are_within_their_limit_over_the_whole_range(library: ctypes.CDLL
         assert worst <= _LIMITS[name], where
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("name", _LIMITS)
 def test_special_floats_are_eagers(library: ctypes.CDLL, name: str) -> None:
     given = torch.tensor(_SPECIAL)
@@ -142,6 +144,7 @@ def test_special_floats_are_eagers(library: ctypes.CDLL, name: str) -> None:
         assert not wrong.numel(), [(given[i].item(), actual[i].item(), expected[i].item()) for i in wrong]
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("name", _LIMITS)
 def test_doubles_are_the_c_librarys(library: ctypes.CDLL, name: str) -> None:
     torch.manual_seed(2)

@@ -98,6 +98,7 @@ def test_loads_read_the_elements_they_name(library: ctypes.CDLL, dtype: torch.dt
         assert torch.equal(actual, result), way
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 def test_gathers_take_elements_at_any_address_before_and_behind_the_pointer(
     library: ctypes.CDLL, dtype: torch.dtype
@@ -117,6 +118,7 @@ def test_gathers_take_elements_at_any_address_before_and_behind_the_pointer(
             assert torch.equal(actual, result), (way, ahead)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 def test_stores_write_the_elements_they_name_and_no_other(library: ctypes.CDLL, dtype: torch.dtype) -> None:
     lanes, values, offsets, mask = _setting(library, dtype)

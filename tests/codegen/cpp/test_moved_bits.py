@@ -38,6 +38,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Library(KERNELS, tmp_path_factory.mktemp("bits"), request.param)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("columns", [1, 16, 75])
 def test_every_pattern_of_bits_is_kept(library: Library, dtype: torch.dtype, columns: int) -> None:

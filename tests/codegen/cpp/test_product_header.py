@@ -115,7 +115,7 @@ def _packed(right: Tensor, lanes: int) -> Tensor:
     return padded.movedim(-2, 0).reshape(panels, *(1,) * (3 - len(terms)), *terms, width).contiguous()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("turned", [True, False])
 def test_results_are_those_of_float64(compiled: _Compiled, turned: bool, biased: bool) -> None:
@@ -137,6 +137,7 @@ def test_results_are_those_of_float64(compiled: _Compiled, turned: bool, biased:
         assert find_deviation(0, meant[0, 0, :, :columns], plain, exact, BUDGET) is None, size
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("apart", [0, 1])
 def test_batches_one_behind_the_other_and_with_gaps(compiled: _Compiled, apart: int) -> None:
     left, right = _values(3 + apart, 11, 40)[:3, :], _values(40, 30, seed=1)
@@ -145,6 +146,7 @@ def test_batches_one_behind_the_other_and_with_gaps(compiled: _Compiled, apart: 
     assert find_deviation(0, output, left @ right, left.double() @ right.double(), BUDGET) is None
 
 
+@pytest.mark.sampled(1)
 def test_sums_of_nothing_are_the_bias(compiled: _Compiled) -> None:
     bias, output = _values(20), torch.full((3, 20), 7.0)
     compiled.run(_values(3, 0), _packed(_values(0, 20), compiled.lanes), bias, output)
@@ -155,6 +157,7 @@ def test_no_rows_are_no_work(compiled: _Compiled) -> None:
     compiled.run(_values(0, 4), _packed(_values(4, 20), compiled.lanes), None, torch.empty(0, 20))
 
 
+@pytest.mark.sampled(1)
 def test_what_is_not_finite_stays_in_its_row_and_column(compiled: _Compiled) -> None:
     left, right, output = _values(9, 30), _values(30, 20, seed=1), torch.empty(9, 20)
     left[4, 7] = float("nan")
@@ -174,7 +177,7 @@ WINDOWS = (
 """Images (batch, channels, height, width), columns, windows, their strides and dilations."""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", WINDOWS, ids=str)
 def test_windows_of_images(compiled: _Compiled, case: Any) -> None:
     batch, channels, height, width, columns, (lines, places), stride, dilation = case

@@ -52,6 +52,7 @@ def region_of(function: Any, values: list[torch.Tensor]) -> Region:
     return region
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("op", [efficient, cudnn])
 @pytest.mark.parametrize("shared", [1, 3])

@@ -21,6 +21,7 @@ def test_cat_of_every_type(check_lowering, dtype, dim):
     check_lowering(lambda *parts: torch.cat(parts, dim), [_values(*each, dtype=dtype) for each in sizes])
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("first", DTYPES)
 @pytest.mark.parametrize("second", DTYPES)
 def test_cat_promotes(check_lowering, first, second):

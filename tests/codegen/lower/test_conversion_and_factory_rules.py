@@ -49,6 +49,7 @@ def test_constants_wrap_and_refuse():
         constant(sympy.Symbol("n", real=True), torch.int64)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("source", _TYPES, ids=str)
 def test_conversions(source, check_lowering):
     values = torch.tensor([0.0, 1.0, 2.49, 3.5, 100.2, 31.7, 0.1])

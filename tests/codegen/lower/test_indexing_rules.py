@@ -153,6 +153,7 @@ def test_index_select_and_gather_of_scalars(check_lowering):
     check_lowering(lambda x, i: x.gather(0, i), [_values(4), torch.tensor(2)])
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_gather(check_lowering, dtype, dim):

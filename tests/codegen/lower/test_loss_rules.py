@@ -39,6 +39,7 @@ def classes(*sizes: int, count: int = 5, ignored: int = -100) -> torch.Tensor:
     return numbers
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_distances(check_lowering, dtype, dynamic, name):
@@ -51,6 +52,7 @@ def test_distances(check_lowering, dtype, dynamic, name):
         check_lowering(lambda g, x, y, r=reduction: backward(g, x, y, r, *options), [grad, x, y], dynamic=dynamic)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("types", [(torch.float16, torch.float32), (torch.float32, torch.float64)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_distances_between_two_types(check_lowering, types, name):
@@ -78,6 +80,7 @@ def test_distances_of_special_values(check_lowering):
         check_lowering(lambda x, y, f=backward, o=options: f(x, x, y, 0, *o), [x, y])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 def test_binary_cross_entropy(check_lowering, dtype, dynamic):
     x, y, weight = probabilities(4, 5, dtype=dtype), probabilities(4, 5, dtype=dtype, seed=1), values(4, 5, dtype=dtype)
@@ -91,6 +94,7 @@ def test_binary_cross_entropy(check_lowering, dtype, dynamic):
         check_lowering(lambda g, x, y, f=backward: f(g, x, y, None), [grad, x, y], dynamic=dynamic)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 def test_binary_cross_entropy_of_logits(check_lowering, dtype, dynamic):
     x, y = values(4, 5, dtype=dtype) * 20, probabilities(4, 5, dtype=dtype, seed=1)

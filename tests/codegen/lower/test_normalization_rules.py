@@ -31,6 +31,7 @@ def test_layer_norm(check_lowering, dtype, dynamic):
     check_lowering(lambda x: aten.native_layer_norm(x, x.shape[1:], None, None, 1e-3), [x], dynamic=dynamic)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("last", [1, 2])
 def test_layer_norm_backward(check_lowering, dtype, dynamic, last):
@@ -138,6 +139,7 @@ def test_layer_norm_of_no_rows(check_lowering):
     check_lowering(backward, [x, weight, mean])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("space", [(), (7,), (4, 3)])
 def test_group_norm(check_lowering, dtype, dynamic, space):

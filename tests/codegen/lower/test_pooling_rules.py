@@ -130,6 +130,7 @@ def test_max_pool_in_one_dimension(check_lowering):
     check_lowering(lambda x: torch.nn.functional.max_pool1d(x, 3, 2, 1), [_values(2, 3, 9)])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("output", [(3, 3), (1, 1), (4, 5), (8, 10), (7, 11)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adaptive_max_pool_and_its_gradient(check_lowering, output, dtype):
@@ -151,6 +152,7 @@ def test_adaptive_pooling_in_three_dimensions(check_lowering):
     check_lowering(lambda g, x: aten._adaptive_avg_pool3d_backward(g, x), [values, x])
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize(("dtype", "arguments"), _cases(*HALF, torch.float64, torch.int64))
 def test_avg_pool(check_lowering, dtype, include, arguments):
@@ -159,6 +161,7 @@ def test_avg_pool(check_lowering, dtype, include, arguments):
     check_lowering(lambda x: aten.avg_pool2d(x, kernel, stride, padding, ceil_mode, include), [x])
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize(("dtype", "arguments"), [*_cases(*HALF, torch.float64), (torch.float32, WIDE)])
 def test_gradient_of_avg_pool(check_lowering, dtype, include, arguments):
@@ -193,6 +196,7 @@ def test_avg_pool_with_symbolic_sizes(check_lowering, include):
     )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("output", [(3, 3), (1, 1), (4, 5), (8, 10), (7, 11), (16, 20)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adaptive_avg_pool_and_its_gradient(check_lowering, output, dtype):

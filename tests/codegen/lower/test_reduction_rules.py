@@ -94,6 +94,7 @@ NORMS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_floating(check_lowering, dtype):
     x = values(4, 5, 3, dtype=dtype)
@@ -101,6 +102,7 @@ def test_floating(check_lowering, dtype):
         check_lowering(function, [x])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", INTEGER)
 def test_integers(check_lowering, dtype):
     x = values(4, 5, 3, dtype=dtype)

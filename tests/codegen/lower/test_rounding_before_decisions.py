@@ -9,6 +9,7 @@ from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.graph.trace import trace_region
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     "decide",
@@ -26,6 +27,7 @@ def test_decisions_are_eagers(dtype: torch.dtype, decide) -> None:
     assert torch.equal(result, decide(values))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     "place",

@@ -80,6 +80,7 @@ def test_scatter_that_adds_or_multiplies(check_lowering, dtype, reduce):
     check_lowering(lambda x, i: x.scatter(0, i, 2, reduce=reduce), [x, i])
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])

@@ -24,6 +24,7 @@ def _values(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (torch.randn(sizes, generator=generator) * 3).to(dtype)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("arguments", WINDOWS)
 def test_columns_and_back(check_lowering, dtype, arguments):

@@ -29,13 +29,14 @@ def _cases(*dtypes: torch.dtype) -> list:
     return [*((size, torch.float32) for size in SIZES), *(((7, 11), dtype) for dtype in dtypes)]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("mode", NEAREST)
 @pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS, torch.uint8))
 def test_nearest(check_lowering, mode, size, dtype):
     check_lowering(lambda x: functional.interpolate(x, size=size, mode=mode), [_values(2, 3, 8, 10, dtype=dtype)])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["upsample_nearest", "_upsample_nearest_exact"])
 @pytest.mark.parametrize(("rank", "dtype"), [(1, torch.float32), (2, torch.float64), (3, torch.float32)])
 def test_sources_of_the_nearest_element_are_eagers(name, rank, dtype):
@@ -70,6 +71,7 @@ def test_nearest_in_other_dimensions_and_layouts(check_lowering, mode, rank):
     check_lowering(lambda x: functional.interpolate(x, scale_factor=1.4, mode=mode), [x.transpose(0, 1)])
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("operator", ["upsample_nearest2d", "_upsample_nearest_exact2d"])
 @pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS))
 def test_gradient_of_nearest(check_lowering, operator, size, dtype):
@@ -85,6 +87,7 @@ def test_gradient_of_repetition_needs_no_scatter():
     assert any(isinstance(stage, Scatter) for stage in graph.stages)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS))
@@ -93,6 +96,7 @@ def test_interpolation(check_lowering, mode, corners, size, dtype):
     check_lowering(resize, [_values(1, 3, 8, 10, dtype=dtype)])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("scale", [2.0, 1.7, 0.6])
@@ -112,6 +116,7 @@ def test_interpolation_in_other_dimensions(check_lowering, corners):
     check_lowering(lambda g: aten.upsample_linear1d_backward(g, [13], [2, 3, 9], corners), [_values(2, 3, 13)])
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("operator", ["upsample_bilinear2d", "upsample_bicubic2d"])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS))

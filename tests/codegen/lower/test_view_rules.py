@@ -65,11 +65,13 @@ VIEWS = {
 }
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_of_an_input(name, check_lowering):
     check_lowering(VIEWS[name], [torch.randn(4, 6, 5)])
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_of_a_computed_tensor(name, check_lowering):
     check_lowering(lambda x: VIEWS[name](x.transpose(0, 2) * 2.0), [torch.randn(5, 6, 4)])
@@ -97,6 +99,7 @@ SYMBOLIC = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SYMBOLIC)
 def test_symbolic_sizes(name, check_lowering):
     check_lowering(SYMBOLIC[name], [torch.randn(4, 6, 8)], dynamic=True)

@@ -54,7 +54,7 @@ def _report(what: str, tally: Tally) -> None:
     assert not tally.wrong, f"{len(tally.wrong)} of {tally.samples}:\n" + "\n".join(tally.wrong)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("dtype", "part"), [(dtype, part) for dtype in DTYPES for part in range(_PARTS if dtype == torch.float32 else 1)]
 )
@@ -69,7 +69,7 @@ def test_stages_mean_what_eager_does(dtype, part):
     assert tally.samples >= 40 // _SHARDS
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_compiled_code_does_what_eager_does(dtype):
     every = 1 if NIGHTLY else 16 if dtype == torch.float32 else 64

@@ -89,6 +89,7 @@ class RandomGroup:
         build(self.draw.graph(), self.outer, symbols, width=width, vector_bytes=self.generator.choice([16, 64]))
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_group(seed):
     RandomGroup(seed).build()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.backends.codegen.schedule.dependencies import Dependencies
 
@@ -27,7 +28,7 @@ def graphs_and_merges(draw):
     return sources, draw(st.lists(st.tuples(stage, stage), max_size=20))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(70, 200), deadline=None)
 @given(graphs_and_merges())
 def test_merges_against_networkx(case):
     sources, merges = case

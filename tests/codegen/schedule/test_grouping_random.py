@@ -6,6 +6,7 @@ import torch
 from drawn_graphs import Drawing, add, cpu_traits, random_inputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.backends.codegen.interpret.program import interpret_program
 from mixbackend.backends.codegen.interpret.stages import interpret_stages
@@ -135,7 +136,7 @@ class RandomGraph:
         return self.drawing.graph(*(f"t{number}" for number in sorted(outputs | {count - 1})))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=draws(42, 120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.booleans(), st.sampled_from([0, 2, None]), st.sampled_from([256, 1 << 18]))
 def test_groups_keep_their_promises(data, large, fuel, scratch):
     graph = split_loops(RandomGraph(data, large).graph())
@@ -147,7 +148,7 @@ def test_groups_keep_their_promises(data, large, fuel, scratch):
     assert (groups, _) == group_stages(graph, choose_layouts(graph), traits, fuel)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=draws(14, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from([0, 1, 3, None]), st.sampled_from([1, 16]))
 def test_programs_compute_what_stages_do(data, fuel, width):
     graph = RandomGraph(data, large=False).graph()

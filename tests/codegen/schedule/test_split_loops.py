@@ -7,6 +7,7 @@ import torch
 from drawn_graphs import Drawing, add, assert_equal_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.backends.codegen.ir.indices import (
     FloorDiv,
@@ -229,7 +230,7 @@ def test_loops_that_would_be_divided_more_often_stay_whole_and_others_do_not():
 SHAPES = st.sampled_from([(24,), (2, 12), (4, 6), (6, 4), (2, 3, 4), (3, 8), (12, 2), (1, 24), (4, 3, 2)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(21, 60), deadline=None)
 @given(st.lists(st.tuples(SHAPES, st.integers(0, 5), st.booleans()), min_size=2, max_size=6))
 def test_random_chains_of_reshapes(steps):
     draw = Drawing()

@@ -39,6 +39,7 @@ def kinds(graph: StageGraph) -> list[type]:
     return [type(stage) for stage in graph.stages]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "function",

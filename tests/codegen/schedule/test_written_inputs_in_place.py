@@ -176,6 +176,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 }
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", CASES)
 def test_inputs_hold_what_eager_leaves_there(name):
     check(*CASES[name])
@@ -197,6 +198,7 @@ LARGE = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["statistics", "cache, rows", "swap", "x backwards", "to bfloat16", "nothing", *LARGE])
 def test_machine_code(name):
     backend = CodegenBackend()

@@ -108,6 +108,7 @@ def test_blocks_fill_the_gpu_with_enough_under_way(channels: int, side: int) -> 
     assert columns * 2 >= 64, "neighbours fill whole sectors of memory"
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("channels", "side"), SHAPES)
 @pytest.mark.parametrize(("function", "images", "vectors"), [(norm, 1, 4), (gradient, 3, 2), (residual, 4, 2)])
 def test_a_unit_holds_several_blocks(

@@ -38,6 +38,7 @@ def _texts(name: str) -> Any:
     return print_program(program, SETTINGS).texts
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["eights_in_rows", "one_by_one", "numbers"])
 @pytest.mark.parametrize("architecture", [AMPERE, HARDWARE.architecture], ids=["sm_80", "sm_90"])
 def test_draws_have_machine_code(name: str, architecture: Architecture) -> None:

@@ -51,6 +51,7 @@ def test_only_results_of_16_bits_take_them(name: str) -> None:
         assert ("rough_normal" in text.body or "tl.exp(" in text.body) == (dtype.itemsize == 2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_processors_compute_them_as_exactly_as_others(name: str) -> None:
     x = torch.linspace(-12, 12, 4096).bfloat16()

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_machine import Machine
+from tiers import draws
 
 from mixbackend.execute.state_restore import Changes
 from mixbackend.select.live.duel import Ticket
@@ -84,7 +85,7 @@ def test_an_error_of_the_users_is_the_champions() -> None:
         guarded(Faulty(1, 2), refuses, [torch.arange(3.0), *state()], CHANGES)
 
 
-@settings(derandomize=True, max_examples=6, deadline=None)
+@settings(derandomize=True, max_examples=draws(3, 6), deadline=None)
 @given(
     seed=st.integers(0, 9999),
     faults=st.lists(st.tuples(st.integers(1, GUARDED), st.integers(0, 2)), min_size=1, max_size=3),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.select.live import paired_decision
 from mixbackend.select.live.paired_decision import MISTAKE, MOST, MOST_QUIET, Verdict, decide
@@ -91,7 +92,7 @@ def test_who_is_far_behind_has_no_more_rounds() -> None:
     assert decide(rounds([1.4, 1.2])).verdict is Verdict.OPEN
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=draws(70, 200), deadline=None)
 @given(st.lists(st.floats(0.5, 2.0), min_size=MOST, max_size=MOST), st.data())
 def test_it_always_ends_and_mirrors(ratios: list[float], data: st.DataObject) -> None:
     outcomes = [decide(rounds(ratios[: count + 1])) for count in range(MOST)]

@@ -93,6 +93,7 @@ def settled(device: Device, most: int = 60_000) -> int:
     raise AssertionError(f"not settled after {most} calls: {device.selection.standing()}")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("depth", [1, 5, 60])
 @pytest.mark.parametrize("call_s", [0.0004, 0.004, 0.05])
 def test_five_percent_better_is_found_however_far_the_host_is_ahead(call_s: float, depth: int) -> None:

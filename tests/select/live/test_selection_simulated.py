@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_machine import Machine, challenger
+from tiers import draws
 
 from mixbackend.select.live.allowance import LEAST_CALLS, LEAST_S, SHARE, TURNS_IN_ROUND, turns_s
 from mixbackend.select.live.arbiter import Arbiter
@@ -37,7 +38,7 @@ def test_one_as_fast_seldom_takes_over() -> None:
     assert sum(machine.settle() for machine in machines) <= 15, "5% at most, by the test's docstring"
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(derandomize=True, max_examples=draws(14, 40), deadline=None)
 @given(
     speeds=st.lists(st.floats(0.5, 4.0), min_size=2, max_size=5),
     call_s=st.sampled_from([0.002, 0.03, 0.3]),
@@ -124,7 +125,7 @@ def test_while_something_holds_the_program_nobody_is_tried(hold: Hold) -> None:
     assert set(machine.ran) == {0} and machine.happened == []
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(derandomize=True, max_examples=draws(14, 40), deadline=None)
 @given(seed=st.integers(0, 9999), forwards=st.integers(1, 4))
 def test_a_program_never_changes_within_a_step(seed: int, forwards: int) -> None:
     """A step: some calls, of which those after the first are held; then the first of the next step."""

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from mixbackend.select.live.turns import HOPELESS_ROUNDS, SUMMED, Call, Side, Turns, agree
 
@@ -83,7 +84,7 @@ def test_where_calls_always_overlap_there_is_no_hope() -> None:
     assert turns.hopeless and not turns.rounds
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=draws(70, 200), deadline=None)
 @given(st.lists(st.tuples(st.floats(1e-4, 0.1), st.integers(90, 130), st.booleans()), max_size=300))
 def test_both_have_the_same_turns_in_every_round(calls: list[tuple[float, int, bool]]) -> None:
     turns, sides = Turns(), []
