@@ -149,6 +149,7 @@ def test_what_was_left_is_gone_on_with(sides: Sides) -> None:
     assert rest.rates.host.op("matmul") == pytest.approx(whole.host.op("matmul"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("change", [{"left": []}, {"fixed": {"entry_s": 1.0}}, {"fixed": None}, {"version": 1}])
 def test_what_does_not_fit_is_begun_anew(change: dict[str, Any], sides: Sides) -> None:
     done = measure(QueuedBackend(sides=sides, compile_s=1.0), compile_budget_s=12.5)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from region_arguments import arguments
+from tiers import draws
 
 from mixbackend.backends.codegen import CodegenBackend
 from mixbackend.backends.codegen.interpret.program import interpret_program
@@ -75,6 +76,7 @@ def names(program: Program) -> list[str]:
     return [call.kernel.name if isinstance(call.kernel, TemplateKernel) else "loops" for call in program.calls]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_width_and_length(causal: bool) -> None:
     for queries, keys in ((1, 1), (1, 70), (4, 150), (16, 16), (49, 49), (97, 131)):
@@ -93,7 +95,7 @@ def test_half_types_are_computed_in_float32(dtype: torch.dtype) -> None:
         check(lambda q, k, v, m: attend(q, k, v, 0.0, True, attn_mask=m), [*inputs, mask])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "sizes", [(2, 3, 37, 50), (1, 3, 37, 50), (2, 1, 37, 50), (2, 1, 1, 50), (2, 3, 37, 1), (37, 50), (1, 1)], ids=str
 )
@@ -110,7 +112,7 @@ def test_masks_of_other_strides_and_types() -> None:
     turned, spread = values(2, 3, 50, 37).transpose(2, 3), values(2, 3, 37, 100)[..., ::2]
     for mask in (turned, spread):
         check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), [*inputs, mask])
-    for dtype in HALVES:
+    for dtype in HALVES[: draws(1, 2)]:
         half = tensors(2, 3, 37, 50, 32, dtype=dtype)
         check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), [*half, values(2, 3, 37, 50, seed=3)])
 
@@ -191,6 +193,7 @@ def test_hidden_rows_and_special_values() -> None:
         assert output[0, 1, 5].isnan().all() and output.isnan().sum() == 32
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("queries", [3, 21])
 @pytest.mark.parametrize("causal", [False, True])
 def test_queries_without_a_score_that_is_a_number(queries: int, causal: bool) -> None:
@@ -216,6 +219,7 @@ def test_causal_queries_see_no_later_key() -> None:
     assert torch.equal(before[:, :, :100], after[:, :, :100])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("masked", [False, True])
 def test_one_compilation_serves_all_sizes(masked: bool) -> None:
     def block(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

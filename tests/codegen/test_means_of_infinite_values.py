@@ -96,6 +96,7 @@ def test_of_groups(format, length):
     assert_like_eager(groups, image(torch.float32, format, length))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [12, 40_000])
 def test_of_channels(length):
     norm = lambda x: aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)  # noqa: E731 - one expression

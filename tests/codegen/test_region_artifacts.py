@@ -49,6 +49,7 @@ def _updated(x: Tensor, state: Tensor) -> Tensor:
     return x + state
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_loaded_region_is_neither_lowered_nor_scheduled(dynamic: bool, generated: list[str]) -> None:
     backend = CodegenBackend()

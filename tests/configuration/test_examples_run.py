@@ -65,7 +65,7 @@ class Model(nn.Module):
         return self.encoder(self.embeddings(tokens))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_a_model_with_eagers_results(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

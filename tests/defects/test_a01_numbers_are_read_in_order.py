@@ -139,6 +139,7 @@ class Steps(torch.nn.Module):
         return torch.nn.functional.relu(self.linear(x)) * n
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("grad", [False, True])
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
 def test_counters_of_modules(grad: bool) -> None:

@@ -66,6 +66,7 @@ def _spoiled(results, place):
     return results
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float32, torch.bfloat16])
 def test_what_takes_elements_one_by_one_is_checked_part_by_part(dtype, monkeypatch):
     generator = torch.Generator().manual_seed(0)

@@ -15,6 +15,7 @@ STEPS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dim", [0, 1], ids=["columns", "rows"])
 @pytest.mark.parametrize("dtype", STEPS, ids=lambda dtype: str(dtype).removeprefix("torch."))
 def test_products_leave_their_range_as_eagers_do(dtype: torch.dtype, dim: int) -> None:

@@ -47,6 +47,7 @@ def _unclosed(run: Any) -> list[str]:
     return [str(item.message) for item in told if issubclass(item.category, ResourceWarning)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_worker_closes_its_pipes(module: Any, answered: bool) -> None:
     name = module("answers", ANSWERS)

@@ -53,6 +53,7 @@ def test_a_later_process_loads(make_mixture: Any, storing: Any) -> None:
     assert (first.loaded, second.loaded) == (0, 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("error", "told"), [(FileNotFoundError("cleared"), 0), (ValueError("not mine"), 1)])
 def test_what_cannot_be_loaded_is_compiled_again(
     make_mixture: Any, storing: Any, caplog: pytest.LogCaptureFixture, error: Exception, told: int

@@ -48,7 +48,7 @@ def begins(outputs: Outputs, value: Tensor) -> list[tuple[object, ...]]:
     ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

@@ -34,6 +34,7 @@ def _assert_same(low, region, inputs):
         torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("level", LOWER)
 def test_a_region_keeps_its_boundary_and_its_meaning(level, dynamic):

@@ -183,6 +183,7 @@ def test_the_rest_may_follow_a_pinned_node() -> None:
     assert b.options[1].adapted_s is None  # one placement was allowed
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("block", range(2))
 def test_adapted_plans_against_brute_force(block: int) -> None:
     exact = 0

@@ -130,6 +130,7 @@ def drawn_costs(seed: int) -> TableCosts:
     return TableCosts(seed, entries, {}, seconds, reads=0.1, writes=0.1, crossings=0.1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("single", [None, "fast"])
 def test_no_plan_has_one(single: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(CASES):

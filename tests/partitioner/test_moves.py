@@ -17,7 +17,7 @@ from mixbackend.partitioner.moves import Mover
 from mixbackend.partitioner.plan_to_placement import placement_of_plan
 from mixbackend.partitioner.single import labels_on
 
-common = settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
+common = settings(derandomize=True, deadline=None, max_examples=draws(10, 60))
 seeds = st.integers(0, 10_000)
 
 

@@ -14,7 +14,7 @@ from mixbackend.partitioner import placement as placement_module
 from mixbackend.partitioner.placement import Placements
 from mixbackend.partitioner.reprice import reprice
 
-common = settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
+common = settings(derandomize=True, deadline=None, max_examples=draws(10, 60))
 MARGINS = (0.0, 0.04, 0.5)
 
 

@@ -50,7 +50,7 @@ def through_json(plan: Plan) -> Plan:
     return plan_from_data(json.loads(json.dumps(plan_to_data(plan))))
 
 
-@settings(derandomize=True, deadline=None, max_examples=draws(21, 60))
+@settings(derandomize=True, deadline=None, max_examples=draws(10, 60))
 @given(plans)
 def test_any_plan_survives(plan: Plan) -> None:
     assert through_json(plan) == plan

@@ -19,6 +19,7 @@ def least_with(question: Question, lifted: frozenset[tuple[str, str]]) -> float:
     return least_energy(make_problem(graph, backends, costs, (), frozenset(), {}, StepClock(), None, lifted))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("block", range(3))
 def test_savings_against_brute_force(block: int) -> None:
     """With everything tried and every search exact: the same seconds, and the same refusal first."""

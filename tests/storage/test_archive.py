@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import draws
 
 from mixbackend.contracts import StorageError
 from mixbackend.storage import ArtifactStore, Database, Label, ThisMachine, artifact_key
@@ -274,7 +275,7 @@ def test_damage_anywhere_costs_a_member_or_the_whole_and_never_lets_anything_wro
 ) -> None:
     data = one.archive().getvalue()
     good = contents(one)
-    for number, position in enumerate(range(0, len(data), max(1, len(data) // 120))):
+    for number, position in enumerate(range(0, len(data), max(1, len(data) // draws(40, 120)))):
         damaged = bytearray(data)
         damaged[position] ^= 0xFF
         cache = Cache(tmp_path / f"damaged {number}")

@@ -247,7 +247,7 @@ print("done", flush=True)
 
 def test_many_processes_write_the_same_keys(warm: WarmProcesses, folder: Path) -> None:
     # A limit of four entries makes them evict one another's entries as well.
-    processes = [warm.start(_WRITER, str(folder), "60", str(4 * 64_048)) for _ in range(3)]
+    processes = [warm.start(_WRITER, str(folder), str(draws(20, 60)), str(4 * 64_048)) for _ in range(3)]
     outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert all(output.endswith("done\n") for output in outputs)

@@ -204,6 +204,7 @@ def count_verified(path: Path) -> int:
         return connection.execute("SELECT count(*) FROM verified").fetchone()[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("begin", ["missing", "damaged"])
 def test_many_processes_write_and_heal_one_file(writer: Any, path: Path, begin: str) -> None:
     if begin == "damaged":

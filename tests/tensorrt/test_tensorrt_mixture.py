@@ -271,6 +271,7 @@ def test_regions_with_weights_inside_are_built_side_by_side(bench, compiled) -> 
     assert [region["backend"] for region in run.regions].count("tensorrt") == 2 and made.builds == 2, run.events
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "wanted"),
     [

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from warm_processes import WarmProcesses
 
 from mixbackend.backends.codegen.targets.cpp import build
 from mixbackend.backends.codegen.targets.cpp.build import PLACEHOLDER, FunctionLibrary, Toolchain
@@ -167,9 +166,8 @@ print([ctypes.CFUNCTYPE(ctypes.c_int)(function.address)() for function in functi
 """
 
 
-def test_processes_share_a_folder(toolchain: Toolchain) -> None:
-    command = [sys.executable, "-c", _CHILD, str(toolchain.folder)]
-    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+def test_processes_share_a_folder(toolchain: Toolchain, warm: WarmProcesses) -> None:
+    children = [warm.start(_CHILD, str(toolchain.folder)) for _ in range(2)]
     assert [child.communicate()[0].strip() for child in children] == ["[20, 21, 22, 23, 24, 25]"] * 2
     assert not list(toolchain.folder.glob(".writing-*"))
 

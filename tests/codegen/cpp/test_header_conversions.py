@@ -75,6 +75,7 @@ void narrow_bf16(bf16* v, bf16* s, const float* a, i64 n) {
 """
 
 
+@pytest.mark.sampled(1)
 @_LEVELS
 def test_every_float16_widens_and_a_million_floats_round_as_in_eager(features) -> None:  # type: ignore[no-untyped-def]
     library = compiled(_SIXTEEN_BITS, features)

@@ -46,6 +46,7 @@ def test_every_share_is_computed_once_after_the_phases_before(harness: Path, thr
     assert _run(harness, "many", threads, 4000, rests).stdout == "right\n"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [2, 5])
 def test_threads_that_have_one_core_get_along(harness: Path, threads: int) -> None:
     if not hasattr(os, "sched_setaffinity"):

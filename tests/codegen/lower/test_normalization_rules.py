@@ -46,6 +46,7 @@ def test_layer_norm_backward(check_lowering, dtype, dynamic, last):
     check_lowering(gradients, [grad, x, mean, rstd, weight, bias], dynamic=dynamic)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("op", ["layer_norm", "group_norm"])
 def test_the_gradient_of_a_value_that_is_normalised_alone_is_zero(op, dtype):

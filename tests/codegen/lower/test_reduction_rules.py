@@ -155,6 +155,7 @@ def test_nothing(check_lowering):
         check_lowering(function, [values(0, 5, 3)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_special_values(check_lowering, number):
     x = values(4, 5, 3)

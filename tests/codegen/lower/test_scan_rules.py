@@ -26,7 +26,7 @@ def values(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(sizes, generator=torch.Generator().manual_seed(0)).mul(2).round(decimals=1).to(dtype)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_floating(check_lowering, dtype, dynamic):

@@ -72,6 +72,7 @@ def test_a_transpose_is_cut_along_both_loops():
     assert shape(kernel.nests[0])[0] == ["serial Min(32, 70 - 32*i0_tile)", "vector 32"]
 
 
+@pytest.mark.nightly
 def test_tiles_of_a_large_transpose_are_long_where_lines_are_written():
     draw = Drawing()
     x = draw.tensor("x", 4096, 2048)

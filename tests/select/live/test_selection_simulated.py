@@ -20,12 +20,14 @@ from mixbackend.select.live.steps import Hold
 from mixbackend.select.live.turns import TURN_S
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("call_s", "runs"), [(0.012, 100), (0.04, 200), (0.5, 200)])
 def test_five_percent_better_is_found_in_99_percent(call_s: float, runs: int) -> None:
     machines = [Machine([call_s, 0.95 * call_s], seed=seed) for seed in range(runs)]
     assert sum(machine.settle() == 1 for machine in machines) >= 0.99 * runs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("call_s", "runs"), [(0.012, 100), (0.04, 200), (0.5, 200)])
 def test_five_percent_worse_never_wins(call_s: float, runs: int) -> None:
     machines = [Machine([call_s, 1.05 * call_s], seed=seed) for seed in range(runs)]
