@@ -170,6 +170,7 @@ def test_half_precision_is_probed_where_the_processor_has_it(backend: KnownBacke
     assert with_halves - {probe.dtype for probe in standard_probes(DEVICE)} == {"bfloat16"}
 
 
+@pytest.mark.nightly
 def test_it_is_deterministic() -> None:
     assert measure(KnownBackend()).rates == measure(KnownBackend()).rates
 

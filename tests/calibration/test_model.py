@@ -94,6 +94,7 @@ def test_a_new_fingerprint_is_probed_again(bench: Bench) -> None:
     assert changed.compiled
 
 
+@pytest.mark.nightly
 def test_another_thread_count_is_probed_again(bench: Bench) -> None:
     bench.costs(KnownBackend())
     threads, changed = torch.get_num_threads(), KnownBackend()

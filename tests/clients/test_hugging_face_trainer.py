@@ -52,6 +52,7 @@ def _trained(folder, dtype, wrap=as_it_is, mixture=None):
     return [*parameters_of(model), torch.from_numpy(logits)]
 
 
+@pytest.mark.nightly
 def test_trains_a_model_that_compiled_itself(mixture, tmp_path):
     results = _trained(tmp_path, torch.float32, mixture=mixture)
     hold_results(results, _trained(tmp_path, torch.float32), _trained(tmp_path, torch.float64))

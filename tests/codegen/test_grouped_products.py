@@ -116,7 +116,7 @@ def test_compiled_products(case: Case) -> None:
     hold_compiled(*case.region())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("rows", [1, 3, 17])
 @pytest.mark.parametrize(("group", "columns"), [(32, 130), (8, 49), (12, 64), (33, 7)])

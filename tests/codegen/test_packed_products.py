@@ -50,6 +50,7 @@ def test_columns_of_every_number(columns: int) -> None:
     check(linear, [values(7, 30), *weights((columns, 30), (columns,))], (1, 2))
 
 
+@pytest.mark.nightly
 def test_layers_follow_one_another() -> None:
     def block(x: Tensor, s: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
         normal = functional.layer_norm(x, [48], s)

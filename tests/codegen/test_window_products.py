@@ -158,7 +158,7 @@ ENDINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_product_ends_with(name: str) -> None:
     ending = ENDINGS[name]
@@ -179,7 +179,7 @@ OTHERS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_does_not_end_a_product(name: str) -> None:
     inputs = [values(9, 30), *weights((70, 30), (70,)), values(9, 70, seed=5)]

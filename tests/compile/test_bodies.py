@@ -139,7 +139,7 @@ def outcome(program: Callable[..., Any], given: tuple[torch.Tensor, ...], backwa
     return [results, [value.grad for value in inputs], torch.rand(())]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("dynamic", "backward"),
     [(False, False), (False, True), (True, True)],
@@ -159,7 +159,7 @@ def test_results_and_gradients_are_eagers(
         )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", [products, branches, loop, scanned, mapped], ids=lambda program: program.__name__)
 def test_bodies_are_graphs_of_the_report(mixture: Mixture, program: Callable[..., Any]) -> None:
     given = torch.randn(8, 8) * 0.3, torch.randn(8, 8) * 0.3

@@ -137,6 +137,7 @@ def follows(value: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...
     return signed, signed * 2, signed.transpose(0, 1), torch.xlogy(other, value).reshape(-1, 2).exp()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_results_lie_as_eagers(dynamic):
     """What is computed of a result that was stated wrongly is stated anew."""

@@ -109,7 +109,7 @@ PROGRAMS = (
 )
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("mixture", range(len(MIXTURES)))
 @torch._dynamo.config.patch(capture_scalar_outputs=True)

@@ -35,6 +35,7 @@ def test_a_view_keeps_its_base_over_a_graph_break(configuration: Any) -> None:
     assert torch.compile(left_behind, backend=mixbackend.auto(configuration))().item() == 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_views_of_one_intermediate(dynamic: bool, grad: bool) -> None:
@@ -45,6 +46,7 @@ def test_views_of_one_intermediate(dynamic: bool, grad: bool) -> None:
     assert_as_in_eager(function, CODEGEN, grad, dynamic=dynamic)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_views_of_inputs(dynamic: bool, grad: bool) -> None:
@@ -98,6 +100,7 @@ def test_writing_into_a_result_changes_no_constant() -> None:
     torch.testing.assert_close(run(x)[3], model(x)[3])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_views_of_a_convolution(layout: torch.memory_format) -> None:
     convolution = torch.nn.Conv2d(4, 8, 3).requires_grad_(False)

@@ -114,6 +114,7 @@ def test_what_is_built_behind_is_loaded(
     assert torch.equal(loaded(list(inputs))[0], fresh(list(inputs))[0])
 
 
+@pytest.mark.nightly
 def test_another_backend_than_the_process_has_builds_nothing(tmp_path: Path) -> None:
     """A worker that finds another version, other threads or another machine would store what nobody looks for."""
     environment = environment_in(tmp_path / "cache", "codegen")

@@ -112,7 +112,7 @@ def known_as(graph: Traced) -> tuple[str, Any]:
         return error.what, captured.expected_sharing
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_read_is_what_was_written(name: str) -> None:
     for graph in traced(*PROGRAMS[name]):
@@ -130,7 +130,7 @@ def test_what_is_read_is_what_was_written(name: str) -> None:
         assert known_as(read) == known_as(graph)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "dynamic" in name or "not known" in name])
 def test_compiling_what_was_read_supposes_nothing_of_its_sizes(name: str) -> None:
     """Torch stores the guards of the process that traced: what was read must need no others."""

@@ -21,7 +21,7 @@ FACTS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("old", "new", "minus", "plus"), FACTS, ids=[fact[0].split(":")[0] for fact in FACTS])
 def test_frozen_facts(bench: Bench, small: Small, old: str, new: str, minus: str, plus: str) -> None:
     locked(bench, small)

@@ -196,7 +196,7 @@ def _attention(q, k, v, mask):
     return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, mask is None, attn_mask=mask)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("heads", [4, 2])
 @pytest.mark.parametrize("kind", ["causal", "mask", "nothing seen"])
 @pytest.mark.parametrize("level", LOWER)

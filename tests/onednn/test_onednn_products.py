@@ -31,6 +31,7 @@ def layouts(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> dict
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("constants", [(), (1,)], ids=["live", "constant"])
 def test_every_pair_of_layouts(bench, constants):
     """One compiled region takes any strides."""

@@ -377,7 +377,7 @@ def _runs(name: str) -> list[tuple[int, torch.dtype]]:
     return [(index, dtype) for index in range(len(CASES[name])) for dtype in (*FLOATS, *ALL[3:])]
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_entry_agrees_with_eager(workbench, name):
     """A claimed call gives eager's result; at least one type of each entry is claimed."""

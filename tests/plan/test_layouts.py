@@ -248,7 +248,7 @@ def test_no_guard_is_added(case: str) -> None:
     assert list(shape_env.guards) == before
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("case", "dynamic"),
     [*((case, False) for case in CASES if case != "no image"), ("residual", True), ("convnext", True)],
@@ -388,7 +388,7 @@ def test_a_convolution_that_refuses_leaves_the_graph_as_traced(monkeypatch: Any)
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("case", "dynamic"),
     [*((case, False) for case in ("residual", "one channel", "dense", "u-net", "convnext", "views")), ("dense", True)],

@@ -126,7 +126,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "mean")
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE, HALF, torch.float16], ids=str)
 def test_losses(mixture, options, dtype):

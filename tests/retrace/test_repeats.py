@@ -105,7 +105,7 @@ def _described(traced: module.Retraced) -> list[Any]:
     return told
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", ["none", "core_aten", "inductor"])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("case", CASES)

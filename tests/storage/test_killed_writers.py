@@ -110,7 +110,7 @@ def sound(path: Path) -> bool:
     return answer == [("ok",)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("together", [1, 2, 8])
 def test_rows_survive(together: int, folder: Path, events: list[StorageEvent], chance: random.Random) -> None:
     """One process, two and eight at once, each killed by itself; the file is even begun under fire."""

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[torch.dtype], list[torch.Te
 }
 
 
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("release", [OLDEST, NEWEST])
 @pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=str)
 @pytest.mark.parametrize("name", CASES)

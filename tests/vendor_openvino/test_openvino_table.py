@@ -138,7 +138,7 @@ def test_every_entry_has_a_sample():
     assert set(SAMPLES) == set(ROWS)
 
 
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize(("name", "index"), CASES)
 def test_claims_are_true(name, index, dynamic):

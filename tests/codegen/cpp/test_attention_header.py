@@ -60,7 +60,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return KernelsOnDemand(request.param, kernels.__getitem__, tmp_path_factory.mktemp("attention"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "dtype", "masked", "causal"), KERNELS)
 def test_results_are_those_of_float64(
     library: KernelsOnDemand, name: str, dtype: torch.dtype, masked: bool, causal: bool

@@ -50,7 +50,7 @@ def _expected(name: str, size: str) -> tuple[dict[str, torch.Tensor], dict[str, 
     return memory, interpreted(kernel, memory, parameters, numbers), parameters, numbers
 
 
-@pytest.mark.sampled(81)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize(("name", "size"), CASES)
 def test_compiled_equals_interpreted(library: Library, name: str, size: str) -> None:
     before, expected, parameters, numbers = _expected(name, size)

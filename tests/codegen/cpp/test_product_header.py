@@ -115,7 +115,7 @@ def _packed(right: Tensor, lanes: int) -> Tensor:
     return padded.movedim(-2, 0).reshape(panels, *(1,) * (3 - len(terms)), *terms, width).contiguous()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("turned", [True, False])
 def test_results_are_those_of_float64(compiled: _Compiled, turned: bool, biased: bool) -> None:
@@ -137,7 +137,7 @@ def test_results_are_those_of_float64(compiled: _Compiled, turned: bool, biased:
         assert find_deviation(0, meant[0, 0, :, :columns], plain, exact, BUDGET) is None, size
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("apart", [0, 1])
 def test_batches_one_behind_the_other_and_with_gaps(compiled: _Compiled, apart: int) -> None:
     left, right = _values(3 + apart, 11, 40)[:3, :], _values(40, 30, seed=1)
@@ -177,7 +177,7 @@ WINDOWS = (
 """Images (batch, channels, height, width), columns, windows, their strides and dilations."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", WINDOWS, ids=str)
 def test_windows_of_images(compiled: _Compiled, case: Any) -> None:
     batch, channels, height, width, columns, (lines, places), stride, dilation = case

@@ -22,7 +22,7 @@ def parameters(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     return [weight, bias, mean, variance.abs() + 0.1]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("space", SPACES)
 def test_inference(check_lowering, dtype, dynamic, space):
@@ -39,7 +39,7 @@ def test_inference(check_lowering, dtype, dynamic, space):
     check_lowering(lambda *t: aten._native_batch_norm_legit_functional(*t, False, 0.1, 1e-5)[0], [x, *own])
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("space", SPACES)
 def test_training(check_lowering, dtype, dynamic, space):
@@ -58,7 +58,7 @@ def test_training(check_lowering, dtype, dynamic, space):
         check_lowering(lambda *t: aten._batch_norm_with_update_functional(*t, 0.1, 1e-5), [x, *own], dynamic=dynamic)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("train", [False, True])
 def test_backward(check_lowering, dtype, dynamic, train):

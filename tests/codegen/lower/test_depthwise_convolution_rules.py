@@ -94,13 +94,13 @@ def _strips(program: Program) -> list[tuple[str, ...]]:
     return [tuple(str(loop.extent) for loop in nest.loops) for nest in kernel.nests]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("window", WINDOWS)
 def test_windows_over_channels_last_images(check, window):
     check(_convolution(window), _operands(20, window))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[2]])
 def test_types_are_summed_before_they_are_rounded(check, dtype, window):
@@ -128,7 +128,7 @@ def test_images_without_elements(check):
         check(lambda x, w, b: functional.conv2d(x, w, b, 1, 1, 1, 8), [image, weight, bias])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[1], WINDOWS[5]])
 @pytest.mark.parametrize("last", [True, False])
 def test_symbolic_sizes(check, window, last):

@@ -39,7 +39,7 @@ def classes(*sizes: int, count: int = 5, ignored: int = -100) -> torch.Tensor:
     return numbers
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("dtype", "dynamic"), CASES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_distances(check_lowering, dtype, dynamic, name):

@@ -87,7 +87,7 @@ def test_gradient_of_repetition_needs_no_scatter():
     assert any(isinstance(stage, Scatter) for stage in graph.stages)
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS))
@@ -116,7 +116,7 @@ def test_interpolation_in_other_dimensions(check_lowering, corners):
     check_lowering(lambda g: aten.upsample_linear1d_backward(g, [13], [2, 3, 9], corners), [_values(2, 3, 13)])
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("operator", ["upsample_bilinear2d", "upsample_bicubic2d"])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize(("size", "dtype"), _cases(*FLOATS))

@@ -19,7 +19,7 @@ from mixbackend.backends.codegen.lower.table import RULES
 from .conftest import DTYPES, Executor, Tally, by_backend, by_stages, run_sample
 
 NIGHTLY = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
-_PARTS = 4
+_PARTS = 10
 """Of the operators in float32, each a test, so that several workers can share them."""
 
 _SHARD, _SHARDS = map(int, os.environ.get("MIXBACKEND_SHARD", "1/1").split("/"))

@@ -198,7 +198,7 @@ LARGE = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["statistics", "cache, rows", "swap", "x backwards", "to bfloat16", "nothing", *LARGE])
 def test_machine_code(name):
     backend = CodegenBackend()

@@ -51,7 +51,7 @@ def linear_gelu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tens
     return F.gelu(F.linear(x, w, b))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_large_products_have_machine_code(machine: str, dtype: torch.dtype) -> None:
@@ -78,7 +78,7 @@ IMAGES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", IMAGES)
 def test_convolutions_of_one_point_are_products(name: str, machine: str) -> None:

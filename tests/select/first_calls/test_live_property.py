@@ -209,7 +209,7 @@ def any_winner(monkeypatch: pytest.MonkeyPatch) -> random.Random:
 
 @settings(
     derandomize=True,
-    max_examples=draws(10, 25),
+    max_examples=draws(5, 25),
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
