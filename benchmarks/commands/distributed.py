@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         console().print(_table(lines, settings["device"]))
         if left:
             console().print(f"not measured yet, run the same command again: {', '.join(left)}")
-    return 1 if any(line["peer"] == "mixture" and (line["failed"] or not line["right"]) for line in lines) else 0
+    return 1 if any(line["peer"] == "mixture" and (line["failed"] or line["right"] is False) for line in lines) else 0
 
 
 def _parser() -> argparse.ArgumentParser:

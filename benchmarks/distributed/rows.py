@@ -94,7 +94,7 @@ def summary(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             if peer.startswith("mixture") and rival and line["step_ms"]:
                 line["of_inductor"] = round(rival / line["step_ms"], 3)
             line["scaling"] = _scaling(case, times.get((case, peer, False)), line["step_ms"], items[0]["ranks"])
-            line["right"] = all(map(_right(groups.get((case, "eager", True), ())), done)) if done else None
+            line["right"] = _right(done, groups.get((case, "eager", True), ()))
             line["failed"] = next((item["failed"][:200] for item in items if "failed" in item), "")
             lines.append({**(done[-1] if done else {}), **line})
     return lines
@@ -112,11 +112,14 @@ def _scaling(case: str, alone: float | None, spread: float | None, ranks: int) -
     return round(alone / spread / (1 if case.split("-")[0] in MORE_WORK else ranks), 3)
 
 
-def _right(eager: Sequence[Mapping[str, Any]]) -> Any:
-    """Whether gradients are as near to float32's as eager's on as many ranks, and equal where they are copies."""
-    bound = max((item["gradient_error"] for item in eager if "gradient_error" in item), default=0.0)
+def _right(done: Sequence[Mapping[str, Any]], eager: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether gradients are as near to float32's as eager's on as many ranks, and equal where they are copies.
 
-    def check(item: Mapping[str, Any]) -> bool:
-        return item["gradient_error"] <= max(_TIMES_EAGER * bound, _NOISE) and item["equal_bits"] is not False
-
-    return check
+    ``None`` where that is not known: no row ended, or copies are equal and eager did not run.
+    """
+    errors = [item["gradient_error"] for item in eager if "gradient_error" in item]
+    bound = max(_TIMES_EAGER * max(errors, default=0.0), _NOISE)
+    if any(item["equal_bits"] is False for item in done):
+        return False
+    near = all(item["gradient_error"] <= bound for item in done)
+    return (near or None if not errors else near) if done else None
