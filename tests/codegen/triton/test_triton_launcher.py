@@ -18,6 +18,20 @@ from mixbackend.contracts import CodegenError
 STREAM = 4711
 Entry = tuple[int, int, int, int, int, list[int]]
 
+
+class Configuration(ctypes.Structure):
+    """As CUDA's driver reads it, with the one attribute that is used."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(ctypes.c_int * 18)),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
 PROTOTYPE = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
@@ -25,6 +39,9 @@ PROTOTYPE = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
     ctypes.POINTER(ctypes.c_void_p),
     ctypes.c_void_p,
+)
+EARLY = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(Configuration), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
 )
 
 
@@ -36,7 +53,10 @@ class Driver:
         self.errors: list[int] = []
         self._counts = argument_counts
         self._callback = PROTOTYPE(self._record)
+        self._early = EARLY(self._record_early)
         self.launch = ctypes.cast(self._callback, ctypes.c_void_p).value
+        self.launch_early = ctypes.cast(self._early, ctypes.c_void_p).value
+        self.early: list[tuple[int, ...]] = []
 
     def function(self, binary: Binary, device: int) -> int:
         return int(binary.symbol)
@@ -50,6 +70,12 @@ class Driver:
             self.entries.append((function, blocks, threads, shared, stream, words))
         return error
 
+    def _record_early(self, pointer: Any, function: int, arguments: Any, extra: Any) -> int:
+        told = pointer.contents
+        kind, _, allowed, *_ = told.attributes.contents
+        self.early.append((told.attribute_count, kind, allowed))
+        return self._record(function, *told.grid, *told.block, told.shared, told.stream, arguments, extra)
+
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
@@ -61,11 +87,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return made
 
 
-def kernels(values: Callable[..., tuple[int, ...]], reach: Callable[..., int] = lambda p: 0) -> launcher.Kernels:
+def kernels(
+    values: Callable[..., tuple[int, ...]], reach: Callable[..., int] = lambda p: 0, early: bool = False
+) -> launcher.Kernels:
     """Two calls: from the input into the workspace, and from there, with an argument, into the output."""
     calls = (TabledCall(0, (0, 2), 1, 0), TabledCall(1, (2, 1), 1, 0))
     table = CallTable(2, 2, (torch.float32,), calls)
-    aligned = [Binary(b"a", "11", 128, 0), Binary(b"b", "12", 256, 64)]
+    aligned = [Binary(b"a", "11", 128, 0), Binary(b"b", "12", 256, 64, early)]
     unaligned = [Binary(b"c", "21", 128, 0), Binary(b"d", "22", 256, 64)]
     wide = [Binary(b"e", "31", 128, 0), Binary(b"f", "32", 256, 64)]
 
@@ -88,6 +116,21 @@ def test_a_program_is_one_call_on_the_current_stream(driver: Driver) -> None:
         (11, 3, 128, 0, STREAM, [x.data_ptr(), piece, 0, 0]),
         (12, 7, 256, 64, STREAM, [piece, y.data_ptr(), 5, 0, 0]),
     ]
+
+
+def test_a_kernel_that_waits_by_itself_may_start_early(driver: Driver) -> None:
+    x, y, workspace = torch.empty(8), torch.empty(8), torch.empty(256, dtype=torch.uint8)
+    for early in (False, True):
+        launcher.make_launch(kernels(two_calls, early=early))((x, y, workspace), (3, 7, 64), ())
+    # One attribute: number 6 of CUDA's driver, set.
+    assert driver.early == [(1, 6, 1)] and driver.entries[:2] == driver.entries[2:]
+
+
+def test_a_driver_that_starts_nothing_early_starts_in_turn(driver: Driver) -> None:
+    driver.launch_early = 0
+    x, y, workspace = torch.empty(8), torch.empty(8), torch.empty(256, dtype=torch.uint8)
+    launcher.make_launch(kernels(two_calls, early=True))((x, y, workspace), (3, 7, 64), ())
+    assert [entry[0] for entry in driver.entries] == [11, 12] and not driver.early
 
 
 def test_other_sizes_make_other_launches(driver: Driver) -> None:

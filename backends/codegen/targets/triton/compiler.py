@@ -36,6 +36,9 @@ logger = logging.getLogger("mixbackend")
 WORKERS = 8
 """Kernels compiled at a time at most in threads: the compiler leaves the GIL to others for a part of its work."""
 
+_STARTS_EARLY = 90
+"""Compute capability."""
+
 _TURNS = forks.lock()
 
 
@@ -53,6 +56,11 @@ class Architecture:
     name: str
     warp: int
 
+    @property
+    def starts_early(self) -> bool:
+        """Whether a kernel may be started while the one before it still runs (programmatic dependent launch)."""
+        return self.backend == "cuda" and int(self.name) >= _STARTS_EARLY
+
 
 @dataclass(frozen=True)
 class Binary:
@@ -63,12 +71,14 @@ class Binary:
         symbol: of the function in it.
         threads: of a block.
         shared: bytes of shared memory of a block.
+        early: whether it may start while the kernel before it still runs: it waits for that one's results by itself.
     """
 
     code: bytes
     symbol: str
     threads: int
     shared: int
+    early: bool = False
 
 
 def compile_texts(texts: Sequence[Text], architecture: Architecture, aligned: bool = True) -> list[Binary]:
@@ -105,14 +115,16 @@ def _turn_of(text: Text, architecture: Architecture, aligned: bool) -> threading
 def _compiled(text: Text, architecture: Architecture, aligned: bool) -> Binary:
     whole = int(architecture.name) if architecture.name.isdigit() else architecture.name
     backend, warp = architecture.backend, architecture.warp
-    order = Order(text.body, text.signature, text.warps, text.stages, aligned, backend, whole, warp)
+    order = Order(
+        text.body, text.signature, text.warps, text.stages, aligned, backend, whole, warp, architecture.starts_early
+    )
     try:
         made = _made_apart(order) or machine_code(order)
     except Exception as error:
         raise CodegenError(f"Triton refused a kernel: {type(error).__name__}: {error}\n{text.body}") from error
     if made.own_memory:
         raise CodegenError(f"Triton wants memory of its own for a kernel:\n{text.body}")
-    return Binary(made.code, made.symbol, text.warps * architecture.warp, made.shared)
+    return Binary(made.code, made.symbol, text.warps * architecture.warp, made.shared, made.waits)
 
 
 def _made_apart(order: Order) -> MachineCode | None:

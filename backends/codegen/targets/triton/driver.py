@@ -30,6 +30,7 @@ class Driver:
     Attributes:
         library: the loaded driver.
         launch: address of the function that launches a kernel.
+        launch_early: address of the one that may start a kernel while the one before it still runs; 0 without one.
     """
 
     library: ctypes.CDLL
@@ -37,13 +38,20 @@ class Driver:
     get_function: str
     launch_name: str
     set_attribute: str
+    launch_early_name: str = ""
     _functions: dict[tuple[int, bytes], int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=forks.lock)
 
     @property
     def launch(self) -> int:
         """See the class's attributes."""
-        return ctypes.cast(getattr(self.library, self.launch_name), ctypes.c_void_p).value or 0
+        return self._address(self.launch_name)
+
+    @property
+    def launch_early(self) -> int:
+        """See the class's attributes."""
+        known = self.launch_early_name and hasattr(self.library, self.launch_early_name)
+        return self._address(self.launch_early_name) if known else 0
 
     def function(self, binary: Binary, device: int) -> int:
         """Handle of a kernel on a device.
@@ -68,6 +76,9 @@ class Driver:
             self._call(self.set_attribute, function, _MAXIMUM_DYNAMIC_SHARED, ctypes.c_int(binary.shared))
         return function.value or 0
 
+    def _address(self, name: str) -> int:
+        return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
+
     def _call(self, name: str, *arguments: object) -> None:
         error = getattr(self.library, name)(*arguments)
         if error != 0:
@@ -82,7 +93,7 @@ def find_driver() -> Driver:
         OSError: it cannot be loaded.
     """
     if torch.version.hip:
-        names = ("hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchKernel", "hipFuncSetAttribute")
-        return Driver(ctypes.CDLL("libamdhip64.so"), *names)
-    names = ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuFuncSetAttribute")
+        hip_names = ("hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchKernel", "hipFuncSetAttribute")
+        return Driver(ctypes.CDLL("libamdhip64.so"), *hip_names)
+    names = ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuFuncSetAttribute", "cuLaunchKernelEx")
     return Driver(ctypes.CDLL("libcuda.so.1"), *names)

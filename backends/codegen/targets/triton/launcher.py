@@ -134,7 +134,8 @@ def _tables_of(
     binaries = kernels.binaries(aligned, kernels.reach(parameters) > LARGEST_INDEX)
     for call, binary, count in zip(table.calls, binaries, kernels.value_counts, strict=True):
         places = (len(slots), len(call.slots), value_count, count, number_count, call.number_count)
-        calls.append(struct.pack("=Q8q", driver.function(binary, device), binary.threads, binary.shared, *places))
+        function = driver.function(binary, device)
+        calls.append(struct.pack("=Q9q", function, binary.threads, binary.shared, binary.early, *places))
         slots += call.slots
         value_count += count
         number_count += call.number_count
@@ -142,7 +143,7 @@ def _tables_of(
     parts = [b"".join(calls), _integers(slots), _integers(starts), _integers(kernels.values(parameters))]
     owned = tuple(map(_owned, [*parts, struct.pack(f"={len(numbers)}d", *numbers)]))
     counts = (len(calls), table.tensor_count, ALIGNMENT if aligned else 1)
-    head = _owned(struct.pack("=9Q", driver.launch, *counts, *map(ctypes.addressof, owned)))
+    head = _owned(struct.pack("=10Q", driver.launch, driver.launch_early, *counts, *map(ctypes.addressof, owned)))
     return _Tables(parameters, numbers, ctypes.addressof(head), (head, *owned))
 
 

@@ -12,6 +12,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+# -- launches -----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def begin():
+    """What a kernel does first: nothing, where the hardware starts it after the one before has ended."""
+
+
+@triton.jit
+def wait_and_let_start():
+    """``begin`` where a kernel may start early: wait for what the one before wrote, and let the next one start."""
+    gdc_wait()
+    gdc_launch_dependents()
+
 
 # -- integers -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ class Order(NamedTuple):
         backend: ``cuda`` or ``hip``.
         architecture: its name, a number where Triton wants one.
         warp: threads of a warp.
+        early: whether the hardware can start a kernel while the one before it still runs.
     """
 
     body: str
@@ -44,6 +46,7 @@ class Order(NamedTuple):
     backend: str
     architecture: int | str
     warp: int
+    early: bool = False
 
 
 class MachineCode(NamedTuple):
@@ -54,16 +57,22 @@ class MachineCode(NamedTuple):
         symbol: of the function in it.
         shared: bytes of shared memory of a block.
         own_memory: bytes that the kernel wants of the GPU's memory for itself.
+        waits: whether it waits by itself for what the kernel before it wrote.
     """
 
     code: bytes
     symbol: str
     shared: int
     own_memory: int
+    waits: bool = False
 
 
-def function_of(body: str) -> Any:
-    """The Triton function of a text: compiled, or interpreted where Triton was told so before it was imported."""
+def function_of(body: str, early: bool = False) -> Any:
+    """The Triton function of a text: compiled, or interpreted where Triton was told so before it was imported.
+
+    Args:
+        early: see ``Order``.
+    """
     import triton
     import triton.language as tl
 
@@ -73,6 +82,7 @@ def function_of(body: str) -> Any:
     # Triton reads a function's text where Python looks for it.
     linecache.cache[file] = (len(body), None, body.splitlines(keepends=True), file)
     names = {**vars(library), "triton": triton, "tl": tl, "__name__": file}
+    names |= {"begin": library.wait_and_let_start} if early else {}
     exec(compile(body, file, "exec"), names)  # our own text
     return names[FUNCTION]
 
@@ -103,12 +113,21 @@ def machine_code(order: Order) -> MachineCode:
         "enable_fp_fusion": True,
         **({"num_stages": order.stages} if order.stages else {}),
     }
-    source = Source(fn=function_of(order.body), signature=dict(order.signature), constexprs={}, attrs=attributes)
+    function = function_of(order.body, order.early)
+    source = Source(fn=function, signature=dict(order.signature), constexprs={}, attrs=attributes)
     target = GPUTarget(order.backend, order.architecture, order.warp)
     made = triton.compile(source, target=target, options=options)
     metadata = made.metadata
     code = made.asm["cubin" if order.backend == "cuda" else "hsaco"]
-    return MachineCode(code, metadata.name, metadata.shared, getattr(metadata, "global_scratch_size", 0) or 0)
+    waits = waits_first(str(made.asm.get("ptx", "")))
+    own_memory = getattr(metadata, "global_scratch_size", 0) or 0
+    return MachineCode(code, metadata.name, metadata.shared, own_memory, waits)
+
+
+def waits_first(ptx: str) -> bool:
+    """Whether a kernel waits for the one before it, and touches no memory of the GPU until then."""
+    before, waits, _ = ptx.partition("griddepcontrol.wait")
+    return bool(waits) and not re.search(r"\b(ld|st|ldu|atom|red|cp)\.[\w.]*global", before)
 
 
 def machine_code_apart(order: Order, environment: Mapping[str, str]) -> MachineCode:

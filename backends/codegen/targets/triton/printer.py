@@ -26,7 +26,9 @@ def print_kernel(kernel: Kernel, plan: Plan) -> Text:
     product = None if plan.tile is None else find_product(kernel)
     lines = _lines(as_sums(kernel), plan) if product is None else product_lines(kernel, plan, product)
     signature = _signature(kernel, plan)
-    body = f"@triton.jit\ndef {FUNCTION}({_names(signature)}):\n{lines.text}\n"
+    # Blocks of a product that start early would gather on the units that are idle first.
+    begin = "    begin()\n" if product is None else ""
+    body = f"@triton.jit\ndef {FUNCTION}({_names(signature)}):\n{begin}{lines.text}\n"
     return Text(body, signature, plan.warps, 0 if plan.tile is None else plan.tile.stages)
 
 

@@ -151,7 +151,7 @@ class TritonTarget(Target):
             places, counts = tuple(content["places"]), tuple(content["counts"])
             printed = Printed(texts, wide, places, counts, str(content["values"]), str(content["reach"]))
             binaries = [
-                Binary(base64.b64decode(item["code"]), item["symbol"], item["threads"], item["shared"])
+                Binary(base64.b64decode(item["code"]), item["symbol"], item["threads"], item["shared"], item["early"])
                 for item in content["binaries"]
             ]
         except (ValueError, KeyError, TypeError, zlib.error) as error:
@@ -226,6 +226,7 @@ class TritonTarget(Target):
                     "symbol": item.symbol,
                     "threads": item.threads,
                     "shared": item.shared,
+                    "early": item.early,
                 }
                 for item in binaries
             ],

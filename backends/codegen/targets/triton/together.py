@@ -25,7 +25,7 @@ def print_together(parts: Sequence[tuple[Kernel, Plan]]) -> tuple[Text, sympy.Ex
     functions: dict[tuple[Kernel, Plan], str] = {}
     pointers: list[tuple[str, str]] = []
     numbers: list[tuple[str, str]] = []
-    lines = ["block = tl.program_id(0)"]
+    lines = ["begin()", "block = tl.program_id(0)"]
     start = 0
     for kernel, plan in parts:
         name = functions.setdefault((kernel, plan), f"part{len(functions)}")
