@@ -136,5 +136,5 @@ def test_summary_compares_with_inductor_and_scales_as_the_case_does():
     ddp, tensor = lines["ddp-bert", "mixture"], lines["tensor-llama", "mixture"]
     assert (ddp["of_inductor"], ddp["scaling"], ddp["right"]) == (1.2, 0.9, True)
     assert (tensor["scaling"], tensor["right"]) == (0.8, False)
-    without_eager = summary([item("ddp-bert", "mixture", 2, 10.0), item("tensor-llama", "mixture", 2, 10.0, error=1e-6)])
-    assert [line["right"] for line in without_eager] == [None, True]
+    alone = [item("ddp-bert", "mixture", 2, 10.0), item("tensor-llama", "mixture", 2, 10.0, error=1e-6)]
+    assert [line["right"] for line in summary(alone)] == [None, True]
