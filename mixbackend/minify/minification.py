@@ -43,8 +43,8 @@ Progress = Callable[[str], None]
 TIMEOUT_S = 120.0
 LIMIT_S = 1800.0
 SLOW = 3.0
-_LEAST_LOSS_S = 100e-6
-"""What a region may lose before it counts as slow: less is the noise of estimates."""
+_LEAST_CALL_S = 10e-6
+"""What any call may take, whatever estimates say."""
 _HANGS_S, _HANGING_SHARE = 2.0, 0.1
 """What has hung is not waited for as long again."""
 _SCRIPT_S = 300.0
@@ -156,21 +156,19 @@ class _Search:
 
     def _time(self, recorded: Recorded, verdict: Verdict) -> None:
         """Keep it if it loses more against its estimate than any other."""
-        assert verdict.seconds is not None
-        loss = verdict.seconds - recorded.estimated_s
-        if loss < _LEAST_LOSS_S or verdict.seconds < self._slow * recorded.estimated_s:
+        piece, eager_s = recorded.piece, verdict.eager_s
+        if verdict.seconds is None or verdict.seconds <= self._slow * recorded.estimated_s:
             return
-        if self._slowest is not None and self._slowest[2].loss_s >= loss:
+        expected_s = _expected(recorded, piece, verdict)
+        slowness = Slowness(self._slow, expected_s, "estimate", 0.0)
+        loss = slowness.lost(verdict, expected_s)
+        if loss is None or (self._slowest is not None and self._slowest[2].loss_s >= loss):
             return
-        eager_s = verdict.eager_s
+        slowness = replace(slowness, loss_s=loss)
         if eager_s is not None and verdict.seconds > _CLEARLY_SLOWER * eager_s:
             factor = min(self._slow, (verdict.seconds / eager_s) ** 0.5)
-            slowness = Slowness(factor, eager_s, "eager", verdict.seconds - eager_s)
-        else:
-            slowness = Slowness(self._slow, recorded.estimated_s, "estimate", loss)
-        text = f"{verdict.seconds * 1e3:.3g} ms a call, estimated {recorded.estimated_s * 1e3:.3g} ms"
-        told = f"{text}, eager {eager_s * 1e3:.3g} ms" if eager_s is not None else text
-        self._slowest = recorded, replace(verdict, kind="slow", text=told), slowness
+            slowness = Slowness(factor, eager_s, "eager", loss)
+        self._slowest = recorded, replace(verdict, kind="slow", text=_slow_text(verdict, slowness)), slowness
 
     # --- how small ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +178,7 @@ class _Search:
         slowness = None
         if self._first is not None:
             recorded, verdict = self._first
-        elif self._slowest is not None:
+        elif self._slowest is not None and self._is_slow_again(*self._slowest):
             recorded, verdict, slowness = self._slowest
             faults = (Faulty.of(recorded.piece, recorded.backend, verdict, recorded.estimated_s),)
         else:
@@ -191,6 +189,12 @@ class _Search:
         script = script_of(small, seen, recorded.backend, _source(recorded.backend), slowness)
         self._progress("running the script")
         return self._minified(faults, smallest, small, script, _shows(script), slowness)
+
+    def _is_slow_again(self, recorded: Recorded, verdict: Verdict, slowness: Slowness) -> bool:
+        """Whether it is slow at another time, too: something else may have had the machine."""
+        seen = self._inquiry.verdict(recorded.piece, recorded.backend, timed=True, judged=False)
+        expected_s = seen.eager_s if slowness.against == "eager" else _expected(recorded, recorded.piece, seen)
+        return expected_s is not None and slowness.lost(seen, expected_s) is not None
 
     def _minified(self, faults: Any, smallest: Any, piece: Any, script: str, shows: bool, slowness: Any) -> Minified:
         now = time.monotonic()
@@ -220,7 +224,7 @@ class _Search:
         def loss_of(piece: Piece) -> float | None:
             assert slowness is not None, "nothing else is slow"
             seen = Verdict("unknown") if self._over else asked(piece)
-            expected_s = seen.eager_s if slowness.against == "eager" else _estimated(recorded, piece)
+            expected_s = seen.eager_s if slowness.against == "eager" else _expected(recorded, piece, seen)
             loss = None if expected_s is None else slowness.lost(seen, expected_s)
             if loss is not None and expected_s is not None:
                 now = replace(slowness, expected_s=expected_s, loss_s=loss)
@@ -244,9 +248,14 @@ def _slow_text(verdict: Verdict, slowness: Slowness) -> str:
     return f"{(verdict.seconds or 0.0) * 1e3:.3g} ms a call{estimate}{eager}"
 
 
-def _estimated(recorded: Recorded, piece: Piece) -> float:
-    """What a piece is estimated to take on its backend."""
-    return recorded.environment.planner.place(piece.graph, choice=Choice(single=recorded.backend)).estimated_s
+def _expected(recorded: Recorded, piece: Piece, verdict: Verdict) -> float:
+    """What a piece should take on its backend: its estimate, and as many times as long as eager takes more than eager's
+    own, which is the machine's load, or what estimates are off on it."""
+    planner = recorded.environment.planner
+    names = (recorded.backend, recorded.environment.reference.name)
+    mine, eager = (planner.place(piece.graph, choice=Choice(single=name)).estimated_s for name in names)
+    times = 1.0 if verdict.eager_s is None or not eager else max(1.0, verdict.eager_s / eager)
+    return max(mine * times, _LEAST_CALL_S)
 
 
 def _source(name: str) -> Source:

@@ -19,20 +19,28 @@ Fails = Callable[[Piece], bool]
 
 
 def fewest_ops(piece: Piece, fails: Fails) -> Piece:
-    """Leave out ops, then results, as long as it still fails."""
-    known: dict[tuple[int, ...], bool] = {}
-    begun = piece
+    """Leave out ops, then results, as long as it still fails; what is left was asked about, or is the given piece."""
+    return fewest_results(_fewest(piece, piece.ops, piece.only, fails), fails)
+
+
+def fewest_results(piece: Piece, fails: Fails) -> Piece:
+    """Leave out results, with the ops that only they needed."""
+    names = [item.name for item in piece.region.outputs]
+    return _fewest(piece, len(names), lambda kept: piece.returning([names[place] for place in kept]), fails)
+
+
+def _fewest(piece: Piece, items: int, with_only: Callable[[Sequence[int]], Piece], fails: Fails) -> Piece:
+    tried: dict[tuple[int, ...], Piece | None] = {tuple(range(items)): piece}
 
     def still(kept: Sequence[int]) -> bool:
         key = tuple(kept)
-        if key not in known:
-            known[key] = _fails(lambda: begun.only(key), fails)
-        return known[key]
+        if key not in tried:
+            tried[key] = _failing(lambda: with_only(key), fails)
+        return tried[key] is not None
 
-    kept = smallest(range(piece.ops), still)
-    if len(kept) < piece.ops:
-        piece = begun.only(kept)
-    return fewest_results(piece, fails)
+    found = tried[tuple(smallest(range(items), still))]
+    assert found is not None, "what is left was tried"
+    return found
 
 
 def slowest_ops(piece: Piece, loss_of: Callable[[Piece], float | None]) -> Piece:
@@ -50,16 +58,6 @@ def slowest_ops(piece: Piece, loss_of: Callable[[Piece], float | None]) -> Piece
             break
         piece, kept = parts[place], _chunks(kept, 2)[place]
     return piece
-
-
-def fewest_results(piece: Piece, fails: Fails) -> Piece:
-    """Leave out results, with the ops that only they needed."""
-    names = [item.name for item in piece.region.outputs]
-    if len(names) < 2:
-        return piece
-    begun = piece
-    kept = smallest(range(len(names)), lambda kept: _fails(lambda: begun.returning([names[i] for i in kept]), fails))
-    return piece if len(kept) == len(names) else begun.returning([names[place] for place in kept])
 
 
 def smallest(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
@@ -93,10 +91,10 @@ def _chunks(items: list[int], parts: int) -> list[list[int]]:
     return [items[first:last] for first, last in itertools.pairwise(bounds)]
 
 
-def _fails(make: Callable[[], Piece], fails: Fails) -> bool:
-    """Whether it fails; what cannot be cut does not."""
+def _failing(make: Callable[[], Piece], fails: Fails) -> Piece | None:
+    """The piece, if it fails; what cannot be cut does not."""
     try:
         piece = make()
     except Exception:  # a part that is no region by itself
-        return False
-    return fails(piece)
+        return None
+    return piece if fails(piece) else None

@@ -23,7 +23,7 @@ import torch
 from mixbackend.certify.source import Source
 from mixbackend.contracts import Backend, InputRole
 from mixbackend.minify.piece import Piece
-from mixbackend.minify.shrink import is_seeded, seeded_values
+from mixbackend.minify.shrink import is_seeded, seeded_values, span_of
 from mixbackend.minify.verdict import Slowness, Verdict
 from mixbackend.registry import ENTRY_POINT_GROUP
 
@@ -99,7 +99,11 @@ def _inputs_text(inputs: Sequence[Any]) -> str:
 def _random_text(value: torch.Tensor) -> str:
     device = "" if value.device.type == "cpu" else f'"{value.device}", '
     moved = f".to({device}{value.dtype})" if device or value.dtype is not torch.float32 else ""
-    return f"torch.randn({tuple(value.shape)}, generator=generator){moved}"
+    shape = tuple(value.shape)
+    if value.is_contiguous():
+        return f"torch.randn({shape}, generator=generator){moved}"
+    laid = f".as_strided({shape}, {tuple(value.stride())})"
+    return f"torch.randn({span_of(value)}, generator=generator){moved}{laid}"
 
 
 def _value_text(value: Any) -> str:

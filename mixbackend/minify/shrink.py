@@ -165,18 +165,26 @@ def seeded(piece: Piece) -> Piece | None:
 
 
 def seeded_values(inputs: Sequence[Any]) -> list[Any]:
-    """Random numbers in place of floating ones; others, and what repeats in memory, stay."""
+    """Random numbers in place of floating ones, laid out as these; others stay."""
     generator = torch.Generator().manual_seed(_SEED)
     return [_seeded(value, generator) if is_seeded(value) else value for value in inputs]
 
 
 def is_seeded(value: Any) -> bool:
     """Whether a seed may give its values."""
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.is_contiguous()
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def span_of(value: torch.Tensor) -> int:
+    """How many elements there are from the first to the last in memory."""
+    if not value.numel():
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
 
 
 def _seeded(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(value.shape, generator=generator).to(value.device, value.dtype)
+    flat = torch.randn(span_of(value), generator=generator).to(value.device, value.dtype)
+    return flat.as_strided(value.shape, value.stride())
 
 
 def tensors(piece: Piece) -> Iterator[torch.Tensor]:

@@ -16,6 +16,8 @@ Kind = Literal["right", "wrong", "raises", "crashes", "hangs", "slow", "unknown"
 
 FAULTS: tuple[Kind, ...] = ("crashes", "hangs", "raises", "wrong")
 """Kinds that are faults whatever the time; ``slow`` is one beside another time."""
+LEAST_LOSS_S = 100e-6
+"""What a region may lose before it counts as slow: less is the noise of estimates."""
 
 
 @dataclass(frozen=True)
@@ -86,4 +88,5 @@ class Slowness:
         """What a piece loses that should take so long; ``None`` where it is not slow."""
         if verdict.seconds is None or verdict.seconds <= self.factor * expected_s:
             return None
-        return verdict.seconds - expected_s
+        loss = verdict.seconds - expected_s
+        return loss if loss >= LEAST_LOSS_S else None

@@ -14,7 +14,7 @@ from mixbackend.contracts.region_text import read_region_text
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.trace import trace_region
 from mixbackend.minify.piece import Piece
-from mixbackend.minify.reduction import fewest_ops, smallest
+from mixbackend.minify.reduction import fewest_ops, slowest_ops, smallest
 from mixbackend.minify.shrink import seeded_values, shrunk
 
 
@@ -89,6 +89,15 @@ def test_sizes_in_arguments_follow() -> None:
     assert all(value.numel() == 1 for value in small.inputs)
 
 
+def test_of_what_is_slow_the_slowest_op_stays() -> None:
+    losses = {"aten.native_layer_norm.default": 1.0, "aten.exp.default": 3.0, "aten._softmax.default": 2.0}
+
+    def loss_of(piece: Piece) -> float | None:
+        return sum(losses.get(view.op, 0.0) for view in piece.region.views) or None
+
+    assert [view.op for view in slowest_ops(piece_of(layer, *LAYER), loss_of).region.views] == ["aten.exp.default"]
+
+
 def test_symbols_and_constants_and_halves_go_where_they_do_not_matter() -> None:
     roles = {1: PlaceholderRole(InputRole.CONSTANT)}
     inputs = (torch.randn(6, 8, dtype=torch.bfloat16), torch.randn(8, 8, dtype=torch.bfloat16))
@@ -98,6 +107,13 @@ def test_symbols_and_constants_and_halves_go_where_they_do_not_matter() -> None:
     assert {value.dtype for value in small.inputs} == {torch.float32}
     kept = shrunk(piece, lambda candidate: candidate.region.dynamic)
     assert kept.region.dynamic
+
+
+def test_what_is_left_is_what_was_tried() -> None:
+    piece, asked = piece_of(layer, *LAYER), []
+    assert fewest_ops(piece, lambda candidate: bool(asked.append(candidate))) is piece
+    small = fewest_ops(piece, lambda candidate: asked.append(candidate) or has("aten.exp.default")(candidate))
+    assert small.ops == 1 and any(small is candidate for candidate in asked)
 
 
 @pytest.mark.parametrize("budget", [0, 3])
