@@ -39,7 +39,7 @@ def with_peer(peer: str, precision: str = "float32", **changed: object) -> Decod
     return request_from_line(json.dumps(asked))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize(
     ("peer", "package", "told"),

@@ -45,6 +45,19 @@ class Clock:
         self.now += seconds
 
 
+def computing(region: Region) -> Callable[[Sequence[Any]], Sequence[torch.Tensor]]:
+    """Thousands of calls are timed: those with the tensors of the last one need no computing."""
+    last: tuple[Sequence[Any], Sequence[torch.Tensor]] | None = None
+
+    def computed(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        nonlocal last
+        if last is None or any(new is not old for new, old in zip(inputs, last[0], strict=True)):
+            last = (tuple(inputs), region.graph_module(*inputs))
+        return last[1]
+
+    return computed
+
+
 @dataclass
 class KnownBackend(Backend):
     """Runs torch's kernels and lets a clock pass as long as its stated rates say."""
@@ -75,15 +88,11 @@ class KnownBackend(Backend):
         if any(view.op in self.broken for view in region.views):
             raise RuntimeError("no kernel\nand a long story")
         seconds = self.seconds(region)
-        last: tuple[Sequence[Any], Sequence[torch.Tensor]] | None = None
+        computed = computing(region)
 
         def run(inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-            nonlocal last
             self.clock.advance(seconds)
-            # Thousands of calls are timed: those with the tensors of the last one need no computing.
-            if last is None or any(new is not old for new, old in zip(inputs, last[0], strict=True)):
-                last = (tuple(inputs), region.graph_module(*inputs))
-            return last[1]
+            return computed(inputs)
 
         return CompiledRegion(run)
 
@@ -145,6 +154,25 @@ def probes_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return _TRACED[key]
 
     monkeypatch.setattr(probing, "trace_graph", remembered)
+
+
+_DRAWN: dict[Any, torch.Tensor] = {}
+
+
+@pytest.fixture(autouse=True)
+def inputs_of_probes_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their numbers mean nothing to a clock that is told the time, and drawing them takes most of what remains."""
+    draw = torch.randn
+
+    def remembered(*sizes: Any, generator: torch.Generator | None = None, **options: Any) -> torch.Tensor:
+        if generator is None:
+            return draw(*sizes, **options)
+        key = (sizes, repr(options))
+        if key not in _DRAWN:
+            _DRAWN[key] = draw(*sizes, generator=generator, **options)
+        return _DRAWN[key].clone()
+
+    monkeypatch.setattr(torch, "randn", remembered)
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ def test_static_cache(mixture):
     hold_report(mixture)
 
 
+@pytest.mark.nightly
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_generate_compiles_by_itself(mixture, mode):
