@@ -41,7 +41,7 @@ from mixbackend.contracts import (
 )
 
 _OLDEST = (1, 23)
-_LOWERING = 6
+_LOWERING = 7
 """Rises whenever the lowering writes other models for the same region: stored artifacts are then stale."""
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-training")
 _DTYPES = FLOATS | INTEGERS | BOOLEANS

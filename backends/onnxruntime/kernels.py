@@ -41,7 +41,7 @@ _ROWS = {
     "fhdBil": "Where",
     "fhd": "Sqrt Exp Log Tanh Sigmoid Floor Ceil Round Reciprocal Sin Softmax LogSoftmax Gemm BatchNormalization "
     "LayerNormalization",
-    "fh": "Relu HardSwish HardSigmoid Erf Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softplus Gelu Conv "
+    "fh": "Relu Clip HardSwish HardSigmoid Erf Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softplus Gelu Conv "
     "ConvTranspose AveragePool Attention",
     "fhdbB": "MaxPool",
     "bBsil": "BitwiseNot BitwiseAnd BitwiseOr BitwiseXor",

@@ -70,7 +70,7 @@ def test_hardswish_of_extremes(workbench):
     torch.testing.assert_close(built(_LEFT)[0], expected, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
-@pytest.mark.parametrize("activation", ["relu", "hardswish", "hardsigmoid"])
+@pytest.mark.parametrize("activation", ["relu", "hardtanh", "relu6", "hardswish", "hardsigmoid"])
 @pytest.mark.parametrize("groups", [1, 16])
 def test_activations_within_convolutions_keep_nan(workbench, activation, groups):
     operator = getattr(aten, activation)

@@ -13,6 +13,7 @@ from mixbackend.backends.common.onnx.builder import Value
 from mixbackend.backends.common.onnx.call import Call
 from mixbackend.backends.common.onnx.conditions import floating_output, literal, within_type
 from mixbackend.backends.common.onnx.dtypes import EVERY, NUMBERS, REALS, SINGLES
+from mixbackend.backends.common.onnx.pointwise import within
 from mixbackend.backends.common.onnx.table import lowers
 from mixbackend.contracts import OpRule
 
@@ -180,9 +181,7 @@ def _elu(call: Call) -> Value:
     OpRule(dtypes=NUMBERS, arguments=(literal("min_val", "max_val"), within_type("min_val", "max_val"))),
 )
 def _hardtanh(call: Call) -> Value:
-    value = call.tensor("self")
-    low = call.op("Max", value, call.operand("min_val", value.dtype))
-    return call.op("Min", low, call.operand("max_val", value.dtype))
+    return within(call, call.tensor("self"), call.argument("min_val"), call.argument("max_val"))
 
 
 @lowers("hardtanh_backward", OpRule(dtypes=REALS, arguments=(literal("min_val", "max_val"),)))

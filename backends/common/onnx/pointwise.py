@@ -7,6 +7,7 @@ arithmetic is that of the result.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -78,6 +79,19 @@ def _relu(call: Call, value: Value) -> Value:
 def at_least(call: Call, value: Value, bound: float) -> Value:
     """Maximum with a number; NaN stays NaN, as in torch."""
     return call.op("Max", value, call.build.constant(bound, value.dtype))
+
+
+def within(call: Call, value: Value, low: Any, high: Any) -> Value:
+    """At least one bound and then at most the other; NaN stays NaN, as in torch.
+
+    By its own name where there is one, as ``_relu``: for two operators behind a convolution, ONNX Runtime takes images
+    out of its blocked layout and back. Its kernels of ``Clip`` keep NaN.
+    """
+    ordered = isinstance(low, (int, float)) and isinstance(high, (int, float)) and low <= high
+    bounds = call.number(low, value.dtype), call.number(high, value.dtype)
+    if ordered and value.dtype in SINGLES and "Clip" in call.build.target.kernels:
+        return call.op("Clip", value, *bounds)
+    return call.op("Min", call.op("Max", value, bounds[0]), bounds[1])
 
 
 @lowers("sign", OpRule(dtypes=NUMBERS))
@@ -307,6 +321,8 @@ def _clamp(call: Call) -> Value:
     dtype = call.out.dtype
     value = call.operand("self", dtype)
     arguments = dict(call.view.node.arguments)
+    if arguments.get("min") is not None and arguments.get("max") is not None:
+        return within(call, value, arguments["min"], arguments["max"])
     if arguments.get("min") is not None:
         value = call.op("Max", value, call.operand("min", dtype))
     if arguments.get("max") is not None:
