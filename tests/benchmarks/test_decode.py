@@ -55,6 +55,7 @@ def test_engines_continue_the_prompt_as_eager_does(peer, package, told, precisio
     assert all(agreeing[: 8 if precision == "float32" else 1])
 
 
+@pytest.mark.nightly
 def test_four_bits_continue_the_prompt_in_the_mixture_and_llama_cpp():
     eager = tokens_of(with_peer("eager", "int4"))
     assert len(set(eager)) > 2 and tokens_of(with_peer("mixture", "int4"))[:4] == eager[:4]

@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "reference" / "backend_contract.md"
 HOW_TO = ROOT / "docs" / "how-to"
 PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), HOW_TO / "export.md", HOW_TO / "minify.md", CONTRACT]
-LONG = ("write_a_backend", "trainers")
-"""One installs a package and starts four processes; the contract's page holds what it computes. What the other page and
-blocks with packages of their own do, ``tests/clients`` does."""
+LONG = ("write_a_backend", "trainers", "training", "export", "minify")
+"""One installs a package and starts four processes; the contract's page holds what it computes. What other pages and
+blocks with packages of their own do, ``tests/clients``, ``tests/package`` and ``tests/minify`` do."""
 CASES = [
     pytest.param(
         page,
