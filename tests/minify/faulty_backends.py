@@ -188,3 +188,24 @@ class RaisesRunning(Faulty):
 
     def spoil(self, result):
         raise ValueError("strides are not supported")
+
+
+class WrongTanhGradient(Faulty):
+    """The backward of a tanh takes the input for the result."""
+
+    name, op, phase = "wrong_tanh_gradient", "aten.tanh_backward.default", "backward"
+
+    def spoil(self, result):
+        return result * 1.5
+
+
+class SlowTanh(SlowNorm):
+    """Another op with a slow kernel."""
+
+    name, op = "slow_tanh", "aten.tanh.default"
+
+
+class RaisesOnTanh(RaisesRunning):
+    """The same of another op."""
+
+    name, op = "raises_on_tanh", "aten.tanh_backward.default"
