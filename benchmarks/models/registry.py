@@ -1,4 +1,4 @@
-"""The model suite: 132 scaled-down instances of the models behind PyTorch 2's announced set.
+"""The model suite: 193 scaled-down instances of the models behind PyTorch 2's announced set.
 
 ``models()`` lists them; ``find(name)`` gives one, including ``sentence-encoder``, the pretrained model of the demo,
 which is not counted in the suite.

@@ -17,10 +17,10 @@ from mixbackend.benchmarks.one_model import steps
 from mixbackend.benchmarks.one_model.accuracy import judge, rule_for
 
 
-def test_there_are_132_entries_with_unique_names() -> None:
+def test_there_are_193_entries_with_unique_names() -> None:
     entries = models()
-    assert len({entry.name for entry in entries}) == len(entries) == 132
-    assert Counter(entry.family for entry in entries) == {"hf": 36, "timm": 48, "torchbench": 48}
+    assert len({entry.name for entry in entries}) == len(entries) == 193
+    assert Counter(entry.family for entry in entries) == {"hf": 67, "timm": 69, "torchbench": 57}
     assert [entry.name for entry in entries if not entry.train] == [
         "pyhpc_equation_of_state",
         "pyhpc_turbulent_kinetic_energy",

@@ -38,7 +38,7 @@ def test_cases_follow_names_families_and_phases(options: SuiteOptions) -> None:
         ("dcgan", "training"),
     ]
     everything = cases(SuiteOptions())
-    assert len(everything) == 132 + 130
+    assert len(everything) == 193 + 191
     assert {case.family for case in cases(SuiteOptions(families=("hf",)))} == {"hf"}
     assert cases(replace(options, models=("pyhpc_equation_of_state",), phases=("training",))) == []
 

@@ -22,8 +22,8 @@ Make = Callable[[], Loaded]
 
 ADDED = frozenset(
     [
-        *"basic_gnn_sage doctr_reco_predictor hf_Roberta_base hf_Whisper llama nanogpt sam".split(),
-        "stable_diffusion_text_encoder",
+        *"basic_gnn_gcn basic_gnn_gin basic_gnn_sage diffusion_transformer doctr_reco_predictor".split(),
+        *"hf_Roberta_base hf_Whisper llama nanogpt sam stable_diffusion_text_encoder".split(),
     ]
 )
 """Entries that joined upstream's suite after the announcement."""
@@ -85,7 +85,8 @@ def _clip_inputs(_: Any) -> dict[str, torch.Tensor]:
 
 def _torchvision() -> dict[str, Make]:
     sizes = {"resnet152": 96, "vgg16": 64}
-    names = "resnet18 resnet50 resnet152 vgg16 mobilenet_v2 mnasnet1_0 densenet121".split()
+    names = "resnet18 resnet50 resnet152 vgg16 mobilenet_v2 mnasnet1_0 densenet121 alexnet".split()
+    names += "mobilenet_v3_large resnext50_32x4d shufflenet_v2_x1_0 squeezenet1_1".split()
     return {name: partial(vision.torchvision_model, name, sizes.get(name, 128)) for name in names}
 
 
@@ -127,6 +128,8 @@ def _own() -> dict[str, Make]:
         "attention_is_all_you_need_pytorch": text.attention_is_all_you_need,
         "dcgan": vision.dcgan,
         "demucs": audio.demucs,
+        "diffusion_transformer": vision.diffusion_transformer,
+        "dlrm": science.dlrm,
         "drq": science.drq,
         "doctr_reco_predictor": vision.doctr_reco_predictor,
         "functorch_dp_cifar10": partial(vision.small_resnet, _group_norm(32)),
@@ -156,7 +159,10 @@ def entries() -> tuple[Entry, ...]:
         "torchvision": _torchvision(),
         "transformers": _transformers(),
         "timm": _timm(),
-        "torch_geometric": {"basic_gnn_sage": science.basic_gnn_sage},
+        "torch_geometric": {
+            f"basic_gnn_{name}": partial(science.basic_gnn, kind)
+            for name, kind in (("gcn", "GCN"), ("gin", "GIN"), ("sage", "GraphSAGE"))
+        },
         "own": _own(),
     }
     return tuple(

@@ -36,6 +36,24 @@ class SoftActorCritic(nn.Module):
         return action, log_probability.sum(-1, keepdim=True), value
 
 
+class ClickModel(nn.Module):
+    """DLRM: dense features and bags of items, their products in pairs, and a perceptron over them."""
+
+    def __init__(self, rows: int, tables: int, width: int) -> None:
+        super().__init__()
+        self.items = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
+        self.dense = perceptron(13, 64, width, last=nn.ReLU)
+        self.top = perceptron(width + tables * (tables + 1) // 2, 64, 1, last=nn.Sigmoid)
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1))
+
+    def forward(self, dense: Tensor, bags: Tensor, offsets: Tensor) -> Tensor:
+        first = self.dense(dense)
+        found = [table(items, offsets) for table, items in zip(self.items, bags, strict=True)]
+        every = torch.stack([first, *found], 1)
+        products = torch.bmm(every, every.transpose(1, 2))
+        return self.top(torch.cat([first, products[:, self.pairs[0], self.pairs[1]]], 1))
+
+
 class PixelActorCritic(nn.Module):
     """DrQ: shifted images, a convolutional encoder, policy and critic heads."""
 
@@ -128,8 +146,15 @@ def nvidia_deeprecommender(items: int = 8000) -> Loaded:
     return module, ((torch.rand(16, items) > 0.99).float(),), {}
 
 
-def basic_gnn_sage() -> Loaded:
-    """GraphSAGE of torch_geometric on 400 nodes and 4,000 edges."""
-    from torch_geometric.nn import GraphSAGE
+def basic_gnn(kind: str) -> Loaded:
+    """A network of torch_geometric by its class, on 400 nodes and 4,000 edges."""
+    import torch_geometric.nn
 
-    return GraphSAGE(64, 64, 2, 41), (torch.randn(400, 64), torch.randint(0, 400, (2, 4000))), {}
+    module = getattr(torch_geometric.nn, kind)(64, 64, 2, 41)
+    return module, (torch.randn(400, 64), torch.randint(0, 400, (2, 4000))), {}
+
+
+def dlrm(rows: int = 2000, tables: int = 8, width: int = 32, batch: int = 64) -> Loaded:
+    """DLRM with bags of three items a table, each with an offset for every row of the batch."""
+    dense, bags = torch.randn(batch, 13), torch.randint(0, rows, (tables, 3 * batch))
+    return ClickModel(rows, tables, width), (dense, bags, torch.arange(0, 3 * batch, 3)), {}

@@ -5,6 +5,8 @@ Place: the ``torchbench`` family; each function at the bottom builds (module, ar
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from mixbackend.benchmarks.models.entry import Loaded
-from mixbackend.benchmarks.models.torchbench.layers import Layer, Residual, UNet, convolution
+from mixbackend.benchmarks.models.torchbench.layers import Layer, Residual, UNet, convolution, perceptron
 from mixbackend.benchmarks.models.torchvision_shim import enable_torchvision
 
 ANCHORS = ((10.0, 13.0), (30.0, 61.0))
@@ -194,3 +196,55 @@ def yolov3() -> Loaded:
 
 def moco() -> Loaded:
     return ContrastiveLearner(), (torch.randn(4, 3, 64, 64), torch.randn(4, 3, 64, 64)), {}
+
+
+class DiffusionLayer(nn.Module):
+    """Attention and perceptron, both shifted, scaled and gated by what the condition says (adaLN-Zero)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False, eps=1e-6) for _ in range(2))
+        self.mixed, self.joined = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.inner = perceptron(width, 4 * width, width, activation=partial(nn.GELU, approximate="tanh"))
+        self.condition = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        shift, scale, gate, inner_shift, inner_scale, inner_gate = self.condition(condition)[:, None].chunk(6, -1)
+        batch, length, width = x.shape
+        mixed = self.mixed(self.norms[0](x) * (1 + scale) + shift)
+        query, key, value = mixed.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(batch, length, width)
+        x = x + gate * self.joined(seen)
+        return x + inner_gate * self.inner(self.norms[1](x) * (1 + inner_scale) + inner_shift)
+
+
+class DiffusionTransformer(nn.Module):
+    """DiT: patches of a noisy image, a step in time and a class, to the noise and its variance."""
+
+    def __init__(self, width: int, layers: int, heads: int, size: int, patch: int = 2) -> None:
+        super().__init__()
+        self.patch = patch
+        self.patches = nn.Conv2d(4, width, patch, patch)
+        self.places = nn.Parameter(torch.randn(1, (size // patch) ** 2, width) * 0.02)
+        self.time, self.kinds = perceptron(256, width, width, activation=nn.SiLU), nn.Embedding(1001, width)
+        self.layers = nn.ModuleList(DiffusionLayer(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
+        self.last = nn.Linear(width, patch * patch * 8)
+
+    def forward(self, image: Tensor, time: Tensor, kind: Tensor) -> Tensor:
+        waves = torch.exp(torch.arange(128, device=time.device) * (-math.log(10000.0) / 128))
+        angles = time[:, None] * waves
+        condition = self.time(torch.cat([angles.cos(), angles.sin()], -1)) + self.kinds(kind)
+        x = self.patches(image).flatten(2).transpose(1, 2) + self.places
+        for layer in self.layers:
+            x = layer(x, condition)
+        batch, side = len(x), image.shape[-1] // self.patch
+        x = self.last(self.norm(x)).view(batch, side, side, self.patch, self.patch, 8)
+        return x.permute(0, 5, 1, 3, 2, 4).reshape(batch, 8, side * self.patch, side * self.patch)
+
+
+def diffusion_transformer(width: int = 192, layers: int = 3, size: int = 16) -> Loaded:
+    """DiT's layers on latent images of 16 x 16, with two steps in time and two classes."""
+    inputs = (torch.randn(2, 4, size, size), torch.tensor([17.0, 800.0]), torch.tensor([3, 999]))
+    return DiffusionTransformer(width, layers, 3, size), inputs, {}
