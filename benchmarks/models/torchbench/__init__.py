@@ -155,7 +155,7 @@ def _own() -> dict[str, Make]:
 
 def entries() -> tuple[Entry, ...]:
     """The family: models of libraries first, then our own."""
-    groups = {
+    groups: dict[str, dict[str, Make]] = {
         "torchvision": _torchvision(),
         "transformers": _transformers(),
         "timm": _timm(),

@@ -39,6 +39,8 @@ class SoftActorCritic(nn.Module):
 class ClickModel(nn.Module):
     """DLRM: dense features and bags of items, their products in pairs, and a perceptron over them."""
 
+    pairs: Tensor
+
     def __init__(self, rows: int, tables: int, width: int) -> None:
         super().__init__()
         self.items = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
