@@ -41,3 +41,6 @@ def test_a_difference_of_sizes_may_be_negative():
     assert known(Condition(difference, "at_least", 0)) == "unknown"
     assert known(Condition(difference, "equal", -3)) == "unknown"
     assert known(Condition(difference, "at_least", -10)) == "yes"
+    lowest = difference.lower
+    assert known(Condition(difference, "equal", lowest)) == "unknown"
+    assert known(Condition(difference, "equal", lowest - 1)) == "no"
