@@ -23,6 +23,8 @@ from mixbackend.select.values import write_values
 
 _MODULE = "mixbackend.minify.worker"
 _HINT = "name it as module:class in a module that other processes can import, or register an object that can be pickled"
+_OURS_S = 900.0
+"""For what is not the backend's: holding a large region against float64 takes long, and must not hide what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Inquiry:
         self._folder = tempfile.TemporaryDirectory(prefix="mixbackend-minify-")
         self.asked = 0
         """So many questions were asked."""
-        self.limits: dict[str, float] = {}
+        self.limits = dict.fromkeys(("eager", "compare", "time"), max(_OURS_S, timeout_s))
         """Longest times of their own, by what a process is at: what hangs for long hangs for a while, too."""
 
     def verdict(self, piece: Piece, backend: str, *, timed: bool = False, judged: bool = True) -> Verdict:

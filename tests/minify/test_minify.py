@@ -18,6 +18,7 @@ from mixbackend.certify.source import Source, source_of
 from mixbackend.cli import main
 from mixbackend.contracts import MixbackendError
 from mixbackend.graph.trace import trace_region
+from mixbackend.minify.inquiry import Inquiry
 from mixbackend.minify.piece import Piece
 from mixbackend.minify.script import backend_text, script_of
 from mixbackend.minify.verdict import Verdict, verdict_of
@@ -141,3 +142,14 @@ def test_deaths_are_of_whatever_was_at_work() -> None:
     assert not verdict_of(crash).like(verdict_of({**crash, "detail": "signal SIGABRT: "}))
     assert verdict_of({"status": "timeout", "detail": "", "at": "compile"}).kind == "hangs"
     assert verdict_of({**crash, "at": "eager"}).kind == "unknown"
+
+
+def test_what_is_not_the_backends_may_take_longer() -> None:
+    inquiry = Inquiry(lambda name: Source("import", "faulty_backends:WrongGelu"), 1.5)
+    rows = torch.randn(1024, 1024)
+    piece = Piece(trace_region(lambda x: torch.nn.functional.gelu(torch.softmax(x @ x, -1) @ x), (rows,)), (rows,))
+    try:
+        # Holding this against float64 takes longer than the backend may.
+        assert inquiry.verdict(piece, "wrong_gelu", judged=False).kind == "wrong"
+    finally:
+        inquiry.close()
