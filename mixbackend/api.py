@@ -5,6 +5,7 @@ Place: behind ``mixbackend/__init__.py``. Everything here is documented in the R
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from mixbackend.host.debug import PASSES, REGIONS
 from mixbackend.host.full_collections import compilation_ends, compilation_starts, full_collections_later
 from mixbackend.reporting import Report
 
+_latest: list[weakref.ref[Mixture]] = []
+"""What ``auto`` gave last."""
+
 
 def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixture:
     """The backend for ``torch.compile``.
@@ -30,6 +34,7 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
         ConfigurationError: lists everything that is wrong, with file, line and column.
     """
     mixture = mixture_of(source)
+    _latest[:] = [weakref.ref(mixture)]
     with full_collections_later():
         # This loads Dynamo, as torch.compile would a moment later, collecting garbage all the while.
         tell_of_compilations(compilation_starts, compilation_ends)
@@ -39,9 +44,9 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
 
 def named() -> Mixture:
     """The backend that a name stands for: of the default configuration; where torch's bisector has put the name in
-    place of another object of ``auto``, that object."""
-    made = all_mixtures() if bisecting() else ()
-    return made[-1] if made else auto()
+    place of another object of ``auto``, that object, which was asked for last."""
+    asked = _latest[0]() if bisecting() and _latest else None
+    return auto() if asked is None else asked
 
 
 def invalidate(model: torch.nn.Module) -> None:

@@ -12,6 +12,8 @@ from faulty_backends import WrongGelu
 import mixbackend
 from mixbackend import registry
 from mixbackend.cli import main
+from mixbackend.compile.mixture import Mixture
+from mixbackend.configuration import Config
 from mixbackend.contracts.torch_compat import bisecting
 
 CHECK = """
@@ -58,10 +60,11 @@ def test_a_function_in_this_process() -> None:
             return torch.allclose(torch.compile(chain, backend=backend)(x), chain(x), atol=1e-4)
 
         assert not right() and not bisecting()
+        others = [Mixture(Config()), mixbackend.auto({"backends": ["eager"]})]
         found = CompilerBisector.do_bisect(right)
     assert found is not None and (found.backend, found.subsystem, found.bisect_number) == ("mixbackend", "regions", 1)
     assert "gelu" in found.debug_info and "wrong_gelu" in found.debug_info
-    assert not bisecting()
+    assert not bisecting() and others
 
 
 @pytest.mark.nightly  # a process for each step
