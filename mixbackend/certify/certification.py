@@ -59,8 +59,8 @@ def certify(
     """Hold every claim of a backend against eager, in processes that may crash.
 
     Args:
-        backend: name of a registered one, ``module:class``, or an object. One that cannot be pickled is examined in
-            this process, and ends it if it crashes.
+        backend: name of a registered one, ``module:class``, or an object. One that other processes cannot make (see
+            ``certify.source``) is examined in this process, and ends it if it crashes.
         ops: only operators whose names have one of these words.
         samples: the vendor's own, as ``module:name`` or as objects; torch's and ours are asked as well.
         sources: whose samples are asked: of ``given``, ``own`` and ``torch``.

@@ -2,16 +2,19 @@
 
 Place: below the processes of certification. Input: what the user named or gave. Output: a ``Source`` that is plain
 data, and the backend that it stands for.
+Invariants: nothing is unpickled. An object travels as the place of its class and its attributes in JSON; one whose
+attributes JSON does not give back as they are has no source.
 """
 
 from __future__ import annotations
 
-import base64
+import copyreg
 import inspect
-import pickle
+import json
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal
+from pydoc import locate
+from typing import Any, Literal
 
 from mixbackend import registry
 from mixbackend.contracts import (
@@ -29,12 +32,14 @@ class Source:
     """A backend as another process can find it.
 
     Attributes:
-        way: ``name`` of a registered one, ``import`` of ``module:name``, ``pickle`` of an object.
-        text: the name, the place, or the object in base 64.
+        way: ``name`` of a registered one, ``import`` of ``module:name``, ``object`` of a class at ``module:class``.
+        text: the name, or the place.
+        state: attributes of an object, as JSON.
     """
 
-    way: Literal["name", "import", "pickle"]
+    way: Literal["name", "import", "object"]
     text: str
+    state: str = "{}"
 
     def load(self) -> AskedBackend:
         """The backend.
@@ -42,8 +47,10 @@ class Source:
         Raises:
             MixbackendError: it is none, cannot be used here, or fails when it is asked about itself.
         """
-        if self.way == "pickle":
-            return asked(pickle.loads(base64.b64decode(self.text)))
+        if self.way == "object":
+            made = object.__new__(_class_at(self.text))
+            vars(made).update(json.loads(self.state))
+            return asked(made)
         if self.way == "import":
             return asked(_imported(self.text))
         # A required backend that cannot be used is an error that says why.
@@ -52,18 +59,33 @@ class Source:
 
 
 def source_of(backend: str | Backend) -> Source | None:
-    """How another process finds a backend; ``None`` where none can: an object that cannot be pickled."""
+    """How another process finds a backend; ``None`` where none can: see the module's invariants."""
     if isinstance(backend, str):
         return Source("import" if ":" in backend else "name", backend)
     plugin = backend.plugin if isinstance(backend, AskedBackend) else backend
-    if type(plugin).__module__ == "__main__":
+    kind = type(plugin)
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    state = _plain_state(plugin)
+    if kind.__module__ == "__main__" or state is None or _class_at(place) is not kind:
         return None
+    return Source("object", place, state)
+
+
+def _plain_state(plugin: object) -> str | None:
+    """Attributes of an object as JSON, if they are all that there is to it."""
     try:
-        text = pickle.dumps(plugin)
-        pickle.loads(text)
-    except Exception:  # whatever an object says that is asked to be carried
+        # How copies of the object are made, as it says itself.
+        make, given, state, *further = tuple[Any, ...](plugin.__reduce_ex__(2))
+        known = state or {}
+        text = json.dumps(known)
+        plain = make is copyreg.__newobj__ and given == (type(plugin),) and not any(further)  # type: ignore[attr-defined]
+        return text if plain and json.loads(text) == known else None
+    except Exception:  # whatever an object says that is asked to be copied
         return None
-    return Source("pickle", base64.b64encode(text).decode())
+
+
+def _class_at(place: str) -> Any:
+    return locate(place.replace(":", "."))
 
 
 def asked(candidate: object) -> AskedBackend:

@@ -22,7 +22,7 @@ from mixbackend.minify.verdict import Verdict, verdict_of
 from mixbackend.select.values import write_values
 
 _MODULE = "mixbackend.minify.worker"
-_HINT = "name it as module:class in a module that other processes can import, or register an object that can be pickled"
+_HINT = "name it as module:class of a module that other processes can import, or give an object with JSON attributes"
 _OURS_S = 900.0
 """For what is not the backend's: holding a large region against float64 takes long, and must not hide what is wrong."""
 

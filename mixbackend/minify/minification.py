@@ -271,7 +271,7 @@ def _source(name: str) -> Source:
     if source is None:
         raise MixbackendError(
             what=f"backend {name!r} is an object that cannot be carried to another process",
-            hint="define its class in a module that can be imported, and keep what cannot be pickled out of it",
+            hint="define its class in a module that can be imported, with attributes that JSON can hold",
         )
     return source
 

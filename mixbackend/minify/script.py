@@ -11,7 +11,7 @@ hangs, it runs in a process of its own.
 from __future__ import annotations
 
 import base64
-import pickle
+import json
 import zlib
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -41,6 +41,8 @@ def script_of(piece: Piece, verdict: Verdict, backend: str, source: Source, slow
     """
     ops = ", ".join(dict.fromkeys(view.op for view in piece.region.views if view.op != "getitem"))
     imports, made = backend_text(source)
+    if _state(source):
+        made = f"{made}\n    vars(plugin).update({_state(source)!r})"
     body, given = _BODIES[verdict.kind], _inputs_text(piece.inputs)
     if slowness is not None:
         against = "eager_s" if slowness.against == "eager" else f"{slowness.expected_s:.3g}"
@@ -70,15 +72,16 @@ def backend_text(source: Source) -> tuple[list[str], str]:
     if source.way == "name":
         (point,) = [item for item in entry_points(group=ENTRY_POINT_GROUP) if item.name == source.text]
         place = point.value
-    if source.way == "pickle":
-        plugin = pickle.loads(base64.b64decode(source.text))
-        kind = type(plugin)
-        if vars(plugin):
-            return ["import base64", "import pickle"], f'pickle.loads(base64.b64decode("{source.text}"))'
-        place = f"{kind.__module__}:{kind.__qualname__}"
     module, _, name = place.partition(":")
-    found = locate(f"{module}.{name}")
-    return [f"from {module} import {name}"], name if isinstance(found, Backend) else f"{name}()"
+    imports = [f"from {module} import {name.partition('.')[0]}"]
+    if _state(source):
+        return imports, f"object.__new__({name})"
+    return imports, name if isinstance(locate(f"{module}.{name}"), Backend) else f"{name}()"
+
+
+def _state(source: Source) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(source.state)
+    return state
 
 
 def _has_constants(piece: Piece) -> bool:
@@ -262,7 +265,8 @@ def inputs():
 @torch.no_grad()
 def made():
     region = read_region_text(REGION.lstrip())
-    backend = ask({made})
+    plugin = {made}
+    backend = ask(plugin)
     compiled = backend.compile(region)
     {run}
     return region, backend, run, compiled

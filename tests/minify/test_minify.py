@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,20 @@ def test_scripts_carry_values_that_no_seed_gives(tmp_path: Path) -> None:
     assert all(torch.equal(mine, value) for mine, value in zip(values, inputs, strict=True))
     assert [value.stride() for value in values] == [value.stride() for value in inputs]
     assert run_script(text, tmp_path).returncode == 1
+
+
+def test_objects_travel_as_their_attributes(tmp_path: Path) -> None:
+    plain, told = WrongGelu(), WrongGelu()
+    told.op = "aten.relu.default"  # type: ignore[misc]
+    source = source_of(told)
+    assert source is not None and source.load().plugin.op == told.op and source != source_of(plain)
+    told.lock = threading.Lock()  # type: ignore[attr-defined]
+    assert source_of(told) is None
+    inputs = (torch.randn(6, 4),)
+    for function, fails in ((torch.relu, True), (torch.nn.functional.gelu, False)):
+        piece = Piece(trace_region(function, inputs), inputs)
+        text = script_of(piece, Verdict("wrong", "run", "off"), "wrong_gelu", source, None)
+        assert run_script(text, tmp_path).returncode == int(fails)
 
 
 def test_backends_are_imported_from_where_they_are() -> None:
