@@ -108,16 +108,18 @@ class CodegenBackend(Backend):
         return (CppTarget(), TritonTarget(measuring=self._measuring))
 
     def availability(self) -> Availability:
-        """As its targets are: one is enough."""
+        """As its targets are: one is enough. GPUs are spoken of where there are any."""
         answers = [target.availability() for target in self._candidates]
         versions = [answer.version for answer in answers if answer.available]
         if versions:
             return Availability(True, version=", ".join(filter(None, versions)))
-        if self._given is None:
+        if self._given is None and torch.cuda.is_available():
             from mixbackend.backends.codegen.targets.triton.availability import triton_availability
 
             answers.append(triton_availability())
-        return Availability(False, reason="; ".join(filter(None, (answer.reason for answer in answers))))
+        return Availability(
+            False, reason="; ".join(dict.fromkeys(answer.reason for answer in answers if answer.reason))
+        )
 
     def for_measuring(self) -> Backend:
         """On GPUs the same with measured blocks; elsewhere there is nothing to measure."""

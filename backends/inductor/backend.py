@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from mixbackend.backends.common.compiler import NoCompilerError, find_compiler
 from mixbackend.backends.common.retrace import Retraced, retrace_apart
 from mixbackend.backends.common.side_by_side import works_behind
 from mixbackend.backends.common.writing import refuse_writes
@@ -105,10 +106,8 @@ class InductorBackend(Backend):
 
     def availability(self) -> Availability:
         """It needs a C++ compiler and Python's headers, which its kernels are built with."""
-        compiler = _compiler()
-        if compiler is None:
-            wanted = os.environ.get("CXX") or _default_compiler()
-            return Availability(False, f"no C++ compiler: {wanted} is not on the path; install it or set CXX")
+        if _compiler() is None:
+            return Availability(False, _why_no_compiler())
         if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
             return Availability(False, "Python.h is missing; install the headers of this Python (python3-dev)")
         return Availability(True, version=torch.__version__)
@@ -313,14 +312,23 @@ def _handling(op: str) -> Verdict:
     return Supported()
 
 
-def _default_compiler() -> str:
-    return "clang++" if platform.system() == "Darwin" else "g++"
+def _wanted_compiler() -> str:
+    return os.environ.get("CXX") or ("clang++" if platform.system() == "Darwin" else "g++")
 
 
 @functools.lru_cache(maxsize=1)
 def _compiler() -> str | None:
     """Path of the C++ compiler that inductor will call."""
-    return shutil.which(os.environ.get("CXX") or _default_compiler())
+    return shutil.which(_wanted_compiler())
+
+
+def _why_no_compiler() -> str:
+    """What is lacking, in the words of others who lack it."""
+    try:
+        other = find_compiler().command[0]
+    except NoCompilerError as error:
+        return str(error)
+    return f"torch takes {_wanted_compiler()} alone, which is not on the path; set CXX={other}"
 
 
 @functools.lru_cache(maxsize=1)

@@ -22,7 +22,7 @@ _OF_TORCH = ("/torch/", "/sympy/", "/mpmath/", "/numpy/")
 
 _TABLE: tuple[tuple[str, str, str], ...] = (
     ("targets/cpp/build.py", "compile_object", COMPILER),
-    ("targets/cpp/compiler.py", "", COMPILER),
+    ("backends/common/compiler.py", "", COMPILER),
     ("targets/cpp/features.py", "", COMPILER),
     ("targets/cpp/build.py", "", LOAD),
     ("mixbackend/storage/", "", LOAD),

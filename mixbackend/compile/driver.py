@@ -8,7 +8,7 @@ Invariants: a graph that cannot be compiled by us runs in eager, with an event, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mixbackend.compile.build import tell_unbuilt
 from mixbackend.compile.executable import Executable, run_by_eager
@@ -23,6 +23,7 @@ from mixbackend.graph.identity import Captured
 from mixbackend.graph.misstated_sizes import has_misstated_sizes
 from mixbackend.graph.prepared import Prepared, prepare
 from mixbackend.plan.environment import Environment
+from mixbackend.registry import BackendInfo
 from mixbackend.reporting import Event
 from mixbackend.select.decision import Decision
 
@@ -84,9 +85,16 @@ def prepared_graph(captured: Captured, environment: Environment) -> Prepared:
     asked = captured.module, captured.phase, captured.roles, environment.config.weights, environment.owns_weights
     constants, reason = constant_weights(*asked)
     if reason:
-        environment.events.append(Event("fallback", "", "", "", f"weights are live inputs: {reason}"))
+        environment.events.append(Event("fallback", "", "", "", _weights_are_live(reason, environment.skipped)))
     driver = StageDriver(captured.id, environment.debug)
     return driver.run("capture", prepare, captured, constants, driver.run_pass, show=_show_graph)
+
+
+def _weights_are_live(reason: str, skipped: Iterable[BackendInfo]) -> str:
+    """All that is lost for one reason, in one sentence."""
+    idle = [info.name for info in skipped if info.reason == reason]
+    told = f", and no part is taken by {', '.join(idle)}" if idle else ""
+    return f"weights are live inputs{told}: {reason}"
 
 
 def _show_graph(prepared: Prepared) -> str:

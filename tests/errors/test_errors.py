@@ -170,8 +170,8 @@ def raise_codegen_ir(folder: Path) -> None:
 def raise_codegen_compile(folder: Path) -> None:
     """A compiler that answers questions, and fails when it shall compile."""
     from mixbackend.backends.codegen.backend import CodegenBackend
-    from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
     from mixbackend.backends.codegen.targets.cpp.target import CppTarget
+    from mixbackend.backends.common.compiler import find_compiler
     from mixbackend.graph.trace import trace_region
 
     compiler = folder / "g++"

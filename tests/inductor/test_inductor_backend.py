@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from mixbackend.backends.common.compiler import find_compiler
 from mixbackend.backends.inductor import InductorBackend
 from mixbackend.compile.replay import make_inputs
 from mixbackend.contracts import (
@@ -182,6 +183,15 @@ def test_no_compiler_is_a_reason(monkeypatch, forget_compiler):
     monkeypatch.setenv("CXX", "no-such-compiler")
     answer = InductorBackend().availability()
     assert not answer.available and "no-such-compiler" in answer.reason and "CXX" in answer.reason
+
+
+def test_the_compiler_that_is_here_is_named_where_torch_takes_another(monkeypatch, forget_compiler, tmp_path):
+    there = tmp_path / "clang++"
+    there.symlink_to(find_compiler().command[0])
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = InductorBackend().availability()
+    assert not answer.available and answer.reason.endswith(f"set CXX={there}")
 
 
 def test_missing_python_headers_are_a_reason(monkeypatch, tmp_path):

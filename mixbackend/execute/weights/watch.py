@@ -34,8 +34,8 @@ import torch
 import torch.distributed
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError
 from mixbackend.backends.codegen.targets.cpp.plain import plain_function
+from mixbackend.backends.common.compiler import NoCompilerError
 from mixbackend.contracts import CodegenError
 from mixbackend.contracts.torch_compat import (
     native_tensor_accessors,
@@ -320,7 +320,7 @@ def _native_check() -> Any:
     try:
         address = plain_function(_TEXT)
     except (NoCompilerError, CodegenError, OSError) as error:
-        raise UnwatchableError(f"watching weights needs a C++ compiler: {error}") from error
+        raise UnwatchableError(str(error)) from error
     register_optimizer_step_post_hook(_after_step)
     # With the GIL: the tensors cannot go away meanwhile.
     return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(address)

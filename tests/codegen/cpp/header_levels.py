@@ -15,8 +15,8 @@ from printed_kernels import print_module
 
 from mixbackend.backends.codegen.ir.kernel import AnyKernel
 from mixbackend.backends.codegen.targets.cpp.build import Toolchain, compile_object
-from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features, machine_features
+from mixbackend.backends.common.compiler import find_compiler
 
 C_NAMES = {
     torch.float32: "float",

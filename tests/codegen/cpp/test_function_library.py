@@ -13,8 +13,8 @@ from warm_processes import WarmProcesses
 
 from mixbackend.backends.codegen.targets.cpp import build
 from mixbackend.backends.codegen.targets.cpp.build import PLACEHOLDER, FunctionLibrary, Toolchain
-from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import machine_features
+from mixbackend.backends.common.compiler import find_compiler
 from mixbackend.contracts import CodegenError
 
 
@@ -156,7 +156,7 @@ _CHILD = """
 import ctypes, sys
 from pathlib import Path
 from mixbackend.backends.codegen.targets.cpp.build import PLACEHOLDER, FunctionLibrary, Toolchain
-from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
+from mixbackend.backends.common.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import machine_features
 compiler = find_compiler()
 toolchain = Toolchain(compiler, machine_features(compiler), False, Path(sys.argv[1]))

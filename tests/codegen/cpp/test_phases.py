@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
+from mixbackend.backends.common.compiler import find_compiler
 
 HERE = Path(__file__).parent
 HEADERS = Path(find_compiler.__code__.co_filename).parent

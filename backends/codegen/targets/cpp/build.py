@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from mixbackend.backends.codegen.targets.cpp.compiler import Compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features
 from mixbackend.backends.common import forks
+from mixbackend.backends.common.compiler import Compiler
 from mixbackend.backends.common.private_folder import distrust
 from mixbackend.backends.common.side_by_side import side_by_side
 from mixbackend.backends.common.whole_file import replacing

@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mixbackend.backends.codegen.targets.cpp.compiler import Compiler, NoCompilerError
+from mixbackend.backends.common.compiler import Compiler, NoCompilerError
 
 _WIDE = frozenset({"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"})
 _MIDDLE = frozenset({"__AVX2__", "__FMA__"})

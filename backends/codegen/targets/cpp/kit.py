@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from mixbackend.backends.codegen.targets.cpp.build import Function, FunctionLibrary, Toolchain
-from mixbackend.backends.codegen.targets.cpp.compiler import Compiler
 from mixbackend.backends.codegen.targets.cpp.features import Features
 from mixbackend.backends.codegen.targets.cpp.launcher import LAUNCHER_TEXT
+from mixbackend.backends.common.compiler import Compiler
 from mixbackend.contracts import CodegenError
 
 FORMAT = 1

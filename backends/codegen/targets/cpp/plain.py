@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mixbackend.backends.codegen.targets.cpp.build import FunctionLibrary, Toolchain
-from mixbackend.backends.codegen.targets.cpp.compiler import find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import machine_features
+from mixbackend.backends.common.compiler import find_compiler
 from mixbackend.backends.common.private_folder import private_cache_folder
 
 

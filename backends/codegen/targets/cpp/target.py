@@ -31,11 +31,11 @@ from mixbackend.backends.codegen.targets.cpp.build import (
     FunctionLibrary,
     Toolchain,
 )
-from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError, find_compiler
 from mixbackend.backends.codegen.targets.cpp.features import machine_features
 from mixbackend.backends.codegen.targets.cpp.kit import Kit
 from mixbackend.backends.codegen.targets.cpp.launcher import LAUNCHER_TEXT, make_launch
 from mixbackend.backends.codegen.targets.target import CompiledProgram, Launch, Target, TargetTraits
+from mixbackend.backends.common.compiler import NoCompilerError, find_compiler
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts import Availability, CodegenError, thread_policy
 

@@ -10,7 +10,7 @@ import importlib.util
 
 import torch
 
-from mixbackend.backends.codegen.targets.cpp.compiler import NoCompilerError, find_compiler
+from mixbackend.backends.common.compiler import NoCompilerError, find_compiler
 from mixbackend.contracts import Availability
 
 

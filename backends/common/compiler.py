@@ -1,8 +1,8 @@
 """The C++ compiler of this machine.
 
-Place: asked once per process by the C++ target, before anything is printed.
+Place: asked by what needs one: the C++ target, inductor, the watch of weights. Found once per process.
 Input: ``CXX`` and ``PATH``. Output: a command that runs, with its version; or why there is none.
-Non-goals: flags and features (``features``), compiling (``build``).
+Non-goals: flags, features and compiling (``codegen/targets/cpp``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import lru_cache
 
 _CANDIDATES = ("g++", "clang++", "c++")
 _PROBE_TIMEOUT_S = 60
+_REMEDY = "install one (Debian, Ubuntu: apt install g++; conda: cxx-compiler) or set CXX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,15 @@ def _find(chosen: str, path: str) -> Compiler:
         found = shutil.which(name, path=path)
         if found is not None:
             return _ask((found,))
-    raise NoCompilerError(f"no C++ compiler: none of {', '.join(_CANDIDATES)} is on the path; install one or set CXX")
+    raise NoCompilerError(f"no C++ compiler: none of {', '.join(_CANDIDATES)} is on the path; {_REMEDY}")
 
 
 def _ask(command: tuple[str, ...]) -> Compiler:
     try:
         answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoCompilerError(f"the C++ compiler {shlex.join(command)} does not run: {error}") from error
+        raise NoCompilerError(f"the C++ compiler {shlex.join(command)} does not run: {error}; {_REMEDY}") from error
     if answer.returncode != 0 or not answer.stdout.strip():
-        raise NoCompilerError(f"the C++ compiler {shlex.join(command)} fails: {answer.stderr.strip()[:500]}")
+        said = answer.stderr.strip()[:500]
+        raise NoCompilerError(f"the C++ compiler {shlex.join(command)} fails: {said}; {_REMEDY}")
     return Compiler(command, answer.stdout.splitlines()[0].strip())
