@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mixbackend.certify import torch_samples
 from mixbackend.certify.units import Extent
 from mixbackend.contracts import CONTRACT_VERSION
 from mixbackend.contracts.asked import AskedBackend
@@ -38,6 +39,8 @@ def facts_of(backend: AskedBackend, extent: Extent, isolated: bool, seconds: flo
         "seed": 0,
         "quick": extent.quick,
         "ops": list(extent.ops),
+        "sources": list(extent.sources),
+        "without": torch_samples.missing() if "torch" in extent.sources else "",
         "isolated": isolated,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "seconds": round(seconds, 1),

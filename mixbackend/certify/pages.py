@@ -31,6 +31,8 @@ def markdown(data: Data) -> str:
         "",
         *_table(COLUMNS, [[counts[name] for name in COUNTED]]),
     ]
+    if data["without"]:
+        lines += ["", f"Less was asked than could be: {data['without']}."]
     if not data["isolated"]:
         lines += ["", "The backend was examined in the asking process: nothing guarded against crashes."]
     lines += _failures(data["rows"])
@@ -51,6 +53,7 @@ def badge(data: Data) -> dict[str, Any]:
         message = "nothing proved"
     else:
         message = f"{counts['proved']} claims proved" + ("" if data["passed"] else ", worse than before")
+        message += ", without torch's samples" if data["without"] else ""
     return {
         "schemaVersion": 1,
         "label": f"mixbackend certify {data['backend']}" + (" --quick" if data["quick"] else ""),

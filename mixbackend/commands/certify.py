@@ -17,6 +17,7 @@ from rich.console import Console
 from mixbackend.certify.certification import certify
 from mixbackend.certify.units import SOURCES
 from mixbackend.commands.output import print_json, quiet_stdout
+from mixbackend.commands.this_folder import modules_of_this_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Wanted:
     """What is certified, as the command line says it.
 
     Attributes:
-        name: of the backend, or ``module:class``.
+        name: of the backend, or ``module:class``, which like ``samples`` may name a module of the current folder.
         ops, samples, sources, quick, jobs, timeout_s, limit_s, against, expected: see ``certify``.
     """
 
@@ -43,7 +44,7 @@ class Wanted:
 def run(wanted: Wanted, markdown: Path | None, badge: Path | None, as_json: bool) -> int:
     """Certify; the exit status."""
     show = Console(stderr=True)
-    with quiet_stdout(), show.status("loading the backend") as status:
+    with modules_of_this_folder(), quiet_stdout(), show.status("loading the backend") as status:
         certificate = certify(
             wanted.name,
             ops=wanted.ops,

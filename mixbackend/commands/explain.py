@@ -18,6 +18,7 @@ import torch
 import typer
 
 from mixbackend.commands.output import PLAIN_WIDTH, console, print_json, quiet_stdout
+from mixbackend.commands.this_folder import modules_of_this_folder
 from mixbackend.configuration import Config, load_config
 from mixbackend.host.stack_samples import Sampler, seconds_by_stack
 from mixbackend.reporting import NodeAnswer
@@ -126,14 +127,13 @@ def load_model(name: str, train: bool, device: str) -> tuple[Any, Sequence[Any],
 
 def _from_factory(path: str, train: bool, device: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     module_name, _, factory_name = path.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
     try:
-        factory = getattr(import_module(module_name), factory_name)
+        with modules_of_this_folder():
+            factory = getattr(import_module(module_name), factory_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise typer.BadParameter(f"{path} cannot be imported from {Path.cwd()}: {error}") from error
-    finally:
-        sys.path.pop(0)
-    made = factory() if callable(factory) else None
+    with modules_of_this_folder():
+        made = factory() if callable(factory) else None
     if not isinstance(made, tuple) or len(made) != 3 or not callable(made[0]):
         kind = type(made if callable(factory) else factory).__name__
         raise typer.BadParameter(f"{path} should be a function that gives (module, args, kwargs), not a {kind}")

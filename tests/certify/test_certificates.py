@@ -20,6 +20,7 @@ from mixbackend.contracts import Backend, MixbackendError
 
 KEYS = {
     *("schema", "backend", "version", "fingerprint", "contract", "versions", "machine", "rule", "seed", "quick", "ops"),
+    *("sources", "without"),
     *("isolated", "date", "seconds", "passed", "counts", "rows", "refused", "skipped", "alarms", "regressions"),
 }
 ROW_KEYS = {
@@ -68,6 +69,13 @@ def test_pages_and_badges_tell_what_is_wrong(right: Certificate, wrong: Certific
     assert "narrow_numbers fails certification" in page and all(str(row.claim) in page for row in failing)
     badge = wrong.to_badge()
     assert badge["color"] == "red" and badge["message"].startswith(f"{len(failing)} of ")
+
+
+def test_pages_and_badges_tell_that_torchs_samples_were_not_there(right: Certificate) -> None:
+    assert right.facts["sources"] == ["given"] and right.facts["without"] == ""
+    less = replace(right, facts={**right.facts, "without": "torch's operator samples need this: pip install this"})
+    assert "torch's operator samples need this: pip install this" in less.to_markdown()
+    assert less.to_badge()["message"].endswith("claims proved, without torch's samples") and less.passed
 
 
 def test_text_of_backends_breaks_no_table() -> None:

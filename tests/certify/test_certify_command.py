@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,28 @@ def test_it_writes_what_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_what_is_wrong_is_its_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("wrong_backends:NarrowNumbers", *FEW) == 1
     assert "narrow_numbers fails certification" in capsys.readouterr().out
+
+
+HERE = """\
+from few_samples import SAMPLES
+from wrong_backends import Right
+
+class Here(Right):
+    name = "here"
+"""
+
+
+@pytest.mark.parametrize("jobs", ["0", pytest.param("1", marks=pytest.mark.nightly)])
+def test_modules_of_the_current_folder_are_found(
+    jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = f"of_this_folder_{jobs}"
+    (tmp_path / f"{module}.py").write_text(HERE)
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    assert status(f"{module}:Here", "--samples", f"{module}:SAMPLES", "--source", "given", "--jobs", jobs) == 0
+    assert "here passes certification" in capsys.readouterr().out
+    assert sys.path == path
 
 
 @pytest.mark.parametrize("name", ["nowhere", "wrong_backends:Nobody", "no_module_of_this_name:Right"])
