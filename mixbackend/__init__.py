@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if name == "backend":
         # The object behind torch.compile(backend="mixbackend").
         with full_collections_later():
-            return import_module("mixbackend.api").named()
+            return import_module("mixbackend.api").NAMED
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'mixbackend' has no attribute {name!r}")

@@ -42,11 +42,33 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
     return mixture
 
 
-def named() -> Mixture:
-    """The backend that a name stands for: of the default configuration; where torch's bisector has put the name in
-    place of another object of ``auto``, that object, which was asked for last."""
-    asked = _latest[0]() if bisecting() and _latest else None
-    return auto() if asked is None else asked
+class NamedBackend:
+    """What ``backend="mixbackend"`` stands for: the backend of the default configuration, decided at each compilation.
+
+    Torch keeps the first object that it finds under a name. Its bisector puts the name in place of another object of
+    ``auto``: the one that was asked for last is meant then.
+    """
+
+    __name__ = "mixbackend"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile a graph; see ``Mixture``."""
+        return self._meant()(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of how objects are copied and shown: not the other object's
+            raise AttributeError(name)
+        return getattr(self._meant(), name)
+
+    def __reduce__(self) -> str:
+        return "NAMED"
+
+    def _meant(self) -> Mixture:
+        asked = _latest[0]() if bisecting() and _latest else None
+        return auto() if asked is None else asked
+
+
+NAMED = NamedBackend()
 
 
 def invalidate(model: torch.nn.Module) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -59,12 +61,16 @@ def test_a_function_in_this_process() -> None:
             backend = mixbackend.auto({"backends": ["wrong_gelu", "eager"], "rules": rules, "verify": {"when": "off"}})
             return torch.allclose(torch.compile(chain, backend=backend)(x), chain(x), atol=1e-4)
 
+        # Torch keeps what it finds under the name.
+        by_name = torch.compile(torch.sin, backend="mixbackend")
+        torch.testing.assert_close(by_name(x), x.sin())
         assert not right() and not bisecting()
         others = [Mixture(Config()), mixbackend.auto({"backends": ["eager"]})]
         found = CompilerBisector.do_bisect(right)
     assert found is not None and (found.backend, found.subsystem, found.bisect_number) == ("mixbackend", "regions", 1)
     assert "gelu" in found.debug_info and "wrong_gelu" in found.debug_info
-    assert not bisecting() and others
+    assert not bisecting() and others and mixbackend.backend.config == Config()
+    assert pickle.loads(pickle.dumps(mixbackend.backend)) is copy.deepcopy(mixbackend.backend) is mixbackend.backend
 
 
 @pytest.mark.nightly  # a process for each step
