@@ -1,12 +1,13 @@
 """Devices of this machine by name, with the product: what was measured holds there alone.
 
 Place: read by whatever is remembered per device: rates, decisions, artifacts.
-Output: ``cpu AMD EPYC 9B14``, ``cuda:0 NVIDIA H100``.
+Output: ``cpu AMD EPYC 9B14``, ``cpu aarch64 0x41 0xd40`` (Neoverse V1), ``cuda:0 NVIDIA H100``.
 """
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -31,6 +32,13 @@ def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+        lines = []
+    return product_of(lines) or platform.processor() or platform.machine()
+
+
+def product_of(lines: Iterable[str]) -> str:
+    """The product by what Linux says of a processor: its name, on AArch64 the numbers of maker and part; or nothing."""
+    pairs = (line.partition(":") for line in lines)
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    numbers = [facts[name] for name in ("CPU implementer", "CPU part") if name in facts]
+    return facts.get("model name") or " ".join([platform.machine(), *numbers] if numbers else ())

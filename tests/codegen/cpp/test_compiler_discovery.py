@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -53,3 +54,12 @@ def test_features_name_a_vector_width_and_agree_with_themselves() -> None:
     assert features.cache_bytes >= 4096
     assert features.vector_bytes in (16, 32, 64)
     assert len(features.digest) == 64
+
+
+@pytest.mark.parametrize(("machine", "first"), [("x86_64", "-march=native"), ("aarch64", "-mcpu=native")])
+def test_the_compiler_is_asked_for_this_processor_in_the_words_of_its_kind(
+    machine: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    takes_all = Compiler((sys.executable, "-c", f"print('#define __KIND__ {machine}')"), f"for {machine}")
+    assert machine_features(takes_all).flags == (first,)

@@ -2,13 +2,15 @@
 
 Place: between ``compiler`` and ``build``. Input: a compiler. Output: the bytes of a vector register and of the
 first-level cache, the flags that make the compiler use the processor, and a digest of everything those flags switch on:
-code is never shared between machines whose digests differ.
+code is never shared between machines whose digests differ. A register of AArch64 has 16 bytes (NEON);
+where there is SVE, the compiler may use it inside loops over lanes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,8 +21,7 @@ _WIDE = frozenset({"__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__"
 _MIDDLE = frozenset({"__AVX2__", "__FMA__"})
 USUAL_CACHE_BYTES = 32 * 1024
 _FIRST_CACHE = "SC_LEVEL1_DCACHE_SIZE"
-_TUNING = (("-march=native",), ("-mcpu=native",), ())
-"""Tried in order: x86, other processors, neither known to the compiler."""
+_ARM = frozenset({"aarch64", "arm64"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,21 @@ def machine_features(compiler: Compiler) -> Features:
         NoCompilerError: the compiler cannot even preprocess.
     """
     problem = ""
-    for tuning in _TUNING:
+    for tuning in _tunings(platform.machine().lower()):
         command = [*compiler.command, *tuning, "-dM", "-E", "-x", "c++", "-"]
         answer = subprocess.run(command, input="", capture_output=True, text=True)
         if answer.returncode == 0:
             return _features(answer.stdout, tuning)
         problem = answer.stderr
     raise NoCompilerError(f"the C++ compiler {compiler.version} fails: {problem.strip()[:500]}")
+
+
+def _tunings(machine: str) -> tuple[tuple[str, ...], ...]:
+    """Tried in order. On x86 ``-mcpu`` chooses no instructions; on AArch64 ``-march`` names no processor."""
+    this, other = (
+        (("-mcpu=native",), ("-march=native",)) if machine in _ARM else (("-march=native",), ("-mcpu=native",))
+    )
+    return this, other, ()
 
 
 def _features(macros: str, tuning: tuple[str, ...]) -> Features:
