@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import email
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 import zipfile
@@ -37,20 +38,6 @@ def sources() -> Iterator[tuple[str, Path]]:
             if path.is_file() and "__pycache__" not in path.parts:
                 inner = path.relative_to(ROOT)
                 yield str(inner if folder == "mixbackend" else Path("mixbackend") / inner), path
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, without network."""
-    tree, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(made))
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(tree)], check=True, timeout=200)
-    (path,) = made.glob("*.whl")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +84,25 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert len(expected) > 300
     assert held == expected
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    """Pythons as ``requires-python`` has them, and the licenses of all that it holds."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        told = email.message_from_bytes(archive.read(name))
+        licenses = {Path(name).name for name in archive.namelist() if ".dist-info/licenses/" in name}
+        libraries = json.loads(archive.read("mixbackend/reporting/page/libraries/libraries.json"))
+    stated = set(told["License-Expression"].split(" AND "))
+    assert {library["license"] for library in libraries} | {"Apache-2.0"} == stated
+    assert licenses == {"LICENSE", "LICENSES.txt"}
+    lowest, highest = (int(number) for number in re.findall(r"3\.(\d+)", told["Requires-Python"])[::-1])
+    classifiers = set(told.get_all("Classifier", []))
+    named = {f"3.{number}" for number in range(lowest, highest)}
+    prefix = "Programming Language :: Python :: "
+    assert {item.removeprefix(prefix) for item in classifiers if re.match(prefix + r"3\.\d", item)} == named
+    assert {"Typing :: Typed", "Operating System :: POSIX :: Linux"} <= classifiers
+    assert told["Description-Content-Type"] == "text/markdown" and told["Author"]
 
 
 def test_no_kind_of_file_is_forgotten() -> None:
