@@ -1,6 +1,7 @@
 # Two commands do everything on a machine with Python 3.10 or newer, make and a C++ compiler:
 #   make demo    environment, then the main job
 #   make test    environment, then the tests of every change (make smoke: those of a minute; make nightly: all there are)
+# Beside them: make lint, make bench, and make docs, the site of the documents in build/site.
 # Stamp files make reruns instant. Variables: PYTHON, VENV, MIXBACKEND_TORCH (what pip shall install as torch),
 # ARGS (for demo and bench), PYTEST_ARGS, TEST_WORKERS (how many tests run at once: a number, or logical for one a core).
 
@@ -15,7 +16,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 STAMPS := $(VENV)/stamps
 
-.PHONY: venv demo test smoke nightly lint types bench clean
+.PHONY: venv demo test smoke nightly lint types bench docs clean
 
 venv: $(STAMPS)/project
 
@@ -29,6 +30,9 @@ test smoke nightly: venv
 
 bench: venv
 	$(VENV)/bin/mixbackend bench suite $(ARGS)
+
+docs: venv
+	$(RUN) .ci/docs
 
 lint: venv
 	$(RUN) -m ruff check .
