@@ -112,3 +112,9 @@ def test_a_region_serves_other_sizes(dynamic):
     inputs = [given.get(item.name) for item in region.inputs]
     for mine, eager in zip(compiled.run(inputs), piece(x, y), strict=True):
         torch.testing.assert_close(mine, eager)
+
+
+def test_it_proves_what_it_claims_of_layouts_and_of_numbers():
+    ops = ("region layer norm", "region silu", "logsumexp", "split_with_sizes")
+    certificate = mixbackend.certify(PrimsBackend(), ops=ops, quick=True, jobs=0)
+    assert certificate.passed, certificate.to_markdown()

@@ -61,7 +61,7 @@ def part(a: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 
 
 def along(function: Kernel) -> Kernel:
-    return lambda a, dims, **_: function(a, tuple(dims))
+    return lambda a, dims, **_: function(a, tuple(dims) if a.ndim else ())  # torch lets a number have a dimension 0
 
 
 def of_torch(function: Kernel) -> Kernel:
@@ -99,7 +99,7 @@ PRIMS = {
     "collapse_view": lambda a, start, end: a.reshape(*a.shape[:start], -1, *a.shape[end + 1 :]),
     "convert_element_type": lambda a, dtype: a.astype(TYPES[dtype]), "full": full, "iota": iota,
     "reshape": np.reshape, "rev": np.flip, "scalar_tensor": lambda value, **_: np.asarray(value), "view_of": np.asarray,
-    "squeeze": lambda a, dims: np.squeeze(a, tuple(dims)), "split_dim": split_dim, "transpose": np.transpose,
+    "squeeze": along(np.squeeze), "split_dim": split_dim, "transpose": np.transpose,
 }  # fmt: skip
 LIBRARY = "mm bmm convolution convolution_backward index.Tensor index_put gather scatter_add max.dim avg_pool2d"
 KERNELS: dict[str, Kernel] = {f"prims.{name}.default": kernel for name, kernel in PRIMS.items()}
@@ -143,6 +143,6 @@ class PrimsBackend(Backend):
                 args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
                 result, meta = kernel(*args, **kwargs), node.meta["val"]
                 values[node] = np.asarray(result, TYPES[meta.dtype]) if isinstance(meta, torch.Tensor) else result
-            return [torch.from_numpy(np.array(values[node])) for node in wanted]
+            return [torch.from_numpy(np.array(values[node], order="C")) for node in wanted]
 
         return CompiledRegion(run, strides="contiguous")
