@@ -209,13 +209,14 @@ def roll(lowering: Lowering, self: Tensor, shifts: Sequence[Any], dims: Sequence
     """Shifted along dimensions, what leaves at the end entering at the start."""
     if not dims:
         flat = view.reshape(lowering, self, (sympy.prod(self.sizes),))
-        return view.alias(view.reshape(lowering, _rolled(lowering, flat, 0, shifts[0]), self.sizes))
+        return view.alias(view.reshape(lowering, rolled(lowering, flat, 0, shifts[0]), self.sizes))
     for axis, shift in zip(dims, shifts, strict=True):
-        self = _rolled(lowering, self, axis % self.rank, shift) if self.rank else self
+        self = rolled(lowering, self, axis % self.rank, shift) if self.rank else self
     return view.alias(self)
 
 
-def _rolled(lowering: Lowering, tensor: Tensor, axis: int, shift: Any) -> Tensor:
+def rolled(lowering: Lowering, tensor: Tensor, axis: int, shift: Any) -> Tensor:
+    """A tensor shifted along one dimension, read where it lies."""
     size = tensor.sizes[axis]
     if size == 0:
         return tensor

@@ -15,6 +15,7 @@ from mixbackend.backends.codegen.lower import (  # noqa: F401
     concatenate,
     conversion,
     convolution,
+    cross_product,
     elementary,
     embedding,
     factory,
