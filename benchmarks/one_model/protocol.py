@@ -28,6 +28,8 @@ MIXTURE = "mixbackend"
 PLAIN = "plain"
 """Backend name of a peer that is not compiled at all."""
 
+LONGEST_SETTLE_S = 600.0
+
 Status = Literal[
     "pass",
     "fail_accuracy",
@@ -58,6 +60,7 @@ class Request:
         device: where the model runs.
         precision: how it is cast.
         mode: of ``torch.compile``.
+        settle_s: longest time that ``speed`` calls before it is warm, until no graph tries other plans any more.
     """
 
     task: Task
@@ -70,6 +73,7 @@ class Request:
     device: str = "cpu"
     precision: Precision = "float32"
     mode: str = "default"
+    settle_s: float = LONGEST_SETTLE_S
 
     def to_line(self) -> str:
         """One line of JSON."""
