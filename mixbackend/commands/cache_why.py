@@ -38,14 +38,18 @@ def run(key: str, config: str | None, dir: str | None, model: str | None, train:
     """
     cache = open_cache(config, dir)
     found = list(stored_entries(cache.database, cache.store, key))
-    if not found:
+    if key and not found:
         raise StorageError(f"no artifact, plan or decision in {cache.folder} has a key that begins with {key!r}")
-    with quiet_stdout():
-        ask = _of_process(cache) if model is None else _of_model(model, train, cache)
-    answers = [why_not(entry, ask(entry)) for entry in found]
+    answers = []
+    if found:
+        with quiet_stdout():
+            ask = _of_process(cache) if model is None else _of_model(model, train, cache)
+        answers = [why_not(entry, ask(entry)) for entry in found]
     if as_json:
         print_json({"folder": str(cache.folder), "entries": [answer.to_dict() for answer in answers]})
         return
+    if not answers:
+        print(f"nothing is remembered in {cache.folder}")
     for answer in answers[:_MOST_SHOWN]:
         _print(answer)
     if len(answers) > _MOST_SHOWN:

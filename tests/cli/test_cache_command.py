@@ -245,6 +245,14 @@ def test_why_names_the_fields_of_an_artifact_that_are_others_here(call: Call, tm
     assert call("why", "nothing", "--dir", folder)[0] == 1
 
 
+def test_why_says_that_nothing_is_remembered(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir(mode=0o700)
+    folder = str(tmp_path / "empty")
+    status, text, _ = call("why", "--dir", folder)
+    assert status == 0 and text.startswith("nothing is remembered in")
+    assert call("why", "--dir", folder, "--json")["entries"] == []
+
+
 def test_why_holds_plans_against_a_configuration_and_a_model(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
