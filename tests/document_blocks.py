@@ -58,11 +58,16 @@ def missing(need: str) -> bool:
     return find_spec(need) is None
 
 
-def run_page(page: Path, folder: Path, need: str | None = None) -> None:
-    """Run what a page has without needs, and what needs one package."""
+def run_page(page: Path, folder: Path, need: str | None = None, before: str = "") -> None:
+    """Run what a page has without needs, and what needs one package.
+
+    Args:
+        before: Python that makes what a page takes as the reader's: a model, its inputs, a file.
+    """
     folder.mkdir()
     environment = _environment(folder.parent)
     script = [_PRELUDE] if need else []
+    script += [before] if before else []
     for block in blocks_of(page):
         if block.value("needs") not in (None, need):
             continue
@@ -74,7 +79,7 @@ def run_page(page: Path, folder: Path, need: str | None = None) -> None:
             _run(["bash", "-euo", "pipefail", "-c", block.text], folder, environment)
         elif block.language == "python":
             script.append(block.text)
-    if script:
+    if script and script != [before]:
         path = folder / "page.py"
         path.write_text("\n\n".join(script), encoding="utf-8")
         _run([sys.executable, str(path)], folder, environment)

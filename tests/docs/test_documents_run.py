@@ -1,4 +1,4 @@
-"""Code blocks of the tutorials, and of three more pages, run in order, each page in processes of its own."""
+"""Code blocks of all pages, run in order, each page in processes of its own; and the pages whose code is not run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,49 @@ import pytest
 from document_blocks import blocks_of, missing, needs_of, run_page
 
 ROOT = Path(__file__).parents[2]
-CONTRACT = ROOT / "docs" / "reference" / "backend_contract.md"
-HOW_TO = ROOT / "docs" / "how-to"
-PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), HOW_TO / "export.md", HOW_TO / "minify.md", CONTRACT]
-LONG = ("write_a_backend", "trainers", "training", "export", "minify")
-"""One installs a package and starts four processes; the contract's page holds what it computes. What other pages and
-blocks with packages of their own do, ``tests/clients``, ``tests/package`` and ``tests/minify`` do."""
+DOCS = ROOT / "docs"
+CONTRACT = DOCS / "reference" / "backend_contract.md"
+READERS = """\
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+
+import mixbackend
+
+Path("prefs.yaml").write_text("backends: [codegen, eager]\\n")
+attention = OrderedDict(attention=torch.nn.Linear(16, 16), act=torch.nn.ReLU())
+layers = torch.nn.Sequential(OrderedDict({"0": torch.nn.Sequential(attention)}))
+encoder = torch.nn.Sequential(OrderedDict(layer=layers))
+model = torch.nn.Sequential(OrderedDict(encoder=encoder)).eval()
+x = torch.randn(4, 16)
+inputs = x
+torch.set_grad_enabled(False)
+"""
+"""What pages take as the reader's own: a model, its inputs, a file of preferences."""
+TUPLE = READERS.replace("inputs = x", "inputs = (x,)")
+BEFORE = {"tuning": READERS, "configuration": READERS, "live": READERS, "explain": TUPLE, "README": READERS}
+SHORT = ("first_model", "backend_contract", "configuration")
+"""Pages that run by day. What the others do, ``tests/clients``, ``tests/package``, ``tests/minify``, ``tests/cli``,
+``tests/locking`` and ``tests/storage`` hold by day."""
+NOT_RUN = {
+    "distributed": "several ranks, a fragment of each job; benchmarks/distributed and tests/clients run whole ones",
+    "gpu": "a GPU, and two lines; tests/gpu runs them",
+    "code_generator": "run by test_code_generator, in this process",
+}
+"""Pages with Python whose blocks are not run here, and why."""
+WITH_CODE = [
+    page
+    for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+    if any(block.language == "python" or "run" in block.words for block in blocks_of(page))
+]
+PAGES = [page for page in WITH_CODE if page.stem not in NOT_RUN]
 CASES = [
     pytest.param(
         page,
         need,
         id=f"{page.stem}-{need or 'alone'}",
-        marks=[pytest.mark.nightly] if need or page.stem in LONG else [],
+        marks=[pytest.mark.nightly] if need or page.stem not in SHORT else [],
     )
     for page in PAGES
     for need in (None, *needs_of(page))
@@ -31,7 +62,7 @@ CASES = [
 def test_blocks_run(page: Path, need: str | None, tmp_path: Path) -> None:
     if need and missing(need):
         pytest.skip(f"{need} is not installed, which blocks of {page.name} need")
-    run_page(page, tmp_path / "work", need)
+    run_page(page, tmp_path / "work", need, BEFORE.get(page.stem, ""))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -39,6 +70,10 @@ def test_a_page_names_the_packages_that_its_blocks_need(page: Path) -> None:
     assert any(block.language in ("python", "bash") for block in blocks_of(page))
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert [need for need in needs_of(page) if f"`pip install {need}" not in prose] == []
+
+
+def test_what_is_said_of_pages_is_of_pages_with_code() -> None:
+    assert {*BEFORE, *SHORT, *NOT_RUN} <= {page.stem for page in WITH_CODE}
 
 
 def test_the_entry_point_is_the_examples_own() -> None:
