@@ -37,8 +37,9 @@ def _processor() -> str:
 
 
 def product_of(lines: Iterable[str]) -> str:
-    """The product by what Linux says of a processor: its name, on AArch64 the numbers of maker and part; or nothing."""
-    pairs = (line.partition(":") for line in lines)
-    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    """The product by what Linux says of the first processor: its name, on AArch64 the numbers of maker and part."""
+    facts: dict[str, str] = {}
+    for name, _, value in (line.partition(":") for line in lines):
+        facts.setdefault(name.strip(), value.strip())
     numbers = [facts[name] for name in ("CPU implementer", "CPU part") if name in facts]
     return facts.get("model name") or " ".join([platform.machine(), *numbers] if numbers else ())

@@ -37,7 +37,9 @@ def test_a_processor_of_aarch64_gets_the_table_of_its_kind(machine: str, monkeyp
 def test_processors_of_aarch64_are_told_apart_by_maker_and_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert product_of(GRAVITON3) == "aarch64 0x41 0xd40"
-    assert product_of([line.replace("0xd40", "0xd4f") for line in GRAVITON3]) == "aarch64 0x41 0xd4f"
+    other = [line.replace("0xd40", "0xd4f") for line in GRAVITON3]
+    assert product_of(other) == "aarch64 0x41 0xd4f"
+    assert product_of([*GRAVITON3, "", *other]) == "aarch64 0x41 0xd40", "the first processor names the machine"
 
 
 def test_a_name_is_the_product_and_no_name_is_none() -> None:
