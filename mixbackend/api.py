@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mixbackend.compile.mixture import Mixture, all_mixtures, mixture_of
+from mixbackend.compile.saved_caches import take_part_in_saved_caches
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import MixbackendError
 from mixbackend.contracts.torch_compat import backward_compiled_at_once, bisecting, join_bisection, tell_of_compilations
@@ -39,6 +40,7 @@ def auto(source: str | Path | Mapping[str, Any] | Config | None = None) -> Mixtu
         # This loads Dynamo, as torch.compile would a moment later, collecting garbage all the while.
         tell_of_compilations(compilation_starts, compilation_ends)
         join_bisection((PASSES, REGIONS))
+        take_part_in_saved_caches()
     return mixture
 
 

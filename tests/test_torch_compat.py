@@ -709,6 +709,40 @@ def step_of_two(last: list[str]) -> bool:
     return "second" not in last
 
 
+def test_know_saved_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.compiler._cache import CacheArtifactFactory, CacheArtifactManager
+
+    monkeypatch.setattr(CacheArtifactFactory, "_artifact_types", dict(CacheArtifactFactory._artifact_types))
+    taken: list[tuple[str, bytes]] = []
+    compat.know_saved_caches("of_a_test", lambda key, content: taken.append((key, content)))
+    compat.know_saved_caches("of_a_test", lambda key, content: taken.clear())
+    with CacheArtifactManager.with_fresh_cache():
+        compat.add_to_saved_caches("of_a_test", "one", lambda: b"1")
+        saved = torch.compiler.save_cache_artifacts()
+    assert saved is not None and saved[1].artifacts == {"of_a_test": ["one"]}
+    torch.compiler.load_cache_artifacts(saved[0])
+    assert taken == [("one", b"1")]
+
+
+def test_add_to_saved_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.compiler._cache import CacheArtifactFactory, CacheArtifactManager
+
+    monkeypatch.setattr(CacheArtifactFactory, "_artifact_types", dict(CacheArtifactFactory._artifact_types))
+    compat.know_saved_caches("of_a_test", lambda key, content: None)
+    asked: list[str] = []
+
+    def content(key: str) -> bytes:
+        asked.append(key)
+        return key.encode()
+
+    with CacheArtifactManager.with_fresh_cache():
+        for key in ("one", "two", "one"):
+            compat.add_to_saved_caches("of_a_test", key, lambda key=key: content(key))  # type: ignore[misc]
+        assert asked == []
+        saved = torch.compiler.save_cache_artifacts()
+    assert saved is not None and asked == ["one", "two"] and b"two" in saved[0]
+
+
 def test_join_bisection(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import compiler_bisector
 

@@ -125,6 +125,7 @@ from mixbackend.contracts.torch_compat.proxies import Trace
 from mixbackend.contracts.torch_compat.ranks import default_store
 from mixbackend.contracts.torch_compat.result_strides import MISLAID
 from mixbackend.contracts.torch_compat.result_types import MISSTATED, eager_types, restated
+from mixbackend.contracts.torch_compat.saved_caches import add_to_saved_caches, know_saved_caches
 from mixbackend.contracts.torch_compat.symbols import (
     SymbolFacts,
     assumptions,
@@ -175,6 +176,7 @@ __all__ = [
     "StoredResults",
     "SymbolFacts",
     "Trace",
+    "add_to_saved_caches",
     "aot_compile",
     "aoti_loaded",
     "aoti_packaged",
@@ -245,6 +247,7 @@ __all__ = [
     "join_bisection",
     "kernels_are_composite",
     "kernels_later",
+    "know_saved_caches",
     "log_code",
     "mark_saved",
     "native_tensor_accessors",

@@ -26,6 +26,7 @@ from mixbackend.compile.driver import compile_graph
 from mixbackend.compile.frame_events import frame_events
 from mixbackend.compile.joint_agreement import mark_as_agreed
 from mixbackend.compile.open_environment import open_environment
+from mixbackend.compile.saved_caches import offer_to_save
 from mixbackend.compile.stages import StageDriver
 from mixbackend.configuration import Config, load_config
 from mixbackend.configuration.load import Source
@@ -148,6 +149,7 @@ class Mixture:
         captured = Captured(traced.module, traced.phase, dict(traced.roles), graph_id, traced.sharing)
         executable = compile_graph(captured, environment)
         self._graphs.keep(executable)
+        offer_to_save(environment)
         trace_artifact(f"mixbackend_report_{graph_id}", "string", lambda: str(Report(tuple(executable.records()))))
         # Torch holds this as long as the model lives; the report keeps what was placed.
         held = functools.partial(executable)

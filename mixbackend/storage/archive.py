@@ -19,7 +19,7 @@ import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, BinaryIO, Literal
 
@@ -100,20 +100,22 @@ def write_archive(
     store: ArtifactStore,
     machine: ThisMachine,
     versions: Mapping[str, str],
+    wanted: Collection[str] | None = None,
     show: Show = lambda done, total: None,
 ) -> Counter[str]:
-    """Write all rows and artifacts; how many by kind.
+    """Write all rows, and artifacts; how many by kind.
 
     Args:
         file: where to; needs no seeking.
         database, store: of the cache.
         machine: this machine.
         versions: of libraries, for people.
+        wanted: keys of artifacts, ``None`` for all.
         show: told of progress.
     """
     written: Counter[str] = Counter()
     members: dict[str, Member] = {}
-    keys = [artifact.key for artifact in store.artifacts()]
+    keys = [artifact.key for artifact in store.artifacts()] if wanted is None else sorted(wanted)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
 
         def add(name: str, content: bytes) -> None:

@@ -69,6 +69,7 @@ class ArtifactStore:
         report: told of everything that was found wrong.
         clock: seconds since the epoch.
         behind: a cache folder that is only read, where this one has nothing.
+        used: gets the keys that are read or written.
     """
 
     _only_reads = False
@@ -81,8 +82,10 @@ class ArtifactStore:
         report: Report = log_event,
         clock: Callable[[], float] = time.time,
         behind: Path | None = None,
+        used: set[str] | None = None,
     ) -> None:
         self.folder = folder / "artifacts"
+        self._used = set() if used is None else used
         self._max_bytes = max_bytes
         self._remote = remote
         self._report = report
@@ -99,6 +102,7 @@ class ArtifactStore:
         remote: str | None = None,
         max_gb: float = 10.0,
         report: Report = log_event,
+        used: set[str] | None = None,
     ) -> ArtifactStore:
         """The store of a configuration.
 
@@ -107,7 +111,7 @@ class ArtifactStore:
         """
         folder = private_folder(dir, report)
         far = None if remote is None else Remote(remote, report)
-        return cls(folder, max_gb * 1e9, far, report, behind=behind(folder))
+        return cls(folder, max_gb * 1e9, far, report, behind=behind(folder), used=used)
 
     def get(self, key: str) -> bytes | None:
         """The bytes stored under a key, ``None`` if there are none that can be trusted."""
@@ -116,11 +120,15 @@ class ArtifactStore:
             found = self._remote.get(_remote_path(key), key, LONGEST_READ_S)
             if found is not None:
                 self._write(key, found.content, found.label)
-        return None if found is None else found.content
+        if found is None:
+            return None
+        self._used.add(key)
+        return found.content
 
     def put(self, key: str, content: bytes, label: Label = UNKNOWN) -> bool:
         """Store bytes under a key; whether the local level took them. Nothing waits for the remote level."""
         stored = self._write(key, content, label)
+        self._used.add(key)
         if self._remote is not None:
             self._remote.put_later(_remote_path(key), key, content, label)
         return stored

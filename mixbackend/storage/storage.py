@@ -40,6 +40,9 @@ class Storage:
         fingerprints: of the backends, by name.
         report: told of every entry that was removed, unreadable or not written.
         only_reads: whether the database is only read.
+
+    Attributes:
+        used: keys of the artifacts that were read or written; grows.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Storage:
         self._fingerprints = fingerprints
         self._report = report
         self._only_reads = only_reads
+        self.used: set[str] = set()
 
     @cached_property
     def folder(self) -> Path:
@@ -75,7 +79,9 @@ class Storage:
     @cached_property
     def store(self) -> ArtifactStore:
         """Compiled regions."""
-        return ArtifactStore.open(self._folder, remote=self._remote, max_gb=self._max_gb, report=self._report)
+        return ArtifactStore.open(
+            self._folder, remote=self._remote, max_gb=self._max_gb, report=self._report, used=self.used
+        )
 
     @property
     def builder_lock(self) -> Path:
