@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from document_blocks import blocks_of, missing, needs_of, run_page
 
+from mixbackend.benchmarks.models.registry import find
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CONTRACT = DOCS / "reference" / "backend_contract.md"
@@ -70,6 +72,14 @@ def test_a_page_names_the_packages_that_its_blocks_need(page: Path) -> None:
     assert any(block.language in ("python", "bash") for block in blocks_of(page))
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     assert [need for need in needs_of(page) if f"`pip install {need}" not in prose] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.stem)
+def test_commands_name_models_that_there_are(page: Path) -> None:
+    """Of blocks that are not run, too. ``dump`` is a folder."""
+    commands = r"^(?:mixbackend (?:explain|tune|export|minify)) (\w[\w-]*)(?= |$)"
+    for name in set(re.findall(commands, page.read_text(encoding="utf-8"), re.MULTILINE)) - {"MODEL", "dump"}:
+        find(name)
 
 
 def test_what_is_said_of_pages_is_of_pages_with_code() -> None:
