@@ -131,6 +131,7 @@ def test_our_modules_are_compiled_beforehand_as_installing_does() -> None:
     assert code.exists()
 
 
+@pytest.mark.nightly  # processes that wait for their time limit
 def test_what_fails_is_a_problem_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "PEERS", ("aot_eager",))
     (row,) = measure(["no_such_model"], "inference", Options(rounds=1))

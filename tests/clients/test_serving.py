@@ -107,7 +107,9 @@ def _result_of(process, results):
     return results.get(timeout=1)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["a model", "a compiled model"])
+@pytest.mark.parametrize(
+    "compiled", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["a model", "a compiled model"]
+)
 def test_a_spawned_process_answers_as_eager_does(compiled):
     model = torch.compile(_model(), backend=mixbackend.auto()) if compiled else _model()
     if compiled:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LEFT_OUT = (
     "mixbackend.backends.codegen.lower",
     "mixbackend.backends.codegen.schedule",
@@ -75,6 +77,7 @@ def started(caches: Path) -> list[str]:
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.nightly  # processes that compile a whole training step
 def test_a_second_start_loads_nothing_that_only_planning_needs(tmp_path: Path) -> None:
     first, second = started(tmp_path), started(tmp_path)
     assert "mixbackend.partitioner.placement" in first and "mixbackend.cost.costs" in first

@@ -41,10 +41,18 @@ def counted(answer: dict[str, Any]) -> tuple[int, int, int]:
     return answer.get("hit", 0), answer.get("miss", 0), answer.get("bypass", 0)
 
 
-def test_second_process_finds_what_the_first_one_traced(process: Callable[..., Answers]) -> None:
-    first, second = process(OURS, *PROGRAMS), process(OURS, *PROGRAMS)
-    assert set(first) == set(second) == set(PROGRAMS)
-    for name in set(PROGRAMS) - {"third"}:
+BY_DAY = ("training on sizes", "views", "third")
+
+
+@pytest.mark.parametrize(
+    "names", [BY_DAY, pytest.param(tuple(PROGRAMS), marks=pytest.mark.nightly)], ids=["few", "all"]
+)
+def test_second_process_finds_what_the_first_one_traced(
+    process: Callable[..., Answers], names: tuple[str, ...]
+) -> None:
+    first, second = process(OURS, *names), process(OURS, *names)
+    assert set(first) == set(second) == set(names)
+    for name in set(names) - {"third"}:
         assert counted(first[name])[0] == 0 < counted(first[name])[1], name
         assert second[name]["hit"] == first[name]["saved"] and "saved" not in second[name], name
     assert counted(second["third"])[0] == 0, "it has no text"

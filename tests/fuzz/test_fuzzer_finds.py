@@ -94,6 +94,7 @@ def test_shrinking_keeps_what_fails() -> None:
     assert len(smaller.calls) == 1
 
 
+@pytest.mark.nightly  # two processes that compile
 def test_a_script_runs_alone(tmp_path: Path) -> None:
     path = tmp_path / "small.py"
     path.write_text(

@@ -68,6 +68,7 @@ def test_a_wrong_op_of_a_model_is_a_script(wrong: None, tmp_path: Path) -> None:
     assert done.returncode == 0 and "right" in done.stdout, done.stderr
 
 
+@pytest.mark.nightly  # the command on a model runs by day
 def test_a_dump_is_enough_and_the_exit_status_says_it(
     wrong: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,6 +183,7 @@ def test_load_of_others_leaves_out_our_own() -> None:
     assert before.cores_of_others(machine.Usage(2.0, 101.0, 13.0)) == 0.0
 
 
+@pytest.mark.nightly  # a model at true size
 def test_next_token_loss_is_the_models_own() -> None:
     enable_torchvision()
     from transformers import GPT2Config, GPT2LMHeadModel
