@@ -21,7 +21,6 @@ from mixbackend.host.devices import devices_here
 from mixbackend.host.version import VERSION
 from mixbackend.plan.environment import Environment
 from mixbackend.storage import ArtifactStore, Database, ThisMachine, private_folder
-from mixbackend.storage.archive import read_archive, write_archive
 
 _KIND = "mixbackend"
 _NUMBER = " #"
@@ -75,10 +74,14 @@ class _UsedCache:
             self._waits = True
             self._number += 1
             key = f"{self._folder or ''}{_NUMBER}{self._number}"
+        take_part_in_saved_caches()
         add_to_saved_caches(_KIND, key, self._archive)
 
     def _archive(self) -> bytes:
         """Of all rows, and of the artifacts that were used."""
+        # Most processes neither save nor load: they do not load what it takes.
+        from mixbackend.storage.archive import write_archive
+
         with self._lock:
             self._waits = False
             keys = frozenset().union(*map(frozenset, self._used.values()))
@@ -96,6 +99,8 @@ class _UsedCache:
 
 def _take(key: str, content: bytes) -> None:
     """Take what fits of an archive into the cache that its key names."""
+    from mixbackend.storage.archive import read_archive
+
     named = key.rpartition(_NUMBER)[0] or None
     try:
         folder = private_folder(named)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from mixbackend.backends.codegen.targets import cpp
 from mixbackend.backends.common.compiler import find_compiler
 
 HERE = Path(__file__).parent
-HEADERS = Path(find_compiler.__code__.co_filename).parent
+HEADERS = Path(cpp.__file__).parent
 Harness = Callable[..., str]
 
 
