@@ -47,7 +47,7 @@ LIGHT = frozenset(
 )
 """What of these is loaded: empty packages, the form of plans, and what tells whether the rest is needed."""
 
-MOST_MODULES = 326
+MOST_MODULES = 328
 """Of ours; each takes about half a millisecond."""
 
 PROGRAM = """
