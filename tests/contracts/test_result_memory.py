@@ -78,7 +78,7 @@ def test_new_results_take_few_faults_where_pages_are_large() -> None:
     if not setting.exists() or "[never]" in setting.read_text():
         pytest.skip("this system has no large pages")
     few, ones = SIZE / mmap.PAGESIZE / 8, b"1" * SIZE
-    with mmap.mmap(-1, SIZE) as plain:
+    with mmap.mmap(-1, SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as plain:
         plain.madvise(mmap.MADV_HUGEPAGE)
         if faults(lambda: plain.write(ones)) >= few:
             pytest.skip("no large page is free: the system's memory is in pieces")
