@@ -32,7 +32,14 @@ torch.set_grad_enabled(False)
 """
 """What pages take as the reader's own: a model, its inputs, a file of preferences."""
 TUPLE = READERS.replace("inputs = x", "inputs = (x,)")
-BEFORE = {"tuning": READERS, "configuration": READERS, "live": READERS, "explain": TUPLE, "README": READERS}
+BEFORE = {
+    "tuning": READERS,
+    "configuration": READERS,
+    "live": READERS,
+    "explain": TUPLE,
+    "README": READERS,
+    "cache": READERS,
+}
 SHORT = ("first_model", "backend_contract", "configuration")
 """Pages that run by day. What the others do, ``tests/clients``, ``tests/package``, ``tests/minify``, ``tests/cli``,
 ``tests/locking`` and ``tests/storage`` hold by day."""
