@@ -86,7 +86,7 @@ def export(target: str, config: str | None, dir: str | None, as_json: bool) -> N
     """Write rows and artifacts into one file."""
     cache = open_cache(config, dir)
     with _destination(target) as file, _bar("exporting") as show:
-        written = write_archive(file, cache.database, cache.store, cache.machine, _versions(), show=show)
+        written = write_archive(file, cache.database, cache.store, cache.machine, _versions(), show)
         size = file.tell()
     if as_json:
         print_json({"archive": target, "bytes": size, "written": dict(written)})

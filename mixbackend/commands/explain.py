@@ -127,12 +127,11 @@ def load_model(name: str, train: bool, device: str) -> tuple[Any, Sequence[Any],
 
 def _from_factory(path: str, train: bool, device: str) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     module_name, _, factory_name = path.partition(":")
-    try:
-        with modules_of_this_folder():
-            factory = getattr(import_module(module_name), factory_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise typer.BadParameter(f"{path} cannot be imported from {Path.cwd()}: {error}") from error
     with modules_of_this_folder():
+        try:
+            factory = getattr(import_module(module_name), factory_name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise typer.BadParameter(f"{path} cannot be imported from {Path.cwd()}: {error}") from error
         made = factory() if callable(factory) else None
     if not isinstance(made, tuple) or len(made) != 3 or not callable(made[0]):
         kind = type(made if callable(factory) else factory).__name__

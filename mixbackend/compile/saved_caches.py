@@ -90,7 +90,7 @@ class _UsedCache:
             folder = private_folder(self._folder)
             database, store = Database.open(folder), ArtifactStore.open(folder)
             machine = ThisMachine(self._fingerprints, devices_here(), complete=False)
-            write_archive(file, database, store, machine, {"mixbackend": VERSION}, keys)
+            write_archive(file, database, store, machine, {"mixbackend": VERSION}, wanted=keys)
         except Exception as error:
             _log.warning("the cache in %s is not saved: %s", self._folder or "the user's folder", error)
             return b""

@@ -100,8 +100,8 @@ def write_archive(
     store: ArtifactStore,
     machine: ThisMachine,
     versions: Mapping[str, str],
-    wanted: Collection[str] | None = None,
     show: Show = lambda done, total: None,
+    wanted: Collection[str] | None = None,
 ) -> Counter[str]:
     """Write all rows, and artifacts; how many by kind.
 
@@ -110,8 +110,8 @@ def write_archive(
         database, store: of the cache.
         machine: this machine.
         versions: of libraries, for people.
-        wanted: keys of artifacts, ``None`` for all.
         show: told of progress.
+        wanted: keys of artifacts, ``None`` for all.
     """
     written: Counter[str] = Counter()
     members: dict[str, Member] = {}

@@ -60,10 +60,8 @@ def machine_features(compiler: Compiler) -> Features:
 
 def _tunings(machine: str) -> tuple[tuple[str, ...], ...]:
     """Tried in order. On x86 ``-mcpu`` chooses no instructions; on AArch64 ``-march`` names no processor."""
-    this, other = (
-        (("-mcpu=native",), ("-march=native",)) if machine in _ARM else (("-march=native",), ("-mcpu=native",))
-    )
-    return this, other, ()
+    tunings = (("-march=native",), ("-mcpu=native",))
+    return (*(reversed(tunings) if machine in _ARM else tunings), ())
 
 
 def _features(macros: str, tuning: tuple[str, ...]) -> Features:
