@@ -121,12 +121,15 @@ def explain(
         list[str] | None,
         typer.Option(help="Only explain these nodes: pattern of a name, operator or module; several times for more."),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every region, refusal and event by itself, however many there are.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model, run it once, and say what ran where, why, and what would make it faster."""
     from mixbackend.commands import explain as body
 
-    body.run(model, config, train, device, html, against, lock, frozen, why or (), as_json)
+    body.run(model, config, train, device, html, against, lock, frozen, why or (), as_json, full)
 
 
 @app.command()

@@ -137,7 +137,7 @@ def _print(facts: Facts, screen: Console, whole_report: bool) -> None:
     report = facts["report"]
     training = [] if whole_report else [record for record in report.graphs if record.graph.phase != "inference"]
     shown = tuple(record for record in report.graphs if record not in training)
-    print_report(dataclasses.replace(report, graphs=shown), screen)
+    print_report(dataclasses.replace(report, graphs=shown), screen, full=whole_report)
     for record in training:
         shares = ", ".join(f"{backend} {count}" for backend, count in record.nodes_per_backend().items())
         screen.print(f"{record.graph.id}: nodes per backend {shares}; regions {len(record.plan.regions)}")

@@ -41,6 +41,7 @@ def run(
     frozen: bool,
     why: Sequence[str],
     as_json: bool,
+    full: bool = False,
 ) -> None:
     """Explain one model; as a lock file says, if one is given here or by the configuration.
 
@@ -48,6 +49,7 @@ def run(
         html: also write the report there, with stacks of compiling.
         against: an earlier report that ``--json`` wrote, which the page compares with.
         why: patterns of nodes, operators and modules: explain these instead of giving the whole report.
+        full: every region and event by itself.
     """
     given = _with_lock(load_config(config), lock, frozen)
     earlier = None if against is None else _earlier(against, html)
@@ -70,9 +72,9 @@ def run(
         print_json(report.to_dict())
         return
     if sys.stdout.isatty():
-        print_report(report, console())
+        print_report(report, console(), full)
     else:
-        print(report)
+        print(report.to_text(full=full))
 
 
 def _earlier(path: Path, html: Path | None) -> Mapping[str, Any]:

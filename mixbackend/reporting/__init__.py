@@ -2,9 +2,9 @@
 
 Place: last; fed by the runtime with values of earlier stages, read by people and programs.
 Files: ``events`` (what went other than planned); ``trials`` and ``decided`` (what was measured, how a placement was
-decided); ``records`` (facts and the stable dictionary); ``summary`` (shortening for people); ``text`` (tables);
-``node_answer`` and ``why`` (why a node is where it is); ``report`` (the public object). Each imports only what is named
-before it.
+decided); ``records`` (facts and the stable dictionary); ``summary`` (shortening for people); ``folding`` (like things
+in one row); ``text`` (tables); ``node_answer`` and ``why`` (why a node is where it is); ``report`` (the public object).
+Each imports only what is named before it.
 
 Importing it loads no tables and no console: ``NodeAnswer`` is loaded at first use.
 """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mixbackend.reporting.node_answer import NodeAnswer
 
 SCHEMA = 1
-WIDTH = 140
+WIDTH = 125
 """Columns of the text where there is no terminal to ask."""
 
 
@@ -88,17 +88,18 @@ class Report:
 
         return answers(self.graphs, patterns, placed=placed)
 
-    def to_text(self, *, width: int = WIDTH, color: bool = False) -> str:
-        """Readable tables.
+    def to_text(self, *, width: int = WIDTH, color: bool = False, full: bool = False) -> str:
+        """Readable tables, on two screens for a training step: like regions and events are one row with their number.
 
         Args:
             width: columns.
             color: with terminal escape codes; leave it off unless the text goes to a terminal.
+            full: every region, refusal, event and advice by itself, however many there are.
         """
         from mixbackend.reporting.text import captured, plain_console
 
         console = plain_console(width, color)
-        print_report(self, console)
+        print_report(self, console, full)
         return captured(console)
 
     def to_html(
@@ -120,19 +121,19 @@ class Report:
         from mixbackend.reporting.page import Told, page, page_data
 
         missing = tuple((info.name, info.reason) for info in self.unavailable)
-        told = Told(title, self.to_dict(), self.to_text(), self.warnings(), missing, against, stacks)
+        told = Told(title, self.to_dict(), self.to_text(full=True), self.warnings(), missing, against, stacks)
         Path(path).write_text(page(page_data(self.graphs, told)), encoding="utf-8")
 
     def __str__(self) -> str:
         return self.to_text()
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: Report, console: Console, full: bool = False) -> None:
     """Print everything on a rich console, as ``Report.to_text`` does."""
     from mixbackend.reporting.text import print_events, print_graphs, print_line, print_unavailable
 
-    print_graphs(report.graphs, console)
+    print_graphs(report.graphs, console, full)
     for warning in report.warnings():
         print_line(console, f"warning: {warning}", "yellow")
-    print_events(report.events, console)
-    print_unavailable(report.unavailable, console)
+    print_events(report.events, console, full)
+    print_unavailable(report.unavailable, console, full)

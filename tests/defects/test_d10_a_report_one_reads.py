@@ -22,4 +22,4 @@ def test_a_training_step_of_many_equal_layers_is_reported_in_few_lines(tmp_path:
     report = mixture.report()
     regions = sum(len(graph["regions"]) for graph in report.to_dict()["graphs"])
     assert regions > 100
-    assert len(str(report).splitlines()) < 110
+    assert len(str(report).splitlines()) <= 100

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import draws
 
-from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference
+from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference, Refusal
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting import EVENT_KINDS, Event, EventLog, GraphRecord, Report
 from mixbackend.reporting import summary as shorten
+from mixbackend.reporting.folding import fold_events, repeated_regions, similar_regions
 from mixbackend.reporting.records import RegimeRecord, RegionRecord
 from mixbackend.reporting.trials import TrialRecord, TuningRecord
 
@@ -162,7 +163,7 @@ def test_json_is_the_dictionary_and_strict(record: GraphRecord) -> None:
 
 
 def test_the_text_says_what_ran_where_and_why(record: GraphRecord) -> None:
-    text = str(Report((record,), (EVENT,)))
+    text = Report((record,), (EVENT,)).to_text(width=140)
     for words in (
         "inference-0: inference, 4 nodes in 2 regions, static shapes, estimated 1.02 ms",
         "mm x2, gelu",
@@ -205,7 +206,7 @@ def test_plain_text_does_not_depend_on_the_terminal(record: GraphRecord, monkeyp
     for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TERM": "xterm-256color"}.items():
         monkeypatch.setenv(name, value)
     assert str(report) == plain and "\x1b" not in plain
-    assert max(map(len, plain.splitlines())) <= 140
+    assert max(map(len, plain.splitlines())) <= 125
     assert max(map(len, report.to_text(width=70).splitlines())) <= 70
 
 
@@ -244,6 +245,23 @@ def test_bounds_of_the_search_are_not_told_where_measurements_decided(record: Gr
     assert "decided by measurements" in text and "under these costs" not in text
 
 
+def test_a_measured_plan_is_told_by_its_measurement(record: GraphRecord) -> None:
+    trials = (TrialRecord("mixture", "measured", 1e-3, 9e-4, 0.0), TrialRecord("eager", "measured", 2e-3, 2e-3, 0.0))
+    title = str(Report((replace(record, tuning=TuningRecord("mixture", trials)),))).splitlines()[0]
+    assert title.endswith("measured 0.900 ms, estimated 1.02 ms")
+
+
+@pytest.mark.parametrize(("change", "told"), [("switched", True), ("kept", True), ("out", False)])
+def test_what_calls_decided_is_not_told_by_bounds(record: GraphRecord, change: str, told: bool) -> None:
+    row = {"change": change, "call": 40, "challenger": "onednn", "ratio": 0.9}
+    figures = {"calls": 90, "spent_s": 1.0, "tried_s": 0.1, "first_result_s": 1.0, "best_result_s": 2.0}
+    selection = {"champion": "onednn", "trying": "", "waiting": 0, "happened": [row], **figures}
+    text = " ".join(str(Report((replace(record, selection=selection),))).split())
+    assert ("under these costs" in text) is not told
+    assert ("onednn at call 40, 0.9 of the time before" in text) is (change == "switched")
+    assert ("1 other was not found quicker" in text) is (change == "kept")
+
+
 def test_unavailable_backends_are_named() -> None:
     names = ("paid", "leased", "other")
     infos = tuple(BackendInfo(name, False, "no license" if name != "other" else "no device") for name in names)
@@ -257,10 +275,107 @@ def test_one_backend_for_everything_is_said_as_such(record: GraphRecord) -> None
     assert "everything on onnxruntime" in text
 
 
+def many_kinds(record: GraphRecord, kinds: int, layers: int = 1) -> GraphRecord:
+    """A graph of layers of so many regions that all have other operators; the last regions cost most."""
+    node = record.graph.nodes[0]
+    names = [(layer, kind) for layer in range(layers) for kind in range(kinds)]
+    nodes = tuple(
+        replace(node, name=f"n{layer}_{kind}", op=f"aten.op{kind}.default", module=f"encoder.layer.{layer}.part{kind}")
+        for layer, kind in names
+    )
+    regions = tuple(
+        PlannedRegion(f"r{place}", "eager", (node.name,), estimated_s=place * 1e-3) for place, node in enumerate(nodes)
+    )
+    plan = replace(record.plan, regions=regions, refusals=())
+    return replace(record, graph=replace(record.graph, nodes=nodes, outputs=()), plan=plan, regions=(), advice=())
+
+
 def test_many_regions_are_cut_to_the_costliest(record: GraphRecord) -> None:
-    regions = tuple(PlannedRegion(f"r{i}", "eager", ("add",), estimated_s=i * 1e-3) for i in range(100))
-    text = str(Report((replace(record, plan=replace(record.plan, regions=regions)),)))
-    assert "the 75 cheapest kinds of regions are left out" in text and " r99 " in text and " r75 " not in text
+    report = Report((many_kinds(record, 100),))
+    text = str(report)
+    assert "the 76 cheapest kinds of regions are left out" in text and " r99 " in text and " r75 " not in text
+    everything = report.to_text(full=True)
+    assert all(f" r{place} " in everything for place in range(100)) and "left out" not in everything
+
+
+def test_regions_of_like_operators_are_one_row_with_their_number(record: GraphRecord) -> None:
+    repeated = many_kinds(record, 3, layers=5)
+    compiled = tuple(RegionRecord(region.id) for region in repeated.plan.regions)
+    groups = similar_regions(replace(repeated, regions=compiled))
+    assert [(group.name, len(group.regions), group.programs) for group in groups] == [
+        (f"r{kind} x5", 5, 5) for kind in range(3)
+    ]
+    text = str(Report((replace(repeated, regions=compiled),)))
+    (row,) = (line for line in text.splitlines() if line.startswith(" r1 x5 "))
+    assert "op1" in row and "encoder.layer" in row and row.endswith("here x5") and " r4 " not in text
+
+
+def test_a_training_step_is_told_on_two_screens(record: GraphRecord) -> None:
+    """With too much of everything; and what is left out is counted."""
+    words = "a reason that is told in many words, so that it does not fit into what is left of a line " * 3
+    graphs = []
+    for phase in ("forward", "backward"):
+        graph = many_kinds(record, 90, layers=3)
+        refusals = tuple(
+            Refusal(node.name, f"backend{place % 7}", code, f"{words}{place}")
+            for place, node in enumerate(graph.graph.nodes)
+            for code in ("dtype", "declined", "unknown-op")
+        )
+        advice = tuple(replace(record.advice[0], op=f"aten.op{place}", detail=words[:100]) for place in range(9))
+        single = tuple((f"backend{place}", 1e-3) for place in range(7))
+        plan = replace(graph.plan, refusals=refusals, single_backend_s=single)
+        named = replace(graph.graph, id=f"{phase}-0", phase=phase)
+        graphs.append(replace(graph, graph=named, plan=plan, advice=advice))
+    events = tuple(Event(kind, "forward-0", f"r{n}", "eager", f"{n} {words}") for n in range(9) for kind in EVENT_KINDS)
+    missing = tuple(BackendInfo(f"other{place}", False, f"{place} {words}") for place in range(9))
+    report = Report(tuple(graphs), events, (), missing)
+    lines = str(report).splitlines()
+    assert len(lines) <= 100 and max(map(len, lines)) <= 125
+    text = "\n".join(lines)
+    assert "the 79 cheapest kinds of regions are left out" in text and "the 15 rarest kinds of refusals" in text
+    assert "recompile x9" in text and lines[-1].startswith(
+        "not available here (`mixbackend backends` says why): other0"
+    )
+    everything = " ".join(report.to_text(full=True).split())
+    assert len([name for name in everything.split() if name == "recompile"]) == 9 and "7 a reason" in everything
+
+
+def test_the_costliest_graphs_have_tables_and_the_others_a_line(record: GraphRecord) -> None:
+    graphs = tuple(
+        replace(
+            record,
+            graph=replace(record.graph, id=f"inference-{place}"),
+            plan=replace(record.plan, estimated_s=1e-3 * (1 + place % 4)),
+        )
+        for place in range(40)
+    )
+    lines = str(Report(graphs)).splitlines()
+    assert len(lines) <= 100
+    assert len([line for line in lines if line.endswith("; nodes per backend: onnxruntime 3, eager 1")]) == 20
+    assert len([line for line in lines if line == "  nodes per backend: onnxruntime 3, eager 1"]) == 2
+    assert any("the 18 cheapest graphs are left out" in line for line in lines)
+    assert Report(graphs).to_text(full=True).count("\n  nodes per backend") == 40
+
+
+def test_events_of_trouble_keep_their_words_and_ordinary_ones_are_counted() -> None:
+    ordinary = tuple(Event("recompile", f"inference-{place}", "", "", f"guard {place}") for place in range(3))
+    trouble = tuple(
+        Event("quarantine", "inference-0", f"r{place}", "onnxruntime", f"trouble {place % 2}") for place in range(3)
+    )
+    groups = fold_events(ordinary + trouble)
+    assert [(group.first.kind, group.count, group.detail) for group in groups] == [
+        ("recompile", 3, "guard 0 (2 more of other words)"),
+        ("quarantine", 2, "trouble 0"),
+        ("quarantine", 1, "trouble 1"),
+    ]
+
+
+def test_what_single_nodes_would_save_is_not_told_beside_all_of_them(record: GraphRecord) -> None:
+    (alone,) = record.advice
+    together = replace(alone, nodes=("mm", "gelu"), seconds=3e-4)
+    report = Report((replace(record, advice=(together, alone)),))
+    assert str(report).count("faster: if") == 1 and "2 nodes" in str(report)
+    assert report.to_text(full=True).count("faster: if") == 2
 
 
 def test_regions_that_run_one_piece_of_code_are_one_row(record: GraphRecord) -> None:
@@ -271,7 +386,7 @@ def test_regions_that_run_one_piece_of_code_are_one_row(record: GraphRecord) -> 
         for place, name in enumerate(names)
     )
     repeated = replace(record, plan=replace(record.plan, regions=regions), regions=compiled)
-    (group,) = shorten.repeated_regions(repeated)
+    (group,) = repeated_regions(repeated)
     assert (group.name, len(group.regions)) == ("r0 x12", 12)
     assert group.estimated_s == pytest.approx(12e-3) and group.measured_s == pytest.approx(24e-3)
     rows = [line for line in str(Report((repeated,))).splitlines() if line.strip().startswith("r")]

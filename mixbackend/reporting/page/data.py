@@ -15,7 +15,6 @@ from typing import Any
 import mixbackend.reporting.summary as summary
 from mixbackend.contracts.errors import PlacementError
 from mixbackend.contracts.graph import OpGraph
-from mixbackend.partitioner.plan_canonical import FIXED
 from mixbackend.reporting.page.hints import hints
 from mixbackend.reporting.records import GraphRecord
 from mixbackend.reporting.trials import finite
@@ -114,14 +113,13 @@ def _estimates(record: GraphRecord) -> dict[str, float]:
 
 def _sentences(record: GraphRecord) -> list[str]:
     """What the text says below the table of regions."""
-    how, plan = record.decided, record.plan
-    told = [summary.compare_single(record), summary.describe_bodies(record)]
+    told = ["" if summary.was_measured(record) else summary.compare_single(record), summary.describe_bodies(record)]
     told += [summary.compare_trials(record)] if record.tuning is not None else []
     told += [summary.describe_selection(record.selection)] if record.selection is not None else []
-    told += [summary.how_decided(how)]
+    told += [summary.how_decided(record.decided)]
     told += [summary.describe_regime(regime) for regime in record.regimes]
     told += [summary.compare_layouts(record)] if record.layout.estimated_s else []
-    told += [summary.how_good(plan)] if how.by == "estimates" and plan.search != FIXED else []
+    told += [summary.how_good(record)]
     return [text for text in told if text]
 
 
