@@ -12,11 +12,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from mixbackend.certify.certification import certify
 from mixbackend.certify.units import SOURCES
-from mixbackend.commands.output import print_json, quiet_stdout
+from mixbackend.commands.output import print_json, progress_shown, quiet_stdout
 from mixbackend.commands.this_folder import modules_of_this_folder
 
 
@@ -43,8 +41,7 @@ class Wanted:
 
 def run(wanted: Wanted, markdown: Path | None, badge: Path | None, as_json: bool) -> int:
     """Certify; the exit status."""
-    show = Console(stderr=True)
-    with modules_of_this_folder(), quiet_stdout(), show.status("loading the backend") as status:
+    with modules_of_this_folder(), quiet_stdout(), progress_shown("loading the backend") as show:
         certificate = certify(
             wanted.name,
             ops=wanted.ops,
@@ -56,7 +53,7 @@ def run(wanted: Wanted, markdown: Path | None, badge: Path | None, as_json: bool
             limit_s=wanted.limit_s,
             against=wanted.against,
             expected=wanted.expected,
-            progress=status.update,
+            progress=show,
         )
     if markdown is not None:
         # Summaries of continuous integration are files that several steps write into.

@@ -8,16 +8,13 @@ Exit status: 1 if a region fails, or is slow.
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from mixbackend.commands.explain import load_model
-from mixbackend.commands.output import print_json, quiet_stdout
+from mixbackend.commands.output import print_json, progress_shown, quiet_stdout
 from mixbackend.minify.minification import Progress, minify
 from mixbackend.minify.result import Minified
 
@@ -43,10 +40,8 @@ class Wanted:
 
 def run(wanted: Wanted, script: Path | None, as_json: bool) -> int:
     """Minify; the exit status."""
-    show = Console(stderr=True)
-    status = show.status("loading the model") if sys.stderr.isatty() else nullcontext()
-    with quiet_stdout(), status as line:
-        found = _found(wanted, (lambda text: None) if line is None else line.update)
+    with quiet_stdout(), progress_shown("loading the model") as show:
+        found = _found(wanted, show)
     if script is not None and found.script:
         script.write_text(found.script, encoding="utf-8")
     if as_json:
