@@ -27,14 +27,15 @@ def is_shipped(package: str) -> bool:
 
 
 def packages() -> list[str]:
-    """Every package of the mapped folders that the wheel holds."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    """Every package of the mapped folders that the wheel holds, and the folders that are named for their data."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     found = [
         name
-        for package, folder in settings["tool"]["setuptools"]["package-dir"].items()
+        for package, folder in settings["package-dir"].items()
         for name in (package, *(f"{package}.{inner}" for inner in find_packages(str(ROOT / folder))))
     ]
-    return [name for name in found if is_shipped(name)]
+    data = [name for name in settings["package-data"] if name not in ("*", *found)]
+    return [name for name in found if is_shipped(name)] + data
 
 
 class BuildShipped(build_py):

@@ -86,6 +86,12 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
     assert held == expected
 
 
+def test_no_folder_of_data_is_taken_for_a_package_that_was_forgotten(wheel: Path) -> None:
+    told = (wheel.parent / "build.log").read_text(encoding="utf-8")
+    assert "reporting/page/libraries" in told
+    assert "absent from the `packages` configuration" not in " ".join(told.split())
+
+
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     """Pythons as ``requires-python`` has them, and the licenses of all that it holds."""
     with zipfile.ZipFile(wheel) as archive:
