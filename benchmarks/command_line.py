@@ -37,6 +37,12 @@ def bench_peers(context: typer.Context) -> None:
     _body("mixbackend.benchmarks.commands.peers", context)
 
 
+@bench_app.command("headline", context_settings=PASSES_ON, add_help_option=False)
+def bench_headline(context: typer.Context) -> None:
+    """Time the suite's models on a GPU against inductor and eager, and write the table and picture of them."""
+    _body("mixbackend.benchmarks.commands.headline", context)
+
+
 @bench_app.command("distributed", context_settings=PASSES_ON, add_help_option=False)
 def bench_distributed(context: typer.Context) -> None:
     """Time training on several GPUs: DDP, FSDP2, tensor parallel and pipeline stages, against eager and inductor."""

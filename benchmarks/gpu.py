@@ -4,8 +4,8 @@
 
 Place: a command of its own. Every row (``gpu_models``) runs in a process of its own (``gpu_worker``). With several GPUs
 each has a row of its own, and takes the next one when that is measured. Where a GPU has several (``--jobs``), they
-compile side by side, which disturbs what plans are chosen by; when all are ready, they are timed one after the other,
-while the rest wait. What a row tells is printed and appended to the output file at once, a line of JSON for each part
+compile side by side, which disturbs what plans are chosen by; a row that is ready is timed while all others stand
+still. What a row tells is printed and appended to the output file at once, a line of JSON for each part
 of its record. Run again with the same file, it goes on with the rows that are missing; rows are begun only if there is
 time left. ``--table`` prints what a file holds as a table.
 Invariants: figures are compared within one row, whose ways took turns. The machine's rates are measured before the
@@ -16,15 +16,12 @@ what inductor compiled for one way of a row it may find in its cache for the nex
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +29,12 @@ import torch
 
 from mixbackend.backends.common.python_process import module_command
 from mixbackend.benchmarks.gpu_models import ROWS
-from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, READY, TIMED, WAYS
+from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, WAYS
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
+from mixbackend.benchmarks.row_pool import TIMED, PoolLimits, run_rows
 from mixbackend.benchmarks.row_process import RowProcess
 from mixbackend.benchmarks.row_records import Part, keep, merged, read
 
-_TIMING_S = 20.0
-"""Seconds in which a row that is ready can be timed, even if its time to compile is over."""
 _JOBS = 5
 """Rows side by side on the only GPU."""
 WORKER = tuple(module_command("mixbackend.benchmarks.gpu_worker"))
@@ -61,23 +57,14 @@ def main(arguments: Sequence[str] | None = None, worker: Sequence[str] = WORKER)
     if left:
         calibrate(min(given.calibration, end - time.monotonic()), worker)
     gpus = visible_gpus()
-    jobs = given.jobs or (1 if len(gpus) > 1 else _JOBS)
-    batches = iter([left[place : place + jobs] for place in range(0, len(left), jobs)])
-    lock = threading.Lock()
-
-    def serve(gpu: str) -> bool:
-        """Measure batches on one GPU while there are any, and time; whether all went well."""
-        measured = True
-        while end - time.monotonic() > given.least:
-            with lock:
-                batch = next(batches, None)
-            if batch is None:
-                break
-            measured &= _run(batch, given, end, gpu, worker)
-        return measured
-
-    with ThreadPoolExecutor(len(gpus)) as lanes:
-        return 0 if all(list(lanes.map(serve, gpus))) else 1
+    slots = [gpu for gpu in gpus for _ in range(given.jobs or (1 if len(gpus) > 1 else _JOBS))]
+    limits = PoolLimits(end, given.least, given.timeout)
+    failed = False
+    for row in run_rows(left, slots, lambda name, gpu: _started(name, given, gpu, worker), limits):
+        if row.failed:
+            keep({"row": row.name, "failed": row.failed}, given.output)
+            failed = True
+    return int(failed)
 
 
 def visible_gpus() -> tuple[str, ...]:
@@ -93,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ways", type=_names(WAYS), default=list(DEFAULT_WAYS), help="names with commas between")
     parser.add_argument("--minutes", type=float, default=9.0, help="no row is begun that cannot end by then")
     parser.add_argument("--least", type=float, default=45.0, help="no row is begun with less seconds left")
-    parser.add_argument("--timeout", type=float, default=200.0, help="seconds for the rows that compile side by side")
+    parser.add_argument("--timeout", type=float, default=200.0, help="seconds for a row to be ready")
     parser.add_argument("--jobs", type=int, help=f"rows at once on each GPU (default: 1, on the only one {_JOBS})")
     parser.add_argument("--turns", type=int, default=12, help="samples of each way")
     parser.add_argument("--calibration", type=float, default=120.0, help="seconds for rates that are not known yet")
@@ -121,24 +108,6 @@ def calibrate(budget_s: float, worker: Sequence[str] = WORKER) -> None:
         subprocess.run(command, check=True, timeout=max(1.5 * budget_s, 30.0))
     except (subprocess.SubprocessError, OSError) as error:
         print(f"rates were not measured: {error}", file=sys.stderr, flush=True)
-
-
-def _run(names: Sequence[str], given: argparse.Namespace, end: float, gpu: str, worker: Sequence[str]) -> bool:
-    """Compile side by side, then measure one after the other; returns whether all were measured."""
-    end = min(end, time.monotonic() + given.timeout)
-    with contextlib.ExitStack() as stack:
-        rows = {name: stack.enter_context(_started(name, given, gpu, worker)) for name in names}
-        ready = [row.wait_for(lambda part: READY in part, end - time.monotonic()) for row in rows.values()]
-        for row, is_ready in zip(rows.values(), ready, strict=True):
-            if is_ready:
-                row.go_on()
-                row.wait_for(lambda part: TIMED in part, max(end - time.monotonic(), _TIMING_S))
-        silent = {name: row for name, row in rows.items() if not row.wait_for(lambda part: TIMED in part, 0.0)}
-        for name, row in silent.items():
-            row.wait(0.0)
-            reason = "not done in time" if row.code is None else f"exit status {row.code}"
-            keep({"row": name, "failed": reason}, given.output)
-    return not silent
 
 
 def _started(name: str, given: argparse.Namespace, gpu: str, worker: Sequence[str]) -> RowProcess:

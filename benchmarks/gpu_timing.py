@@ -22,18 +22,25 @@ TURNS = 12
 _BLOCK_MS = 25.0
 
 
-def timed_in_turns(calls: Mapping[str, Callable[[], Any]], turns: int = TURNS) -> dict[str, list[float]]:
+Call = Callable[[], Any]
+Watch = Callable[[Call, int], float]
+"""Seconds that so many calls take together."""
+
+
+def timed_in_turns(
+    calls: Mapping[str, Call], turns: int = TURNS, watch: Watch = seconds_by_marks
+) -> dict[str, list[float]]:
     """A sample per turn of each call; a turn lasts about 25 ms, three calls at least."""
-    lengths = {way: max(3, int(_BLOCK_MS / max(_block(call, 3), 1e-3))) for way, call in calls.items()}
+
+    def block(call: Call, count: int) -> float:
+        return 1e3 * watch(call, count) / count
+
+    lengths = {way: max(3, int(_BLOCK_MS / max(block(call, 3), 1e-3))) for way, call in calls.items()}
     samples: dict[str, list[float]] = {way: [] for way in calls}
     for turn in range(turns):
         for way in round_order(list(calls), turn):
-            samples[way].append(_block(calls[way], lengths[way]))
+            samples[way].append(block(calls[way], lengths[way]))
     return samples
-
-
-def _block(call: Callable[[], Any], count: int) -> float:
-    return 1e3 * seconds_by_marks(call, count) / count
 
 
 @contextlib.contextmanager

@@ -29,10 +29,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import mixbackend
+from mixbackend.benchmarks.gpu_memory import gigabytes_since, reserved_bytes
 from mixbackend.benchmarks.gpu_models import ROWS, GpuRow
 from mixbackend.benchmarks.gpu_timing import timed_in_turns
 from mixbackend.benchmarks.machine_rates import begin_anew, probe_machine
 from mixbackend.benchmarks.peers.models import Inputs, WithLoss
+from mixbackend.benchmarks.row_pool import READY, TIMED
 from mixbackend.reporting import Report
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -45,8 +47,6 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "ours-max": {"backend": "mixbackend", "mode": "max-autotune"},
 }
 """Arguments of ``torch.compile`` by name."""
-READY, TIMED = "ready", "timed"
-"""Keys of the parts that say how far a row is."""
 CALIBRATE = "calibrate"
 """In place of a row: measure the machine's rates, in about as many seconds as the next word says."""
 DEFAULT_WAYS = ("eager", "inductor", "inductor-graphs", "ours", "ours-graphs")
@@ -90,7 +90,7 @@ def _prepared(
     try:
         options = {**WAYS[way], **({"backend": ours} if _is_ours(way) else {})}
         call = _call(options, row, module, inputs)
-        before = _reserved_bytes()
+        before = reserved_bytes()
         begin = time.perf_counter()
         results = call()
         torch.cuda.synchronize()
@@ -98,32 +98,18 @@ def _prepared(
         for _ in range(_WARM_CALLS):
             results = call()
         torch.cuda.synchronize()
-        found["first_memory_gb"] = _gigabytes_since(before)
+        found["first_memory_gb"] = gigabytes_since(before)
         found["error"] = _distance(results, reference)
         del results
-        _reserved_bytes()
+        reserved_bytes()
         call()
-        found["memory_gb"] = _gigabytes_since(before)
+        found["memory_gb"] = gigabytes_since(before)
         if _is_ours(way):
             found |= _told(ours.report())
     except Exception as error:
         traceback.print_exc()
         return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}, None
     return found, call
-
-
-def _reserved_bytes() -> int:
-    """What torch holds on the GPU beside memory that nobody uses; the peak is counted from here on."""
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_reserved()
-
-
-def _gigabytes_since(before: int) -> float:
-    """What a way reserved at its peak beyond what was there: weights, inputs, and what earlier ways keep."""
-    torch.cuda.synchronize()
-    return round((torch.cuda.max_memory_reserved() - before) / 1e9, 3)
 
 
 def _is_ours(way: str) -> bool:

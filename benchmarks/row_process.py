@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mixbackend.benchmarks.row_records import Part
+from mixbackend.host.processes import signal_session
 
 
 class RowProcess:
@@ -48,6 +48,12 @@ class RowProcess:
         self.end()
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """What it told so far."""
+        with self._changed:
+            return tuple(self._parts)
+
+    @property
     def code(self) -> int | None:
         """How it ended, ``None`` before."""
         return self._process.poll()
@@ -78,11 +84,18 @@ class RowProcess:
             self._process.stdin.write("go on\n")
             self._process.stdin.flush()
 
+    def pause(self) -> None:
+        """Stop it and all that it started, until ``resume``."""
+        signal_session(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        signal_session(self._process.pid, signal.SIGCONT)
+
     def end(self) -> None:
         """End it and all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.poll() is None:
+            signal_session(self._process.pid, signal.SIGKILL)
         self._process.wait()
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None

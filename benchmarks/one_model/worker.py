@@ -8,7 +8,6 @@ libraries print goes to standard error.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -16,7 +15,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,14 +23,15 @@ import torch
 from mixbackend.benchmarks.models.entry import Entry, Loaded
 from mixbackend.benchmarks.models.registry import find
 from mixbackend.benchmarks.one_model import steps
-from mixbackend.benchmarks.one_model.accuracy import errors, judge, rule_for
+from mixbackend.benchmarks.one_model.expected import expected_of
 from mixbackend.benchmarks.one_model.placements import summarise
-from mixbackend.benchmarks.one_model.precision import cast
 from mixbackend.benchmarks.one_model.protocol import MIXTURE, PLAIN, Request, Status, request_from_line
 from mixbackend.benchmarks.one_model.settle import settle
 from mixbackend.host.processes import Answer, begin_answering, limit_memory
 
 _WARM_CALLS = 3
+_EXHAUSTED = ("can't allocate memory", "std::bad_alloc", "failed to map segment")
+"""What torch, C++ and the loader of libraries say of memory that ran out."""
 _INDUCTOR_MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"triton.cudagraphs": True},
@@ -107,21 +107,17 @@ def serve(request: Request, send: Callable[[Answer], None]) -> None:
 
 def check_accuracy(request: Request, send: Callable[[Answer], None]) -> None:
     """Judge a backend's results on one model by upstream's rule."""
-    _round_as_upstream()
     entry, loaded = _load(request)
-    step = steps.step_of(entry, request.phase, request.precision, request.device)
     calls = steps.CALLS if request.mode == "default" else steps.CALLS_WITH_GRAPHS
-    with _repeatable():
-        exact = steps.run_exact(entry, request.phase, loaded, calls)
-        loaded = cast(loaded, request.precision)
-        first = _attempt("eager_failed", lambda: steps.run(entry, request.phase, loaded, step, calls))
-        second = _attempt("eager_failed", lambda: steps.run(entry, request.phase, loaded, step, calls))
+    expected, loaded = _attempt(
+        "eager_failed",
+        lambda: expected_of(entry, request.phase, request.precision, request.device, loaded, calls),
+    )
     compiled = _attempt("failed", lambda: CompiledStep(entry, request, exact_random_stream=True))
     before = _accelerator_bytes(request.device)
     results = _attempt("failed", lambda: steps.run(entry, request.phase, loaded, compiled, calls))
-    rule = rule_for(entry.family, entry.name, request.phase, request.precision, torch.device(request.device).type)
-    judgement = judge(first, second, results, exact, rule)
-    error, eager_error = errors(first, results, exact) or (None, None)
+    judgement = expected.judge(results)
+    error, eager_error = expected.errors(results)
     send(
         {
             "status": judgement.verdict,
@@ -160,26 +156,6 @@ def serve_timings(request: Request, send: Callable[[Answer], None]) -> None:
             for _ in range(json.loads(line)["calls"]):
                 call()
             send({"status": "pass", "seconds": step.seconds})
-
-
-@contextlib.contextmanager
-def _repeatable() -> Iterator[None]:
-    """As upstream judges eager: the same numbers every time. Backends run as users run them: some have other kernels
-    for those who ask for such numbers, or none."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.deterministic = True
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-        torch.backends.cudnn.deterministic = False
-
-
-def _round_as_upstream() -> None:
-    """No TF32, and no choice of kernels by their time."""
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def _accelerator_bytes(device: str) -> int:
@@ -222,10 +198,8 @@ def _attempt(status: Status, work: Callable[[], Any]) -> Any:
 def failure_status(failure: TaskFailedError) -> Status:
     """The part that failed, or that memory ran out in it."""
     text = str(failure.error)
-    exhausted = (
-        isinstance(failure.error, (MemoryError, torch.OutOfMemoryError))
-        or "can't allocate memory" in text
-        or "std::bad_alloc" in text
+    exhausted = isinstance(failure.error, (MemoryError, torch.OutOfMemoryError)) or any(
+        words in text for words in _EXHAUSTED
     )
     return "out_of_memory" if exhausted else failure.status
 

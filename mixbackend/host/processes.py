@@ -130,8 +130,7 @@ class Worker:
         self._errors.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        signal_session(self._process.pid, number)
 
     def _write(self, line: str) -> None:
         stream = self._process.stdin
@@ -206,6 +205,24 @@ class _Warden:
 
 _warden = _Warden()
 atexit.register(_warden.end)
+
+
+def signal_session(leader: int, number: signal.Signals) -> None:
+    """Send a signal to every process of a session, also to those that made groups of their own.
+
+    Args:
+        leader: the process that began the session; on systems without ``/proc`` only its group is reached.
+    """
+    members = []
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with contextlib.suppress(OSError):
+            if name.isdigit() and os.getsid(int(name)) == leader:
+                members.append(int(name))
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
+    for member in members:
+        with contextlib.suppress(OSError):
+            os.kill(member, number)
 
 
 def end_with_parent() -> None:
