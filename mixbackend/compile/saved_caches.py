@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Mapping
 
 from mixbackend.backends.common import forks
+from mixbackend.configuration import CacheConfig
 from mixbackend.contracts.torch_compat import add_to_saved_caches, know_saved_caches
 from mixbackend.host.devices import devices_here
 from mixbackend.host.version import VERSION
 from mixbackend.plan.environment import Environment
-from mixbackend.storage import ArtifactStore, Database, ThisMachine, private_folder
+from mixbackend.storage import ArtifactStore, Database, StorageEvent, ThisMachine, log_event, private_folder
 
 _KIND = "mixbackend"
-_NUMBER = " #"
-"""Between a folder and a number in a key."""
+_KEY = re.compile(r"(?P<folder>.*?)(?: of (?P<max_gb>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?) GB)? #[0-9]+", re.DOTALL)
+"""A key: the configured folder, its bound (``cache.max_gb``) where it is told, and a number."""
+_USUAL_GB = CacheConfig().max_gb
 
 _log = logging.getLogger(__name__)
 _of_process = forks.lock()
@@ -38,10 +41,10 @@ def take_part_in_saved_caches() -> None:
 
 def offer_to_save(environment: Environment) -> None:
     """A graph of an environment was compiled: what it used of its cache is saved the next time that somebody saves."""
-    folder = environment.config.cache.dir
+    kept = environment.config.cache
     with _of_process:
-        cache = _caches.setdefault(folder, _UsedCache(folder))
-    cache.offer(environment.storage.used, environment.fingerprints)
+        cache = _caches.setdefault(kept.dir, _UsedCache(kept.dir))
+    cache.offer(environment.storage.used, environment.fingerprints, kept.max_gb)
 
 
 class _UsedCache:
@@ -59,12 +62,13 @@ class _UsedCache:
         self._number = 0
         self._waits = False
 
-    def offer(self, used: set[str], fingerprints: Mapping[str, str]) -> None:
+    def offer(self, used: set[str], fingerprints: Mapping[str, str], max_gb: float) -> None:
         """Have it saved.
 
         Args:
             used: keys of artifacts that were read or written; more come later.
             fingerprints: of the backends, by name.
+            max_gb: bound of the artifacts, of the one who saves and of those who load.
         """
         with self._lock:
             self._used[id(used)] = used
@@ -73,7 +77,7 @@ class _UsedCache:
                 return
             self._waits = True
             self._number += 1
-            key = f"{self._folder or ''}{_NUMBER}{self._number}"
+            key = f"{self._folder or ''} of {max_gb:g} GB #{self._number}"
         take_part_in_saved_caches()
         add_to_saved_caches(_KIND, key, self._archive)
 
@@ -87,8 +91,7 @@ class _UsedCache:
             keys = frozenset().union(*map(frozenset, self._used.values()))
         file = io.BytesIO()
         try:
-            folder = private_folder(self._folder)
-            database, store = Database.open(folder), ArtifactStore.open(folder)
+            database, store = _opened(self._folder)
             machine = ThisMachine(self._fingerprints, devices_here(), complete=False)
             write_archive(file, database, store, machine, {"mixbackend": VERSION}, wanted=keys)
         except Exception as error:
@@ -97,16 +100,35 @@ class _UsedCache:
         return file.getvalue()
 
 
+def _opened(named: str | None, max_gb: float = _USUAL_GB) -> tuple[Database, ArtifactStore]:
+    """Of a folder, apart from what an environment has open there: whoever loads may have emptied it since.
+
+    Args:
+        named: the configured folder, ``None`` for the user's.
+        max_gb: see ``ArtifactStore``.
+    """
+    folder = private_folder(named, _leave_to_environments)
+    return Database.open(folder), ArtifactStore.open(folder, max_gb=max_gb)
+
+
+def _leave_to_environments(event: StorageEvent) -> None:
+    """That another folder takes the place of the usual one is told by whoever compiles with it."""
+    if event.kind != "temporary":
+        log_event(event)
+
+
 def _take(key: str, content: bytes) -> None:
     """Take what fits of an archive into the cache that its key names."""
     from mixbackend.storage.archive import read_archive
 
-    named = key.rpartition(_NUMBER)[0] or None
+    parts = _KEY.fullmatch(key)
+    named = (parts["folder"] if parts is not None else "") or None
+    max_gb = float((parts and parts["max_gb"]) or _USUAL_GB)
     try:
-        folder = private_folder(named)
+        database, store = _opened(named, max_gb)
         # Which backends there are is not asked for here: keys hold their fingerprints.
         machine = ThisMachine({}, devices_here(), complete=False)
-        brought = read_archive(io.BytesIO(content), Database.open(folder), ArtifactStore.open(folder), machine)
+        brought = read_archive(io.BytesIO(content), database, store, machine)
     except Exception as error:
         _log.warning("the saved cache of %s is not loaded: %s", named or "the user's folder", error)
         return

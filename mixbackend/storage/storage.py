@@ -2,7 +2,8 @@
 
 Place: made with the environment; asked for rows and artifacts.
 Input: the folder, the fleet's address, the bound, and the fingerprints of the backends. Output: a database, a store.
-Invariants: nothing is created or read before the first question; the folder is tidied once, with the database.
+Invariants: nothing is created or read before the first question; the folder is found, and told of, once, and tidied
+once, with the database.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Storage:
     @cached_property
     def database(self) -> Database:
         """Rates, decisions, quarantines of this machine, and what its fleet shares."""
-        database = Database.open(self._folder, remote=self._remote, report=self._report, only_reads=self._only_reads)
+        database = Database.open(self.folder, remote=self._remote, report=self._report, only_reads=self._only_reads)
         if self._only_reads:
             return database
         evict(database, lambda: ThisMachine(self._fingerprints, devices_here(), complete=False))
@@ -80,7 +81,7 @@ class Storage:
     def store(self) -> ArtifactStore:
         """Compiled regions."""
         return ArtifactStore.open(
-            self._folder, remote=self._remote, max_gb=self._max_gb, report=self._report, used=self.used
+            self.folder, remote=self._remote, max_gb=self._max_gb, report=self._report, used=self.used
         )
 
     @property

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,44 @@ def test_what_came_later_is_saved_later(tmp_path: Path, compiled: Callable[..., 
     (tmp_path / "cache").mkdir(mode=0o700)
     torch.compiler.load_cache_artifacts(saved[0])
     assert counts == [1, 2] and artifacts_of(tmp_path / "cache") == here and len(here) == 2
+
+
+@pytest.mark.parametrize(("max_gb", "left"), [(10, 2), (1e-9, 0)])
+def test_the_bound_of_who_saves_holds_where_it_is_loaded(
+    max_gb: float, left: int, tmp_path: Path, compiled: Callable[..., torch.Tensor]
+) -> None:
+    """The key of an archive names it: a bound that nothing fits into keeps nothing."""
+    with CacheArtifactManager.with_fresh_cache():
+        compiled(lambda x: x.tan().exp() + 1)
+        compiled(lambda x: x.tan().sum(0) * 2)
+        saved = torch.compiler.save_cache_artifacts()
+    assert saved is not None
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").mkdir(mode=0o700)
+    bounded = CacheArtifactManager.deserialize(saved[0])
+    assert bounded is not None
+    assert all(f"{tmp_path / 'cache'} of 10 GB #" in artifact.key for artifact in bounded["mixbackend"])
+    bounded["mixbackend"] = [
+        replace(artifact, key=artifact.key.replace(" of 10 GB #", f" of {max_gb:g} GB #"))
+        for artifact in bounded["mixbackend"]
+    ]
+    CacheArtifactManager.populate_caches(bounded)
+    assert len(artifacts_of(tmp_path / "cache")) == left
+
+
+def test_a_folder_that_takes_the_place_of_the_usual_one_is_told_by_the_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "no folder").touch()
+    monkeypatch.setenv("MIXBACKEND_CACHE", str(tmp_path / "no folder"))
+    with CacheArtifactManager.with_fresh_cache(), caplog.at_level(logging.WARNING, "mixbackend"):
+        mixture = Mixture(load_config(CONFIG))
+        with torch.no_grad():
+            torch.compile(lambda x: x.cosh() * 3, backend=mixture)(torch.linspace(-1, 1, 6))
+        saved = torch.compiler.save_cache_artifacts()
+        assert saved is not None
+        torch.compiler.load_cache_artifacts(saved[0])
+    assert [message.count("no folder") > 0 for message in caplog.messages] == [True]
 
 
 def test_content_that_is_no_cache_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

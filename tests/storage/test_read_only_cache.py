@@ -57,7 +57,7 @@ def test_what_lies_in_it_is_used_and_what_is_new_lasts_as_long_as_the_process(im
         assert Database.open(storage.folder).rates("backend", "fast") == {"rates": [2]}
         kernel = folders.private_cache_folder("codegen-cpp") / "kernel.so"
         assert kernel.read_bytes() == b"kernel" and not folders.distrust(kernel.parent, kernel)
-        (event,) = set(events)  # of the database and of the artifacts
+        (event,) = events  # the database and the artifacts are in one folder
         assert event.kind == "temporary" and f"{image} is only read" in event.detail
 
     assert status_of(work, as_somebody_else()) == 0
