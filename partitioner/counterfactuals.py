@@ -2,8 +2,9 @@
 
 Place: last of the partitioner; handed to reports, which ask when somebody reads them. Input: a ``Question`` (what
 ``place`` was given, and the plan). Output: ``RegionAlternatives`` and ``NodeAlternatives`` values.
-Invariants: nothing happens before the first question; answers are pure. The alternatives of regions are bounded and
-kept; those of nodes are made for each question. Graphs are placed again only where ``placed`` allows it.
+Invariants: nothing happens before the first question; answers are pure. The alternatives of regions are bounded; they
+and the seconds of ops are made together and kept, those of nodes are made for each question. Graphs are placed again
+only where ``placed`` allows it.
 Raises ``PlacementError`` if the plan cannot be priced with the backends of now.
 """
 
@@ -100,11 +101,10 @@ class Counterfactuals:
     question: Question
     planned_with: Sequence[Backend] = ()
 
-    @cached_property
+    @property
     def regions(self) -> tuple[RegionAlternatives, ...]:
         """The costliest regions of the plan, in its order, as many as a bounded amount of work allows."""
-        with collection_paused(len(self.question.graph.nodes)):
-            return _regions(self._priced())
+        return self._read[0]
 
     def nodes(self, names: Sequence[str], placed: int = 0) -> tuple[NodeAlternatives, ...]:
         """Some nodes, in the given order.
@@ -120,13 +120,14 @@ class Counterfactuals:
 
     def seconds(self) -> dict[str, float]:
         """What each op's estimate adds up to, by the name of the node that computes it; their sum is the graph's."""
+        return dict(self._read[1])
+
+    @cached_property
+    def _read(self) -> tuple[tuple[RegionAlternatives, ...], dict[str, float]]:
+        """What reports read of a plan, kept without the prices that it was made of: these are many times as large."""
         with collection_paused(len(self.question.graph.nodes)):
             priced = self._priced()
-            problem, costs = priced.problem, priced.question.costs
-            atoms = range(len(priced.placement.labels))
-            return {
-                problem.atoms.cores[atom]: parts_of(problem, priced.placement, atom, costs).total_s for atom in atoms
-            }
+            return _regions(priced), _seconds(priced)
 
     def _priced(self) -> _Priced:
         try:
@@ -155,6 +156,12 @@ def _regions(priced: _Priced) -> tuple[RegionAlternatives, ...]:
     found = region_alternatives(priced.problem, priced.placement, priced.rules)
     planned = priced.question.plan.regions
     return tuple(RegionAlternatives(planned[number].id, found[number]) for number in sorted(found))
+
+
+def _seconds(priced: _Priced) -> dict[str, float]:
+    problem, costs = priced.problem, priced.question.costs
+    atoms = range(len(priced.placement.labels))
+    return {problem.atoms.cores[atom]: parts_of(problem, priced.placement, atom, costs).total_s for atom in atoms}
 
 
 class _Teller:

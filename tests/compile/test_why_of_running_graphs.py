@@ -39,6 +39,16 @@ def test_nothing_is_priced_before_somebody_reads_and_then_once(make_mixture, loo
     assert alternative["change_s"] == pytest.approx(3 * (1e-3 - 1e-6), rel=1e-3) == region["margin_s"]
 
 
+def test_a_page_prices_each_graph_once(make_mixture, loopback, priced, tmp_path):
+    mixture = make_mixture(loopback)
+    torch.compile(three_ops, backend=mixture)(torch.randn(4))
+    report = mixture.report()
+    report.to_html(tmp_path / "report.html")
+    assert len(priced) == 1
+    (record,) = report.graphs
+    assert sum(record.counterfactuals.seconds().values()) == pytest.approx(record.plan.estimated_s)
+
+
 def test_why_tells_refusals_and_prices_of_a_compiled_graph(make_mixture, loopback):
     class Reluctant(type(loopback)):
         def judge(self, view):
